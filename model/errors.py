@@ -1,0 +1,39 @@
+"""What can go wrong, as types that carry data and know nothing of HTTP.
+
+RankingError
+  InvalidInput          the caller's fault; the message is safe to echo
+  MissingExtra          an optional dependency is not installed
+  ModelError
+    ModelNotFound       no checkpoint and no base model of that name
+    CheckpointInvalid   found, but damaged or not a checkpoint
+  (index_builder.errors and service.errors add their own branches)
+"""
+
+
+class RankingError(Exception):
+    """Root of every error the project raises on purpose; `str(error)` is one line that says what to do."""
+
+
+class InvalidInput(RankingError):
+    """The caller sent something that cannot be ranked."""
+
+
+class MissingExtra(RankingError):
+    """An optional dependency is needed and absent."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; run: pip install 'polyrank[{extra}]'")
+        self.package = package
+        self.extra = extra
+
+
+class ModelError(RankingError):
+    """A model cannot be used."""
+
+
+class ModelNotFound(ModelError):
+    """Neither a checkpoint directory nor a base model has this name."""
+
+
+class CheckpointInvalid(ModelError):
+    """The checkpoint is damaged, incomplete or of an unknown format."""
