@@ -1,0 +1,102 @@
+"""The embeddings of a generation as a matrix on disk: row i is candidate i.
+
+The file `embeddings.bin` holds the vectors in the store's dtype, little-endian, row after row; `ids.index` tells an
+id's row.
+"""
+
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index_builder.codec import DTYPES, HIT, MISS
+from index_builder.ids import IdIndex, hash_id
+from index_builder.store import Fetched
+
+MATRIX_FILE = "embeddings.bin"
+IDS_FILE = "ids.index"
+
+
+class LocalStore:
+    """A memory-mapped embedding matrix, safe to read from several threads.
+
+    Args:
+        directory: where the two files are.
+        dim: D.
+        dtype: "float16" or "float32".
+        create: begin an empty store, to be read once it is committed.
+
+    Raises:
+        ValueError: the files' sizes do not fit each other or the dimension.
+    """
+
+    def __init__(self, directory: Path, dim: int, dtype: str, *, create: bool = False) -> None:
+        self._directory, self._dim, self._dtype = directory, dim, DTYPES[dtype]
+        self._hashes = array("Q")
+        self._ids: IdIndex | None = None
+        self._matrix: NDArray[Any] = np.empty((0, dim), self._dtype)
+        self._file: BinaryIO | None = (directory / MATRIX_FILE).open("wb") if create else None
+        if not create:
+            self._map()
+
+    def _map(self) -> None:
+        self._ids = IdIndex(self._directory / IDS_FILE)
+        path, shape = self._directory / MATRIX_FILE, (len(self._ids), self._dim)
+        if path.stat().st_size != shape[0] * shape[1] * self._dtype.itemsize:
+            raise ValueError(f"{MATRIX_FILE} has {path.stat().st_size} bytes, which are not {shape[0]} x {shape[1]}")
+        # Copy-on-write: never written to, but torch warns of arrays that it may not write.
+        self._matrix = np.memmap(path, dtype=self._dtype, mode="c", shape=shape)
+
+    @property
+    def matrix(self) -> NDArray[Any]:
+        """The whole matrix (N, D), memory-mapped."""
+        return self._matrix
+
+    @property
+    def ids(self) -> IdIndex:
+        """The rows by id."""
+        assert self._ids is not None, "a store is read after commit"
+        return self._ids
+
+    def gather(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """The vectors of rows, (N, D), copied."""
+        return np.take(self._matrix, rows, axis=0)
+
+    def put_many(self, ids: Sequence[str], vectors: NDArray[Any]) -> None:
+        """Append rows (N, D), rounded to the store's dtype."""
+        assert self._file is not None, "a store is filled before commit"
+        self._file.write(np.ascontiguousarray(vectors, self._dtype).data.cast("B"))
+        self._hashes.extend(map(hash_id, ids))
+
+    def commit(self) -> None:
+        """Write the index of the ids and map the files for reading."""
+        assert self._file is not None, "a store is committed once"
+        self._file.close()
+        self._file = None
+        IdIndex.write(self._directory / IDS_FILE, np.frombuffer(self._hashes, np.uint64))
+        self._hashes = array("Q")
+        self._map()
+
+    def get_many(self, ids: Sequence[str]) -> Fetched:
+        """Fetch the vectors of ids, in the order asked."""
+        rows = self.ids.rows(ids)
+        missing = rows < 0
+        vectors = self.gather(np.where(missing, 0, rows))
+        vectors[missing] = 0
+        return Fetched(vectors, np.where(missing, MISS, HIT).astype(np.uint8))
+
+    def count(self) -> int:
+        """How many embeddings there are; 0 before commit."""
+        return len(self._matrix)
+
+    def ping(self) -> None:
+        """The matrix is mapped, so it answers."""
+
+    def close(self) -> None:
+        """Let go of the map; whoever still holds the matrix may go on using it."""
+        if self._file is not None:
+            self._file.close()
+        self._matrix, self._ids = np.empty((0, self._dim), self._dtype), None
