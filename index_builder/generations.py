@@ -1,0 +1,271 @@
+"""The generations of a store: list, open, publish, activate, roll back, collect garbage.
+
+STORE/CURRENT, HISTORY           see pointer.py
+STORE/generations/<id>/          complete and checksummed
+STORE/generations/.tmp-<id>/     being built, or being removed
+STORE/rejected/<id>.jsonl        the bad rows of its pool
+STORE/build.lock, pointer.lock   held while building; while changing CURRENT or removing generations
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from index_builder.durable import make_directory, rename_durably, sync_tree
+from index_builder.errors import (
+    BuildBusy,
+    FingerprintMismatch,
+    GenerationCorrupt,
+    GenerationError,
+    GenerationNotFound,
+    StoreUnavailable,
+)
+from index_builder.generation import TEMPORARY_PREFIX, Generation
+from index_builder.lock import locked
+from index_builder.manifest import Manifest
+from index_builder.pointer import Pointer, is_generation_id
+
+_STAMP = "%Y%m%dT%H%M%S%f"
+
+Forget = Callable[[str], None]
+
+
+def _forget_nothing(_generation: str) -> None:
+    """No other system holds a copy."""
+
+
+class GenerationStore:
+    """The generations under a store's root; every method may be called from several threads and processes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._generations = root / "generations"
+        self._pointer = Pointer(root)
+
+    def ids(self) -> list[str]:
+        """The published generations, oldest first."""
+        if not self._generations.is_dir():
+            return []
+        return sorted(path.name for path in self._generations.iterdir() if is_generation_id(path.name))
+
+    def current(self) -> str | None:
+        """The active generation's id; None before the first activation.
+
+        Raises:
+            GenerationCorrupt: CURRENT holds something else than an id.
+        """
+        return self._pointer.current()
+
+    def history(self) -> list[str]:
+        """The generations a rollback can reach, the first one last."""
+        published = set(self.ids())
+        return [each for each in self._pointer.history() if each in published]
+
+    def path(self, generation: str) -> Path:
+        """The directory of a generation.
+
+        Raises:
+            GenerationNotFound: the text has not the form of an id.
+        """
+        if not is_generation_id(generation):
+            raise GenerationNotFound(f"{generation[:80]!r} is not the id of a generation")
+        return self._generations / generation
+
+    def open(self, generation: str, *, verify: bool = True) -> Generation:
+        """Open a generation and check it.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt: see `Generation.open`.
+        """
+        return Generation.open(self.path(generation), verify=verify)
+
+    def verify(self, generation: str) -> Manifest:
+        """Check every byte of a generation.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt: see `Generation.open`.
+        """
+        opened = self.open(generation)
+        opened.close()
+        return opened.manifest
+
+    def open_current_or_newest_good(self, fingerprint: str | None = None) -> tuple[Generation, list[tuple[str, str]]]:
+        """Open the active generation or, where it fails its checks, the newest that passes.
+
+        Args:
+            fingerprint: only generations of the model with this fingerprint.
+
+        Returns:
+            the generation, and those that were refused before it: (id, reason).
+
+        Raises:
+            GenerationNotFound: none is left; says why each was refused.
+        """
+        refused: list[tuple[str, str]] = []
+        order = list(reversed(self.ids()))
+        try:
+            current = self.current()
+        except GenerationCorrupt as error:
+            refused.append(("CURRENT", error.reason))
+        else:
+            if current is not None:
+                order = [current, *(each for each in order if each != current)]
+        for generation in order:
+            try:
+                return self._open_of_model(generation, fingerprint), refused
+            except GenerationError as error:
+                refused.append((generation, str(error)))
+        reasons = "; ".join(reason for _, reason in refused) or "it is empty; run: polyrank build"
+        raise GenerationNotFound(f"no good generation in {self.root}: {reasons}")
+
+    def _open_of_model(self, generation: str, fingerprint: str | None) -> Generation:
+        opened = self.open(generation)
+        if fingerprint is not None and opened.manifest.model.fingerprint != fingerprint:
+            opened.close()
+            raise FingerprintMismatch(fingerprint, opened.manifest.model.fingerprint)
+        return opened
+
+    def activate(self, generation: str) -> None:
+        """Verify a generation and make it the active one.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt: it cannot be served; nothing changes.
+        """
+        self.verify(generation)
+        with self._changing():
+            self._present(generation)
+            self._pointer.advance(generation)
+
+    def rollback(self) -> str:
+        """Make the generation active that was before the current one; again, the one before that.
+
+        Returns:
+            its id.
+
+        Raises:
+            GenerationNotFound: none was active before, or all have been removed.
+            GenerationCorrupt: it fails its checks; nothing changes.
+        """
+        history = self.history()
+        if not history:
+            raise GenerationNotFound(f"no earlier generation to roll back to in {self.root}")
+        target = history[-1]
+        self.verify(target)
+        with self._changing():
+            self._present(target)
+            self._pointer.go_back(target)
+        return target
+
+    def _present(self, generation: str) -> None:
+        """Between its verification and the lock, a generation may have been collected."""
+        if generation not in self.ids():
+            raise GenerationNotFound(f"generation {generation} has just been removed")
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        make_directory(self.root)
+        with locked(self.root / "pointer.lock"):
+            yield
+
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """Be the only builder of this store for the block.
+
+        Raises:
+            BuildBusy: somebody else is.
+        """
+        make_directory(self._generations)
+        with locked(self.root / "build.lock", wait=False) as held:
+            if not held:
+                raise BuildBusy(f"another build into {self.root} is running; wait for it or cancel it")
+            yield
+
+    def new_id(self, fingerprint: str) -> str:
+        """An id that sorts after every other of the store, even when the clock was set back."""
+        stamp = datetime.now(UTC)
+        if ids := self.ids():
+            newest = datetime.strptime(ids[-1].split("-")[0], _STAMP).replace(tzinfo=UTC)
+            stamp = max(stamp, newest + timedelta(microseconds=1))
+        return f"{stamp.strftime(_STAMP)}-{fingerprint[:8]}"
+
+    def begin(self, generation: str) -> Path:
+        """Create the temporary directory to build a generation in; the caller is the builder."""
+        temporary = self._generations / f"{TEMPORARY_PREFIX}{generation}"
+        temporary.mkdir()
+        return temporary
+
+    def publish(self, temporary: Path) -> None:
+        """Put a finished temporary directory on the disk, then list it under its id."""
+        sync_tree(temporary)
+        rename_durably(temporary, self.path(temporary.name.removeprefix(TEMPORARY_PREFIX)))
+
+    def discard(self, temporary: Path, forget: Forget = _forget_nothing) -> None:
+        """Remove what a build has left.
+
+        Args:
+            temporary: its directory.
+            forget: removes what other systems hold of the generation. While it cannot, an empty directory stays as a
+                reminder for the next collection.
+        """
+        for each in temporary.iterdir():
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+        try:
+            forget(temporary.name.removeprefix(TEMPORARY_PREFIX))
+        except StoreUnavailable:
+            return
+        temporary.rmdir()
+
+    def discard_leftovers(self, forget: Forget = _forget_nothing) -> None:
+        """Remove what builds that were killed have left; the caller is the builder."""
+        for each in self._generations.glob(f"{TEMPORARY_PREFIX}*"):
+            self.discard(each, forget)
+
+    def rejected_log(self, generation: str) -> Path:
+        """Where the bad rows of a generation's pool are listed, if there were any."""
+        return self.root / "rejected" / f"{generation}.jsonl"
+
+    def gc(self, keep: int = 2, forget: Forget = _forget_nothing) -> list[str]:
+        """Remove old generations, logs of bad rows older than all kept ones, and what killed builds have left.
+
+        The active generation stays, and those newer than it, which may be waiting for their activation. Of the others,
+        so many stay as make `keep` with the active one: first those that a rollback would reach, then the newest.
+
+        Args:
+            keep: at least 1.
+            forget: removes what other systems hold of a generation.
+
+        Returns:
+            the ids removed.
+
+        Raises:
+            StoreUnavailable: of `forget`; generations removed so far stay removed.
+        """
+        with self._changing():
+            ids, current = self.ids(), self.current()
+            older = [each for each in ids if current is None or each < current]
+            by_worth = dict.fromkeys([*reversed(self.history()), *reversed(older)])
+            spared = [each for each in by_worth if each in older][: keep - (current is not None)]
+            removed = [each for each in older if each not in spared]
+            for each in removed:
+                forget(each)
+                self._remove(each)
+            self._remove_logs(self.ids())
+        try:
+            with self.building():
+                self.discard_leftovers(forget)
+        except BuildBusy:
+            pass  # what is left there belongs to a build that is running, or it goes the next time
+        return removed
+
+    def _remove(self, generation: str) -> None:
+        """Unlist a generation at once, then remove it: a crash between leaves no half of it."""
+        temporary = self._generations / f"{TEMPORARY_PREFIX}{generation}"
+        rename_durably(self.path(generation), temporary)
+        shutil.rmtree(temporary)
+
+    def _remove_logs(self, kept: list[str]) -> None:
+        for log in (self.root / "rejected").glob("*.jsonl"):
+            if kept and log.stem < kept[0]:
+                log.unlink()

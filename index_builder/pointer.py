@@ -1,0 +1,85 @@
+"""Which generation is active: the files CURRENT and HISTORY.
+
+CURRENT names the active generation; HISTORY lists those that were active before it, the latest last. Each is replaced
+atomically. Between the two writes a crash may leave CURRENT's own id at the end of HISTORY: such entries are skipped.
+"""
+
+import re
+from pathlib import Path
+
+from index_builder.durable import write_atomically
+from index_builder.errors import GenerationCorrupt, GenerationNotFound
+
+_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
+_HISTORY_LENGTH = 100
+
+
+def is_generation_id(text: str) -> bool:
+    """Whether the text has the form of a generation's id; nothing else may become part of a path."""
+    return _ID.fullmatch(text) is not None
+
+
+class Pointer:
+    """The active generation of a store. Changes are for one process at a time: the caller holds a lock."""
+
+    def __init__(self, root: Path) -> None:
+        self._current, self._history = root / "CURRENT", root / "HISTORY"
+
+    def current(self) -> str | None:
+        """The active generation's id; None before the first activation.
+
+        Raises:
+            GenerationCorrupt: CURRENT holds something else than an id.
+        """
+        try:
+            text = self._current.read_bytes().decode("ascii", "replace").removesuffix("\n")
+        except FileNotFoundError:
+            return None
+        if not is_generation_id(text):
+            raise GenerationCorrupt(repr(text[:80]), "CURRENT does not name a generation")
+        return text
+
+    def history(self) -> list[str]:
+        """The generations active before the current one, the latest last; damaged lines are left out."""
+        try:
+            lines = self._history.read_bytes().decode("ascii", "replace").splitlines()
+        except FileNotFoundError:
+            return []
+        current = self._current_or_none()
+        return [line for line in lines if is_generation_id(line) and line != current]
+
+    def advance(self, generation: str) -> None:
+        """Make the generation current, and the one that was the first to go back to."""
+        current = self._current_or_none()
+        if generation == current:
+            return
+        if current is not None:
+            # First, so that no crash forgets the way back.
+            self._write_history([*self.history(), current])
+        self._write_current(generation)
+
+    def go_back(self, generation: str) -> None:
+        """Make a generation of the history current, and forget those after it.
+
+        Raises:
+            GenerationNotFound: it is not in the history.
+        """
+        history = self.history()
+        if generation not in history:
+            raise GenerationNotFound(f"generation {generation} was not active before")
+        remaining = history[: len(history) - 1 - history[::-1].index(generation)]
+        # Last: until CURRENT has changed, the history must still lead there.
+        self._write_current(generation)
+        self._write_history(remaining)
+
+    def _current_or_none(self) -> str | None:
+        try:
+            return self.current()
+        except GenerationCorrupt:
+            return None
+
+    def _write_current(self, generation: str) -> None:
+        write_atomically(self._current, f"{generation}\n".encode())
+
+    def _write_history(self, history: list[str]) -> None:
+        write_atomically(self._history, "".join(f"{each}\n" for each in history[-_HISTORY_LENGTH:]).encode())
