@@ -1,0 +1,138 @@
+"""`python -m index_builder --store S --job ID`: run one queued index job to its end.
+
+A process of its own, so that a build can be killed, niced and run out of memory without the service. SIGTERM and Ctrl-C
+cancel the job and leave nothing behind. Exit status: 0 done, 1 failed or cancelled, 2 wrong usage.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import cast
+
+from index_builder.build import build
+from index_builder.encoder import CandidateEncoder
+from index_builder.errors import GenerationNotFound
+from index_builder.generation import MODEL_DIRECTORY
+from index_builder.generations import GenerationStore
+from index_builder.jobs import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobStore
+from index_builder.pool import read_pool
+from model.errors import InvalidInput, RankingError
+
+_REPORT_SECONDS = 0.5
+# Behind the server that answers meanwhile on the same machine.
+_NICENESS = 10
+
+
+class _Cancelled(BaseException):
+    """Raised by the signal handlers wherever the build is."""
+
+
+class _Reporter:
+    """Writes progress into the job's record, at most every half second but for a new stage."""
+
+    def __init__(self, jobs: JobStore, record: JobRecord) -> None:
+        self._jobs, self.record = jobs, record
+        self._stage_began: dict[str, tuple[float, int]] = {}
+        self._reported = -_REPORT_SECONDS
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        if stage not in self._stage_began:
+            self._stage_began[stage] = now, done
+        elif now - self._reported < _REPORT_SECONDS:
+            return
+        began, first = self._stage_began[stage]
+        rate = (done - first) / (now - began) if done > first and now > began else None
+        eta = (total - done) / rate if rate and total is not None else None
+        self.record = self.record.evolve(stage=stage, done=done, total=total, rate=rate, eta_seconds=eta)
+        self._jobs.update(self.record)
+        self._reported = now
+
+
+def main() -> int:
+    """Run the job named on the command line; its record tells how it went."""
+    parser = argparse.ArgumentParser(prog="python -m index_builder", description="Run one queued index job.")
+    parser.add_argument("--store", type=Path, required=True, help="the store's directory")
+    parser.add_argument("--job", required=True, help="the job's id")
+    arguments = parser.parse_args()
+    jobs = JobStore(arguments.store)
+    try:
+        with jobs.running(arguments.job) as record:
+            return _run(arguments.store, _Reporter(jobs, record), jobs)
+    except RankingError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 1
+
+
+def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
+    os.nice(_NICENESS)
+    _handle_signals(_cancel)
+    try:
+        generation = _build(root, reporter)
+        _handle_signals(signal.SIG_IGN)  # it is done: too late to cancel
+    except _Cancelled:
+        final = reporter.record.finish(CANCELLED)
+    except RankingError as error:
+        final = reporter.record.finish(FAILED, error=str(error))
+    except Exception as error:
+        jobs.update(reporter.record.finish(FAILED, error=f"{type(error).__name__}: {error}"))
+        raise
+    else:
+        final = reporter.record.finish(SUCCEEDED, generation=generation)
+    jobs.update(final)
+    return 0 if final.state == SUCCEEDED else 1
+
+
+def _cancel(_number: int, _frame: FrameType | None) -> None:
+    _handle_signals(signal.SIG_IGN)  # a second signal must not disturb the cleaning up
+    raise _Cancelled
+
+
+def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
+
+
+def _build(root: Path, reporter: _Reporter) -> str:
+    request = reporter.record.request
+    pool = read_pool(request.pool)
+    encoder = _load(request.model or _active_model(root))
+    redis_url = os.environ.get("POLYRANK_REDIS_URL") or None
+    result = build(
+        encoder,
+        pool,
+        root,
+        index=request.index,
+        redis_url=redis_url,
+        activate=request.activate,
+        progress=reporter,
+    )
+    return result.generation
+
+
+def _load(name: str) -> CandidateEncoder:
+    import model  # torch: only here, after the job was taken
+
+    ranker = model.load(name)
+    if isinstance(ranker, model.CrossRanker):
+        raise InvalidInput(
+            f"{name} is a cross-encoder, which has no candidate embeddings; build with a bi- or poly-encoder"
+        )
+    return cast(CandidateEncoder, ranker)
+
+
+def _active_model(root: Path) -> str:
+    store = GenerationStore(root)
+    current = store.current()
+    if current is None:
+        raise GenerationNotFound(f"{root} has no active generation whose model could be used; name a model")
+    return str(store.path(current) / MODEL_DIRECTORY)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

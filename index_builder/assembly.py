@@ -1,0 +1,125 @@
+"""The content of a generation, written step by step into its temporary directory."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index_builder.candidates import CandidateTable
+from index_builder.codec import DTYPES
+from index_builder.encoder import CandidateEncoder
+from index_builder.errors import BuildError
+from index_builder.faiss_index import CandidateIndex, recall_at_10
+from index_builder.generation import (
+    CANDIDATES_FILE,
+    INDEX_FILE,
+    MODEL_DIRECTORY,
+    TEMPORARY_PREFIX,
+    Generation,
+    describe_files,
+)
+from index_builder.index_choice import IndexSpec, choose_index
+from index_builder.ingest import Ingested, ingest
+from index_builder.local_store import LocalStore
+from index_builder.manifest import MANIFEST_FILE, BuildStats, Manifest, ModelReference
+from index_builder.pool import Candidate, Rejected
+from index_builder.redis_store import RedisStore
+from index_builder.stages import Stages
+
+
+class Assembly:
+    """The steps of one build, within its temporary directory."""
+
+    def __init__(self, encoder: CandidateEncoder, directory: Path, dtype: str, stages: Stages) -> None:
+        self._encoder, self._directory, self._dtype, self._stages = encoder, directory, dtype, stages
+        self.truncated = 0
+
+    def read(self, pool: Iterable[Candidate | Rejected], log: Path, max_rejected: float) -> Ingested:
+        """Write the candidate table."""
+        self._stages("read", 0, None)
+        table = self._directory / CANDIDATES_FILE
+        return ingest(pool, table, log, max_rejected, lambda rows: self._stages("read", rows, None))
+
+    def fill(self, index: str, ingested: Ingested) -> None:
+        """Write vectors, index, model and manifest, and see that they fit together."""
+        self._table = CandidateTable(self._directory / CANDIDATES_FILE)
+        self._store = LocalStore(self._directory, self._encoder.dim, self._dtype, create=True)
+        try:
+            self._encode(len(self._table))
+            self._store.commit()
+            spec, recall = self._index(choose_index(index, len(self._table)))
+        except BaseException:
+            self._store.close()
+            raise
+        self._stages("manifest", 0, 1)
+        self._encoder.save(self._directory / MODEL_DIRECTORY)
+        self._write_manifest(spec, recall, ingested)
+        Generation.open(self._directory, verify=False).close()
+
+    def _encode(self, count: int) -> None:
+        done = 0
+
+        def on_done(more: int) -> None:
+            nonlocal done
+            done += more
+            self._stages("encode", done, count)
+
+        for ids, texts in self._table.batches():
+            self._stages("encode", done, count)
+            tokens, cut = self._encoder.tokenize_candidates(texts)
+            self.truncated += cut
+            vectors = self._rounded(self._encoder.encode_candidates(tokens, on_done), len(ids))
+            self._stages("append", done, count)
+            self._store.put_many(ids, vectors)
+
+    def _rounded(self, vectors: NDArray[np.float32], count: int) -> NDArray[Any]:
+        """In the store's dtype, where a value that was finite may no longer be."""
+        if vectors.shape != (count, self._encoder.dim):
+            raise BuildError(f"the model gave vectors of shape {vectors.shape}, not {(count, self._encoder.dim)}")
+        with np.errstate(over="ignore", invalid="ignore"):
+            rounded = vectors.astype(DTYPES[self._dtype], copy=False)
+        if not np.isfinite(rounded).all():
+            raise BuildError(f"the model gave vectors that are not finite in {self._dtype}; check its weights")
+        return rounded
+
+    def _index(self, spec: IndexSpec) -> tuple[IndexSpec, float]:
+        """Build and save the index, if there is one, and measure its recall."""
+        self._stages("index", 0, 1)
+        if spec.factory is None:
+            return spec, 1.0
+        built = CandidateIndex.build(spec, self._store.matrix)
+        built.save(self._directory / INDEX_FILE)
+        return spec, recall_at_10(built, self._store.matrix)
+
+    def _write_manifest(self, spec: IndexSpec, recall: float, ingested: Ingested) -> None:
+        encoder, encoding = self._encoder, self._stages.seconds.get("encode", 0.0)
+        manifest = Manifest(
+            id=self._directory.name.removeprefix(TEMPORARY_PREFIX),
+            created_at=datetime.now(UTC).isoformat(),
+            model=ModelReference(encoder.name, encoder.architecture, encoder.fingerprint),
+            dim=encoder.dim,
+            dtype=self._dtype,
+            count=ingested.count,
+            index=spec,
+            recall={"recall@10": recall, "probes": "pool"},
+            files=describe_files(self._directory),
+            build=BuildStats(
+                seconds={stage: round(seconds, 6) for stage, seconds in self._stages.seconds.items()},
+                candidates_per_second=round(ingested.count / max(encoding, 1e-9), 3),
+                rejected=ingested.rejected,
+                truncated=self.truncated,
+            ),
+        )
+        (self._directory / MANIFEST_FILE).write_bytes(manifest.to_json())
+
+    def copy_to(self, redis: RedisStore) -> None:
+        """Put every vector into Redis."""
+        done = 0
+        for ids, _ in self._table.batches():
+            self._stages("redis", done, len(self._table))
+            redis.put_many(ids, self._store.matrix[done : done + len(ids)])
+            done += len(ids)
+        redis.commit()

@@ -1,0 +1,125 @@
+"""From a pool to a published generation.
+
+The pool is read twice: once to check it and write the candidate table, so that a bad pool fails before any encoding and
+the total is known; once from that table, a batch at a time, to encode. Everything happens in a temporary directory that
+is renamed when it is complete; whatever ends the build before then removes it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from index_builder.assembly import Assembly
+from index_builder.codec import DTYPES
+from index_builder.encoder import CandidateEncoder
+from index_builder.errors import disk_full_named
+from index_builder.generations import GenerationStore
+from index_builder.index_choice import choose_index
+from index_builder.pool import Candidate, Rejected
+from index_builder.redis_store import BUILDING_TIMEOUT_SECONDS, RedisStore, drop_generation
+from index_builder.stages import Progress, Stages
+from model.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """What was built.
+
+    Attributes:
+        generation: its id.
+        count: candidates in it.
+        rejected: bad rows left out, listed in `rejected_log`.
+        truncated: texts cut to the model's length.
+        seconds: the whole build took.
+    """
+
+    generation: str
+    count: int
+    rejected: int
+    rejected_log: Path | None
+    truncated: int
+    seconds: float
+
+
+def _no_progress(_stage: str, _done: int, _total: int | None) -> None:
+    """Nobody watches."""
+
+
+def build(
+    encoder: CandidateEncoder,
+    pool: Iterable[Candidate | Rejected],
+    root: Path,
+    *,
+    index: str = "auto",
+    dtype: str = "float16",
+    redis_url: str | None = None,
+    activate: bool = True,
+    max_rejected: float = 0.01,
+    progress: Progress = _no_progress,
+) -> BuildResult:
+    """Encode a pool and publish it as a new generation.
+
+    Args:
+        encoder: the model; a copy of it goes into the generation.
+        pool: the rows, from `read_pool`.
+        root: the store's directory; made if need be.
+        index: one of `index_choice.KINDS`.
+        dtype: "float16" or "float32", of the vectors on disk.
+        redis_url: also copy the vectors there.
+        activate: make the generation the active one.
+        max_rejected: the share of rows that may be bad.
+        progress: told (stage, done, total) before each step: "read" (total unknown), then "encode" and "append" in
+            turns, "index", "manifest", "redis" if asked for, "rename", "CURRENT". What it raises ends the build.
+
+    Raises:
+        InvalidInput: an unknown index or dtype.
+        PoolError, StoreUnavailable, BuildBusy, DiskFull: see there; nothing is left but the log of bad rows.
+        BuildError: the model gave vectors that are not finite or not of its dimension; likewise.
+    """
+    choose_index(index, count=1)
+    if dtype not in DTYPES:
+        raise InvalidInput(f"unknown dtype {dtype!r}; use one of {', '.join(DTYPES)}")
+    store, stages = GenerationStore(root), Stages(progress)
+    with disk_full_named(root), store.building():
+        generation = store.new_id(encoder.fingerprint)
+        redis = _connect(redis_url, generation, encoder.dim, dtype)
+        forget = _forgetter(redis_url)
+        store.discard_leftovers(forget)
+        temporary = store.begin(generation)
+        try:
+            work = Assembly(encoder, temporary, dtype, stages)
+            ingested = work.read(pool, store.rejected_log(generation), max_rejected)
+            work.fill(index, ingested)
+            if redis is not None:
+                work.copy_to(redis)
+            stages("rename", 0, 1)
+            store.publish(temporary)
+        except BaseException:
+            if temporary.exists():
+                store.discard(temporary, forget)
+            raise
+        finally:
+            if redis is not None:
+                redis.close()
+        if activate:
+            stages("CURRENT", 0, 1)
+            store.activate(generation)
+    seconds = stages.finish()
+    return BuildResult(generation, ingested.count, ingested.rejected, ingested.log, work.truncated, seconds)
+
+
+def _connect(url: str | None, generation: str, dim: int, dtype: str) -> RedisStore | None:
+    """Before any work: a Redis that is down should not cost the encoding."""
+    if url is None:
+        return None
+    store = RedisStore(url, generation, dim, dtype, BUILDING_TIMEOUT_SECONDS)
+    store.ping()
+    return store
+
+
+def _forgetter(url: str | None) -> Callable[[str], None]:
+    def forget(generation: str) -> None:
+        if url is not None:
+            drop_generation(url, generation)
+
+    return forget

@@ -1,0 +1,39 @@
+"""What the index builder asks of a model; `model.LateRanker` has it."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class CandidateEncoder(Protocol):
+    """What a build needs of a model."""
+
+    @property
+    def name(self) -> str:
+        """What it was loaded by."""
+
+    @property
+    def architecture(self) -> str:
+        """Its kind, "bi" or "poly"."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What its vectors depend on, as 64 hexadecimal digits."""
+
+    @property
+    def dim(self) -> int:
+        """D."""
+
+    def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
+        """Token ids of each text, and how many texts were cut."""
+
+    def encode_candidates(
+        self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
+    ) -> NDArray[np.float32]:
+        """Embeddings (N, D); `on_done` is told after each batch how many it held."""
+
+    def save(self, directory: Path) -> None:
+        """Write a checkpoint from which the same model is loaded."""

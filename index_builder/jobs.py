@@ -1,0 +1,200 @@
+"""Index jobs on disk: what was asked for, how far it is, how it ended.
+
+STORE/jobs/<id>.json    the record, replaced atomically
+STORE/jobs/<id>.jsonl   candidates that came with the request, if any; removed when the job ends
+STORE/jobs/<id>.lock    held by the process that runs the job: the kernel frees it however that process ends
+"""
+
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from index_builder.durable import make_directory, write_atomically
+from index_builder.errors import JobConflict, JobNotFound
+from index_builder.lock import is_locked, locked
+
+QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
+
+# A job that no process has taken by then will not be taken any more: whoever should have started it is gone.
+_QUEUED_AT_MOST = timedelta(seconds=60)
+_KEPT_RECORDS = 100
+_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """What to build.
+
+    Attributes:
+        pool: the pool's files.
+        model: checkpoint or base model; None: the active generation's.
+        activate: make the generation the active one.
+        index: one of `index_choice.KINDS`.
+    """
+
+    pool: tuple[str, ...]
+    model: str | None = None
+    activate: bool = True
+    index: str = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """A job as it was last written down.
+
+    Attributes:
+        state: "queued", "running", "succeeded", "failed" or "cancelled".
+        stage: of a running build, see `build`.
+        done: candidates done in this stage; of `total`, None while that is unknown.
+        rate: candidates a second in this stage.
+        eta_seconds: until this stage is done.
+        error: one line, of a failed job.
+        generation: what was built.
+        created: ISO 8601, UTC, as are `started` and `finished`.
+        pid: the process that runs it.
+    """
+
+    id: str
+    request: JobRequest
+    created: str
+    state: str = QUEUED
+    stage: str | None = None
+    done: int = 0
+    total: int | None = None
+    rate: float | None = None
+    eta_seconds: float | None = None
+    error: str | None = None
+    generation: str | None = None
+    started: str | None = None
+    finished: str | None = None
+    pid: int | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing will change any more."""
+        return self.state not in (QUEUED, RUNNING)
+
+    def evolve(self, **changes: Any) -> "JobRecord":
+        """A copy with changes."""
+        return replace(self, **changes)
+
+    def finish(self, state: str, *, error: str | None = None, generation: str | None = None) -> "JobRecord":
+        """A copy that has ended now."""
+        return self.evolve(state=state, error=error, generation=generation, finished=_now(), eta_seconds=None)
+
+
+class JobStore:
+    """The jobs of a store; safe to use from several threads and processes."""
+
+    def __init__(self, root: Path) -> None:
+        self._jobs = root / "jobs"
+
+    @staticmethod
+    def new_id() -> str:
+        """An id that sorts by time."""
+        return f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}-{secrets.token_hex(4)}"
+
+    def inline_pool(self, job_id: str) -> Path:
+        """Where to write candidates that came with a request, before `create`; the directory is made."""
+        make_directory(self._jobs)
+        return self._path(job_id, ".jsonl")
+
+    def create(self, request: JobRequest, job_id: str | None = None) -> JobRecord:
+        """Queue a job, and forget all but the latest records. A refused job's inline candidates are removed.
+
+        Raises:
+            JobConflict: another job is queued or running.
+        """
+        make_directory(self._jobs)
+        with locked(self._jobs / "create.lock"):
+            record = JobRecord(id=job_id or self.new_id(), request=request, created=_now())
+            if (active := self.active()) is not None:
+                self._path(record.id, ".jsonl").unlink(missing_ok=True)
+                raise JobConflict(active.id)
+            self.update(record)
+            for old in self._ids()[:-_KEPT_RECORDS]:
+                for suffix in (".json", ".jsonl", ".lock"):
+                    self._path(old, suffix).unlink(missing_ok=True)
+        return record
+
+    def update(self, record: JobRecord) -> None:
+        """Write a record down; a finished job's inline candidates are removed."""
+        write_atomically(self._path(record.id, ".json"), orjson.dumps(asdict(record), option=orjson.OPT_INDENT_2))
+        if record.is_finished:
+            self._path(record.id, ".jsonl").unlink(missing_ok=True)
+
+    def get(self, job_id: str) -> JobRecord:
+        """A job's record; one whose process has died is failed.
+
+        Raises:
+            JobNotFound: no job has this id.
+        """
+        record = self._read(job_id)
+        if not self._is_abandoned(record):
+            return record
+        record = self._read(job_id)  # it may have ended between the two looks
+        if not self._is_abandoned(record):
+            return record
+        reason = "interrupted: the process that ran it is gone" if record.state == RUNNING else "it was never started"
+        record = record.finish(FAILED, error=reason)
+        self.update(record)
+        return record
+
+    def records(self) -> list[JobRecord]:
+        """All jobs, the newest first."""
+        return [self.get(job_id) for job_id in reversed(self._ids())]
+
+    def active(self) -> JobRecord | None:
+        """The job that is queued or running, if any."""
+        return next((record for record in self.records() if not record.is_finished), None)
+
+    @contextmanager
+    def running(self, job_id: str) -> Iterator[JobRecord]:
+        """Be the process that runs a queued job for the block.
+
+        Raises:
+            JobNotFound: no job has this id.
+            JobConflict: it is not queued (any more).
+        """
+        self._read(job_id)
+        with locked(self._path(job_id, ".lock"), wait=False) as held:
+            record = self._read(job_id)
+            if not held or record.state != QUEUED:
+                raise JobConflict(job_id)
+            record = record.evolve(state=RUNNING, started=_now(), pid=os.getpid())
+            self.update(record)
+            yield record
+
+    def _is_abandoned(self, record: JobRecord) -> bool:
+        if record.state == RUNNING:
+            return not is_locked(self._path(record.id, ".lock"))
+        age = datetime.now(UTC) - datetime.fromisoformat(record.created)
+        return record.state == QUEUED and age > _QUEUED_AT_MOST
+
+    def _ids(self) -> list[str]:
+        return sorted(path.stem for path in self._jobs.glob("*.json") if _ID.fullmatch(path.stem))
+
+    def _path(self, job_id: str, suffix: str) -> Path:
+        if not _ID.fullmatch(job_id):  # nothing else may become part of a path
+            raise JobNotFound(job_id[:80])
+        return self._jobs / f"{job_id}{suffix}"
+
+    def _read(self, job_id: str) -> JobRecord:
+        try:
+            content = orjson.loads(self._path(job_id, ".json").read_bytes())
+        except FileNotFoundError:
+            raise JobNotFound(job_id) from None
+        request = content.pop("request")
+        return JobRecord(request=JobRequest(**{**request, "pool": tuple(request["pool"])}), **content)
