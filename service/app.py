@@ -1,0 +1,104 @@
+"""The app: routes, error answers and middleware around the resources that settings describe."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+import model
+from model.errors import RankingError
+from service import __version__, openapi, problems, routes_index, routes_ops, routes_rank
+from service.errors import ClientGone, DeadlineExceeded, NotReady, Overloaded, TooManyCandidates
+from service.metrics import Metrics
+from service.middleware import BodyBound, Requests
+from service.resources import opened
+from service.serving import LoadRanker
+from service.settings import Settings
+
+DESCRIPTION = (
+    "Ranks replies, or anything else with a text, against a conversation. Errors are `application/problem+json`. "
+    "In a JSON object that has a key twice, the last one counts."
+)
+
+_REJECTED = {
+    Overloaded: "queue_full",
+    DeadlineExceeded: "deadline",
+    TooManyCandidates: "too_large",
+    NotReady: "not_ready",
+}
+
+
+def create_app(settings: Settings, load: LoadRanker = model.load) -> FastAPI:
+    """Make the app; models and generation are loaded when its lifespan begins.
+
+    Args:
+        settings: everything that it depends on.
+        load: loads a checkpoint.
+    """
+    metrics = Metrics()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with opened(settings, metrics, load) as held:
+            app.state.resources = held
+            yield
+
+    app = FastAPI(title="polyrank", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None)
+    for routes in (routes_rank, routes_index, routes_ops):
+        app.include_router(routes.router)
+    app.openapi = partial(_described_once, app)  # type: ignore[method-assign]
+    app.add_exception_handler(RankingError, partial(_on_error, metrics))
+    app.add_exception_handler(ValidationError, _on_invalid)
+    app.add_exception_handler(RequestValidationError, _on_parameters)
+    app.add_exception_handler(HTTPException, _on_http)
+    # The last one added is the outermost.
+    app.add_middleware(BodyBound, limit=settings.max_body_bytes, metrics=metrics)
+    app.add_middleware(Requests, metrics=metrics)
+    metrics.create_routes((path, method.upper()) for path, at in app.openapi()["paths"].items() for method in at)
+    return app
+
+
+def _described_once(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        app.openapi_schema = openapi.describe(app)
+    return app.openapi_schema
+
+
+async def _on_error(metrics: Metrics, request: Request, error: Exception) -> Response:
+    assert isinstance(error, RankingError), "registered for these"
+    if reason := _REJECTED.get(type(error)):
+        metrics.count_rejected(reason)
+    if problems.kind_of(error).generic:
+        raise error  # the outermost middleware logs it with its traceback
+    if isinstance(error, ClientGone):
+        return Response(status_code=problems.kind_of(error).status)
+    return problems.from_error(error, request.state.request_id)
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ValidationError), "registered for these"
+    return problems.from_validation(error, request.state.request_id)
+
+
+async def _on_parameters(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError), "registered for these"
+    listed = [
+        {"where": ".".join(str(part) for part in each["loc"]), "what": str(each["msg"])} for each in error.errors()
+    ]
+    detail = "; ".join(f"{each['where']}: {each['what']}" for each in listed)
+    return problems.problem(problems.INVALID, detail, request.state.request_id, errors=listed)
+
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException), "registered for these"
+    kinds = {404: ("not-found", "No such path"), 405: ("method-not-allowed", "The path has other methods")}
+    slug, title = kinds.get(error.status_code, ("http-error", error.detail))
+    kind = problems.Kind(error.status_code, slug, title)
+    return problems.problem(kind, error.detail, request.state.request_id, dict(error.headers or {}))

@@ -1,0 +1,107 @@
+"""From the bytes of a request to a checked model, or an error that says what is wrong with them."""
+
+import asyncio
+from typing import TypeVar
+
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect, Request
+
+from model import Conversation, Turn
+from model.errors import InvalidInput
+from service.errors import BodyTimeout, ClientGone, MediaTypeUnsupported, TooManyCandidates
+from service.schemas import IndexIn, RankIn
+from service.settings import Settings
+from service.values import Given, RankRequest
+
+BODY_SECONDS = 30.0
+
+M = TypeVar("M", bound=BaseModel)
+
+
+async def read(request: Request, kind: type[M]) -> tuple[M, bytes]:
+    """Read and validate a JSON body.
+
+    Raises:
+        MediaTypeUnsupported: it is not plain application/json in UTF-8.
+        BodyTimeout: it did not arrive in time.
+        ClientGone: it never arrived.
+        pydantic.ValidationError: it is not what the model says.
+    """
+    _check_media_type(request)
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            body = await request.body()
+    except TimeoutError:
+        raise BodyTimeout(f"the body did not arrive within {BODY_SECONDS:g} s") from None
+    except ClientDisconnect:
+        raise ClientGone("hung up while sending the body") from None
+    return kind.model_validate_json(body), body
+
+
+def _check_media_type(request: Request) -> None:
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise MediaTypeUnsupported("Content-Encoding is not supported; send the body as it is")
+    media_type, _, parameters = request.headers.get("content-type", "").lower().partition(";")
+    charset = parameters.strip().removeprefix("charset=").strip('"') or "utf-8"
+    if media_type.strip() != "application/json" or charset not in ("utf-8", "utf8"):
+        raise MediaTypeUnsupported("send Content-Type: application/json, in UTF-8")
+
+
+def to_request(body: RankIn, settings: Settings, arrived: float) -> RankRequest:
+    """Translate a checked body into the ranking to do.
+
+    Args:
+        body: what was sent.
+        settings: the bounds.
+        arrived: when, on the monotonic clock.
+
+    Raises:
+        TooManyCandidates: more than the server allows.
+        InvalidInput: a text is longer than the server allows.
+    """
+    candidates = None if body.candidates is None else tuple(_given(each) for each in body.candidates)
+    if candidates is not None and len(candidates) > settings.max_candidates:
+        raise TooManyCandidates(settings.max_candidates)
+    sent = [body.context] if isinstance(body.context, str) else body.context
+    turns = tuple(Turn(turn) if isinstance(turn, str) else Turn(turn.text, turn.role) for turn in sent)
+    _check_lengths("context", [turn.text for turn in turns], settings)
+    _check_lengths("persona", body.persona, settings)
+    _check_lengths("candidates", [given.text for given in candidates or () if given.text is not None], settings)
+    allowed_ms = min(body.timeout_ms or settings.max_timeout_ms, settings.max_timeout_ms)
+    return RankRequest(
+        conversation=Conversation(turns, tuple(body.persona)),
+        deadline=arrived + allowed_ms / 1000,
+        candidates=candidates,
+        top_k=body.top_k,
+        retrieve_k=body.retrieve_k,
+        exact=body.exact,
+        top_n=body.top_n(),
+        filter=_any_of(body),
+        exclude_ids=tuple(body.exclude_ids),
+    )
+
+
+def check_pool(body: IndexIn, settings: Settings) -> None:
+    """Check the bounds of candidates sent for a new generation.
+
+    Raises:
+        InvalidInput: a text is longer than the server allows.
+    """
+    _check_lengths("candidates", [candidate.text for candidate in body.candidates or ()], settings)
+
+
+def _given(sent: object) -> Given:
+    return Given(None, sent) if isinstance(sent, str) else Given(sent.id, sent.text)  # type: ignore[attr-defined]
+
+
+def _any_of(body: RankIn) -> dict[str, list[object]] | None:
+    if body.filter is None:
+        return None
+    return {field: list(value) if isinstance(value, list) else [value] for field, value in body.filter.items()}
+
+
+def _check_lengths(where: str, texts: list[str], settings: Settings) -> None:
+    longest = max(map(len, texts), default=0)
+    if longest > settings.max_text_chars:
+        raise InvalidInput(f"{where}: a text has {longest} characters; at most {settings.max_text_chars} are allowed")

@@ -1,0 +1,130 @@
+"""What can go wrong while serving; no error here knows of HTTP (problems.py maps them).
+
+RankingError
+  InvalidInput
+    UnknownCandidates     none of the ids sent is in the generation
+    TooManyCandidates     more candidates than one request may carry
+    NotConfigured         the request needs something this server was started without
+    IdempotencyMismatch   the same Idempotency-Key came with another body
+  ServiceError
+    SettingsError         a setting is unknown or has a bad value
+    BodyMalformed         not JSON in UTF-8
+    BodyTooLarge          more bytes than one request may carry
+    BodyTimeout           the body did not arrive in time
+    MediaTypeUnsupported  not application/json, or compressed
+    HeaderInvalid         a request header cannot be used
+    NotReady              nothing to serve yet
+    Overloaded            too many requests wait already
+    DeadlineExceeded      the request's time was over before it was answered
+    GenerationMismatch    the caller expects another generation than the one served
+    InferenceFailed       the model produced something that is not a score
+    ClientGone            the caller hung up before the answer
+"""
+
+from collections.abc import Sequence
+
+from model.errors import InvalidInput, RankingError
+
+SHOWN_IDS = 20
+
+
+class UnknownCandidates(InvalidInput):
+    """The generation holds none of the ids that were sent."""
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        shown = ", ".join(repr(i[:64]) for i in ids[:SHOWN_IDS])
+        more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
+        super().__init__(f"the generation holds none of the candidates: {shown}{more}")
+        self.ids = tuple(ids)
+
+
+class TooManyCandidates(InvalidInput):
+    """More candidates in one request than the server allows."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"at most {limit} candidates a request")
+        self.limit = limit
+
+
+class NotConfigured(InvalidInput):
+    """The request needs something the server was started without; the message names the setting."""
+
+
+class IdempotencyMismatch(InvalidInput):
+    """An Idempotency-Key was used again with another body."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"this Idempotency-Key belongs to job {job_id}, which was started with another body")
+        self.job_id = job_id
+
+
+class ServiceError(RankingError):
+    """The service cannot do what was asked."""
+
+
+class SettingsError(ServiceError):
+    """A setting is unknown, missing or has a bad value; the message is one line."""
+
+
+class BodyMalformed(ServiceError):
+    """The body is not JSON in UTF-8."""
+
+
+class BodyTooLarge(ServiceError):
+    """The body has more bytes than the server allows."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"at most {limit} bytes a request")
+        self.limit = limit
+
+
+class BodyTimeout(ServiceError):
+    """The body did not arrive in time."""
+
+
+class MediaTypeUnsupported(ServiceError):
+    """The body is not plain application/json."""
+
+
+class HeaderInvalid(ServiceError):
+    """A request header has a value that cannot be used."""
+
+
+class NotReady(ServiceError):
+    """There is nothing to answer from; the message says why."""
+
+    retry_after_seconds = 5
+
+
+class Overloaded(ServiceError):
+    """The queue before the model is full."""
+
+    retry_after_seconds = 1
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"{waiting} requests are waiting already; try again")
+
+
+class DeadlineExceeded(ServiceError):
+    """The request's time was over before its answer was there."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__(f"the time allowed by timeout_ms was over ({stage})")
+        self.stage = stage
+
+
+class GenerationMismatch(ServiceError):
+    """The caller expects another generation than the one that is served."""
+
+    def __init__(self, expected: str, actual: str) -> None:
+        super().__init__(f"expected generation {expected[:128]}, serving {actual}")
+        self.expected = expected
+        self.actual = actual
+
+
+class InferenceFailed(ServiceError):
+    """The model produced something that is not a finite score."""
+
+
+class ClientGone(ServiceError):
+    """The caller hung up before the answer was there."""

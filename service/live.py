@@ -1,0 +1,175 @@
+"""What is live now: the first generation at the start, and every switch after it, without a failed request."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
+from index_builder.generations import GenerationStore
+from index_builder.manifest import FORMAT_VERSION
+from model.errors import ModelError, RankingError
+from service.errors import NotReady
+from service.metrics import Metrics
+from service.serving import Opener, Serving
+
+log = logging.getLogger(__name__)
+
+
+class Live:
+    """The unit that is served, replaced as a whole.
+
+    `current` may be read from any thread; a reader keeps what it got for the length of its request. All other methods
+    read files and load models: they are for a thread beside the event loop, and wait for each other.
+
+    Attributes:
+        current: None until a generation could be loaded.
+        refused: why generations are not served, by id; "CURRENT" for the pointer itself.
+    """
+
+    def __init__(self, store: GenerationStore, opener: Opener, metrics: Metrics) -> None:
+        self.current: Serving | None = None
+        self.refused: dict[str, str] = {}
+        self._store = store
+        self._opener = opener
+        self._metrics = metrics
+        self._switching = threading.Lock()
+        self._seen: str | None = None  # what CURRENT named when it was last followed
+
+    def require(self) -> Serving:
+        """Return what is served.
+
+        Raises:
+            NotReady: nothing is; the message says why.
+        """
+        current = self.current
+        if current is None:
+            raise NotReady(self.reason())
+        return current
+
+    def reason(self) -> str:
+        """Say why nothing is served."""
+        if self.refused:
+            refused = "; ".join(f"{generation}: {why}" for generation, why in sorted(self.refused.items()))
+            return f"no generation can be served: {refused}"
+        return "the store holds no generation; run polyrank build, or POST /index"
+
+    def start(self) -> None:
+        """Serve the active generation or, where that is refused, the newest good one; or nothing, and say so."""
+        with self._switching:
+            self._seen = self._named()
+            others = [each for each in reversed(self._store.ids()) if each != self._seen]
+            for generation in ([self._seen] if self._seen else []) + others:
+                try:
+                    self._serve(self._load(generation))
+                    return
+                except RankingError as error:
+                    self._refuse(generation, error)
+            log.warning("not ready", extra={"fields": {"why": self.reason()}})
+
+    def follow(self) -> None:
+        """Switch to what CURRENT names, if another process has changed it; a refused one leaves the old one served."""
+        with self._switching:
+            named = self._named()
+            if named is None or named == self._seen:
+                return
+            self._seen = named
+            if self.current is not None and self.current.generation.id == named:
+                return
+            try:
+                self._serve(self._load(named))
+            except RankingError as error:
+                self._metrics.count_switch("refused")
+                self._refuse(named, error)
+
+    def activate(self, generation: str) -> Serving:
+        """Switch to a generation: it is loaded first, so one that cannot be served never becomes the active one.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError: nothing changed.
+        """
+        with self._switching, self._switch_counted(generation):
+            loaded = self._load(generation)
+            self._store.activate(generation)
+            self._seen = generation
+            return self._serve(loaded)
+
+    def rollback(self) -> Serving:
+        """Switch back to the generation that was active before.
+
+        Raises:
+            GenerationNotFound: there is none.
+            GenerationCorrupt, FingerprintMismatch, ModelError: it cannot be served; nothing changed.
+        """
+        with self._switching:
+            history = self._store.history()
+            if not history:
+                raise GenerationNotFound("no generation was active before this one")
+            with self._switch_counted(history[-1]):
+                loaded = self._load(history[-1])
+                self._seen = self._store.rollback()
+                if self._seen != loaded.generation.id:  # another process was faster
+                    loaded = self._load(self._seen)
+                return self._serve(loaded)
+
+    @contextmanager
+    def _switch_counted(self, generation: str) -> Iterator[None]:
+        try:
+            yield
+        except GenerationNotFound:
+            raise
+        except RankingError as error:
+            self._metrics.count_switch("refused")
+            self._refuse(generation, error)
+            raise
+
+    def _named(self) -> str | None:
+        """What CURRENT names; a damaged pointer is reported and counts as none."""
+        try:
+            named = self._store.current()
+        except GenerationCorrupt as error:
+            if self.refused.get("CURRENT") != error.reason:
+                self._refuse("CURRENT", error)
+            return None
+        self.refused.pop("CURRENT", None)
+        return named
+
+    def _load(self, generation: str) -> Serving:
+        opened = self._store.open(generation)
+        try:
+            return self._opener.serve(opened, self.current)
+        except BaseException:
+            opened.close()
+            raise
+
+    def _serve(self, serving: Serving) -> Serving:
+        first = self.current is None
+        self.current = serving
+        manifest, ranker = serving.generation.manifest, serving.ranker
+        self.refused = {each: why for each, why in self.refused.items() if each != manifest.id}
+        fingerprint = ranker.fingerprint
+        self._metrics.show_generation(manifest.id, fingerprint, FORMAT_VERSION, manifest.count, serving.loaded_at)
+        self._metrics.show_model("ranker", manifest.model.name, ranker.architecture, fingerprint)
+        if not first:
+            self._metrics.count_switch("ok")
+        fields = {"generation": manifest.id, "candidates": manifest.count, "index": manifest.index.kind}
+        log.info("serving", extra={"fields": fields})
+        return serving
+
+    def _refuse(self, generation: str, error: RankingError) -> None:
+        self.refused = {**self.refused, generation: str(error)}
+        self._metrics.count_refused(_sort(error))
+        log.error("generation refused", extra={"fields": {"generation": generation, "why": str(error)}})
+
+
+def _sort(error: RankingError) -> str:
+    """Label of the metric that counts refused generations."""
+    match error:
+        case GenerationCorrupt():
+            return "corrupt"
+        case FingerprintMismatch():
+            return "fingerprint"
+        case ModelError():
+            return "model"
+        case _:
+            return "other"

@@ -1,0 +1,130 @@
+"""Every metric, declared once. An app has its own registry; series exist from the start, so rates begin at zero."""
+
+from collections.abc import Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+STAGES = ("queue", "tokenize", "encode", "retrieve", "fetch", "score", "rerank", "serialize")
+RESULTS = {"redis": ("hit", "miss", "corrupt", "error"), "matrix": ("hit",)}
+DEGRADED = ("cache_unavailable", "rerank_skipped_deadline")
+REJECTED = ("queue_full", "deadline", "too_large", "not_ready")
+SWITCHES = ("ok", "refused")
+JOB_STATES = ("succeeded", "failed", "cancelled")
+UNMATCHED = "unmatched"
+
+SECONDS = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.04, 0.06),
+    *(0.1, 0.15, 0.25, 0.4, 0.6, 1.0, 2.5, 5.0, 10.0),
+)
+COUNTS = tuple(float(2**n) for n in range(15))
+
+
+class Metrics:
+    """The app's instruments; `observe_*` and `show_*` are all that other modules need to know."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.in_flight = self._gauge("http_requests_in_flight", "Requests being answered")
+        self._requests = self._counter("http_requests", "Requests answered", ("route", "method", "code"))
+        self._duration = self._histogram("http_request_duration_seconds", "Arrival to answer", ("route", "code_class"))
+        self._stages = self._histogram("stage_duration_seconds", "Time in each stage of /rank", ("stage",))
+        self._scored = self._histogram("candidates_scored", "Candidates scored a request", buckets=COUNTS)
+        self._cache = self._counter("cache_requests", "Vectors asked for, and what came", ("tier", "result"))
+        self._degraded = self._counter("degraded", "Answers that did without something", ("reason",))
+        self._rejected = self._counter("rejected", "Requests turned away", ("reason",))
+        self._index_info = self._gauge("index_info", "The generation served", ("generation", "model", "format"))
+        self._index_candidates = self._gauge("index_candidates", "Candidates in the generation served")
+        self._index_loaded = self._gauge("index_loaded_timestamp_seconds", "When the generation was switched to")
+        self._switches = self._counter("index_switches", "Attempts to serve another generation", ("result",))
+        self._verify_failures = self._counter("index_verify_failures", "Generations refused", ("kind",))
+        self._jobs = self._counter("build_jobs", "Rebuilds that ended", ("state",))
+        self._model_info = self._gauge("model_info", "Models loaded", ("role", "name", "architecture", "fingerprint"))
+        self._create_series()
+
+    def _counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
+        return Counter(f"polyrank_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
+        return Gauge(f"polyrank_{name}", text, labels, registry=self.registry)
+
+    def _histogram(
+        self, name: str, text: str, labels: Iterable[str] = (), buckets: tuple[float, ...] = SECONDS
+    ) -> Histogram:
+        return Histogram(f"polyrank_{name}", text, labels, registry=self.registry, buckets=buckets)
+
+    def _create_series(self) -> None:
+        for counter, values in (
+            (self._degraded, DEGRADED),
+            (self._rejected, REJECTED),
+            (self._switches, SWITCHES),
+            (self._jobs, JOB_STATES),
+            (self._verify_failures, ("corrupt", "fingerprint", "model", "other")),
+        ):
+            for value in values:
+                counter.labels(value)
+        for stage in STAGES:
+            self._stages.labels(stage)
+        for tier, results in RESULTS.items():
+            for result in results:
+                self._cache.labels(tier, result)
+
+    def create_routes(self, routes: Iterable[tuple[str, str]]) -> None:
+        """Create the series of the app's own routes: (path template, method)."""
+        for path, method in routes:
+            self._requests.labels(path, method, "200")
+            self._duration.labels(path, "2xx")
+
+    def observe_request(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count an answered request."""
+        self._requests.labels(route, method, str(status)).inc()
+        self._duration.labels(route, f"{status // 100}xx").observe(seconds)
+
+    def observe_rank(self, seconds: Mapping[str, float], scored: int, degraded: Iterable[str]) -> None:
+        """Count a ranked request: seconds by stage, candidates scored, what it did without."""
+        for stage, value in seconds.items():
+            self._stages.labels(stage).observe(value)
+        self._scored.observe(scored)
+        for reason in degraded:
+            self._degraded.labels(reason).inc()
+
+    def observe_serialize(self, seconds: float) -> None:
+        """Time the rendering of an answer."""
+        self._stages.labels("serialize").observe(seconds)
+
+    def count_cache(self, tier: str, result: str, count: int) -> None:
+        """Count vectors asked for from a tier."""
+        if count:
+            self._cache.labels(tier, result).inc(count)
+
+    def count_rejected(self, reason: str) -> None:
+        """Count a request that was turned away."""
+        self._rejected.labels(reason).inc()
+
+    def count_job(self, state: str) -> None:
+        """Count a rebuild that ended."""
+        self._jobs.labels(state).inc()
+
+    def count_refused(self, kind: str) -> None:
+        """Count a generation that failed its checks."""
+        self._verify_failures.labels(kind).inc()
+
+    def count_switch(self, result: str) -> None:
+        """Count an attempt to serve another generation."""
+        self._switches.labels(result).inc()
+
+    def show_generation(self, generation: str, model: str, fmt: int, candidates: int, loaded_at: float) -> None:
+        """Name the generation that is served from now on."""
+        self._index_info.clear()
+        self._index_info.labels(generation, model, str(fmt)).set(1)
+        self._index_candidates.set(candidates)
+        self._index_loaded.set(loaded_at)
+
+    def show_model(self, role: str, name: str, architecture: str, fingerprint: str) -> None:
+        """Name the model of a role ("ranker" or "reranker") that is used from now on."""
+        self._model_info.remove_by_labels({"role": role})
+        self._model_info.labels(role, name, architecture, fingerprint).set(1)
+
+    def render(self) -> bytes:
+        """Render the Prometheus text format."""
+        return generate_latest(self.registry)

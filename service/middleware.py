@@ -1,0 +1,136 @@
+"""What happens around every request, as plain ASGI: an id, a bound on the body, a metric, a log line, no traceback."""
+
+import asyncio
+import logging
+import re
+import time
+from uuid import uuid4
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from model.errors import RankingError
+from service import problems
+from service.errors import BodyTooLarge
+from service.metrics import UNMATCHED, Metrics
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+DRAIN_SECONDS = 2.0
+KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+log = logging.getLogger("service.request")
+
+
+class Requests:
+    """Outermost: names the request, counts and logs its answer, and answers for what nobody caught."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began = time.monotonic()
+        request_id = _request_id(Headers(scope=scope))
+        scope.setdefault("state", {}).update(request_id=request_id, arrived=began)
+        status = 0
+
+        async def send_named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+            await send(message)
+
+        with self.metrics.in_flight.track_inprogress():
+            try:
+                await self.app(scope, receive, send_named)
+            except Exception:
+                log.exception("request %s failed", request_id)
+                if not status:
+                    await _internal(request_id)(scope, receive, send_named)
+        self._account(scope, request_id, status or 499, time.monotonic() - began)
+
+    def _account(self, scope: Scope, request_id: str, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", UNMATCHED)
+        method = scope["method"] if scope["method"] in KNOWN_METHODS else "OTHER"
+        self.metrics.observe_request(route, method, status, seconds)
+        fields = {"request_id": request_id, "route": route, "method": method, "status": status}
+        log.info("request", extra={"fields": {**fields, "ms": round(seconds * 1000, 1)}})
+
+
+class BodyBound:
+    """Refuses a body over the bound, whether its length is announced or it comes in chunks."""
+
+    def __init__(self, app: ASGIApp, limit: int, metrics: Metrics) -> None:
+        self.app = app
+        self.limit = limit
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        announced = Headers(scope=scope).get("content-length", "")
+        if announced.isascii() and announced.isdigit() and int(announced[:20]) > self.limit:
+            await self._refuse(scope, receive, send)
+            return
+        received = 0
+        answering = False
+
+        async def receive_bounded() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self.limit:
+                raise BodyTooLarge(self.limit)
+            return message
+
+        async def send_watched(message: Message) -> None:
+            nonlocal answering
+            answering = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive_bounded, send_watched)
+        except BodyTooLarge:
+            if answering:
+                raise
+            await self._refuse(scope, receive, send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer at once, then read on for a while: closing on unread data would reset the connection."""
+        self.metrics.count_rejected("too_large")
+        answer = problems.from_error(BodyTooLarge(self.limit), scope["state"]["request_id"])
+        answer.headers["Connection"] = "close"
+        await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
+        await send({"type": "http.response.body", "body": answer.body, "more_body": True})
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await _drain(receive, most=8 * self.limit)
+        except TimeoutError:
+            pass
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _drain(receive: Receive, most: int) -> None:
+    drained = 0
+    while drained <= most:
+        message = await receive()
+        drained += len(message.get("body", b""))
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            return
+
+
+def _request_id(headers: Headers) -> str:
+    given = headers.get("x-request-id", "")
+    return given if REQUEST_ID.fullmatch(given) else uuid4().hex
+
+
+def _internal(request_id: str) -> Response:
+    return problems.from_error(RankingError("unexpected"), request_id)

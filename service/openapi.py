@@ -1,0 +1,49 @@
+"""The API's description. Bodies are read by hand (bodies.py), so what FastAPI cannot see is added here."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from service import problems
+from service.responses import Problem
+from service.schemas import ActivateIn, IndexIn, RankIn, Strict
+
+_REF = "#/components/schemas/{model}"
+_PROBLEM = {"schema": {"$ref": _REF.format(model="Problem")}}
+_EVERYWHERE = (500,)
+_WITH_BODY = (400, 408, 413, 415, 422)
+
+
+def takes(kind: type[Strict]) -> dict[str, Any]:
+    """Describe a JSON body for a route that reads it by hand; pass as `openapi_extra`."""
+    schema = {"$ref": _REF.format(model=kind.__name__)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def fails(*statuses: int, body: bool = False) -> dict[int | str, dict[str, Any]]:
+    """Describe a route's error answers; pass as `responses`."""
+    every = sorted({*statuses, *_EVERYWHERE, *(_WITH_BODY if body else ())})
+    return {status: {"description": _titles(status), "content": {problems.MEDIA_TYPE: _PROBLEM}} for status in every}
+
+
+def _titles(status: int) -> str:
+    return " / ".join(dict.fromkeys(kind.title for kind in problems.TABLE.values() if kind.status == status))
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """Build the OpenAPI document of an app."""
+    document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    bodies = [(kind, "validation") for kind in (RankIn, IndexIn, ActivateIn)]
+    _, ours = models_json_schema([*bodies, (Problem, "serialization")], ref_template=_REF)  # type: ignore[list-item]
+    schemas = {**document["components"]["schemas"], **ours["$defs"]}
+    document["components"]["schemas"] = dict(sorted(schemas.items()))
+    return document
+
+
+def write(app: FastAPI, path: Path) -> None:
+    """Write the document as it is kept in the repository."""
+    path.write_text(json.dumps(describe(app), indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,127 @@
+"""Errors as RFC 9457 problem details: one table from error to status, slug and title."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from index_builder import errors as index
+from model.errors import InvalidInput, RankingError
+from service import errors as service
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:polyrank:problem:"
+MAX_ERRORS = 20
+MAX_NAME_CHARS = 64
+
+Headers = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How one sort of error is told to a client; a generic one keeps its message for the log."""
+
+    status: int
+    slug: str
+    title: str
+    generic: bool = False
+
+
+INTERNAL: Final = Kind(500, "internal", "The server failed", generic=True)
+INVALID: Final = Kind(422, "invalid-input", "The request cannot be used")
+
+# An error without a row of its own takes its nearest ancestor's.
+TABLE: Final[dict[type[Exception], Kind]] = {
+    RankingError: INTERNAL,
+    InvalidInput: INVALID,
+    service.UnknownCandidates: Kind(422, "unknown-candidates", "No candidate is known"),
+    service.TooManyCandidates: Kind(413, "too-many-candidates", "Too many candidates"),
+    service.NotConfigured: Kind(422, "not-configured", "The server was started without this"),
+    service.IdempotencyMismatch: Kind(422, "idempotency-mismatch", "The Idempotency-Key was used with another body"),
+    service.BodyMalformed: Kind(400, "malformed-body", "The body is not JSON"),
+    service.HeaderInvalid: Kind(400, "invalid-header", "A header cannot be used"),
+    service.BodyTimeout: Kind(408, "body-timeout", "The body came too slowly"),
+    service.BodyTooLarge: Kind(413, "payload-too-large", "The body is too large"),
+    service.MediaTypeUnsupported: Kind(415, "unsupported-media-type", "The body is not plain JSON"),
+    service.ClientGone: Kind(499, "client-gone", "The client hung up"),
+    service.NotReady: Kind(503, "not-ready", "Nothing is served yet"),
+    service.Overloaded: Kind(503, "overloaded", "Too many requests are waiting"),
+    service.DeadlineExceeded: Kind(504, "deadline-exceeded", "The time was over"),
+    service.GenerationMismatch: Kind(409, "generation-mismatch", "Another generation is served"),
+    service.InferenceFailed: Kind(500, "inference-failed", "The model failed", generic=True),
+    index.FingerprintMismatch: Kind(409, "encoder-mismatch", "Another model is served"),
+    index.PoolError: INVALID,
+    index.GenerationError: Kind(409, "generation-invalid", "The generation cannot be served"),
+    index.GenerationNotFound: Kind(404, "generation-not-found", "No such generation"),
+    index.StoreUnavailable: Kind(503, "store-unavailable", "The store does not answer"),
+    index.BuildBusy: Kind(409, "build-busy", "Another build is running"),
+    index.DiskFull: Kind(507, "disk-full", "No room on the disk"),
+    index.JobNotFound: Kind(404, "job-not-found", "No such job"),
+    index.JobConflict: Kind(409, "job-conflict", "Another job is running"),
+}
+
+
+def kind_of(error: Exception) -> Kind:
+    """Find the row of an error's type, or of its nearest ancestor in the table."""
+    return next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), INTERNAL)
+
+
+def problem(kind: Kind, detail: str, request_id: str, headers: Headers | None = None, **members: Any) -> Response:
+    """Render a problem; text that is not valid Unicode is replaced, never a reason to fail."""
+    body = {
+        "type": TYPE_PREFIX + kind.slug,
+        "title": kind.title,
+        "status": kind.status,
+        "detail": _encodable(detail),
+        "request_id": request_id,
+        **members,
+    }
+    return Response(orjson.dumps(body), kind.status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def from_error(error: RankingError, request_id: str) -> Response:
+    """Render a domain error."""
+    kind = kind_of(error)
+    headers: Headers = {}
+    members: dict[str, Any] = {}
+    retry_after = getattr(error, "retry_after_seconds", 5 if kind.status == 503 else None)
+    if retry_after is not None:
+        headers["Retry-After"] = str(retry_after)
+    if isinstance(error, index.JobConflict):
+        members["job"] = f"/index/jobs/{error.job_id}"
+        headers["Link"] = f'<{members["job"]}>; rel="related"'
+    if kind.status == 422:
+        members["errors"] = [{"where": "", "what": _encodable(str(error))}]
+    detail = "the server's log has the details under this request id" if kind.generic else str(error)
+    return problem(kind, detail, request_id, headers, **members)
+
+
+def from_validation(error: ValidationError, request_id: str) -> Response:
+    """Render pydantic's findings: where and what, never the values sent."""
+    found = error.errors(include_input=False, include_url=False, include_context=False)
+    if found[0]["type"] == "json_invalid":
+        return from_error(service.BodyMalformed(found[0]["msg"]), request_id)
+    listed = [{"where": _where(each["loc"]), "what": _what(str(each["msg"]))} for each in found[:MAX_ERRORS]]
+    detail = "; ".join(f"{each['where']}: {each['what']}" if each["where"] else each["what"] for each in listed[:3])
+    return problem(INVALID, detail, request_id, errors=listed)
+
+
+# pydantic puts the union's branch among the names: "list[union[str,TurnIn]]", "TurnIn", "str".
+_BRANCH = re.compile(r".*[\[(].*|str|int|float|bool|none|[A-Z]\w*In", re.DOTALL)
+
+
+def _where(location: tuple[str | int, ...]) -> str:
+    """Dotted path to the offending field."""
+    parts = (str(part)[:MAX_NAME_CHARS] for part in location if isinstance(part, int) or not _BRANCH.fullmatch(part))
+    return _encodable(".".join(parts))
+
+
+def _what(message: str) -> str:
+    return _encodable(message.removeprefix("Value error, "))
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

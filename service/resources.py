@@ -1,0 +1,125 @@
+"""What an app holds while it runs: made when it starts, let go of when it ends."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import torch
+from starlette.requests import Request
+
+from index_builder.errors import GenerationError, StoreUnavailable
+from index_builder.generations import GenerationStore
+from index_builder.redis_store import drop_generation
+from model.errors import CheckpointInvalid
+from service.jobs import Jobs
+from service.live import Live
+from service.metrics import Metrics
+from service.ranking import Ranking
+from service.reranking import Reranker
+from service.serving import LoadRanker, Opener
+from service.settings import Settings
+from service.worker import ModelThread
+
+FOLLOW_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """The parts that routes work with; `loader` is the thread that opens generations."""
+
+    settings: Settings
+    metrics: Metrics
+    store: GenerationStore
+    live: Live
+    ranking: Ranking
+    model_thread: ModelThread
+    jobs: Jobs
+    loader: ThreadPoolExecutor
+
+
+def resources(request: Request) -> Resources:
+    """Return the resources of the app that the request came to."""
+    return cast(Resources, request.app.state.resources)
+
+
+@asynccontextmanager
+async def opened(settings: Settings, metrics: Metrics, load: LoadRanker) -> AsyncIterator[Resources]:
+    """Load the models and the generation, and follow the store until the end of the block.
+
+    Raises:
+        ModelError: the cross-encoder cannot be loaded. (A generation that cannot is no error: readiness tells of it.)
+    """
+    loop = asyncio.get_running_loop()
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    store = GenerationStore(settings.store)
+    vectors_url = settings.redis() if settings.vectors == "redis" else None
+    live = Live(store, Opener(metrics.count_cache, vectors_url, load), metrics)
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as loader:
+        reranker = await loop.run_in_executor(loader, _load_reranker, settings, load, metrics)
+        await loop.run_in_executor(loader, live.start)
+
+        async def switch() -> None:
+            await loop.run_in_executor(loader, live.follow)
+            await loop.run_in_executor(loader, collect, settings, store, live)
+
+        jobs = Jobs(settings, on_success=switch, on_end=metrics.count_job)
+        thread = ModelThread(settings.max_queue)
+        ranking = Ranking(reranker, settings.threads)
+        following = asyncio.create_task(_follow(loader, live))
+        try:
+            yield Resources(settings, metrics, store, live, ranking, thread, jobs, loader)
+        finally:
+            await jobs.close()
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+            await asyncio.to_thread(thread.close)
+            live.current = None
+
+
+def _load_reranker(settings: Settings, load: LoadRanker, metrics: Metrics) -> Reranker | None:
+    if settings.reranker is None:
+        return None
+    scorer = load(settings.reranker)
+    if scorer.architecture != "cross":
+        raise CheckpointInvalid(
+            f"--reranker {settings.reranker}: needs a cross-encoder, not a {scorer.architecture}-encoder"
+        )
+    reranker = Reranker(scorer)
+    reranker.warm_up()
+    metrics.show_model("reranker", scorer.name, scorer.architecture, scorer.fingerprint)
+    return reranker
+
+
+async def _follow(loader: ThreadPoolExecutor, live: Live) -> None:
+    """Look once a second whether another process has switched the active generation."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(FOLLOW_SECONDS)
+        try:
+            await loop.run_in_executor(loader, live.follow)
+        except Exception:
+            log.exception("the store could not be followed")
+
+
+def collect(settings: Settings, store: GenerationStore, live: Live) -> None:
+    """Remove old generations, unless the active one is not the one that is served: then any may be needed."""
+    url = settings.redis()
+    forget = partial(drop_generation, url) if url else None
+    try:
+        if live.current is None or live.current.generation.id != store.current():
+            return
+        removed = store.gc(settings.keep_generations, forget) if forget else store.gc(settings.keep_generations)
+    except (GenerationError, StoreUnavailable, OSError) as error:
+        log.warning("old generations could not be removed", extra={"fields": {"why": error}})
+        return
+    if removed:
+        log.info("old generations removed", extra={"fields": {"generations": removed}})

@@ -1,0 +1,194 @@
+"""What answers hold. They document the API and check it in tests; answers themselves are rendered without them."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+
+class Out(BaseModel):
+    """Nothing that is not listed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ScoresOut(Out):
+    """The scores of each encoder that saw the candidate."""
+
+    late: float
+    cross: float | None = Field(default=None, description="absent where the cross-encoder did not read it")
+
+
+class ResultOut(Out):
+    """One candidate in its place."""
+
+    rank: int = Field(ge=1)
+    index: int | None = Field(default=None, description="its place in the request's candidates; absent for retrieval")
+    id: str | None = Field(description="null for a bare text")
+    text: str
+    score: float = Field(description="the score that placed it")
+    scores: ScoresOut
+    metadata: dict[str, JsonValue]
+
+
+class ModelOut(Out):
+    """A model, by what identifies it."""
+
+    name: str
+    architecture: Literal["bi", "poly", "cross"]
+    fingerprint: str
+
+
+class TruncatedOut(Out):
+    """What did not fit into the encoders."""
+
+    turns: int
+    tokens: int
+    candidates: int
+
+
+class TimingsOut(Out):
+    """Milliseconds by stage; `total` from arrival."""
+
+    queue: float
+    tokenize: float
+    encode: float
+    retrieve: float
+    fetch: float
+    score: float
+    rerank: float
+    total: float
+
+
+class RankOut(Out):
+    """A ranking, and everything that tells how it came about."""
+
+    results: list[ResultOut]
+    missing_ids: list[str] = Field(description="ids sent that the generation does not hold")
+    generation: str
+    revision: int = Field(description="0: the generation as it was built")
+    model: ModelOut
+    exact: bool = Field(description="the ids are those of scoring every candidate")
+    degraded: list[Literal["cache_unavailable", "rerank_skipped_deadline"]]
+    truncated: TruncatedOut
+    timings_ms: TimingsOut
+    request_id: str
+
+
+class ErrorOut(Out):
+    """One thing that is wrong with a request."""
+
+    where: str
+    what: str
+
+
+class Problem(BaseModel):
+    """An error (RFC 9457)."""
+
+    type: str = Field(examples=["urn:polyrank:problem:invalid-input"])
+    title: str
+    status: int
+    detail: str
+    request_id: str
+    errors: list[ErrorOut] | None = Field(default=None, description="with 422: where and what, never the values sent")
+    job: str | None = Field(default=None, description="with job-conflict: the job that is running")
+
+
+class RecallOut(BaseModel):
+    """The index's measured recall against a scan, and where its probes came from."""
+
+    recall_at_10: float = Field(alias="recall@10")
+    probes: str
+
+
+class GenerationOut(Out):
+    """A generation, as its manifest describes it."""
+
+    id: str
+    count: int
+    dim: int
+    dtype: str
+    model: ModelOut
+    index: str = Field(description="kind of index: exact, flat, hnsw")
+    recall: RecallOut
+    built_at: str
+
+
+class ActiveOut(GenerationOut):
+    """The generation that is served."""
+
+    loaded_at: str
+
+
+class RefusedOut(Out):
+    """A generation that is not served, and why."""
+
+    id: str
+    reason: str
+
+
+class ProgressOut(Out):
+    """How far a stage is."""
+
+    done: int
+    total: int | None
+
+
+class JobOut(Out):
+    """A rebuild."""
+
+    id: str
+    state: Literal["queued", "running", "succeeded", "failed", "cancelled"]
+    stage: str | None
+    progress: ProgressOut
+    rate: float | None = Field(description="a second")
+    eta: float | None = Field(description="seconds")
+    error: str | None
+    generation: str | None
+    activate: bool
+    created: str
+    started: str | None
+    finished: str | None
+    links: dict[str, str]
+
+
+class JobsOut(Out):
+    """Rebuilds, newest first."""
+
+    jobs: list[JobOut]
+
+
+class IndexOut(Out):
+    """What is served, what could be, and what is being built."""
+
+    active: ActiveOut | None
+    others: list[GenerationOut]
+    refused: list[RefusedOut]
+    job: JobOut | None = Field(description="the rebuild that is running")
+
+
+class StatusOut(Out):
+    """A health check's answer."""
+
+    status: Literal["ok", "ready"]
+    generation: str | None = None
+
+
+class LimitsOut(Out):
+    """Bounds of a request."""
+
+    max_body_bytes: int
+    max_candidates: int
+    max_text_chars: int
+    max_timeout_ms: int
+
+
+class InfoOut(Out):
+    """What this server is."""
+
+    name: Literal["polyrank"]
+    version: str
+    generation: str | None
+    model: ModelOut | None
+    reranker: ModelOut | None
+    vectors: Literal["local", "redis"]
+    limits: LimitsOut

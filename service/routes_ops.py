@@ -1,0 +1,68 @@
+"""Health, facts and metrics."""
+
+import orjson
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from service import __version__
+from service.openapi import fails
+from service.reranking import PairScorer
+from service.resources import resources
+from service.responses import InfoOut, StatusOut
+from service.serving import LateScorer
+
+router = APIRouter(tags=["operations"])
+
+
+@router.get("/", include_in_schema=False)
+async def root() -> Response:
+    """Lead to the API's documentation."""
+    return RedirectResponse("/docs")
+
+
+@router.get("/livez", response_model=StatusOut, responses=fails())
+@router.get("/healthz", response_model=StatusOut, responses=fails())
+async def alive() -> Response:
+    """The process answers."""
+    return Response(orjson.dumps({"status": "ok"}), media_type="application/json")
+
+
+@router.get("/readyz", response_model=StatusOut, responses=fails(503))
+async def ready(request: Request) -> Response:
+    """A verified generation and its model are loaded. Redis has no say: answers do not depend on it."""
+    serving = resources(request).live.require()
+    body = {"status": "ready", "generation": serving.generation.id}
+    return Response(orjson.dumps(body), media_type="application/json")
+
+
+@router.get("/info", response_model=InfoOut, responses=fails())
+async def info(request: Request) -> Response:
+    """What this server is, what it serves, and its bounds."""
+    held = resources(request)
+    serving, reranker, settings = held.live.current, held.ranking.reranker, held.settings
+    body = {
+        "name": "polyrank",
+        "version": __version__,
+        "generation": serving and serving.generation.id,
+        "model": serving and {**_model(serving.ranker), "name": serving.generation.manifest.model.name},
+        "reranker": reranker and _model(reranker.scorer),
+        "vectors": settings.vectors,
+        "limits": {
+            "max_body_bytes": settings.max_body_bytes,
+            "max_candidates": settings.max_candidates,
+            "max_text_chars": settings.max_text_chars,
+            "max_timeout_ms": settings.max_timeout_ms,
+        },
+    }
+    return Response(orjson.dumps(body), media_type="application/json")
+
+
+def _model(scorer: LateScorer | PairScorer) -> dict[str, str]:
+    return {"name": scorer.name, "architecture": scorer.architecture, "fingerprint": scorer.fingerprint}
+
+
+@router.get("/metrics", include_in_schema=False)
+async def metrics(request: Request) -> Response:
+    """Everything counted, for Prometheus."""
+    return Response(resources(request).metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,99 @@
+"""POST /rank."""
+
+import time
+from typing import Any
+
+import orjson
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from index_builder.errors import FingerprintMismatch
+from service import bodies
+from service.errors import GenerationMismatch
+from service.openapi import fails, takes
+from service.resources import Resources, resources
+from service.responses import RankOut
+from service.schemas import ExpectIn, RankIn
+from service.serving import Serving
+from service.values import Place, Ranked
+
+router = APIRouter(tags=["rank"])
+
+REVISION = 0  # of a generation that was not updated since it was built
+
+
+@router.post(
+    "/rank",
+    response_model=RankOut,
+    response_model_exclude_none=True,
+    openapi_extra=takes(RankIn),
+    responses=fails(409, 503, 504, body=True),
+)
+async def rank(request: Request) -> Response:
+    """Rank candidates, sent along or retrieved, against a conversation."""
+    held = resources(request)
+    body, _ = await bodies.read(request, RankIn)
+    todo = bodies.to_request(body, held.settings, request.state.arrived)
+    serving = held.live.require()
+    _check_expected(body.expect, serving)
+    ranked, waited = await held.model_thread.run(
+        lambda: held.ranking.rank(serving, todo), todo.deadline, lambda: _gone(request)
+    )
+    return _answer(request, held, serving, ranked, waited)
+
+
+async def _gone(request: Request) -> None:
+    """Return when the client has hung up; the whole body was read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _check_expected(expect: ExpectIn | None, serving: Serving) -> None:
+    if expect is None:
+        return
+    if expect.fingerprint is not None and expect.fingerprint != serving.ranker.fingerprint:
+        raise FingerprintMismatch(expect.fingerprint, serving.ranker.fingerprint)
+    if expect.generation is not None and expect.generation != serving.generation.id:
+        raise GenerationMismatch(expect.generation, serving.generation.id)
+
+
+def _answer(request: Request, held: Resources, serving: Serving, ranked: Ranked, waited: float) -> Response:
+    seconds = {**ranked.seconds, "queue": waited}
+    held.metrics.observe_rank(seconds, ranked.scored, ranked.degraded)
+    began = time.perf_counter()
+    total = time.monotonic() - request.state.arrived
+    manifest, cut = serving.generation.manifest, ranked.truncation
+    body = orjson.dumps(
+        {
+            "results": [_result(at, place) for at, place in enumerate(ranked.places, 1)],
+            "missing_ids": ranked.missing_ids,
+            "generation": manifest.id,
+            "revision": REVISION,
+            "model": {
+                "name": manifest.model.name,
+                "architecture": serving.ranker.architecture,
+                "fingerprint": serving.ranker.fingerprint,
+            },
+            "exact": ranked.exact,
+            "degraded": ranked.degraded,
+            "truncated": {"turns": cut.turns, "tokens": cut.tokens, "candidates": cut.candidates},
+            "timings_ms": {stage: round(value * 1000, 3) for stage, value in {**seconds, "total": total}.items()},
+            "request_id": request.state.request_id,
+        }
+    )
+    held.metrics.observe_serialize(time.perf_counter() - began)
+    return Response(body, media_type="application/json")
+
+
+def _result(at: int, place: Place) -> dict[str, Any]:
+    scores = {"late": place.late} if place.cross is None else {"late": place.late, "cross": place.cross}
+    return {
+        "rank": at,
+        **({} if place.index is None else {"index": place.index}),
+        "id": place.id,
+        "text": place.text,
+        "score": place.late if place.cross is None else place.cross,
+        "scores": scores,
+        "metadata": place.metadata,
+    }

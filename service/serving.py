@@ -1,0 +1,114 @@
+"""One live unit: a generation, the model that made it and where its vectors come from.
+
+It is never changed, only replaced as a whole.
+"""
+
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+import model
+from index_builder.errors import FingerprintMismatch
+from index_builder.generation import Generation
+from index_builder.redis_store import BUILDING_TIMEOUT_SECONDS, SERVING_TIMEOUT_SECONDS, RedisStore
+from model import Conversation, Truncation
+from model.errors import CheckpointInvalid
+from service.vectors import CountCache, MatrixVectors, RedisVectors, Vectors
+
+
+class LateScorer(Protocol):
+    """What ranking asks of a Bi- or Poly-encoder; see model.LateRanker."""
+
+    name: str
+    architecture: str
+    fingerprint: str
+    dim: int
+
+    def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
+        """Token ids, and what did not fit."""
+
+    def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
+        """Token ids of each, and how many texts were cut."""
+
+    def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        """Context vectors (M, D) of each, the score scale multiplied in."""
+
+    def encode_candidates(
+        self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
+    ) -> NDArray[np.float32]:
+        """Candidate embeddings, (N, D)."""
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What a request is answered from, from its beginning to its end.
+
+    Attributes:
+        loaded_at: seconds since the epoch.
+    """
+
+    generation: Generation
+    ranker: LateScorer
+    vectors: Vectors
+    loaded_at: float
+
+    def __post_init__(self) -> None:
+        # The last request that holds this unit lets go of it, and with it of maps and connections.
+        weakref.finalize(self, _release, self.generation, self.vectors).atexit = False
+
+
+def _release(generation: Generation, vectors: Vectors) -> None:
+    vectors.close()
+    generation.close()
+
+
+LoadRanker = Callable[[str], Any]
+
+
+class Opener:
+    """Makes live units of open generations.
+
+    Args:
+        count: told of each vector asked for.
+        redis_url: where the vectors come from; None: from the generation's own matrix.
+        load: loads a checkpoint directory.
+    """
+
+    def __init__(self, count: CountCache, redis_url: str | None = None, load: LoadRanker = model.load) -> None:
+        self._count = count
+        self._redis_url = redis_url
+        self._load = load
+
+    def serve(self, generation: Generation, previous: Serving | None = None) -> Serving:
+        """Load what the generation needs; a model of the same fingerprint is shared with the previous unit.
+
+        Raises:
+            FingerprintMismatch: the model in the generation is not the one that made its vectors.
+            ModelError: it cannot be loaded.
+        """
+        wanted = generation.manifest.model.fingerprint
+        if previous is not None and previous.ranker.fingerprint == wanted:
+            ranker = previous.ranker
+        else:
+            ranker = self._load(str(generation.model_directory))
+            if ranker.architecture not in ("bi", "poly"):
+                raise CheckpointInvalid(f"a {ranker.architecture}-encoder has no vectors to retrieve by")
+            if ranker.fingerprint != wanted:
+                raise FingerprintMismatch(wanted, ranker.fingerprint)
+            ranker.encode_contexts([ranker.tokenize_context(Conversation.of("hello"))[0]])  # the first call is slow
+        return Serving(generation, ranker, self._vectors(generation), time.time())
+
+    def _vectors(self, generation: Generation) -> Vectors:
+        if self._redis_url is None:
+            return MatrixVectors(generation, self._count)
+        manifest = generation.manifest
+
+        def copy(timeout: float) -> RedisStore:
+            return RedisStore(self._redis_url or "", manifest.id, manifest.dim, manifest.dtype, timeout)
+
+        return RedisVectors(generation, copy(SERVING_TIMEOUT_SECONDS), copy(BUILDING_TIMEOUT_SECONDS), self._count)

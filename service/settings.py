@@ -1,0 +1,117 @@
+"""Deployment settings: one frozen object, read once by an entry point.
+
+`Settings(...)` depends on its arguments alone; only `Settings.load` looks at the environment and at the TOML file that
+POLYRANK_CONFIG names. Flags win over the environment, the environment over the file.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from service.errors import SettingsError
+
+PREFIX = "POLYRANK_"
+CONFIG = "POLYRANK_CONFIG"
+CANDIDATES_CEILING = 100_000
+
+
+class Settings(BaseSettings):
+    """Everything that differs between two deployments of the same store."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    store: Path = Field(description="the store directory: generations, CURRENT, jobs")
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535, description="0: any free port")
+    reranker: str | None = Field(default=None, min_length=1, description="a cross-encoder for `rerank`")
+    redis_url: SecretStr | None = None
+    vectors: Literal["local", "redis"] = "local"
+    pool_root: Path | None = Field(default=None, description="POST /index may name pools under it")
+    model_root: Path | None = Field(default=None, description="POST /index may name models under it")
+    max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024)
+    max_candidates: int = Field(default=10_000, ge=1, le=CANDIDATES_CEILING)
+    max_text_chars: int = Field(default=20_000, ge=1)
+    max_timeout_ms: int = Field(default=10_000, ge=1, description="the longest and the default `timeout_ms`")
+    max_queue: int = Field(default=256, ge=1, description="requests that may wait for the model")
+    threads: int | None = Field(default=None, ge=1, description="torch threads; absent: torch decides")
+    keep_generations: int = Field(default=2, ge=1)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Let the constructor see its arguments alone; `load` brings the other sources."""
+        return (init_settings,)
+
+    @model_validator(mode="after")
+    def _redis_vectors_need_redis(self) -> Self:
+        if self.vectors == "redis" and self.redis_url is None:
+            raise ValueError("vectors = redis needs redis_url (--redis URL)")
+        return self
+
+    @classmethod
+    def load(cls, overrides: Mapping[str, Any]) -> "Settings":
+        """Merge flags, environment and file.
+
+        Args:
+            overrides: settings given as flags; None stands for a flag that was not given.
+
+        Raises:
+            SettingsError: one line that names the setting and what is wrong with it.
+        """
+        _refuse_unknown_variables(os.environ)
+        flags = {name: value for name, value in overrides.items() if value is not None}
+        merged = {**_from_file(os.environ.get(CONFIG)), **EnvSettingsSource(cls)(), **flags}
+        try:
+            return cls(**merged)
+        except ValidationError as exc:
+            raise SettingsError("; ".join(_explain(error) for error in exc.errors(include_input=False))) from None
+
+    def redis(self) -> str | None:
+        """Return the Redis URL in clear; the object's own repr hides it."""
+        return self.redis_url.get_secret_value() if self.redis_url else None
+
+
+def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | {CONFIG}
+    unknown = sorted(name for name in environ if name.upper().startswith(PREFIX) and name.upper() not in known)
+    if unknown:
+        raise SettingsError(f"unknown setting in the environment: {', '.join(unknown)}")
+
+
+def _from_file(path: str | None) -> dict[str, Any]:
+    if not path:
+        return {}
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+        raise SettingsError(f"{CONFIG}={path} cannot be read: {exc}") from exc
+    unknown = sorted(set(values) - set(Settings.model_fields))
+    if unknown:
+        raise SettingsError(f"unknown setting in {path}: {', '.join(unknown)}")
+    return values
+
+
+def _explain(error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"])
+    what = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "missing" and where == "store":
+        return "store: name the store directory (--store DIR or POLYRANK_STORE)"
+    return f"{where}: {what}" if where else what
