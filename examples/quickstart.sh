@@ -1,0 +1,26 @@
+#!/bin/sh
+# Three calls to a running polyrank (`make demo` or `docker compose up`).
+# Usage: examples/quickstart.sh [URL]
+set -eu
+url="${1:-http://127.0.0.1:8000}"
+
+call() {
+    curl --fail-with-body --silent --show-error --max-time 30 "$@"
+    echo
+}
+
+echo "== the best replies of the whole pool"
+call "$url/rank" -H 'Content-Type: application/json' -d '{
+  "context": ["hi, my parcel is late", "Sorry! What does the tracking say?", "handed over to me, but there is nothing here"],
+  "top_k": 3
+}'
+
+echo "== the best of the candidates sent along"
+call "$url/rank" -H 'Content-Type: application/json' -d '{
+  "context": "can I come by at half past eight?",
+  "persona": ["The shop opens at 9."],
+  "candidates": ["We open at nine on weekdays.", "The jacket runs small.", {"id": "refund-01"}]
+}'
+
+echo "== what is being served"
+call "$url/index"

@@ -1,0 +1,121 @@
+"""The bundled sample is what its README says, and the example script runs on it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.schemas import RankIn
+
+ROOT = Path(__file__).parents[2]
+SUPPORT = ROOT / "examples" / "support"
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (SUPPORT / name).read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def pool() -> list[dict[str, Any]]:
+    return _rows("pool.jsonl")
+
+
+@pytest.fixture(scope="module")
+def conversations() -> list[dict[str, Any]]:
+    return _rows("conversations.jsonl")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value == value.strip() != ""
+
+
+def test_pool_rows_have_the_documented_form(pool: list[dict[str, Any]]) -> None:
+    for row in pool:
+        assert set(row) == {"id", "text", "metadata"}
+        assert _is_text(row["id"])
+        assert _is_text(row["text"])
+        assert set(row["metadata"]) == {"topic", "language", "kind"}
+        assert row["metadata"]["language"] == "en"
+        assert (row["metadata"]["kind"] == "question") == row["text"].endswith("?")
+
+
+def test_pool_has_no_id_or_text_twice(pool: list[dict[str, Any]]) -> None:
+    assert len({row["id"] for row in pool}) == len(pool)
+    assert len({row["text"].casefold() for row in pool}) == len(pool)
+
+
+def test_pool_covers_many_topics_evenly(pool: list[dict[str, Any]]) -> None:
+    topics = Counter(row["metadata"]["topic"] for row in pool)
+    assert len(topics) >= 25
+    assert min(topics.values()) >= 10
+
+
+def test_conversations_have_the_documented_form(conversations: list[dict[str, Any]]) -> None:
+    required = {"id", "context", "response", "candidates", "label"}
+    for row in conversations:
+        assert required <= set(row) <= required | {"persona"}
+        assert 1 <= len(row["context"]) <= 7
+        assert all(map(_is_text, row["context"]))
+        assert all(map(_is_text, row.get("persona", ["-"])))
+
+
+def test_no_conversation_twice(conversations: list[dict[str, Any]]) -> None:
+    assert len(conversations) == 200
+    assert len({row["id"] for row in conversations}) == 200
+    assert len({tuple(row["context"]) for row in conversations}) == 200
+
+
+def test_each_has_twenty_candidates_of_the_pool_with_the_response_once(
+    pool: list[dict[str, Any]], conversations: list[dict[str, Any]]
+) -> None:
+    texts = {row["text"] for row in pool}
+    for row in conversations:
+        assert len(row["candidates"]) == len(set(row["candidates"])) == 20
+        assert set(row["candidates"]) <= texts
+        assert type(row["label"]) is int
+        assert row["candidates"].index(row["response"]) == row["label"]
+
+
+def test_the_response_has_no_favourite_place(conversations: list[dict[str, Any]]) -> None:
+    places = Counter(row["label"] for row in conversations)
+    assert len(places) == 20
+    assert max(places.values()) <= 20
+
+
+def test_the_readme_counts_are_right(pool: list[dict[str, Any]], conversations: list[dict[str, Any]]) -> None:
+    readme = (SUPPORT / "README.md").read_text(encoding="utf-8")
+    assert f"{len(pool)} replies on {len({row['metadata']['topic'] for row in pool})} topics" in readme
+    assert f"{sum('persona' in row for row in conversations)} of them with a `persona`" in readme
+
+
+def test_quickstart_is_valid_shell_and_sends_valid_requests(pool: list[dict[str, Any]]) -> None:
+    script = ROOT / "examples" / "quickstart.sh"
+    subprocess.run(["sh", "-n", script], check=True)
+    bodies = re.findall(r"-d '(.+?)'", script.read_text(encoding="utf-8"), flags=re.DOTALL)
+    over_pool, given = [RankIn.model_validate_json(body) for body in bodies]
+    assert over_pool.candidates is None
+    assert given.candidates is not None
+    named = {candidate.id for candidate in given.candidates if not isinstance(candidate, str)}
+    assert named
+    assert named <= {row["id"] for row in pool}
+
+
+def test_rank_in_python_prints_three_replies_of_the_pool(pool: list[dict[str, Any]]) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "rank_in_python.py"],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    scores, replies = zip(*(line.split(maxsplit=1) for line in done.stdout.splitlines()), strict=True)
+    assert len(replies) == 3
+    assert set(replies) <= {row["text"] for row in pool}
+    assert sorted(map(float, scores), reverse=True) == [float(score) for score in scores]
