@@ -1,0 +1,279 @@
+"""The deployment files agree with each other and with the code; no Docker is needed to see it."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from service.metrics import Metrics
+from service.settings import PREFIX, Settings
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "docker"
+SERVICES = {"redis", "builder", "api", "prometheus", "grafana"}
+
+
+def _compose_text() -> str:
+    return (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    """The compose file as it reads when no variable is set."""
+    loaded: dict[str, Any] = yaml.safe_load(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", _compose_text()))
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions: (keyword, rest), continued lines joined."""
+    text = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
+    joined = re.sub(r"\\\n\s*", " ", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))
+    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in joined.splitlines() if line.strip()]
+
+
+@pytest.fixture(scope="module")
+def stages(instructions: list[tuple[str, str]]) -> dict[str, tuple[str, list[tuple[str, str]]]]:
+    """Name of each stage -> (what it is built from, its own instructions)."""
+    found: dict[str, tuple[str, list[tuple[str, str]]]] = {}
+    name = ""
+    for keyword, rest in instructions:
+        if keyword == "FROM":
+            base, name = re.fullmatch(r"(\S+) AS (\S+)", rest).groups()  # type: ignore[union-attr]
+            found[name] = (base, [])
+        else:
+            found[name][1].append((keyword, rest))
+    return found
+
+
+@pytest.fixture(scope="module")
+def dashboard() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((DOCKER / "grafana/dashboards/polyrank.json").read_text(encoding="utf-8"))
+    return loaded
+
+
+def _yaml(name: str) -> Any:
+    return yaml.safe_load((DOCKER / name).read_text(encoding="utf-8"))
+
+
+def _value(stage: list[tuple[str, str]], keyword: str) -> str:
+    return next(rest for key, rest in stage if key == keyword)
+
+
+def _flag(command: list[str], name: str) -> str:
+    return command[command.index(name) + 1]
+
+
+# --- the image
+
+
+def test_default_target_is_the_cpu_runtime_on_the_pinned_base(stages: dict[str, Any]) -> None:
+    assert list(stages)[-1] == "runtime-cpu"
+    assert {"runtime-cpu", "runtime-cuda"} <= set(stages)
+    outside = {base for base, _ in stages.values() if base not in stages}
+    assert outside == {"python:3.12-slim-bookworm"}
+
+
+@pytest.mark.parametrize("target", ["runtime-cpu", "runtime-cuda"])
+def test_a_target_adds_the_environment_alone_to_the_runtime(stages: dict[str, Any], target: str) -> None:
+    builder = target.replace("runtime", "builder")
+    assert stages[target] == ("runtime", [("COPY", f"--from={builder} /opt/venv /opt/venv")])
+    assert stages["runtime"][0].startswith("python:")  # nothing of the build stages but that environment
+    assert not [rest for key, rest in stages["runtime"][1] if key == "RUN" and ("pip" in rest or "apt" in rest)]
+
+
+@pytest.mark.parametrize("builder", ["builder-cpu", "builder-cuda"])
+def test_builders_install_what_the_constraints_pin_with_the_base_weights(stages: dict[str, Any], builder: str) -> None:
+    install = _value(stages[builder][1], "RUN")
+    assert "-c constraints.txt" in install
+    assert install.endswith("'.[demo]'")
+    assert ("TORCH_INDEX" in install) == (builder == "builder-cpu")
+
+
+def test_torch_index_has_the_cpu_wheels_as_default(stages: dict[str, Any]) -> None:
+    assert ("ARG", "TORCH_INDEX=https://download.pytorch.org/whl/cpu") in stages["builder-cpu"][1]
+
+
+def test_runtime_is_unprivileged_offline_and_stops_on_sigterm(stages: dict[str, Any]) -> None:
+    runtime = stages["runtime"][1]
+    assert _value(runtime, "USER") == "10001:10001"
+    assert _value(runtime, "STOPSIGNAL") == "SIGTERM"
+    assert json.loads(_value(runtime, "ENTRYPOINT")) == ["polyrank"]
+    environment = _value(runtime, "ENV").split()
+    assert {"HF_HUB_OFFLINE=1", "TOKENIZERS_PARALLELISM=false"} <= set(environment)
+    assert not [entry for entry in environment if entry.startswith(PREFIX)]  # flags would hide behind them
+    assert "org.opencontainers.image.licenses" in _value(runtime, "LABEL")
+
+
+def test_image_listens_where_its_healthcheck_looks(stages: dict[str, Any]) -> None:
+    runtime = stages["runtime"][1]
+    port = _flag(json.loads(_value(runtime, "CMD")), "--port")
+    assert port == _value(runtime, "EXPOSE") == str(Settings.model_fields["port"].default)
+    probe = json.loads(_value(runtime, "HEALTHCHECK").split("CMD ", 1)[1])
+    assert probe[:2] == ["python", "-c"]
+    compile(probe[2], "healthcheck", "exec")
+    assert f"'http://127.0.0.1:{port}/readyz'" in probe[2]
+
+
+def test_docker_context_holds_what_the_dockerfile_copies(instructions: list[tuple[str, str]]) -> None:
+    ignore = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    allowed = {line[1:] for line in ignore if line.startswith("!")}
+    copied = {
+        source
+        for keyword, rest in instructions
+        if keyword == "COPY" and not rest.startswith("--from")
+        for source in rest.split()[:-1]
+    }
+    assert "*" in ignore
+    assert copied == allowed
+
+
+# --- compose
+
+
+def test_up_starts_all_five(compose: dict[str, Any]) -> None:
+    assert set(compose["services"]) == SERVICES
+    assert not [name for name, service in compose["services"].items() if "profiles" in service]
+
+
+def test_every_variable_has_a_default() -> None:
+    uses = re.findall(r"(?<!\$)\$(?!\$)\S*", _compose_text())
+    assert uses
+    assert all(re.match(r"\$\{[A-Z_]+:-[^}]+\}", use) for use in uses)
+
+
+def test_every_bind_mount_exists_and_every_volume_is_declared(compose: dict[str, Any]) -> None:
+    for service in compose["services"].values():
+        for mount in service.get("volumes", []):
+            source, _, target = mount.partition(":")
+            if source.startswith("."):
+                assert (ROOT / source).exists(), source
+                assert target.endswith(":ro")
+            else:
+                assert source in compose["volumes"]
+
+
+def test_every_service_is_confined(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert "privileged" not in service, name
+
+
+def test_ports_are_published_on_this_machine_alone_and_redis_nowhere(compose: dict[str, Any]) -> None:
+    published = {name: service.get("ports", []) for name, service in compose["services"].items()}
+    assert published == {
+        "redis": [],
+        "builder": [],
+        "api": ["127.0.0.1:8000:8000"],
+        "prometheus": ["127.0.0.1:9090:9090"],
+        "grafana": ["127.0.0.1:3000:3000"],
+    }
+    assert compose["services"]["redis"]["networks"] == ["data"]
+    assert compose["networks"]["data"]["internal"] is True
+
+
+def test_api_waits_for_redis_and_for_the_first_generation(compose: dict[str, Any]) -> None:
+    assert compose["services"]["api"]["depends_on"] == {
+        "redis": {"condition": "service_healthy"},
+        "builder": {"condition": "service_completed_successfully"},
+    }
+    assert compose["services"]["redis"]["healthcheck"]["test"] == ["CMD", "redis-cli", "ping"]
+    assert compose["services"]["api"]["stop_grace_period"] == "45s"
+
+
+def test_one_service_builds_the_image_and_the_other_uses_it(compose: dict[str, Any], stages: dict[str, Any]) -> None:
+    builder, api = compose["services"]["builder"], compose["services"]["api"]
+    assert builder["image"] == api["image"]
+    assert "build" not in api
+    assert api["pull_policy"] == "never"
+    assert builder["build"]["target"] in stages
+    assert (ROOT / builder["build"]["context"] / builder["build"]["dockerfile"]).is_file()
+
+
+def test_builder_and_api_share_store_and_redis(compose: dict[str, Any]) -> None:
+    (script,) = compose["services"]["builder"]["command"]
+    api = compose["services"]["api"]["command"]
+    assert script.startswith("if [ -s /store/CURRENT ]")
+    build = re.search(r"exec polyrank (build .*); fi", script)
+    assert build is not None
+    flags = build.group(1).split()
+    assert _flag(flags, "--redis") == _flag(api, "--redis") == "redis://redis:6379/0"
+    assert _flag(flags, "--store") == _flag(api, "--store") == "/store"
+    assert "store:/store" in compose["services"]["api"]["volumes"]
+    pool = _flag(flags, "--pool")
+    assert (ROOT / pool.removeprefix("/app/")).is_file()
+    assert compose["services"]["api"]["environment"][f"{PREFIX}POOL_ROOT"] == str(Path(pool).parent)
+
+
+def test_api_gets_known_settings_alone(compose: dict[str, Any]) -> None:
+    names = [name for name in compose["services"]["api"]["environment"] if name.startswith(PREFIX)]
+    assert {name.removeprefix(PREFIX).lower() for name in names} <= set(Settings.model_fields)
+
+
+def test_redis_is_a_bounded_cache_without_disk(compose: dict[str, Any]) -> None:
+    command = compose["services"]["redis"]["command"]
+    assert _flag(command, "--maxmemory") == "512mb"
+    config = (DOCKER / "redis.conf").read_text(encoding="utf-8").splitlines()
+    assert {"maxmemory-policy volatile-lfu", 'save ""', "appendonly no"} <= set(config)
+
+
+# --- Prometheus and Grafana
+
+
+def _families() -> dict[str, str]:
+    """Every metric of the service -> its type."""
+    text = Metrics().render().decode()
+    found = dict(re.findall(r"^# TYPE (polyrank_\w+) (\w+)", text, flags=re.MULTILINE))
+    return {name: kind for name, kind in found.items() if not name.endswith("_created")}
+
+
+def _series() -> dict[str, str]:
+    """Every name that a query may use -> the metric it belongs to."""
+    suffixes = {"histogram": ("_bucket", "_sum", "_count")}
+    return {name + end: name for name, kind in _families().items() for end in suffixes.get(kind, ("",))}
+
+
+def _expressions(dashboard: dict[str, Any]) -> list[str]:
+    shown = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    alerts = [rule["expr"] for group in _yaml("alerts.yml")["groups"] for rule in group["rules"]]
+    return shown + alerts
+
+
+def test_prometheus_scrapes_the_api_and_reads_the_mounted_rules(compose: dict[str, Any]) -> None:
+    config = _yaml("prometheus.yml")
+    (job,) = config["scrape_configs"]
+    assert job["static_configs"] == [{"targets": ["api:8000"]}]  # /metrics is Prometheus' default path
+    mounted = {mount.split(":")[1] for mount in compose["services"]["prometheus"]["volumes"]}
+    assert {f"/etc/prometheus/{name}" for name in [*config["rule_files"], "prometheus.yml"]} <= mounted
+    assert set(compose["services"]["prometheus"]["networks"]) & set(compose["services"]["api"]["networks"])
+
+
+def test_dashboard_can_be_provisioned(compose: dict[str, Any], dashboard: dict[str, Any]) -> None:
+    assert dashboard["id"] is None
+    assert dashboard["uid"] == "polyrank"
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    (source,) = _yaml("grafana/provisioning/datasources/prometheus.yml")["datasources"]
+    assert source["uid"] == "polyrank-prometheus"
+    (variable,) = dashboard["templating"]["list"]
+    assert variable["current"]["value"] == source["uid"]
+    (provider,) = _yaml("grafana/provisioning/dashboards/polyrank.yml")["providers"]
+    path = provider["options"]["path"]
+    assert f"./docker/grafana/dashboards:{path}:ro" in compose["services"]["grafana"]["volumes"]
+
+
+def test_panels_use_the_data_source_variable(dashboard: dict[str, Any]) -> None:
+    sources = [panel["datasource"] for panel in dashboard["panels"] if panel["type"] != "row"]
+    assert sources
+    assert all(source == {"type": "prometheus", "uid": "${datasource}"} for source in sources)
+
+
+def test_dashboard_and_alerts_name_metrics_that_exist_and_leave_none_out(dashboard: dict[str, Any]) -> None:
+    used = {name for expression in _expressions(dashboard) for name in re.findall(r"polyrank_\w+", expression)}
+    series = _series()
+    assert used - set(series) == set()
+    assert set(_families()) - {series[name] for name in used} == set()
