@@ -11,7 +11,7 @@ call() {
 
 echo "== the best replies of the whole pool"
 call "$url/rank" -H 'Content-Type: application/json' -d '{
-  "context": ["hi, my parcel is late", "Sorry! What does the tracking say?", "handed over to me, but there is nothing here"],
+  "context": ["hi, my parcel is late", "Sorry! What does the tracking say?", "delivered, but there is nothing here"],
   "top_k": 3
 }'
 
