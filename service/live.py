@@ -128,7 +128,7 @@ class Live:
         try:
             named = self._store.current()
         except GenerationCorrupt as error:
-            if self.refused.get("CURRENT") != error.reason:
+            if self.refused.get("CURRENT") != str(error):
                 self._refuse("CURRENT", error)
             return None
         self.refused.pop("CURRENT", None)

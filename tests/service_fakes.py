@@ -1,0 +1,166 @@
+"""Models without torch weights, and small stores built with them, for the service's tests."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index_builder.build import build
+from index_builder.generations import GenerationStore
+from index_builder.pool import Candidate
+from model import Conversation, Truncation
+from model.errors import CheckpointInvalid, ModelNotFound
+from service.serving import Opener, Serving
+from service.values import RankRequest
+
+DIM = 16
+CODES = 3
+MAX_TOKENS = 32
+WORDS = [f"w{n}" for n in range(40)]
+
+
+def _tokens(text: str) -> list[int]:
+    return [int.from_bytes(sha256(word.encode()).digest()[:4], "big") for word in re.findall(r"\w+", text.lower())]
+
+
+class WordRanker:
+    """A poly-encoder of words: every word is a random direction, drawn from its own hash and the seed."""
+
+    architecture = "poly"
+    dim = DIM
+
+    def __init__(self, seed: int = 0, name: str = "words") -> None:
+        self.seed = seed
+        self.name = name
+        self.fingerprint = sha256(f"words {seed}".encode()).hexdigest()
+        self.on_encode: Callable[[], None] = lambda: None
+
+    def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
+        ids = [token for turn in conversation.turns for token in _tokens(turn.text)]
+        return ids[-MAX_TOKENS:], Truncation(tokens=max(0, len(ids) - MAX_TOKENS))
+
+    def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
+        ids = [_tokens(text) for text in texts]
+        return [each[:MAX_TOKENS] for each in ids], sum(len(each) > MAX_TOKENS for each in ids)
+
+    def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        self.on_encode()
+        return [np.stack([self._vector(ids[code::CODES] or ids) * 5 for code in range(CODES)]) for ids in contexts]
+
+    def encode_candidates(
+        self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
+    ) -> NDArray[np.float32]:
+        vectors = np.empty((len(candidates), DIM), np.float32)
+        for at, ids in enumerate(candidates):
+            vectors[at] = self._vector(ids)
+            if on_done is not None:
+                on_done(1)
+        return vectors
+
+    def _vector(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        total = np.zeros(DIM)
+        for token in ids:
+            total += np.random.default_rng([self.seed, token]).normal(size=DIM)
+        norm = np.linalg.norm(total)
+        return (total / norm if norm else total).astype(np.float32)
+
+    def save(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "words.json").write_text(json.dumps({"seed": self.seed}))
+
+
+class WordCross:
+    """A cross-encoder that counts the words shared with the context."""
+
+    name = "overlap"
+    architecture = "cross"
+    fingerprint = sha256(b"overlap").hexdigest()
+
+    def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Any, Truncation]:
+        said = {token for turn in conversation.turns for token in _tokens(turn.text)}
+        return [(said, set(_tokens(text))) for text in texts], Truncation()
+
+    def score_pairs(self, pairs: Any) -> NDArray[np.float32]:
+        return np.array([len(said & words) for said, words in pairs], np.float32)
+
+
+def load(path: str) -> Any:
+    """What model.load is to checkpoints: "cross" names the cross-encoder, a directory a WordRanker."""
+    if path == "cross":
+        return WordCross()
+    file = Path(path) / "words.json"
+    if not file.exists():
+        raise ModelNotFound(f"no model {path}")
+    try:
+        return WordRanker(json.loads(file.read_text())["seed"])
+    except ValueError as error:
+        raise CheckpointInvalid(str(error)) from error
+
+
+def pool(count: int, prefix: str = "c", seed: int = 0) -> list[Candidate]:
+    """Candidates of a few random words; some texts occur twice, so that scores tie."""
+    rng = np.random.default_rng(seed)
+    texts = [" ".join(rng.choice(WORDS, size=rng.integers(1, 6))) for _ in range(count)]
+    metadata = [{"lang": str(rng.choice(["en", "de", "fr"])), "even": n % 2 == 0, "n": n % 7} for n in range(count)]
+    return [Candidate(f"{prefix}{n}", text, meta) for n, (text, meta) in enumerate(zip(texts, metadata, strict=True))]
+
+
+def build_store(
+    root: Path,
+    candidates: Iterable[Candidate] | None = None,
+    *,
+    ranker: WordRanker | None = None,
+    index: str = "exact",
+    activate: bool = True,
+    redis_url: str | None = None,
+    dtype: str = "float16",
+) -> str:
+    """Build a generation; returns its id."""
+    rows = pool(60) if candidates is None else candidates
+    return build(
+        ranker or WordRanker(),
+        rows,
+        root,
+        index=index,
+        activate=activate,
+        redis_url=redis_url,
+        dtype=dtype,
+    ).generation
+
+
+def count_nothing(_tier: str, _result: str, _count: int) -> None:
+    pass
+
+
+def open_serving(root: Path, redis_url: str | None = None, count: Any = count_nothing) -> Serving:
+    """Open the active generation as a live unit."""
+    store = GenerationStore(root)
+    current = store.current()
+    assert current is not None
+    return Opener(count, redis_url, load).serve(store.open(current))
+
+
+def asked(text: str = "w1 w2 w3", **fields: Any) -> RankRequest:
+    """A ranking request without a deadline in sight."""
+    return RankRequest(**{"conversation": Conversation.of(text), "deadline": float("inf"), **fields})
+
+
+def brute_force(
+    serving: Serving,
+    text: str,
+    top_k: int,
+    keep: Callable[[Candidate], bool] = lambda _: True,
+) -> list[tuple[str, float]]:
+    """The closed form in float64 over every stored vector, ties by row."""
+    codes = serving.ranker.encode_contexts([serving.ranker.tokenize_context(Conversation.of(text))[0]])[0]
+    candidates = serving.generation.candidates.rows(range(len(serving.generation.candidates)))
+    s = np.asarray(serving.generation.store.matrix, np.float64) @ codes.astype(np.float64).T
+    weights = np.exp(s - s.max(axis=1, keepdims=True))
+    scores = ((weights / weights.sum(axis=1, keepdims=True)) * s).sum(axis=1)
+    order = np.lexsort((np.arange(len(scores)), -scores.astype(np.float32)))
+    return [(candidates[row].id, float(scores[row])) for row in order if keep(candidates[row])][:top_k]

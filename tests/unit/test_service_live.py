@@ -1,0 +1,224 @@
+"""What is live: the start, switches by this and other processes, and what is refused."""
+
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+from service_fakes import WordRanker, build_store, count_nothing, load, pool
+
+from index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
+from index_builder.generations import GenerationStore
+from model.errors import ModelNotFound
+from service.errors import NotReady
+from service.live import Live
+from service.metrics import Metrics
+from service.serving import Opener
+
+
+class Fixture:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.metrics = Metrics()
+        self.store = GenerationStore(root)
+        self.loads: list[str] = []
+        self.live = Live(self.store, Opener(count_nothing, None, self._load), self.metrics)
+
+    def _load(self, path: str) -> object:
+        self.loads.append(path)
+        return load(path)
+
+    def build(self, prefix: str = "c", activate: bool = True, seed: int = 0) -> str:
+        return build_store(self.root, pool(20, prefix), ranker=WordRanker(seed), activate=activate)
+
+    def served(self) -> str:
+        return self.live.require().generation.id
+
+    def damage(self, generation: str, file: str = "embeddings.bin") -> None:
+        path = self.root / "generations" / generation / file
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"polyrank_{name}", labels)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Fixture:
+    return Fixture(tmp_path / "store")
+
+
+def test_an_empty_store_is_not_ready_and_says_what_to_do(store: Fixture) -> None:
+    store.live.start()
+    with pytest.raises(NotReady, match="polyrank build"):
+        store.live.require()
+
+
+def test_the_active_generation_is_served_not_the_newest(store: Fixture) -> None:
+    first = store.build()
+    second = store.build(activate=False)
+    store.live.start()
+    assert store.served() == first != second
+    assert store.value("index_candidates") == 20
+
+
+def test_a_damaged_active_generation_gives_way_to_the_newest_good_one(store: Fixture) -> None:
+    good, bad = store.build(), store.build()
+    store.damage(bad)
+    store.live.start()
+    assert store.served() == good
+    assert "embeddings.bin" in store.live.refused[bad]
+    assert store.value("index_verify_failures_total", kind="corrupt") == 1
+    store.live.follow()
+    assert (store.served(), store.value("index_verify_failures_total", kind="corrupt")) == (good, 1)
+
+
+def test_a_model_that_did_not_make_the_vectors_is_refused_with_both_named(store: Fixture, monkeypatch) -> None:
+    generation = store.build(seed=1)
+    monkeypatch.setattr("service_fakes.json.loads", lambda _: {"seed": 2})
+    store.live.start()
+    assert store.live.current is None
+    reason = store.live.refused[generation]
+    assert WordRanker(1).fingerprint in reason
+    assert WordRanker(2).fingerprint in reason
+    assert store.value("index_verify_failures_total", kind="fingerprint") == 1
+    with pytest.raises(NotReady, match=WordRanker(1).fingerprint):
+        store.live.require()
+
+
+def test_another_process_switches_and_this_one_follows(store: Fixture) -> None:
+    first = store.build()
+    store.live.start()
+    store.live.follow()
+    assert store.value("index_switches_total", result="ok") == 0
+    second = store.build("d")
+    store.live.follow()
+    assert store.served() == second
+    store.store.rollback()
+    store.live.follow()
+    assert store.served() == first
+    assert store.value("index_switches_total", result="ok") == 2
+
+
+def test_the_first_generation_makes_an_empty_server_ready(store: Fixture) -> None:
+    store.live.start()
+    generation = store.build()
+    store.live.follow()
+    assert store.served() == generation
+
+
+def test_a_switch_to_a_damaged_generation_keeps_the_old_one_and_says_so(store: Fixture) -> None:
+    good = store.build()
+    store.live.start()
+    bad = store.build()
+    store.damage(bad)
+    for _ in range(3):
+        store.live.follow()
+    assert store.served() == good
+    assert bad in store.live.refused
+    assert store.value("index_switches_total", result="refused") == 1
+
+
+def test_a_pointer_that_names_nothing_keeps_the_old_one_and_says_so_once(store: Fixture) -> None:
+    good = store.build()
+    store.live.start()
+    (store.root / "CURRENT").write_text("../../etc/passwd\n")
+    store.live.follow()
+    store.live.follow()
+    assert store.served() == good
+    assert "CURRENT" in store.live.refused
+    assert store.value("index_verify_failures_total", kind="corrupt") == 1
+    store.store.activate(good)
+    store.live.follow()
+    assert store.live.refused == {}
+
+
+def test_a_model_is_shared_between_generations_of_the_same_fingerprint(store: Fixture) -> None:
+    store.build()
+    store.live.start()
+    model = store.live.require().ranker
+    store.build("d")
+    store.live.follow()
+    assert store.live.require().ranker is model
+    store.build("e", seed=9)
+    store.live.follow()
+    assert store.live.require().ranker.fingerprint == WordRanker(9).fingerprint
+    assert len(store.loads) == 2
+
+
+def test_activate_loads_before_it_switches(store: Fixture) -> None:
+    good = store.build()
+    store.live.start()
+    bad, other = store.build(activate=False), store.build(activate=False)
+    store.damage(bad)
+    with pytest.raises(GenerationCorrupt):
+        store.live.activate(bad)
+    assert (store.served(), store.store.current()) == (good, good)
+    store.live.activate(other)
+    assert (store.served(), store.store.current()) == (other, other)
+    store.live.follow()
+    assert store.value("index_switches_total", result="ok") == 1
+
+
+def test_a_generation_whose_model_does_not_load_is_not_activated(store: Fixture, monkeypatch) -> None:
+    good = store.build()
+    store.live.start()
+    other = store.build(seed=5, activate=False)
+    monkeypatch.setattr("service_fakes.json.loads", lambda _: {"seed": 6})
+    with pytest.raises(FingerprintMismatch):
+        store.live.activate(other)
+    assert (store.served(), store.store.current()) == (good, good)
+
+
+@pytest.mark.parametrize("name", ["../x", "20261121T013000123456-1a2b3c4d", "x" * 1000])
+def test_an_unknown_generation_is_no_refusal(store: Fixture, name: str) -> None:
+    good = store.build()
+    store.live.start()
+    with pytest.raises(GenerationNotFound):
+        store.live.activate(name)
+    assert (store.served(), store.live.refused) == (good, {})
+
+
+def test_rollback_goes_back_and_then_there_is_nowhere_to_go(store: Fixture) -> None:
+    first, _ = store.build(), store.build()
+    store.live.start()
+    store.live.rollback()
+    assert (store.served(), store.store.current()) == (first, first)
+    with pytest.raises(GenerationNotFound):
+        store.live.rollback()
+
+
+def test_rollback_to_a_damaged_generation_changes_nothing(store: Fixture) -> None:
+    first, second = store.build(), store.build()
+    store.live.start()
+    store.damage(first)
+    with pytest.raises(GenerationCorrupt):
+        store.live.rollback()
+    assert (store.served(), store.store.current()) == (second, second)
+
+
+def test_the_old_unit_lives_as_long_as_a_request_holds_it(store: Fixture) -> None:
+    store.build()
+    store.live.start()
+    held = store.live.require()
+    store.build("d")
+    store.live.follow()
+    assert len(held.generation.store.matrix) == 20
+    local, watch = held.generation.store, weakref.ref(held)
+    del held
+    gc.collect()
+    assert watch() is None
+    assert len(local.matrix) == 0, "its map was let go of"
+
+
+def test_a_missing_model_is_refused(store: Fixture) -> None:
+    generation = store.build()
+
+    def gone(path: str) -> object:
+        raise ModelNotFound("gone")
+
+    live = Live(store.store, Opener(count_nothing, None, gone), store.metrics)
+    live.start()
+    assert live.refused == {generation: "gone"}
+    assert store.value("index_verify_failures_total", kind="model") == 1

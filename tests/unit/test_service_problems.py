@@ -1,0 +1,110 @@
+"""Every error has a status, a stable name, and says nothing that it should not."""
+
+from collections.abc import Iterator
+
+import orjson
+import pytest
+from pydantic import ValidationError
+
+import index_builder.errors as index_errors
+import service.errors as service_errors
+from model.errors import InvalidInput, RankingError
+from service import problems
+from service.schemas import RankIn
+
+NEVER_ANSWERED = {service_errors.SettingsError}  # ends the process before there is a request
+
+
+def _tree(kind: type[RankingError]) -> Iterator[type[RankingError]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _tree(each)
+
+
+def _body(response) -> dict:
+    assert response.media_type == "application/problem+json"
+    return orjson.loads(response.body)
+
+
+@pytest.mark.parametrize("module", [index_errors, service_errors])
+def test_no_error_of_serving_falls_through_to_internal_by_accident(module) -> None:
+    leaves = [each for each in _tree(RankingError) if each.__module__ == module.__name__ and not each.__subclasses__()]
+    assert leaves
+    accepted = NEVER_ANSWERED | {index_errors.DiskFull}
+    for leaf in leaves:
+        row = next(kind for kind in leaf.__mro__ if kind in problems.TABLE)
+        assert row is not RankingError or leaf in accepted, f"{leaf.__name__} has no row"
+
+
+def test_slugs_are_unique_per_meaning() -> None:
+    slugs = [kind.slug for kind in problems.TABLE.values()]
+    assert len(set(slugs)) == len(set(problems.TABLE.values()))
+
+
+def test_a_problem_has_the_members_of_the_standard() -> None:
+    body = _body(problems.from_error(service_errors.NotReady("no generation"), "r1"))
+    assert body == {
+        "type": "urn:polyrank:problem:not-ready",
+        "title": "Nothing is served yet",
+        "status": 503,
+        "detail": "no generation",
+        "request_id": "r1",
+    }
+
+
+def test_overload_and_unreadiness_say_when_to_come_back() -> None:
+    for error in (service_errors.NotReady("x"), service_errors.Overloaded(3), index_errors.StoreUnavailable("x")):
+        assert int(problems.from_error(error, "r").headers["Retry-After"]) > 0
+
+
+def test_internal_detail_stays_in_the_log() -> None:
+    for error in (RankingError("secret path"), service_errors.InferenceFailed("secret path")):
+        response = problems.from_error(error, "r")
+        assert response.status_code == 500
+        assert b"secret" not in response.body
+
+
+def test_an_ancestor_speaks_for_its_descendants() -> None:
+    class Special(InvalidInput):
+        pass
+
+    assert problems.kind_of(Special("x")).status == 422
+
+
+def test_a_conflict_links_to_the_job() -> None:
+    response = problems.from_error(index_errors.JobConflict("j1"), "r")
+    assert _body(response)["job"] == "/index/jobs/j1"
+    assert response.headers["Link"].startswith("</index/jobs/j1>")
+
+
+def test_text_that_is_not_unicode_is_replaced() -> None:
+    response = problems.from_error(InvalidInput("bad \ud800 name"), "r")
+    assert _body(response)["detail"] == "bad ? name"
+
+
+def _invalid(body: bytes) -> dict:
+    with pytest.raises(ValidationError) as caught:
+        RankIn.model_validate_json(body)
+    return _body(problems.from_validation(caught.value, "r"))
+
+
+def test_validation_says_where_and_what_but_never_the_value() -> None:
+    body = _invalid(b'{"context": [{"text": 123456789}], "top_k": "sesame", "unknown_field": "sesame"}')
+    assert (body["status"], "sesame" in str(body), "123456789" in str(body)) == (422, False, False)
+    wheres = {error["where"] for error in body["errors"]}
+    assert {"context.0.text", "top_k", "unknown_field"} <= wheres
+
+
+def test_a_flood_of_errors_is_cut() -> None:
+    fields = ",".join(f'"field{n}": 1' for n in range(1000))
+    body = _invalid(b'{"context": "a", %s}' % fields.encode())
+    assert len(body["errors"]) == problems.MAX_ERRORS
+
+
+def test_a_long_unknown_name_is_cut() -> None:
+    body = _invalid(b'{"context": "a", "%s": 1}' % (b"x" * 100_000))
+    assert len(str(body)) < 1000
+
+
+def test_broken_json_is_another_problem_than_a_wrong_field() -> None:
+    assert _invalid(b'{"context": ')["status"] == 400

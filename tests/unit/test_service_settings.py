@@ -1,0 +1,79 @@
+"""Flags over environment over file; anything unknown or wrong is one line that names it."""
+
+from pathlib import Path
+
+import pytest
+
+from service.errors import SettingsError
+from service.settings import Settings
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "polyrank.toml"
+    monkeypatch.setenv("POLYRANK_CONFIG", str(path))
+    return path
+
+
+def test_flags_win_over_environment_over_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config.write_text('store = "file"\nport = 1\nmax_candidates = 7\nhost = "h"\n')
+    monkeypatch.setenv("POLYRANK_PORT", "2")
+    monkeypatch.setenv("POLYRANK_MAX_CANDIDATES", "8")
+    settings = Settings.load({"port": 3, "host": None})
+    assert (settings.store, settings.port, settings.max_candidates, settings.host) == (Path("file"), 3, 8, "h")
+
+
+def test_the_constructor_sees_its_arguments_alone(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config.write_text("port = 1\n")
+    monkeypatch.setenv("POLYRANK_PORT", "2")
+    assert Settings(store=Path("s")).port == 8000
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({}, "store"),
+        ({"store": "s", "port": 70000}, "port"),
+        ({"store": "s", "port": "many"}, "port"),
+        ({"store": "s", "vectors": "disk"}, "vectors"),
+        ({"store": "s", "vectors": "redis"}, "--redis URL"),
+        ({"store": "s", "keep_generations": 0}, "keep_generations"),
+        ({"store": "s", "colour": "red"}, "colour"),
+    ],
+)
+def test_a_bad_value_is_one_line_that_names_the_setting(overrides: dict[str, object], says: str) -> None:
+    with pytest.raises(SettingsError, match=says) as caught:
+        Settings.load(overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYRANK_PROT", "1")
+    with pytest.raises(SettingsError, match="POLYRANK_PROT"):
+        Settings.load({"store": "s"})
+
+
+@pytest.mark.parametrize(
+    ("content", "says"), [("prot = 1\n", "prot"), ("port = \n", "polyrank.toml"), ("port = true\n[x]\ny=1", "x")]
+)
+def test_an_unknown_key_or_a_broken_file_is_named(config: Path, content: str, says: str) -> None:
+    config.write_text(content)
+    with pytest.raises(SettingsError, match=says):
+        Settings.load({"store": "s"})
+
+
+def test_a_missing_file_is_named(config: Path) -> None:
+    with pytest.raises(SettingsError, match=r"polyrank\.toml"):
+        Settings.load({"store": "s"})
+
+
+def test_a_password_is_neither_shown_nor_lost() -> None:
+    settings = Settings(store=Path("s"), redis_url="redis://:secret@h/0")
+    assert "secret" not in repr(settings) + str(settings.model_dump(mode="json"))
+    assert settings.redis() == "redis://:secret@h/0"
+
+
+def test_a_bad_value_is_not_echoed() -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings.load({"store": "s", "redis_url": ["secret"]})
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,144 @@
+"""Vectors from Redis are the matrix's own, whatever Redis lacks, damaged or refuses."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from service_fakes import build_store, pool
+
+from index_builder.errors import StoreUnavailable
+from index_builder.generation import Generation
+from index_builder.generations import GenerationStore
+from index_builder.store import CORRUPT, HIT, MISS, Fetched
+from service.vectors import BACK_OFF_SECONDS, MatrixVectors, RedisVectors
+
+ROWS = np.array([3, 1, 4, 1, 5], np.int64)
+
+
+class CopyOfMatrix:
+    """A store that holds the generation's vectors, and can lose, damage or refuse them."""
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+        self.lost: set[str] = set()
+        self.damaged: set[str] = set()
+        self.down = False
+        self.calls = 0
+        self.closed = False
+
+    def get_many(self, ids) -> Fetched:
+        self.calls += 1
+        if self.down:
+            raise StoreUnavailable("down")
+        vectors = self.generation.store.gather(self.generation.store.ids.rows(ids))
+        codes = {**dict.fromkeys(self.lost, MISS), **dict.fromkeys(self.damaged, CORRUPT)}
+        status = np.array([codes.get(each, HIT) for each in ids], np.uint8)
+        vectors[status != HIT] = 0
+        return Fetched(vectors, status)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Fixture:
+    def __init__(self, root: Path, index: str) -> None:
+        build_store(root, pool(30), index=index)
+        store = GenerationStore(root)
+        self.generation = store.open(store.current() or "")
+        self.redis = CopyOfMatrix(self.generation)
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.now = 100.0
+
+    def open(self) -> RedisVectors:
+        return RedisVectors(self.generation, self.redis, self.redis, self.count, lambda: self.now)  # type: ignore[arg-type]
+
+    def count(self, tier: str, result: str, number: int) -> None:
+        self.counts[tier, result] += number
+
+    def expected(self) -> np.ndarray:
+        return self.generation.store.gather(ROWS)
+
+
+@pytest.fixture
+def indexed(tmp_path: Path) -> Fixture:
+    return Fixture(tmp_path, "flat")
+
+
+def test_redis_answers_alone(indexed: Fixture) -> None:
+    gathered = indexed.open().gather(ROWS)
+    assert gathered.cache_available
+    np.testing.assert_array_equal(gathered.vectors, indexed.expected())
+    assert +indexed.counts == {("redis", "hit"): 5}
+
+
+def test_gaps_are_filled_from_the_matrix_and_counted(indexed: Fixture) -> None:
+    indexed.redis.lost, indexed.redis.damaged = {"c1"}, {"c4"}
+    gathered = indexed.open().gather(ROWS)
+    assert gathered.cache_available
+    np.testing.assert_array_equal(gathered.vectors, indexed.expected())
+    assert +indexed.counts == {
+        ("redis", "hit"): 2,
+        ("redis", "miss"): 2,
+        ("redis", "corrupt"): 1,
+        ("matrix", "hit"): 3,
+    }
+
+
+def test_an_outage_is_told_and_redis_is_left_alone_for_a_while(indexed: Fixture) -> None:
+    vectors = indexed.open()
+    indexed.redis.down = True
+    for _ in range(3):
+        gathered = vectors.gather(ROWS)
+        assert not gathered.cache_available
+        np.testing.assert_array_equal(gathered.vectors, indexed.expected())
+    assert indexed.redis.calls == 1
+    assert +indexed.counts == {("redis", "error"): 5, ("matrix", "hit"): 15}
+    indexed.redis.down = False
+    indexed.now += BACK_OFF_SECONDS
+    assert vectors.gather(ROWS).cache_available
+
+
+def test_nothing_asked_for_is_no_outage(indexed: Fixture) -> None:
+    indexed.redis.down = True
+    vectors = indexed.open()
+    assert vectors.gather(ROWS[:0]).cache_available
+    assert indexed.redis.calls == 0
+
+
+def test_an_indexed_generation_is_not_read_ahead(indexed: Fixture) -> None:
+    indexed.open()
+    assert indexed.redis.calls == 0
+
+
+def test_a_scanned_generation_is_read_from_redis_once(tmp_path: Path) -> None:
+    scanned = Fixture(tmp_path, "exact")
+    scanned.redis.lost, scanned.redis.damaged = {"c0", "c7"}, {"c9"}
+    matrix = scanned.open().matrix()
+    np.testing.assert_array_equal(matrix, scanned.generation.store.matrix)
+    assert not isinstance(matrix, np.memmap)
+    assert matrix.dtype == np.float16
+    assert (scanned.counts["redis", "hit"], scanned.counts["redis", "miss"], scanned.counts["redis", "corrupt"]) == (
+        27,
+        2,
+        1,
+    )
+
+
+def test_a_scanned_generation_falls_back_to_its_own_matrix(tmp_path: Path) -> None:
+    scanned = Fixture(tmp_path, "exact")
+    scanned.redis.down = True
+    np.testing.assert_array_equal(scanned.open().matrix(), scanned.generation.store.matrix)
+    assert scanned.counts["redis", "error"] == 30
+
+
+def test_closing_lets_go_of_redis(indexed: Fixture) -> None:
+    indexed.open().close()
+    assert indexed.redis.closed
+
+
+def test_the_matrix_itself_is_a_source_too(indexed: Fixture) -> None:
+    vectors = MatrixVectors(indexed.generation, indexed.count)
+    np.testing.assert_array_equal(vectors.gather(ROWS).vectors, indexed.expected())
+    assert vectors.matrix() is indexed.generation.store.matrix
+    assert indexed.counts["matrix", "hit"] == 5
