@@ -60,20 +60,21 @@ class Assembly:
         Generation.open(self._directory, verify=False).close()
 
     def _encode(self, count: int) -> None:
-        done = 0
+        encoded = appended = 0
 
         def on_done(more: int) -> None:
-            nonlocal done
-            done += more
-            self._stages("encode", done, count)
+            nonlocal encoded
+            encoded += more
+            self._stages("encode", encoded, count)
 
         for ids, texts in self._table.batches():
-            self._stages("encode", done, count)
+            self._stages("encode", appended, count)
             tokens, cut = self._encoder.tokenize_candidates(texts)
             self.truncated += cut
             vectors = self._rounded(self._encoder.encode_candidates(tokens, on_done), len(ids))
-            self._stages("append", done, count)
+            self._stages("append", appended, count)
             self._store.put_many(ids, vectors)
+            appended += len(ids)
 
     def _rounded(self, vectors: NDArray[np.float32], count: int) -> NDArray[Any]:
         """In the store's dtype, where a value that was finite may no longer be."""

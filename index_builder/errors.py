@@ -19,6 +19,7 @@ RankingError (model.errors)
 """
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,4 +132,6 @@ def disk_full_named(directory: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
-        raise DiskFull(f"no room left under {directory}: {error.strerror}; free some space and build again") from error
+        raise DiskFull(
+            f"no room left under {directory}: {os.strerror(error.errno)}; free some space and build again"
+        ) from error

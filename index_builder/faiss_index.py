@@ -113,11 +113,12 @@ def recall_at_10(index: CandidateIndex, matrix: NDArray[Any], seed: int = 0) -> 
     depth = min(_RECALL_DEPTH, count - 1)
     if depth == 0:
         return 1.0
-    probe_rows = np.random.default_rng(seed).choice(count, min(_RECALL_PROBES, count), replace=False)
-    probes = np.asarray(matrix[np.sort(probe_rows)], np.float32)
-    probe_rows = np.sort(probe_rows)
+    probe_rows = np.sort(np.random.default_rng(seed).choice(count, min(_RECALL_PROBES, count), replace=False))
+    probes = np.asarray(matrix[probe_rows], np.float32)
     floor = _nth_product(matrix, probes, probe_rows, depth)
-    rows, products = index.search(probes, depth + 1)
+    rows, _ = index.search(probes, depth + 1)
+    found = np.asarray(matrix[np.maximum(rows, 0)], np.float32)  # the index's own word is not taken for its products
+    products = np.einsum("pd,pkd->pk", probes, found)
     good = (rows >= 0) & (rows != probe_rows[:, None]) & (products >= floor[:, None] - 1e-4 * np.abs(floor[:, None]))
     return float(np.minimum(good.sum(axis=1), depth).mean() / depth)
 

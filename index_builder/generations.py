@@ -60,8 +60,7 @@ class GenerationStore:
 
     def history(self) -> list[str]:
         """The generations a rollback can reach, the first one last."""
-        published = set(self.ids())
-        return [each for each in self._pointer.history() if each in published]
+        return self._pointer.history(self.ids())
 
     def path(self, generation: str) -> Path:
         """The directory of a generation.

@@ -5,6 +5,7 @@ atomically. Between the two writes a crash may leave CURRENT's own id at the end
 """
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from index_builder.durable import write_atomically
@@ -39,38 +40,47 @@ class Pointer:
             raise GenerationCorrupt(repr(text[:80]), "CURRENT does not name a generation")
         return text
 
-    def history(self) -> list[str]:
-        """The generations active before the current one, the latest last; damaged lines are left out."""
-        try:
-            lines = self._history.read_bytes().decode("ascii", "replace").splitlines()
-        except FileNotFoundError:
-            return []
-        current = self._current_or_none()
-        return [line for line in lines if is_generation_id(line) and line != current]
+    def history(self, published: Collection[str]) -> list[str]:
+        """The published generations active before the current one, the latest last."""
+        entries, current = [each for each in self._entries() if each in published], self._current_or_none()
+        while entries and entries[-1] == current:
+            entries.pop()
+        return entries
 
     def advance(self, generation: str) -> None:
         """Make the generation current, and the one that was the first to go back to."""
         current = self._current_or_none()
         if generation == current:
             return
-        if current is not None:
+        entries = self._entries()
+        if current is not None and entries[-1:] != [current]:
             # First, so that no crash forgets the way back.
-            self._write_history([*self.history(), current])
+            self._write_history([*entries, current])
         self._write_current(generation)
 
     def go_back(self, generation: str) -> None:
-        """Make a generation of the history current, and forget those after it.
+        """Make the generation current that was the last of `history`, and forget those after it.
 
         Raises:
-            GenerationNotFound: it is not in the history.
+            GenerationNotFound: it was not active before.
         """
-        history = self.history()
-        if generation not in history:
+        entries = self._entries()
+        while entries and entries[-1] != generation:
+            entries.pop()
+        if not entries:
             raise GenerationNotFound(f"generation {generation} was not active before")
-        remaining = history[: len(history) - 1 - history[::-1].index(generation)]
-        # Last: until CURRENT has changed, the history must still lead there.
+        # Until CURRENT has changed the history must lead there; from then on, as its last entry, it is skipped.
+        self._write_history(entries)
         self._write_current(generation)
-        self._write_history(remaining)
+        self._write_history(entries[:-1])
+
+    def _entries(self) -> list[str]:
+        """HISTORY as it is; a damaged line is left out."""
+        try:
+            lines = self._history.read_bytes().decode("ascii", "replace").splitlines()
+        except FileNotFoundError:
+            return []
+        return [line for line in lines if is_generation_id(line)]
 
     def _current_or_none(self) -> str | None:
         try:

@@ -148,6 +148,8 @@ def _csv_rows(path: Path, stream: BinaryIO) -> Iterator[tuple[int, object]]:
         except StopIteration:
             return
         except csv.Error as error:
+            if header is None:
+                raise PoolInvalid(str(path), f"the header is not valid CSV: {error}") from error
             yield first_line, _RowError(f"not valid CSV: {error}")
             continue
         if header is None:

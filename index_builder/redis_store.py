@@ -111,7 +111,7 @@ class RedisStore:
             return 0
         if not isinstance(meta, dict) or any(meta.get(key) != wanted for key, wanted in self._shape.items()):
             return 0
-        return int(meta["count"])
+        return int(meta.get("count", 0))
 
     def ping(self) -> None:
         """Raise StoreUnavailable when Redis does not answer."""
