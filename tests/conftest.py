@@ -1,0 +1,54 @@
+"""Fixtures of the whole suite."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from redis_process import RedisProcess
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A developer's own POLYRANK_* variables must not reach the tests."""
+    for name in [name for name in os.environ if name.startswith("POLYRANK_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def _unix_redis() -> Iterator[RedisProcess]:
+    server = RedisProcess()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def _tcp_redis() -> Iterator[RedisProcess]:
+    server = RedisProcess(tcp=True)
+    yield server
+    server.close()
+
+
+def _emptied(server: RedisProcess) -> str:
+    with server.client() as client:
+        client.flushall()
+    return server.url
+
+
+@pytest.fixture
+def redis_url(_unix_redis: RedisProcess) -> str:
+    """An empty Redis on a Unix socket."""
+    return _emptied(_unix_redis)
+
+
+@pytest.fixture
+def redis_tcp_url(_tcp_redis: RedisProcess) -> str:
+    """An empty Redis on a TCP port."""
+    return _emptied(_tcp_redis)
+
+
+@pytest.fixture
+def redis_process() -> Iterator[RedisProcess]:
+    """A Redis on a TCP port that the test may kill or stop."""
+    server = RedisProcess(tcp=True)
+    yield server
+    server.close()

@@ -1,0 +1,59 @@
+"""Stand-ins that are quick and known through and through."""
+
+from collections.abc import Callable, Sequence
+from hashlib import shake_128
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index_builder.generation import Generation
+from index_builder.pool import Candidate
+
+
+class HashEncoder:
+    """A candidate encoder without torch: a text's vector is drawn from the text's hash."""
+
+    name = "hash"
+    architecture = "bi"
+
+    def __init__(self, dim: int = 8, fingerprint: str = "0123456789abcdef" * 4, longest: int = 1000) -> None:
+        self.dim, self.fingerprint, self.longest = dim, fingerprint, longest
+
+    def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
+        """The text's bytes."""
+        tokens = [list(text.encode()) for text in texts]
+        return [each[: self.longest] for each in tokens], sum(len(each) > self.longest for each in tokens)
+
+    def encode_candidates(
+        self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
+    ) -> NDArray[np.float32]:
+        """Whole numbers within -128..127, which float16 holds exactly."""
+        drawn = b"".join(shake_128(bytes(each)).digest(self.dim) for each in candidates)
+        if on_done is not None:
+            on_done(len(candidates))
+        return np.frombuffer(drawn, np.int8).reshape(-1, self.dim).astype(np.float32)
+
+    def vector(self, text: str) -> NDArray[np.float32]:
+        """The embedding of one text."""
+        return self.encode_candidates(self.tokenize_candidates([text])[0])[0]
+
+    def save(self, directory: Path) -> None:
+        """A checkpoint of two files."""
+        directory.mkdir()
+        (directory / "polyrank.json").write_text(f'{{"fingerprint": "{self.fingerprint}"}}\n')
+        (directory / "tokenizer.json").write_text("{}\n")
+
+
+def pool(count: int, salt: str = "") -> list[Candidate]:
+    """Candidates with ids c0, c1, …; the salt tells one pool's texts from another's."""
+    return [Candidate(f"c{i}", f"text {salt}{i}", {"even": i % 2 == 0}) for i in range(count)]
+
+
+def assert_whole(generation: Generation, encoder: HashEncoder, candidates: Sequence[Candidate]) -> None:
+    """The generation is that of these candidates: rows, ids and vectors belong together."""
+    assert generation.candidates.rows(np.arange(len(candidates))) == list(candidates)
+    assert (generation.store.ids.rows([each.id for each in candidates]) == np.arange(len(candidates))).all()
+    assert (generation.store.matrix == np.stack([encoder.vector(each.text) for each in candidates])).all()
+    assert generation.manifest.count == len(candidates)
+    assert generation.manifest.model.fingerprint == encoder.fingerprint

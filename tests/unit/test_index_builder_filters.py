@@ -1,0 +1,80 @@
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from index_builder import filters
+from index_builder.candidates import CandidateTable, CandidateWriter
+from index_builder.filters import matching_rows
+from index_builder.pool import Candidate
+
+
+def table(path: Path, *metadata: dict[str, Any]) -> CandidateTable:
+    with CandidateWriter(path / "t") as writer:
+        for i, each in enumerate(metadata):
+            writer.add(Candidate(str(i), "x", each))
+    return CandidateTable(path / "t")
+
+
+VALUES: list[Any] = [1, 1.0, True, "1", None, False, 0, [1, "a", 1], ["a", None], {"b": 1}, [], "", [[1]], 2**60 + 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "rows"),
+    [
+        ([1], [0, 1, 7]),
+        ([1.0], [0, 1, 7]),
+        ([True], [2]),
+        (["1"], [3]),
+        ([None], [4, 8]),
+        ([False], [5]),
+        ([0], [6]),
+        (["a"], [7, 8]),
+        ([""], [11]),
+        ([2**60], []),
+        ([2**60 + 1], [13]),
+        (["no such"], []),
+        ([], []),
+        (["a", 0, "1", "a"], [3, 6, 7, 8]),
+        ([{"b": 1}], []),
+    ],
+)
+def test_equality_is_strict_and_any_of_the_values_will_do(tmp_path: Path, values: list[Any], rows: list[int]) -> None:
+    found = matching_rows(table(tmp_path, *({"f": value} for value in VALUES)), {"f": values})
+    assert found.dtype == np.int64
+    assert found.tolist() == rows
+
+
+def test_a_field_that_is_absent_matches_nothing_not_even_null(tmp_path: Path) -> None:
+    pool = table(tmp_path, {}, {"f": None}, {"g": 1})
+    assert matching_rows(pool, {"f": [None]}).tolist() == [1]
+    assert matching_rows(pool, {"h": [None, 1]}).tolist() == []
+
+
+def test_all_fields_must_match(tmp_path: Path) -> None:
+    pool = table(tmp_path, *({"two": i % 2, "three": i % 3} for i in range(30)))
+    assert matching_rows(pool, {"two": [1], "three": [0, 2]}).tolist() == [3, 5, 9, 11, 15, 17, 21, 23, 27, 29]
+    assert matching_rows(pool, {"two": [1], "three": [7]}).tolist() == []
+    assert matching_rows(pool, {}).tolist() == list(range(30))
+
+
+def test_a_field_is_read_once_whoever_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = []
+    read = CandidateTable.metadata
+    monkeypatch.setattr(CandidateTable, "metadata", lambda self: passes.append(1) or read(self))
+    pool = table(tmp_path, *({"f": i % 5} for i in range(2000)))
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda i: matching_rows(pool, {"f": [i % 5]}), range(40)))
+    assert all((rows == np.arange(i % 5, 2000, 5)).all() for i, rows in enumerate(found))
+    assert len(passes) == 1
+
+
+def test_what_was_found_goes_with_its_table(tmp_path: Path) -> None:
+    before = len(filters._postings)
+    pool = table(tmp_path, {"f": 1})
+    matching_rows(pool, {"f": [1]})
+    assert len(filters._postings) == before + 1
+    del pool
+    assert len(filters._postings) == before

@@ -1,0 +1,301 @@
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from fakes import HashEncoder, pool
+
+from index_builder import generations, pointer
+from index_builder.build import build
+from index_builder.errors import BuildBusy, GenerationCorrupt, GenerationNotFound, StoreUnavailable
+from index_builder.generations import GenerationStore
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("four")
+    for _ in range(4):
+        build(HashEncoder(), pool(5), root, activate=False)
+    return root
+
+
+@pytest.fixture
+def store(four: Path, tmp_path: Path) -> GenerationStore:
+    """Four generations, none active."""
+    shutil.copytree(four, tmp_path / "store")
+    return GenerationStore(tmp_path / "store")
+
+
+def test_activating_moves_the_pointer_and_remembers_the_way_back(store: GenerationStore) -> None:
+    a, b, c, _ = store.ids()
+    assert store.current() is None
+    for each in (a, b, b, c):
+        store.activate(each)
+        assert store.current() == each
+        assert (store.root / "CURRENT").read_text() == f"{each}\n"
+    assert store.history() == [a, b]
+
+
+def test_rolling_back_goes_back_step_by_step(store: GenerationStore) -> None:
+    a, b, c, d = store.ids()
+    for each in (a, b, c):
+        store.activate(each)
+    assert store.rollback() == b
+    assert store.rollback() == a
+    with pytest.raises(GenerationNotFound, match="no earlier generation to roll back to"):
+        store.rollback()
+    assert store.current() == a
+    store.activate(d)
+    assert store.rollback() == a
+
+
+def test_activating_an_older_one_can_be_rolled_back_too(store: GenerationStore) -> None:
+    a, b, _, _ = store.ids()
+    for each in (b, a):
+        store.activate(each)
+    assert store.rollback() == b
+
+
+def test_a_rollback_skips_what_is_gone(store: GenerationStore) -> None:
+    a, b, c, d = store.ids()
+    for each in (a, b, c, d):
+        store.activate(each)
+    shutil.rmtree(store.path(c))
+    assert store.history() == [a, b]
+    assert store.rollback() == b
+    assert store.history() == [a]
+
+
+def test_a_rollback_refuses_a_damaged_generation(store: GenerationStore) -> None:
+    a, b, _, _ = store.ids()
+    store.activate(a)
+    store.activate(b)
+    (store.path(a) / "ids.index").write_bytes(b"")
+    with pytest.raises(GenerationCorrupt):
+        store.rollback()
+    assert store.current() == b
+    assert store.history() == [a]
+
+
+def test_activation_verifies_first(store: GenerationStore) -> None:
+    a, b, _, _ = store.ids()
+    store.activate(a)
+    content = bytearray((store.path(b) / "embeddings.bin").read_bytes())
+    content[3] ^= 1
+    (store.path(b) / "embeddings.bin").write_bytes(content)
+    with pytest.raises(GenerationCorrupt, match=r"sha256 of embeddings\.bin"):
+        store.activate(b)
+    assert store.current() == a
+    assert not (store.root / "HISTORY").exists()
+
+
+def test_a_crash_between_any_two_writes_of_the_pointer_loses_no_way_back(
+    store: GenerationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each change is cut after 0, 1, 2, … writes; after each cut CURRENT and the way back are the old or the new."""
+    a, b, c, d = store.ids()
+    for each in (a, b, c):
+        store.activate(each)
+    write = pointer.write_atomically
+    seen = set()
+    for change in (lambda: store.activate(d), store.rollback, store.rollback):
+        for allowed in range(4):
+            left = iter(range(allowed))
+
+            def limited(path: Path, content: bytes, left: Iterator[int] = left) -> None:
+                if next(left, None) is None:
+                    raise KeyboardInterrupt
+                write(path, content)
+
+            monkeypatch.setattr(pointer, "write_atomically", limited)
+            with contextlib.suppress(KeyboardInterrupt, GenerationNotFound):
+                change()
+            state = (store.current(), *store.history())
+            assert state in {(d, a, b, c), (c, a, b), (b, a), (a,)}
+            seen.add(state)
+    assert seen == {(d, a, b, c), (c, a, b), (b, a), (a,)}
+
+
+def test_the_way_back_passes_through_a_generation_that_was_active_twice(store: GenerationStore) -> None:
+    a, b, _, _ = store.ids()
+    for each in (a, b, a):
+        store.activate(each)
+    assert [store.rollback(), store.rollback()] == [b, a]
+
+
+def test_a_damaged_history_loses_only_its_bad_lines(store: GenerationStore) -> None:
+    a, b, c, _ = store.ids()
+    for each in (a, b, c):
+        store.activate(each)
+    (store.root / "HISTORY").write_bytes(f"{a}\n../..\n\xff\xfe\n{b[:-1]}\n".encode("latin-1"))
+    assert store.history() == [a]
+    assert store.rollback() == a
+
+
+def test_gc_keeps_the_active_one_and_the_way_back(store: GenerationStore) -> None:
+    a, b, c, d = store.ids()
+    for each in (c, a, d):
+        store.activate(each)
+    forgotten: list[str] = []
+    assert store.gc(keep=2, forget=forgotten.append) == [b, c]
+    assert store.ids() == [a, d]
+    assert forgotten == [b, c]
+    assert store.rollback() == a
+
+
+def test_gc_never_takes_the_active_one_or_a_newer_one(store: GenerationStore) -> None:
+    a, b, c, d = store.ids()
+    store.activate(b)
+    assert store.gc(keep=1) == [a]
+    assert store.ids() == [b, c, d]
+    assert store.gc(keep=1) == []
+
+
+def test_gc_keeps_the_newest_where_there_is_no_way_back(store: GenerationStore) -> None:
+    a, b, c, d = store.ids()
+    store.activate(d)
+    assert store.gc(keep=3) == [a]
+    assert store.ids() == [b, c, d]
+    (store.root / "CURRENT").unlink()
+    assert store.gc(keep=2) == [b]
+
+
+def test_gc_does_not_guess_what_a_damaged_pointer_meant(store: GenerationStore) -> None:
+    (store.root / "CURRENT").write_text("?")
+    with pytest.raises(GenerationCorrupt):
+        store.gc(keep=1)
+    assert len(store.ids()) == 4
+
+
+def test_gc_removes_what_killed_builds_have_left_but_not_a_running_ones(store: GenerationStore) -> None:
+    left = store.begin(store.new_id("ab" * 32))
+    (left / "model").mkdir()
+    (left / "model" / "x").write_bytes(b"x")
+    forgotten: list[str] = []
+    with store.building():
+        store.gc(keep=4, forget=forgotten.append)
+        assert left.exists()
+    store.gc(keep=4, forget=forgotten.append)
+    assert not left.exists()
+    assert forgotten == [left.name.removeprefix(".tmp-")]
+
+
+def test_what_cannot_be_forgotten_now_is_forgotten_at_the_next_collection(store: GenerationStore) -> None:
+    def fail(_generation: str) -> None:
+        raise StoreUnavailable("down")
+
+    left = store.begin(store.new_id("ab" * 32))
+    (left / "x").write_bytes(b"x")
+    store.gc(keep=4, forget=fail)
+    assert list(left.iterdir()) == []
+    store.activate(store.ids()[-1])
+    with pytest.raises(StoreUnavailable):
+        store.gc(keep=1, forget=fail)
+    assert len(store.ids()) == 4
+    store.gc(keep=1)
+    assert not left.exists()
+    assert len(store.ids()) == 1
+
+
+def test_gc_removes_the_logs_of_bad_rows_older_than_what_is_kept(store: GenerationStore) -> None:
+    a, _, c, d = store.ids()
+    (store.root / "rejected").mkdir()
+    failed = f"{c[:21]}-ffffffff"
+    for each in (a, c, failed, d):
+        store.rejected_log(each).write_bytes(b"{}\n")
+    store.activate(d)
+    store.gc(keep=2)
+    assert sorted(path.stem for path in (store.root / "rejected").iterdir()) == sorted([c, failed, d])
+
+
+def test_a_generation_that_is_being_removed_is_not_listed(
+    store: GenerationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.activate(store.ids()[-1])
+    removed: list[list[str]] = []
+    rmtree = shutil.rmtree
+    monkeypatch.setattr(generations.shutil, "rmtree", lambda path: (removed.append(store.ids()), rmtree(path)))
+    store.gc(keep=1)
+    assert [len(listed) for listed in removed] == [3, 2, 1]
+
+
+def test_one_builder_at_a_time(store: GenerationStore) -> None:
+    with store.building():
+        with pytest.raises(BuildBusy, match="another build"), store.building():
+            raise AssertionError
+        with pytest.raises(BuildBusy), GenerationStore(store.root).building():
+            raise AssertionError
+    with store.building():
+        pass
+
+
+def test_ids_sort_after_all_others_even_when_the_clock_was_set_back(
+    store: GenerationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:
+            return datetime(2001, 1, 1, tzinfo=UTC)
+
+    newest = store.ids()[-1]
+    assert store.new_id("ab" * 32) > newest
+    monkeypatch.setattr(generations, "datetime", Clock)
+    monkeypatch.setattr(Clock, "strptime", datetime.strptime, raising=False)
+    following = store.new_id("cd" * 32)
+    assert following > newest
+    assert following.endswith("-cdcdcdcd")
+    assert GenerationStore(store.root / "new").new_id("cd" * 32) == "20010101T000000000000-cdcdcdcd"
+
+
+def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Record every fsync and rename of a second build: files, directories, then the name, then its directory."""
+    root = tmp_path / "store"
+    old = build(HashEncoder(), pool(5), root).generation
+    calls: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def named(path: str | Path) -> str:
+        return os.path.relpath(path, root)
+
+    def record_fsync(descriptor: int) -> None:
+        calls.append(f"sync {named(os.readlink(f'/proc/self/fd/{descriptor}'))}")
+        fsync(descriptor)
+
+    def record_replace(source: Path, target: Path) -> None:
+        calls.append(f"rename {named(source)} -> {named(target)}")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(os, "replace", record_replace)
+    new = build(HashEncoder(), pool(5), root, index="flat").generation
+    tmp = f"generations/.tmp-{new}"
+    files = ["candidates.arrow", "embeddings.bin", "ids.index", "index.faiss", "manifest.json"]
+    assert calls == [
+        f"sync {tmp}/model/polyrank.json",
+        f"sync {tmp}/model/tokenizer.json",
+        f"sync {tmp}/model",
+        *(f"sync {tmp}/{name}" for name in files),
+        f"sync {tmp}",
+        f"rename {tmp} -> generations/{new}",
+        "sync generations",
+        "sync HISTORY.tmp",
+        "rename HISTORY.tmp -> HISTORY",
+        "sync .",
+        "sync CURRENT.tmp",
+        "rename CURRENT.tmp -> CURRENT",
+        "sync .",
+    ]
+    assert GenerationStore(root).history() == [old]
+
+
+def test_a_new_store_is_entered_durably_in_its_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd)))
+    with GenerationStore(tmp_path / "a" / "b").building():
+        assert synced == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")]

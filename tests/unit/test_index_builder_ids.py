@@ -1,0 +1,43 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from index_builder.ids import IdIndex, hash_id
+
+
+def written(path: Path, ids: list[str]) -> IdIndex:
+    IdIndex.write(path, np.array([hash_id(each) for each in ids], np.uint64))
+    return IdIndex(path)
+
+
+def test_every_id_has_its_row_and_others_have_none(tmp_path: Path) -> None:
+    ids = [f"id-{i}" for i in range(5000)]
+    index = written(tmp_path / "i", ids)
+    order = np.random.default_rng(0).permutation(5000)
+    assert len(index) == 5000
+    assert (index.rows([ids[i] for i in order]) == order).all()
+    assert index.rows(["id-7", "no", "", "id-4999", "ID-7"]).tolist() == [7, -1, -1, 4999, -1]
+    assert index.rows([]).tolist() == []
+
+
+def test_hashes_at_both_ends_of_the_range_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "i"
+    IdIndex.write(path, np.array([2**64 - 1, 0], np.uint64))
+    assert IdIndex(path).rows(["above all or below all"]).tolist() == [-1]
+
+
+def test_the_hash_does_not_change() -> None:
+    assert hash_id("a") == 0x2F42665B399EF840  # `printf a | b2sum -l 64`, little-endian
+
+
+def test_equal_ids_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="same id"):
+        written(tmp_path / "i", ["a", "b", "a"])
+
+
+@pytest.mark.parametrize("size", [0, 15, 24])
+def test_a_file_of_another_size_is_refused(tmp_path: Path, size: int) -> None:
+    (tmp_path / "i").write_bytes(b"\0" * size)
+    with pytest.raises(ValueError, match=f"{size} bytes"):
+        IdIndex(tmp_path / "i")

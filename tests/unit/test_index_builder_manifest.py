@@ -1,0 +1,128 @@
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from index_builder import manifest as module
+from index_builder.errors import GenerationCorrupt
+from index_builder.index_choice import IndexSpec
+from index_builder.manifest import BuildStats, FileEntry, Manifest, ModelReference
+
+ID = "20261121T013000123456-1a2b3c4d"
+MANIFEST = Manifest(
+    id=ID,
+    created_at="2026-11-21T01:30:00.123456+00:00",
+    model=ModelReference("chat-poly", "poly", "1a2b3c4d" * 8),
+    dim=384,
+    dtype="float16",
+    count=3,
+    index=IndexSpec("hnsw", "HNSW32", {"efSearch": 128}),
+    recall={"recall@10": 0.98, "probes": "pool"},
+    files={"embeddings.bin": FileEntry("ab" * 32, 2304), "model/polyrank.json": FileEntry("cd" * 32, 12)},
+    build=BuildStats({"encode": 1.5, "read": 0.25}, 2.0, 1, 0),
+)
+
+
+def signed(body: dict[str, Any]) -> bytes:
+    """A manifest whose checksum fits, so that what else is wrong with it comes to light."""
+    body = {key: value for key, value in body.items() if key != "sha256"}
+    return module._dumped({**body, "sha256": module._digest(body)})
+
+
+def body() -> dict[str, Any]:
+    return dict(orjson.loads(MANIFEST.to_json()))
+
+
+def test_what_is_written_is_read() -> None:
+    assert Manifest.from_json(MANIFEST.to_json(), ID) == MANIFEST
+    exact = replace(MANIFEST, index=IndexSpec("exact"))
+    assert Manifest.from_json(exact.to_json(), ID) == exact
+
+
+def test_the_file_has_the_names_the_contract_gives() -> None:
+    content = body()
+    assert content["format_version"] == 1
+    assert content["index"] == {"kind": "hnsw", "factory": "HNSW32", "params": {"efSearch": 128}}
+    assert content["recall"] == {"recall@10": 0.98, "probes": "pool"}
+    assert content["files"]["embeddings.bin"] == {"sha256": "ab" * 32, "bytes": 2304}
+    assert content["model"]["fingerprint"] == "1a2b3c4d" * 8
+    assert Manifest.from_json(signed(content), ID) == MANIFEST
+
+
+def test_every_flipped_bit_is_noticed() -> None:
+    content = MANIFEST.to_json()
+    for bit in range(len(content) * 8):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << (bit % 8)
+        with pytest.raises(GenerationCorrupt):
+            Manifest.from_json(bytes(damaged), ID)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff", b"{}", MANIFEST.to_json()[:-3]])
+def test_what_is_no_manifest_is_refused(content: bytes) -> None:
+    with pytest.raises(GenerationCorrupt, match=r"manifest\.json"):
+        Manifest.from_json(content, ID)
+
+
+def test_a_newer_format_is_refused_for_that_reason_whatever_else_it_says() -> None:
+    with pytest.raises(GenerationCorrupt, match="format 2 is newer than this polyrank reads \\(1\\); upgrade"):
+        Manifest.from_json(b'{"format_version": 2, "something": "else"}', ID)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "reason"),
+    [
+        ("format_version", True, "format_version must be 1"),
+        ("format_version", 0, "format_version must be 1"),
+        ("format_version", "1", "format_version must be 1"),
+        ("id", "20261121T013000123457-1a2b3c4d", "is that of generation 20261121T013000123457-1a2b3c4d"),
+        ("id", 5, "id must be of type str"),
+        ("created_at", None, "created_at must be of type str"),
+        ("model", [], "model must be an object"),
+        ("model.fingerprint", None, "fingerprint must be of type str"),
+        ("model.extra", 1, "extra is unknown"),
+        ("dim", 0, "dim 0 is not within"),
+        ("dim", 70000, "dim 70000 is not within"),
+        ("dim", 384.0, "dim must be of type int"),
+        ("dim", True, "dim must be of type int"),
+        ("dtype", "float64", "dtype 'float64' is not one of"),
+        ("count", 0, "count 0 is less than 1"),
+        ("count", "3", "count must be of type int"),
+        ("index", None, "index must be"),
+        ("index.kind", 1, "index must be"),
+        ("index.factory", None, "index must be"),
+        ("index.factory", 7, "index must be"),
+        ("index.params", [], "index must be"),
+        ("index.params.efSearch", 1.5, "index must be"),
+        ("index.extra", 1, "index must be"),
+        ("recall", {}, "recall must be"),
+        ("recall.recall@10", 1, "recall@10 must be of type float"),
+        ("recall.probes", None, "probes must be of type str"),
+        ("files", [], "files must be of type dict"),
+        ("files.x", {"sha256": "a"}, "bytes is missing"),
+        ("files.x", {"sha256": "a", "bytes": -1}, "negative size"),
+        ("build.seconds", {"encode": 1}, "encode must be of type float"),
+        ("build.rejected", None, "rejected must be of type int"),
+        ("extra", 1, "extra is unknown"),
+    ],
+)
+def test_another_type_or_value_is_refused(path: str, value: object, reason: str) -> None:
+    content = body()
+    *parents, last = path.split(".")
+    table = content
+    for parent in parents:
+        table = table[parent]
+    table[last] = value
+    with pytest.raises(GenerationCorrupt) as caught:
+        Manifest.from_json(signed(content), ID)
+    assert reason in str(caught.value)
+    assert caught.value.generation == ID
+
+
+@pytest.mark.parametrize("name", sorted(set(body()) - {"sha256", "format_version"}))
+def test_every_field_is_required(name: str) -> None:
+    content = body()
+    del content[name]
+    with pytest.raises(GenerationCorrupt, match=f"{name} is missing"):
+        Manifest.from_json(signed(content), ID)
