@@ -1,0 +1,110 @@
+"""Code attention, the four kinds of context vectors, and candidate attention: pure functions of tensors.
+
+Axes: B contexts, N candidates, T tokens, M context vectors, D dimensions. Masks are True where a position counts; a
+padding position never takes part in a softmax. Source throughout: Humeau et al. 2020 (arXiv 1905.01969), section 4.4
+and Appendix C.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class ContextCodes(NamedTuple):
+    """What a context is reduced to: its context vectors and which of them exist.
+
+    vectors: (B, M, D). mask: (B, M), False where a short context has fewer than M vectors.
+    """
+
+    vectors: Tensor
+    mask: Tensor
+
+
+def masked_softmax(logits: Tensor, mask: Tensor) -> Tensor:
+    """Softmax over the last axis in float32, exactly zero where the mask is False.
+
+    >>> masked_softmax(torch.zeros(3), torch.tensor([True, True, False])).tolist()
+    [0.5, 0.5, 0.0]
+    """
+    return logits.float().masked_fill(~mask, float("-inf")).softmax(dim=-1)
+
+
+def code_attention(code_vectors: Tensor, states: Tensor, mask: Tensor, scale: float = 1.0) -> Tensor:
+    """Let each learnt code attend over the token states, by unscaled dot products.
+
+    `w_i = softmax_j(scale * c_i . h_j)`, `y_i = sum_j w_ij h_j`.
+
+    Args:
+        code_vectors: the learnt codes, (M, D).
+        states: token states, (B, T, D).
+        mask: real tokens, (B, T).
+        scale: factor on the logits; 1 in the paper.
+
+    Returns:
+        Context vectors, (B, M, D), float32.
+    """
+    states = states.float()
+    logits = torch.einsum("md,btd->bmt", code_vectors.float() * scale, states)
+    return masked_softmax(logits, mask[:, None, :]) @ states
+
+
+def first_outputs(states: Tensor, mask: Tensor, m: int) -> ContextCodes:
+    """Take the first `m` outputs; a context of fewer tokens has fewer vectors (Appendix C).
+
+    states: (B, T, D), mask: (B, T), padding on the right. Returns vectors (B, min(m, T), D).
+    """
+    return ContextCodes(states[:, :m].float(), mask[:, :m])
+
+
+def last_outputs(states: Tensor, mask: Tensor, m: int) -> ContextCodes:
+    """Take the last `m` outputs that are not padding, in their order (Appendix C).
+
+    states: (B, T, D), mask: (B, T), padding on the right. Returns vectors (B, m, D), absent ones first and zero.
+    """
+    lengths = mask.sum(dim=1, keepdim=True)  # (B, 1)
+    positions = lengths - m + torch.arange(m, device=states.device)  # (B, M), negative where T < M
+    present = positions >= 0
+    index = positions.clamp(min=0)[..., None].expand(-1, -1, states.shape[-1])
+    return ContextCodes(states.gather(1, index).float() * present[..., None], present)
+
+
+def last_and_first_outputs(states: Tensor, mask: Tensor, m: int) -> ContextCodes:
+    """Take the last `m` outputs and the first one, which is in it once where T <= m (Appendix C).
+
+    Returns vectors (B, m + 1, D), the first output in front.
+    """
+    last = last_outputs(states, mask, m)
+    first_is_extra = mask.sum(dim=1, keepdim=True) > m  # (B, 1)
+    first = states[:, :1].float() * first_is_extra[..., None]
+    return ContextCodes(torch.cat([first, last.vectors], dim=1), torch.cat([first_is_extra, last.mask], dim=1))
+
+
+def poly_scores(context: ContextCodes, candidate_embeddings: Tensor) -> Tensor:
+    """Score candidates by candidate attention, in its closed form.
+
+    The paper's `score = (sum_i w_i y_i) . y_cand` with `w = softmax_i(y_i . y_cand)` needs only `s_i = y_i . y_cand`:
+    it is `sum_i softmax(s)_i s_i`, so the attended context vector is never formed.
+
+    Args:
+        context: vectors (B, M, D), any score scale already multiplied in.
+        candidate_embeddings: (N, D), the same for all contexts, or (B, N, D).
+
+    Returns:
+        Scores, (B, N), float32.
+
+    >>> import math
+    >>> vectors = torch.tensor([[[math.log(3.0), 0.0], [0.0, 0.0]]])  # s = (ln 3, 0): weights 3/4 and 1/4
+    >>> context = ContextCodes(vectors, torch.ones(1, 2, dtype=torch.bool))
+    >>> round(poly_scores(context, torch.tensor([[1.0, 0.0]])).item(), 4)  # 3/4 ln 3
+    0.824
+    """
+    s = candidate_embeddings.float() @ context.vectors.float().transpose(-1, -2)  # (B, N, M)
+    weights = masked_softmax(s, context.mask[:, None, :])
+    return (weights * s.masked_fill(~context.mask[:, None, :], 0.0)).sum(dim=-1)
+
+
+def unit_length(vectors: Tensor) -> Tensor:
+    """Scale vectors along the last axis to length 1; zero vectors stay zero."""
+    return F.normalize(vectors.float(), dim=-1)

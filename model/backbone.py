@@ -1,0 +1,80 @@
+"""The transformer under an encoder: built from its config, weights from safetensors only, no remote code."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, PretrainedConfig
+
+from model.batching import TokenBatch
+from model.errors import CheckpointInvalid
+
+
+class Backbone(nn.Module):
+    """Token ids to token states with scaled-dot-product attention kernels.
+
+    Attributes:
+        dim: D, the hidden size.
+        max_tokens: longest sequence the position embeddings allow.
+        pad_id: token id to pad with.
+    """
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__()
+        build: Callable[..., nn.Module] = AutoModel.from_config
+        self.transformer: Any = build(config, attn_implementation="sdpa")
+        if getattr(self.transformer, "pooler", None) is not None:
+            self.transformer.pooler = None  # a head for next-sentence prediction: none of our encoders reads it
+        self.dim: int = config.hidden_size
+        self.pad_id: int = config.pad_token_id or 0
+        self.max_tokens: int = config.max_position_embeddings - _reserved_positions(config)
+        self._has_segments = getattr(config, "type_vocab_size", 1) > 1
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """Return the outputs of the last layer, (B, T, D)."""
+        segments = {"token_type_ids": batch.segments} if self._has_segments else {}
+        outputs = self.transformer(input_ids=batch.ids, attention_mask=batch.mask, **segments)
+        states: Tensor = outputs.last_hidden_state
+        return states
+
+
+def read_backbone_config(directory: Path) -> PretrainedConfig:
+    """Read the transformer's config.json; raises CheckpointInvalid where transformers does not know it."""
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+        return config
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise CheckpointInvalid(f"{directory / 'config.json'} cannot be used: {reason}") from error
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file; raises CheckpointInvalid when it is damaged."""
+    try:
+        return load_file(path)
+    except Exception as error:  # safetensors raises its own type, OSError and ValueError by kind of damage
+        raise CheckpointInvalid(f"{path} cannot be read as safetensors: {error}") from error
+
+
+def load_base_weights(backbone: Backbone, weights: Mapping[str, Tensor], source: str) -> None:
+    """Put a published model's weights into the backbone.
+
+    Published files name the tensors with or without the model's prefix ("bert.") and may carry heads that are not
+    needed here; every tensor of the backbone must be among them.
+    """
+    prefix = backbone.transformer.base_model_prefix + "."
+    named = {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
+    try:
+        missing, _ = backbone.transformer.load_state_dict(named, strict=False)
+    except RuntimeError as error:
+        raise CheckpointInvalid(f"the weights of {source} do not fit its config.json") from error
+    if missing:
+        raise CheckpointInvalid(f"the weights of {source} lack {len(missing)} tensors, the first is {missing[0]}")
+
+
+def _reserved_positions(config: PretrainedConfig) -> int:
+    """RoBERTa and its kin count positions from pad_token_id + 1."""
+    counts_from_pad = config.model_type in {"roberta", "xlm-roberta", "camembert", "mpnet"}
+    return (config.pad_token_id or 0) + 1 if counts_from_pad else 0

@@ -1,0 +1,165 @@
+"""Load any MODEL: a checkpoint directory, or a plain base model as a zero-shot Bi-encoder."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from model.backbone import Backbone, load_base_weights, read_backbone_config, read_weights
+from model.base import BaseModel, resolve_base
+from model.biencoder import BiEncoder
+from model.config import AssemblyConfig, ModelConfig, Reduction
+from model.cross_ranker import CrossRanker
+from model.crossencoder import CrossEncoder
+from model.errors import CheckpointInvalid
+from model.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles
+from model.late_ranker import LateRanker
+from model.polyencoder import PolyEncoder
+from model.text import Assembler
+from model.tokenizer import Tokenizer
+
+Encoder = BiEncoder | PolyEncoder | CrossEncoder
+Ranker = LateRanker | CrossRanker
+
+_BACKBONES = ("context.", "candidate.", "encoder.")
+
+
+def load(name: str | Path) -> Ranker:
+    """Load a checkpoint directory, or a base model by directory or name.
+
+    Returns:
+        A LateRanker (Bi- and Poly-encoder) or a CrossRanker; both have `rank(context, candidates, top_k)`.
+
+    Raises:
+        ModelNotFound: there is nothing of that name.
+        CheckpointInvalid: it is damaged, incomplete, or of an unknown format.
+    """
+    directory = Path(name)
+    if (directory / CONFIG_FILE).is_file():
+        return _load_checkpoint(directory, str(name))
+    if directory.is_dir() and not (directory / BACKBONE_FILE).is_file():
+        raise CheckpointInvalid(f"{directory} is no model: it holds neither {CONFIG_FILE} nor {BACKBONE_FILE}")
+    return from_base(str(name))
+
+
+def from_base(name: str, config: ModelConfig | None = None) -> Ranker:
+    """Start a model from a base model's weights.
+
+    Args:
+        name: a base model's directory or name.
+        config: what to make of it; codes and the Cross-encoder's head are drawn at random. None: the zero-shot
+            Bi-encoder that the base model was published as. `base_name` and `base_sha256` are filled in.
+    """
+    base = resolve_base(name)
+    config = _with_base(config, base) if config else _zero_shot(base)
+    encoder = _build(config, base.directory)
+    _load_base(encoder, base)
+    weights = _own_tensors(encoder, config) or None
+    files = CheckpointFiles(config, base.directory / BACKBONE_FILE, base.directory / TOKENIZER_FILE, weights)
+    return _ranker(name, encoder, files)
+
+
+def _load_checkpoint(directory: Path, name: str) -> Ranker:
+    config = _read_config(directory / CONFIG_FILE)
+    for needed in (BACKBONE_FILE, TOKENIZER_FILE):
+        if not (directory / needed).is_file():
+            raise CheckpointInvalid(f"{directory}: {needed} is missing")
+    weights_file = directory / WEIGHTS_FILE
+    own = weights_file if weights_file.is_file() else None
+    encoder = _build(config, directory)
+    if config.weights == "base":
+        _load_base(encoder, resolve_base(config.base_name, config.base_sha256))
+    _load_own(encoder, config, own, directory)
+    return _ranker(name, encoder, CheckpointFiles(config, directory / BACKBONE_FILE, directory / TOKENIZER_FILE, own))
+
+
+def _read_config(path: Path) -> ModelConfig:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointInvalid(f"{path} is not JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise CheckpointInvalid(f"{path} is not a JSON object")
+    return ModelConfig.from_json(raw)
+
+
+def _build(config: ModelConfig, directory: Path) -> Encoder:
+    """Build the encoder with the transformer that config.json in `directory` describes; weights still to come."""
+    backbone_config = read_backbone_config(directory)
+    first = Backbone(backbone_config)
+    longest = config.max_context_tokens
+    if config.architecture == "cross":
+        longest += config.max_candidate_tokens
+    if max(longest, config.max_candidate_tokens) > first.max_tokens:
+        raise CheckpointInvalid(f"polyrank.json asks for {longest} tokens, the transformer allows {first.max_tokens}")
+    if config.architecture == "cross":
+        return CrossEncoder(config, first)
+    second = first if config.shared_encoder else Backbone(backbone_config)
+    return (BiEncoder if config.architecture == "bi" else PolyEncoder)(config, first, second)
+
+
+def _load_base(encoder: Encoder, base: BaseModel) -> None:
+    weights = read_weights(base.directory / WEIGHTS_FILE)
+    for module in encoder.children():
+        if isinstance(module, Backbone):
+            load_base_weights(module, weights, base.name)
+
+
+def _own_tensors(encoder: Encoder, config: ModelConfig) -> dict[str, Tensor]:
+    """The tensors that the checkpoint itself holds; a shared transformer's once, as the context side's."""
+    left_out = _BACKBONES if config.weights == "base" else ("candidate.",) if config.shared_encoder else ()
+    return {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith(left_out)}
+
+
+def _load_own(encoder: Encoder, config: ModelConfig, path: Path | None, directory: Path) -> None:
+    expected = set(_own_tensors(encoder, config))
+    if path is None and expected:
+        raise CheckpointInvalid(f"{directory}: {WEIGHTS_FILE} is missing")
+    if path is None:
+        return
+    weights = read_weights(path)
+    if set(weights) != expected:
+        odd = sorted(set(weights) ^ expected)
+        raise CheckpointInvalid(f"{path} does not fit {CONFIG_FILE}: {len(odd)} tensors differ, the first is {odd[0]}")
+    try:
+        encoder.load_state_dict(weights, strict=False)
+    except RuntimeError as error:
+        raise CheckpointInvalid(f"{path} does not fit {CONFIG_FILE}: a tensor has another shape") from error
+
+
+def _ranker(name: str, encoder: Encoder, files: CheckpointFiles) -> Ranker:
+    assembler = Assembler(Tokenizer(files.tokenizer_file), files.config)
+    if isinstance(encoder, CrossEncoder):
+        return CrossRanker(name, encoder, assembler, files)
+    return LateRanker(name, encoder, assembler, files)
+
+
+def _with_base(config: ModelConfig, base: BaseModel) -> ModelConfig:
+    sha256 = base.sha256 if config.weights == "base" else ""
+    return replace(config, base_name=base.name, base_sha256=sha256)
+
+
+def _zero_shot(base: BaseModel) -> ModelConfig:
+    """The Bi-encoder that a published sentence encoder is: its own pooling, unit-length vectors, cosine scores."""
+    limit = read_backbone_config(base.directory).max_position_embeddings
+    return ModelConfig(
+        architecture="bi",
+        base_name=base.name,
+        base_sha256=base.sha256,
+        weights="base",
+        reduction=_published_pooling(base.directory),
+        shared_encoder=True,
+        normalize=True,
+        max_context_tokens=min(256, limit),
+        max_candidate_tokens=min(128, limit),
+        assembly=AssemblyConfig(),
+    )
+
+
+def _published_pooling(directory: Path) -> Reduction:
+    """Sentence encoders say in 1_Pooling/config.json how they pool; the mean is what most use."""
+    path = directory / "1_Pooling" / "config.json"
+    if path.is_file() and json.loads(path.read_text(encoding="utf-8")).get("pooling_mode_cls_token"):
+        return "first"
+    return "mean"

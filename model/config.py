@@ -1,0 +1,134 @@
+"""What a checkpoint says about itself: the contents of `polyrank.json`, validated."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from model.errors import CheckpointInvalid
+
+Architecture = Literal["bi", "poly", "cross"]
+ContextVectors = Literal["codes", "first", "last", "last+first"]
+Reduction = Literal["first", "mean", "first-m mean"]
+Weights = Literal["base", "full"]
+
+FORMAT_VERSION = 1
+ASSEMBLY_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AssemblyConfig:
+    """How turns and persona become one token sequence (model.text).
+
+    Attributes:
+        version: of the assembly rules; a checkpoint of another version is refused.
+        turn_separator: put between turns; a special token's name, or text.
+        persona_separator: put between persona sentences, and between persona and turns.
+        role_markers: text put before a turn of that role, e.g. {"user": "customer:"}; other roles get none.
+        persona_marker: text put before the first persona sentence.
+        max_turns: history budget in turns; older ones are dropped. None: the token budget alone decides.
+    """
+
+    version: int = ASSEMBLY_VERSION
+    turn_separator: str = "[SEP]"
+    persona_separator: str = "[SEP]"
+    role_markers: Mapping[str, str] = field(default_factory=dict)
+    persona_marker: str = ""
+    max_turns: int | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.version == ASSEMBLY_VERSION, f"assembly.version {self.version} is not {ASSEMBLY_VERSION}")
+        _require(self.max_turns is None or self.max_turns >= 1, "assembly.max_turns must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """Architecture facts of a checkpoint.
+
+    Attributes:
+        architecture: bi, poly or cross.
+        base_name: the base model's name, for people; its identity is `base_sha256`.
+        base_sha256: sha256 of the base's model.safetensors; empty where the base has no part in the weights.
+        weights: "base": the transformer's weights are the base's own, by reference; "full": the checkpoint holds them.
+        context_vectors: which context vectors the Poly-encoder uses (Humeau et al. 4.4, Appendix C).
+        n_codes: M of the Poly-encoder.
+        reduction: one vector from the token states (Humeau et al. 4.2).
+        reduction_m: m of "first-m mean".
+        shared_encoder: one transformer for both sides, or one each.
+        normalize: unit-length token states in the code attention, context vectors and candidate embeddings.
+        code_scale: factor on the logits of the code attention.
+        score_scale: factor on the dot products of context vectors and candidate embedding.
+        max_context_tokens: of one context, special tokens included.
+        max_candidate_tokens: of one candidate, special tokens included.
+        assembly: how text becomes tokens.
+        training: free-form summary of the training run; no part of the model's identity.
+    """
+
+    architecture: Architecture
+    base_name: str
+    base_sha256: str = ""
+    weights: Weights = "full"
+    context_vectors: ContextVectors = "codes"
+    n_codes: int = 64
+    reduction: Reduction = "first"
+    reduction_m: int = 16
+    shared_encoder: bool = False
+    normalize: bool = False
+    code_scale: float = 1.0
+    score_scale: float = 1.0
+    max_context_tokens: int = 360
+    max_candidate_tokens: int = 72
+    assembly: AssemblyConfig = field(default_factory=AssemblyConfig)
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            _require(value in choices, f"{name} is {value!r}, not one of {', '.join(choices)}")
+        for name in ("n_codes", "reduction_m"):
+            _require(getattr(self, name) >= 1, f"{name} must be at least 1")
+        for name in ("code_scale", "score_scale"):
+            _require(getattr(self, name) > 0, f"{name} must be positive")
+        for name in ("max_context_tokens", "max_candidate_tokens"):
+            _require(getattr(self, name) >= 8, f"{name} must be at least 8")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `polyrank.json` holds."""
+        flat = asdict(self)
+        base = {"name": flat.pop("base_name"), "sha256": flat.pop("base_sha256")}
+        return {"format_version": FORMAT_VERSION, "base": base, **flat}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> "ModelConfig":
+        """Validate the contents of `polyrank.json`; raises CheckpointInvalid with what is wrong."""
+        flat = dict(raw)
+        version = flat.pop("format_version", None)
+        _require(version == FORMAT_VERSION, f"format_version is {version!r}, this release reads {FORMAT_VERSION}")
+        base = flat.pop("base", None)
+        assembly = flat.pop("assembly", None)
+        _require(isinstance(base, dict) and set(base) == {"name", "sha256"}, "base must be {name, sha256}")
+        _require(isinstance(assembly, dict), "assembly is missing")
+        _refuse_unknown(flat, cls, "")
+        _refuse_unknown(assembly, AssemblyConfig, "assembly.")
+        flat |= {"base_name": base["name"], "base_sha256": base["sha256"]}
+        try:
+            return cls(assembly=AssemblyConfig(**assembly), **flat)
+        except TypeError as error:
+            raise CheckpointInvalid(f"polyrank.json: {error}") from error
+
+
+_CHOICES = {
+    "architecture": get_args(Architecture),
+    "context_vectors": get_args(ContextVectors),
+    "reduction": get_args(Reduction),
+    "weights": get_args(Weights),
+}
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise CheckpointInvalid(f"polyrank.json: {message}")
+
+
+def _refuse_unknown(raw: Mapping[str, Any], cls: type, prefix: str) -> None:
+    unknown = sorted(set(raw) - {f.name for f in fields(cls)})
+    _require(not unknown, f"unknown field {prefix}{', '.join(unknown)}; written by a newer release?")

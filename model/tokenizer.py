@@ -1,0 +1,51 @@
+"""Text to token ids, from several threads at once.
+
+A `tokenizers.Tokenizer` is loaded directly and never changed after loading: transformers' fast tokenisers set
+truncation and padding on the shared Rust object in every call, which fails under threads ("Already borrowed"). Cutting
+to length is the assembly's business (model.text), padding the batch's.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer as RustTokenizer
+
+from model.errors import CheckpointInvalid
+
+
+class Tokenizer:
+    """Token ids of plain text, and the special tokens that a sequence or a pair is wrapped in.
+
+    Attributes:
+        prefix, suffix: ids around a single sequence, e.g. [CLS] and [SEP].
+        pair_separator, pair_suffix: ids between and after the two sequences of a pair.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._rust = RustTokenizer.from_str(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise CheckpointInvalid(f"{path} is missing") from error
+        except Exception as error:  # the Rust library raises bare Exception on malformed input
+            raise CheckpointInvalid(f"{path} is not a tokenizer file: {error}") from error
+        self._rust.no_truncation()  # published tokenizer.json files carry the settings of their training
+        self._rust.no_padding()
+        self._rust.encode_special_tokens = True  # "[SEP]" typed by a user is text, not a separator
+        probe = self._rust.encode("a", add_special_tokens=False).ids
+        single = self._rust.encode("a").ids
+        pair = self._rust.encode("a", "a").ids
+        at, n = single.index(probe[0]), len(probe)
+        second = pair.index(probe[0], at + n)
+        self.prefix, self.suffix = single[:at], single[at + n :]
+        self.pair_separator, self.pair_suffix = pair[at + n : second], pair[second + n :]
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, without special tokens; special tokens' names in the text are plain text."""
+        return [encoding.ids for encoding in self._rust.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def marker(self, text: str) -> list[int]:
+        """Ids of a separator or marker from the config: a special token's name, plain text, or nothing."""
+        special = self._rust.token_to_id(text)
+        if special is not None and special in self._rust.get_added_tokens_decoder():
+            return [special]
+        return self.encode([text])[0] if text else []
