@@ -23,7 +23,7 @@ class Backbone(nn.Module):
 
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__()
-        build: Callable[..., nn.Module] = AutoModel.from_config
+        build: Callable[..., Any] = AutoModel.from_config
         self.transformer: Any = build(config, attn_implementation="sdpa")
         if getattr(self.transformer, "pooler", None) is not None:
             self.transformer.pooler = None  # a head for next-sentence prediction: none of our encoders reads it

@@ -274,9 +274,12 @@ def test_the_operating_systems_own_refusal_is_one_clear_line(root: Path, limit: 
         resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
         stages = []
         try:
-            build(HashEncoder(dim=64), pool(2000), Path({str(root)!r}), index="flat", progress=lambda *s: stages.append(s))
+            build(
+                HashEncoder(dim=64), pool(2000), Path({str(root)!r}), index="flat",
+                progress=lambda stage, *_: stages.append(stage),
+            )
         except DiskFull as error:
-            print(stages[-1][0], error)
+            print(stages[-1], error)
             sys.exit(7)
     """
     child = subprocess.run(
