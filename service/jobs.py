@@ -76,6 +76,8 @@ class Jobs:
                 return self._store.get(job_id), False
         if (active := self._store.active()) is not None:
             raise JobConflict(active.id)
+        for ending in self._builds:
+            raise JobConflict(ending)
         record = self._queue(body, has_active)
         if key is not None:
             self._keys.remember(key, digest, record.id)
@@ -164,9 +166,10 @@ class Jobs:
         return next((record for record in await self.list(limit=10) if not record.is_finished), None)
 
     def _seen(self, record: JobRecord) -> JobRecord:
-        """As clients see it: a build has not succeeded before what it built is served."""
-        if record.state == SUCCEEDED and record.id in self._builds:
-            return record.evolve(state=RUNNING, stage=SWITCHING, finished=None)
+        """As clients see it: a job has not ended before its builder is gone and what it built is served."""
+        if record.is_finished and record.id in self._builds:
+            stage = SWITCHING if record.state == SUCCEEDED else record.stage
+            return record.evolve(state=RUNNING, stage=stage, error=None, finished=None)
         return record
 
     async def cancel(self, job_id: str) -> JobRecord:

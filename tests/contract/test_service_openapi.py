@@ -1,0 +1,70 @@
+"""The API's description: kept in the repository, and true."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service_fakes import load
+
+from service import __version__, openapi, problems
+from service.app import create_app
+from service.settings import Settings
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+KEPT = REPOSITORY / "docs" / "openapi.json"
+REFRESH = (
+    "python -c 'from pathlib import Path; from service import app, openapi, settings; "
+    'openapi.write(app.create_app(settings.Settings(store=Path("."))), Path("docs/openapi.json"))\''
+)
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return openapi.describe(create_app(Settings(store=Path("nowhere")), load))
+
+
+def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {f"{method.upper()} {path}": each for path, at in document["paths"].items() for method, each in at.items()}
+
+
+def test_the_description_in_the_repository_is_this_one(document: dict[str, Any]) -> None:
+    assert json.loads(KEPT.read_text(encoding="utf-8")) == document, f"it has changed; run: {REFRESH}"
+
+
+def test_every_error_is_a_problem(document: dict[str, Any]) -> None:
+    for name, operation in operations(document).items():
+        errors = {status: answer for status, answer in operation["responses"].items() if status >= "400"}
+        assert "500" in errors, name
+        for status, answer in errors.items():
+            assert list(answer["content"]) == [problems.MEDIA_TYPE], f"{name} {status}"
+            assert answer["description"].strip(" /"), f"{name} {status}"
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+
+
+def test_bodies_read_by_hand_are_described(document: dict[str, Any]) -> None:
+    described = {
+        name: each["requestBody"]["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
+        for name, each in operations(document).items()
+        if "requestBody" in each
+    }
+    assert described == {"POST /rank": "RankIn", "POST /index": "IndexIn", "POST /index/activate": "ActivateIn"}
+    assert document["components"]["schemas"]["RankIn"]["examples"]
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    text = json.dumps(document)
+    wanted = {piece.split('"')[0] for piece in text.split('"#/components/schemas/')[1:]}
+    assert wanted <= set(document["components"]["schemas"])
+
+
+def test_what_is_not_offered_is_not_described(document: dict[str, Any]) -> None:
+    fields = document["components"]["schemas"]["RankIn"]["properties"]
+    assert not {"explain", "min_revision"} & set(fields)
+    assert document["components"]["schemas"]["RankIn"]["additionalProperties"] is False
+
+
+def test_the_version_is_the_packages() -> None:
+    import tomllib
+
+    assert tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"] == __version__

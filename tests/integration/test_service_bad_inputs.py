@@ -1,0 +1,352 @@
+"""What must not be: each bad input is a 4xx with a problem that says so, and the server stands."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx2
+import pytest
+from served import Served, serve
+from service_fakes import build_store, load
+
+from service.app import create_app
+from service.settings import Settings
+
+BOUND = 1 << 20
+GENERATION = "20261121T013000123456-1a2b3c4d"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    root: Path = tmp_path_factory.mktemp("store")
+    build_store(root)
+    settings = Settings(
+        store=root, max_body_bytes=BOUND, max_candidates=10_000, max_text_chars=20_000, reranker="cross"
+    )
+    with serve(create_app(settings, load)) as served:
+        served.rank(context="warm")
+        yield served
+
+
+def is_problem(response, *statuses: int) -> dict:
+    assert response.status_code in statuses, response.text[:500]
+    assert response.headers["content-type"] == "application/problem+json"
+    body = response.json()
+    assert set(body) >= {"type", "title", "status", "detail", "request_id"}
+    assert body["status"] == response.status_code
+    assert body["request_id"] == response.headers["x-request-id"]
+    assert (response.status_code == 422) == ("errors" in body)
+    return body
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def post(server: Served, body: bytes, **headers: str):
+    sent = {"Content-Type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    return server.client.post("/rank", content=body, headers=sent)
+
+
+MALFORMED = {
+    "empty": b"",
+    "truncated": b'{"context": "a"',
+    "utf-16": '{"context": "a"}'.encode("utf-16"),
+    "bad utf-8": b'{"context": "\xff"}',
+    "lone surrogate": b'{"context": "\\ud800"}',
+    "lone surrogate as a name": b'{"context": "a", "\\udfff": 1}',
+    "20k-deep nesting": b'{"context": ' + b"[" * 20_000 + b"]" * 20_000 + b"}",
+    "10k-digit integer": b'{"context": "a", "top_k": ' + b"9" * 10_000 + b"}",
+    "trailing": b'{"context": "a"} {}',
+}
+
+INVALID = {
+    "array": b"[]",
+    "NaN": b'{"context": "a", "top_k": NaN}',
+    "Infinity": b'{"context": "a", "top_k": -Infinity}',
+    "1e400": b'{"context": "a", "top_k": 1e400}',
+    "NaN in a filter": b'{"context": "a", "filter": {"n": NaN}}',
+    "unknown field": b'{"context": "a", "expain": true}',
+    "a string for an int": b'{"context": "a", "top_k": "5"}',
+    "true for an int": b'{"context": "a", "top_k": true}',
+    "k 0": b'{"context": "a", "top_k": 0}',
+    "k negative": b'{"context": "a", "top_k": -5}',
+    "k over the maximum": b'{"context": "a", "top_k": 1001}',
+    "empty context": b'{"context": []}',
+    "whitespace context": b'{"context": [" ", "\\n"]}',
+    "timeout 0": b'{"context": "a", "timeout_ms": 0}',
+    "timeout negative": b'{"context": "a", "timeout_ms": -1}',
+    "no candidates": b'{"context": "a", "candidates": []}',
+    "only unknown ids": b'{"context": "a", "candidates": [{"id": "nobody"}, {"id": "none"}]}',
+    "filter beside candidates": b'{"context": "a", "candidates": ["b"], "filter": {}}',
+    "a text without end": b'{"context": "' + b"x" * 1_000_000 + b'"}',
+    "a candidate without end": b'{"context": "a", "candidates": ["' + b"x" * 20_001 + b'"]}',
+    "a filter with an operator": b'{"context": "a", "filter": {"n": {"gte": 1}}}',
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_what_is_not_json_is_malformed(server: Served, name: str) -> None:
+    body = is_problem(post(server, MALFORMED[name]), 400)
+    assert body["type"].endswith("malformed-body")
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_what_cannot_be_ranked_is_invalid(server: Served, name: str) -> None:
+    body = is_problem(post(server, INVALID[name]), 422)
+    assert body["errors"]
+    assert "xxxx" not in json.dumps(body)
+
+
+def test_names_of_unknown_ids_are_told(server: Served) -> None:
+    body = is_problem(server.rank(context="a", candidates=[{"id": "nobody"}]), 422)
+    assert body["type"].endswith("unknown-candidates")
+    assert "'nobody'" in body["detail"]
+
+
+def test_a_million_elements_are_refused_quickly_and_in_bounded_memory(server: Served) -> None:
+    before = resident_bytes()
+    body = b'{"context": "a", "candidates": [' + b"1," * 500_000 + b"1]}"
+    began = time.perf_counter()
+    is_problem(post(server, body), 422)
+    assert time.perf_counter() - began < 2, "50 ms on an idle machine"
+    assert resident_bytes() - before < 400 << 20
+
+
+def test_nul_is_text_and_the_last_of_equal_keys_counts(server: Served) -> None:
+    assert post(server, b'{"context": "a\\u0000b"}').status_code == 200
+    assert post(server, b'{"top_k": 0, "context": "a", "top_k": 3}').status_code == 200
+    is_problem(post(server, b'{"top_k": 3, "context": "a", "top_k": 0}'), 422)
+
+
+def test_a_huge_timeout_is_clamped(server: Served) -> None:
+    assert server.rank(context="a", timeout_ms=10**18).status_code == 200
+
+
+def test_the_most_candidates_are_ranked_and_one_more_is_refused(server: Served) -> None:
+    most = server.rank(context="w1", candidates=[f"w{n % 50}" for n in range(10_000)], top_k=5)
+    assert most.status_code == 200
+    assert len(most.json()["results"]) == 5
+    body = is_problem(server.rank(context="w1", candidates=["a"] * 10_001), 413)
+    assert "10000" in body["detail"]
+
+
+def test_duplicate_ids_are_each_ranked(server: Served) -> None:
+    answer = server.rank(context="w1", candidates=[{"id": "c1"}] * 3).json()
+    assert [result["index"] for result in answer["results"]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "application/json; charset=utf-16"},
+        {"Content-Type": "multipart/form-data"},
+        {"Content-Type": ""},
+        {"Content-Type": "application/json", "Content-Encoding": "gzip"},
+        {"Content-Type": "application/json", "Content-Encoding": "zstd"},
+    ],
+)
+def test_another_media_type_or_an_encoding(server: Served, headers: dict[str, str]) -> None:
+    is_problem(server.client.post("/rank", content=b'{"context": "a"}', headers=headers), 415)
+
+
+def test_a_missing_content_type(server: Served) -> None:
+    answer = server.raw(b'POST /rank HTTP/1.1\r\nHost: x\r\nContent-Length: 16\r\n\r\n{"context": "a"}')
+    assert answer.startswith(b"HTTP/1.1 415 ")
+
+
+@pytest.mark.parametrize(
+    "value", ["application/json", "Application/JSON; charset=UTF-8", 'application/json;charset="utf-8"']
+)
+def test_the_right_media_type(server: Served, value: str) -> None:
+    assert post(server, b'{"context": "a"}', content_type=value).status_code == 200
+
+
+def test_a_body_over_the_bound_by_its_announced_length(server: Served) -> None:
+    before = server.metric("rejected_total", reason="too_large")
+    response = post(server, b'{"context": "' + b"x" * 5 * BOUND + b'"}')
+    body = is_problem(response, 413)
+    assert str(BOUND) in body["detail"]
+    assert response.headers["connection"] == "close"
+    assert server.metric("rejected_total", reason="too_large") == before + 1
+
+
+def test_a_body_of_50_mb_is_not_held(server: Served) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b'{"context": "'
+        for _ in range(800):
+            yield b"x" * 65536
+
+    before = resident_bytes()
+    # The server may close before a client that never stops has sent everything.
+    with suppress(httpx2.TransportError):
+        is_problem(server.client.post("/rank", content=chunks(), headers={"Content-Type": "application/json"}), 413)
+    assert resident_bytes() - before < 100 << 20
+    assert server.rank(context="a").status_code == 200
+
+
+def test_a_chunked_body_over_the_bound(server: Served) -> None:
+    def chunks() -> Iterator[bytes]:
+        for _ in range(40):
+            yield b"x" * 65536
+
+    is_problem(server.client.post("/rank", content=chunks(), headers={"Content-Type": "application/json"}), 413)
+
+
+def test_a_chunked_body_within_the_bound(server: Served) -> None:
+    content = iter([b'{"context":', b' "a"}'])
+    response = server.client.post("/rank", content=content, headers={"Content-Type": "application/json"})
+    assert response.status_code == 200
+
+
+HEAD = b"POST /rank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+def test_the_bound_is_refused_before_the_body_is_sent(server: Served) -> None:
+    answer = server.raw(HEAD + b"Content-Length: 999999999\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("length", [b"-1", b"abc", b"1e3", b"99999999999999999999999999", b"\xb2"])
+def test_a_content_length_that_is_no_length(server: Served, length: bytes) -> None:
+    answer = server.raw(HEAD + b"Content-Length: " + length + b'\r\n\r\n{"context": "a"}')
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 413 "))
+
+
+def test_a_content_length_above_what_comes(server: Served) -> None:
+    answer = server.raw(HEAD + b'Content-Length: 100\r\n\r\n{"context": "a"}', wait=0.3)
+    assert answer == b"", "the rest may still come"
+    assert server.rank(context="a").status_code == 200
+
+
+def test_a_content_length_below_what_comes(server: Served) -> None:
+    answer = server.raw(HEAD + b'Content-Length: 16\r\n\r\n{"context": "a"}"a"}}}')
+    assert answer.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 400 "))
+    assert server.rank(context="a").status_code == 200
+
+
+def test_slow_headers_hold_nobody_else_up(server: Served) -> None:
+    assert server.raw(b"POST /rank HTTP/1.1\r\nHost:", wait=0.2) == b""
+    assert server.rank(context="a").status_code == 200
+
+
+def test_header_bombs(server: Served) -> None:
+    bomb = b"".join(b"X-%d: %s\r\n" % (n, b"y" * 1000) for n in range(500))
+    answer = server.raw(HEAD + bomb + b'Content-Length: 16\r\n\r\n{"context": "a"}')
+    assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 200 "))
+    assert server.rank(context="a").status_code == 200
+
+
+@pytest.mark.parametrize("given", ["abc-123_X.y", "a", "x" * 128])
+def test_a_request_id_is_echoed(server: Served, given: str) -> None:
+    response = server.client.get("/livez", headers={"X-Request-ID": given})
+    assert response.headers["x-request-id"] == given
+
+
+@pytest.mark.parametrize("given", ["", "a b", "x" * 129, "a\tb", "<script>", "a,b"])
+def test_a_bad_request_id_is_replaced(server: Served, given: str) -> None:
+    response = server.client.get("/livez", headers={"X-Request-ID": given})
+    assert response.status_code == 200
+    assert response.headers["x-request-id"] not in (given, "")
+
+
+def test_a_line_break_in_a_request_id_makes_no_header(server: Served) -> None:
+    answer = server.raw(b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Request-ID: a\r\nEvil: yes\r\n\r\n")
+    assert b"evil" not in answer.lower()
+    answer = server.raw(b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Request-ID: a\nSet-Cookie: x=1\r\n\r\n")
+    assert b"set-cookie" not in answer.lower()
+
+
+def test_a_bad_traceparent_is_nobodys_business(server: Served) -> None:
+    assert post(server, b'{"context": "a"}', traceparent="00-xyz").status_code == 200
+
+
+@pytest.mark.parametrize("job", ["..%2f..%2fCURRENT", "x" * 300, "%00", "%ff", "20261121T013000123456-1a2b3c4d"])
+def test_a_job_id_that_is_none(server: Served, job: str) -> None:
+    is_problem(server.client.get(f"/index/jobs/{job}"), 404)
+    is_problem(server.client.post(f"/index/jobs/{job}/cancel"), 404)
+
+
+@pytest.mark.parametrize("generation", ["../../etc/passwd", "..", ".tmp-" + GENERATION, "x\0y", GENERATION])
+def test_a_generation_id_that_is_none(server: Served, generation: str) -> None:
+    is_problem(server.client.post("/index/activate", json={"generation": generation}), 404)
+
+
+def test_nothing_to_roll_back_to(server: Served) -> None:
+    is_problem(server.client.post("/index/rollback"), 404)
+
+
+@pytest.mark.parametrize("key", ["", "a b", "\xe4", "x" * 256])
+def test_a_bad_idempotency_key(server: Served, key: str) -> None:
+    headers = {"Idempotency-Key": key.encode("latin-1")}
+    is_problem(server.client.post("/index", json={"candidates": [{"text": "a"}]}, headers=headers), 400)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"pool": "replies.jsonl"}, "pool_root"),
+        ({"candidates": [{"text": "a"}], "model": "m"}, "model_root"),
+        ({"candidates": [{"text": "x" * 20_001}]}, "20000"),
+        ({"candidates": [{"text": "a", "metadata": {"$a": 1}}]}, "$"),
+    ],
+)
+def test_a_rebuild_that_cannot_be(server: Served, body: dict, says: str) -> None:
+    answer = is_problem(server.client.post("/index", json=body), 422)
+    assert says in answer["detail"]
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "101", "many", "%ed%a0%80", "9" * 5000])
+def test_a_limit_that_is_none(server: Served, limit: str) -> None:
+    body = is_problem(server.client.get(f"/index/jobs?limit={limit}"), 422)
+    assert "many" not in json.dumps(body)
+
+
+def test_no_such_path_and_no_such_method(server: Served) -> None:
+    is_problem(server.client.get("/nope/%ff/%00"), 404)
+    response = server.client.get("/rank")
+    is_problem(response, 405)
+    assert response.headers["allow"] == "POST"
+    is_problem(server.client.request("PROPFIND", "/rank"), 405)
+
+
+def test_what_was_expected_must_be_served(server: Served) -> None:
+    served = server.client.get("/info").json()
+    right = {"fingerprint": served["model"]["fingerprint"], "generation": served["generation"]}
+    assert server.rank(context="a", expect=right).status_code == 200
+    body = is_problem(server.rank(context="a", expect={"fingerprint": "f" * 64}), 409)
+    assert "f" * 64 in body["detail"]
+    assert right["fingerprint"] in body["detail"]
+    body = is_problem(server.rank(context="a", expect={**right, "generation": GENERATION}), 409)
+    assert GENERATION in body["detail"]
+    assert right["generation"] in body["detail"]
+
+
+def test_an_unexpected_failure_is_told_to_the_log_alone(server: Served, monkeypatch, caplog) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(server.app.state.resources.ranking, "rank", broken)
+    body = is_problem(server.rank(context="a"), 500)
+    assert "secret" not in json.dumps(body)
+    assert "secret" in caplog.text
+    assert body["request_id"] in caplog.text
+
+
+def test_no_text_of_a_user_is_logged(server: Served, caplog) -> None:
+    caplog.set_level("DEBUG", logger="service")
+    server.rank(context="confidential", candidates=["private", {"id": "c1"}], rerank=True)
+    server.rank(context="confidential", top_k="private")
+    assert [record for record in caplog.records if record.name == "service.request"]
+    logged = caplog.text + str([vars(record) for record in caplog.records])
+    assert "confidential" not in logged
+    assert "private" not in logged
+
+
+def test_afterwards_it_still_answers_and_counted_everything(server: Served) -> None:
+    assert server.rank(context="w1", rerank=True).status_code == 200
+    assert server.metric("http_requests_in_flight") == 0

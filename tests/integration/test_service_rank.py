@@ -1,0 +1,132 @@
+"""POST /rank over real models: sources agree, the cross-encoder has its say, answers are as documented."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+from service_fakes import pool
+from starlette.testclient import TestClient
+
+import model
+from index_builder.build import build
+from service.app import create_app
+from service.responses import IndexOut, InfoOut, Problem, RankOut, StatusOut
+from service.settings import Settings
+
+COUNT = 50
+
+
+@pytest.fixture(scope="module", params=["exact", "flat", "hnsw"])
+def client(request: pytest.FixtureRequest, checkpoints: Path, tmp_path_factory) -> Iterator[TestClient]:
+    root = tmp_path_factory.mktemp("store")
+    build(model.load(checkpoints / "poly"), pool(COUNT), root, index=request.param)
+    settings = Settings(store=root, reranker=str(checkpoints / "cross"), threads=1)
+    with TestClient(create_app(settings)) as client:
+        yield client
+
+
+def rank(client: TestClient, **fields: object) -> dict:
+    response = client.post("/rank", json={"context": ["w1 w2", "w3"], **fields})
+    assert response.status_code == 200, response.text
+    RankOut.model_validate_json(response.content, strict=True)
+    return response.json()
+
+
+def scores(answer: dict) -> list[tuple[str, float]]:
+    return [(result["id"], result["scores"]["late"]) for result in answer["results"]]
+
+
+def test_texts_ids_and_retrieval_agree(client: TestClient) -> None:
+    retrieved = rank(client, top_k=COUNT, retrieve_k=COUNT)
+    candidates = pool(COUNT)
+    by_id = rank(client, top_k=COUNT, candidates=[{"id": each.id} for each in candidates])
+    by_text = rank(client, top_k=COUNT, candidates=[{"id": each.id, "text": each.text} for each in candidates])
+    mixed = rank(
+        client,
+        top_k=COUNT,
+        candidates=[each.text for each in candidates[:25]] + [{"id": each.id} for each in candidates[25:]],
+    )
+    expected = dict(scores(retrieved))
+    assert len(expected) == COUNT
+    assert dict(scores(by_id)) == pytest.approx(expected, abs=1e-4)
+    assert dict(scores(by_text)) == pytest.approx(expected, abs=1e-4)
+    named = {candidates[result["index"]].id: result["score"] for result in mixed["results"]}
+    assert named == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_retrieved_answer_has_no_index_and_carries_metadata(client: TestClient) -> None:
+    answer = rank(client, top_k=3, filter={"lang": ["en", "de"]}, exclude_ids=["c0"])
+    assert [result["rank"] for result in answer["results"]] == [1, 2, 3]
+    for result in answer["results"]:
+        assert "index" not in result
+        assert result["metadata"]["lang"] in ("en", "de")
+        assert result["id"] != "c0"
+    assert (answer["exact"], answer["revision"], answer["degraded"]) == (True, 0, [])
+
+
+def test_exact_equals_scoring_the_whole_pool(client: TestClient) -> None:
+    whole = rank(client, top_k=7, candidates=[{"id": each.id} for each in pool(COUNT)])
+    answer = rank(client, top_k=7, retrieve_k=7, exact=True)
+    assert answer["exact"]
+    assert dict(scores(answer)) == pytest.approx(dict(scores(whole)), abs=1e-4)
+
+
+def test_the_second_look(client: TestClient) -> None:
+    answer = rank(client, top_k=8, rerank={"top_n": 4})
+    cross = [result["scores"].get("cross") for result in answer["results"]]
+    assert cross[:4] == sorted(cross[:4], reverse=True)
+    assert cross[4:] == [None] * 4
+    for result in answer["results"]:
+        assert result["score"] == result["scores"].get("cross", result["scores"]["late"])
+    assert answer["timings_ms"]["rerank"] > 0
+
+
+def test_equal_requests_get_equal_answers(client: TestClient) -> None:
+    one, other = (rank(client, top_k=10, rerank=True)["results"] for _ in range(2))
+    assert one == other
+
+
+def test_what_did_not_fit_is_told(client: TestClient) -> None:
+    answer = rank(client, context=["w9 " * 30, "w1 " * 60], candidates=["w2 " * 40, "w3"])
+    assert answer["truncated"]["turns"] == 1
+    assert answer["truncated"]["tokens"] > 0
+    assert answer["truncated"]["candidates"] == 1
+
+
+def test_persona_and_roles_are_taken(client: TestClient) -> None:
+    with_persona = rank(client, persona=["w7 w8"], context=[{"role": "user", "text": "w1"}])
+    without = rank(client, context=[{"role": "user", "text": "w1"}])
+    assert scores(with_persona) != scores(without)
+
+
+def test_the_other_answers_are_as_documented(client: TestClient) -> None:
+    strict = {"/index": IndexOut, "/info": InfoOut, "/readyz": StatusOut, "/livez": StatusOut, "/healthz": StatusOut}
+    for path, kind in strict.items():
+        response = client.get(path)
+        assert response.status_code == 200
+        kind.model_validate_json(response.content)
+    Problem.model_validate_json(client.get("/nope").content)
+    assert client.get("/", follow_redirects=False).headers["location"] == "/docs"
+    assert client.get("/docs").status_code == 200
+    assert orjson.loads(client.get("/openapi.json").content)["openapi"].startswith("3.")
+
+
+def test_metrics_have_every_series_from_the_start(client: TestClient) -> None:
+    rank(client)
+    text = client.get("/metrics").text
+    for line in (
+        'polyrank_http_requests_total{code="200",method="POST",route="/rank"}',
+        'polyrank_stage_duration_seconds_count{stage="encode"}',
+        'polyrank_cache_requests_total{result="corrupt",tier="redis"} 0.0',
+        'polyrank_degraded_total{reason="cache_unavailable"} 0.0',
+        'polyrank_rejected_total{reason="deadline"}',
+        'polyrank_index_switches_total{result="refused"} 0.0',
+        'polyrank_build_jobs_total{state="failed"} 0.0',
+        f"polyrank_index_candidates {COUNT}.0",
+        'polyrank_model_info{architecture="cross"',
+    ):
+        assert line in text, line
+    client.get("/some/path/nobody/has")
+    assert 'route="unmatched"' in client.get("/metrics").text
+    assert "nobody" not in client.get("/metrics").text

@@ -1,0 +1,138 @@
+"""Vectors from a real Redis: the same scores whatever happens to it, and every loss counted."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from redis_process import RedisProcess
+from served import Served, serve
+from service_fakes import build_store, load, pool
+
+from service.app import create_app
+from service.settings import Settings
+
+IDS = [f"c{n}" for n in range(40)]
+Start = Callable[[str | None], Served]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts servers on one store: with a URL from that Redis, without from the store's own matrix."""
+    with ExitStack() as stack:
+
+        def started(redis_url: str | None) -> Served:
+            source = {} if redis_url is None else {"redis_url": redis_url, "vectors": "redis"}
+            return stack.enter_context(serve(create_app(Settings(store=tmp_path, **source), load)))  # type: ignore[arg-type]
+
+        yield started
+
+
+def answers(server: Served) -> list[tuple[list[tuple[str, float]], bool]]:
+    """Scores over ids and over retrieval."""
+    made = []
+    for fields in ({"candidates": [{"id": each} for each in IDS]}, {}, {"exact": True}, {"filter": {"lang": "en"}}):
+        response = server.rank(context="w1 w2 w3", top_k=40, **fields)
+        assert response.status_code == 200, response.text
+        body = response.json()
+        made.append(([(result["id"], result["score"]) for result in body["results"]], body["degraded"]))
+    return made
+
+
+def scores(server: Served) -> list[list[tuple[str, float]]]:
+    return [each for each, _ in answers(server)]
+
+
+@pytest.mark.parametrize("index", ["exact", "flat"])
+def test_redis_and_the_matrix_score_identically(start: Start, tmp_path: Path, redis_url: str, index: str) -> None:
+    build_store(tmp_path, pool(60), index=index, redis_url=redis_url)
+    with_redis = start(redis_url)
+    assert scores(with_redis) == scores(start(None))
+    assert with_redis.metric("cache_requests_total", tier="redis", result="hit") > 0
+    assert with_redis.metric("cache_requests_total", tier="redis", result="miss") == 0
+    assert with_redis.metric("cache_requests_total", tier="matrix", result="hit") == 0
+    assert all(degraded == [] for _, degraded in answers(with_redis))
+
+
+def test_lost_and_damaged_values_are_replaced_and_counted(start: Start, tmp_path: Path, redis_tcp_url: str) -> None:
+    generation = build_store(tmp_path, pool(60), index="flat", redis_url=redis_tcp_url)
+    import redis
+
+    with redis.Redis.from_url(redis_tcp_url) as client:
+        key = f"pe:{{{generation}}}:c:c3"
+        value = client.get(key)
+        assert isinstance(value, bytes)
+        client.set(key, value[:-1] + bytes([value[-1] ^ 1]))
+        client.set(f"pe:{{{generation}}}:c:c4", value)
+        client.set(f"pe:{{{generation}}}:c:c5", b"short")
+        client.delete(f"pe:{{{generation}}}:c:c6", f"pe:{{{generation}}}:c:c7")
+    with_redis = start(redis_tcp_url)
+    candidates = [{"id": each} for each in IDS]
+    expected = start(None).rank(context="w1", candidates=candidates, top_k=40).json()["results"]
+    body = with_redis.rank(context="w1", candidates=candidates, top_k=40).json()
+    assert (body["results"], body["degraded"]) == (expected, [])
+    counted = {
+        result: with_redis.metric("cache_requests_total", tier="redis", result=result)
+        for result in ("hit", "miss", "corrupt", "error")
+    }
+    assert counted == {"hit": 35, "miss": 2, "corrupt": 3, "error": 0}
+    assert with_redis.metric("cache_requests_total", tier="matrix", result="hit") == 5
+
+
+def test_a_flushed_redis_costs_nothing_but_misses(start: Start, tmp_path: Path, redis_tcp_url: str) -> None:
+    import redis
+
+    build_store(tmp_path, pool(60), redis_url=redis_tcp_url)
+    with redis.Redis.from_url(redis_tcp_url) as client:
+        client.flushall()
+    with_redis = start(redis_tcp_url)
+    assert with_redis.metric("cache_requests_total", tier="redis", result="miss") == 60
+    assert scores(with_redis) == scores(start(None))
+
+
+@pytest.mark.parametrize("fault", ["SIGSTOP", "SIGKILL"])
+def test_a_redis_that_goes_away_fails_no_request_and_comes_back(
+    start: Start, tmp_path: Path, redis_process: RedisProcess, fault: str
+) -> None:
+    build_store(tmp_path, pool(60), index="flat", redis_url=redis_process.url)
+    with_redis, without = start(redis_process.url), start(None)
+    expected = scores(without)
+    assert scores(with_redis) == expected
+    redis_process.kill() if fault == "SIGKILL" else redis_process.signal(signal.SIGSTOP)
+    began = time.perf_counter()
+    during = [answers(with_redis) for _ in range(5)]
+    assert time.perf_counter() - began < 5
+    assert all([each for each, _ in made] == expected for made in during)
+    assert all(made[0][1] == ["cache_unavailable"] for made in during)
+    assert with_redis.client.get("/readyz").status_code == 200
+    assert with_redis.metric("degraded_total", reason="cache_unavailable") >= 5
+    errors = with_redis.metric("cache_requests_total", tier="redis", result="error")
+    assert errors <= 3 * 60, "a dead Redis is not asked by every request"
+    if fault == "SIGSTOP":
+        redis_process.signal(signal.SIGCONT)
+        time.sleep(1.1)
+        assert answers(with_redis) == [(each, []) for each in expected]
+
+
+def test_a_redis_that_is_down_at_the_start(start: Start, tmp_path: Path, redis_process: RedisProcess, caplog) -> None:
+    build_store(tmp_path, pool(60), redis_url=redis_process.url)
+    redis_process.kill()
+    with_redis = start(redis_process.url)
+    assert "redis is unavailable" in caplog.text
+    assert scores(with_redis) == scores(start(None))
+
+
+def test_texts_need_no_redis(start: Start, tmp_path: Path, redis_process: RedisProcess) -> None:
+    build_store(tmp_path, pool(60), index="flat", redis_url=redis_process.url)
+    with_redis = start(redis_process.url)
+    redis_process.kill()
+    assert with_redis.rank(context="w1", candidates=["w1", "w2"]).json()["degraded"] == []
+
+
+def test_a_scanning_replica_holds_the_vectors_itself(start: Start, tmp_path: Path, redis_process: RedisProcess) -> None:
+    build_store(tmp_path, pool(60), redis_url=redis_process.url)
+    with_redis = start(redis_process.url)
+    redis_process.kill()
+    assert with_redis.rank(context="w1").json()["degraded"] == []

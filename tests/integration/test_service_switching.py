@@ -1,0 +1,146 @@
+"""Switching between generations while requests come: none fails, and no answer is of two."""
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+import httpx2
+import pytest
+from served import Served, serve
+from service_fakes import WordRanker, build_store, load, pool
+from starlette.testclient import TestClient
+
+from index_builder.generations import GenerationStore
+from service.app import create_app
+from service.settings import Settings
+
+SWITCHES = 20
+CLIENTS = 4
+
+
+class Load:
+    """Clients that rank without a pause and remember what came back."""
+
+    def __init__(self, server: Served, prefixes: dict[str, str]) -> None:
+        self.server, self.prefixes = server, prefixes
+        self.stop = threading.Event()
+        self.seen: Counter[str] = Counter()
+        self.faults: list[str] = []
+        self.threads = [threading.Thread(target=self._ask) for _ in range(CLIENTS)]
+
+    def __enter__(self) -> "Load":
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+
+    def _ask(self) -> None:
+        with httpx2.Client(base_url=self.server.url, timeout=30) as client:
+            while not self.stop.is_set():
+                response = client.post("/rank", json={"context": "w1 w2", "top_k": 10})
+                if response.status_code != 200:
+                    self.faults.append(response.text)
+                    continue
+                body = response.json()
+                self.seen[body["generation"]] += 1
+                prefix = self.prefixes[body["generation"]]
+                if len(body["results"]) != 10 or not all(each["id"].startswith(prefix) for each in body["results"]):
+                    self.faults.append(str(body))
+
+
+@pytest.mark.parametrize("ways", ["calls", "another process"])
+def test_no_request_fails_and_no_answer_is_of_two_generations(tmp_path: Path, ways: str) -> None:
+    one = build_store(tmp_path, pool(300, "a"), index="flat")
+    other = build_store(tmp_path, pool(300, "b"), index="exact", ranker=WordRanker(1))
+    store = GenerationStore(tmp_path)
+    with serve(create_app(Settings(store=tmp_path), load)) as server, Load(server, {one: "a", other: "b"}) as asked:
+        live = server.app.state.resources.live
+        for n in range(SWITCHES):
+            target = (one, other)[n % 2]
+            before = asked.seen[target]
+            if ways == "calls":
+                response = server.client.post("/index/activate", json={"generation": target})
+                assert response.json()["active"]["id"] == target
+            else:
+                store.activate(target)
+                live.follow()  # as the watch does each second
+            while asked.seen[target] <= before + CLIENTS and not asked.faults:
+                assert asked.threads[0].is_alive()
+    assert asked.faults == []
+    assert set(asked.seen) == {one, other}
+    assert live.current is None, "let go of at the end"
+
+
+def test_rollback_by_call(tmp_path: Path) -> None:
+    one, other = (build_store(tmp_path, pool(20, prefix)) for prefix in "ab")
+    with TestClient(create_app(Settings(store=tmp_path), load)) as client:
+        assert client.get("/index").json()["active"]["id"] == other
+        body = client.post("/index/rollback").json()
+        assert (body["active"]["id"], [each["id"] for each in body["others"]]) == (one, [other])
+        assert client.post("/rank", json={"context": "w1"}).json()["generation"] == one
+        assert GenerationStore(tmp_path).current() == one
+
+
+def test_the_watch_follows_another_process(tmp_path: Path) -> None:
+    one, other = (build_store(tmp_path, pool(20, prefix)) for prefix in "ab")
+    with serve(create_app(Settings(store=tmp_path), load)) as server:
+        assert server.rank(context="w1").json()["generation"] == other
+        GenerationStore(tmp_path).rollback()
+        for _ in range(300):
+            if server.client.get("/readyz").json()["generation"] == one:
+                break
+            threading.Event().wait(0.01)
+        assert server.rank(context="w1").json()["generation"] == one
+
+
+def flip(root: Path, generation: str, file: str) -> None:
+    path = root / "generations" / generation / file
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "file", ["embeddings.bin", "ids.index", "candidates.arrow", "index.faiss", "manifest.json", "model/words.json"]
+)
+def test_a_flipped_byte_at_the_start_gives_way_to_the_newest_good(tmp_path: Path, file: str) -> None:
+    good, bad = (build_store(tmp_path, pool(20, prefix), index="flat") for prefix in "ab")
+    flip(tmp_path, bad, file)
+    with TestClient(create_app(Settings(store=tmp_path), load)) as client:
+        assert client.get("/readyz").json() == {"status": "ready", "generation": good}
+        body = client.get("/index").json()
+        assert body["active"]["id"] == good
+        assert [each["id"] for each in body["refused"]] == [bad]
+        assert 'polyrank_index_verify_failures_total{kind="corrupt"} 1.0' in client.get("/metrics").text
+
+
+def test_a_damaged_generation_is_not_switched_to(tmp_path: Path) -> None:
+    bad, good = (build_store(tmp_path, pool(20, prefix)) for prefix in "ab")
+    flip(tmp_path, bad, "embeddings.bin")
+    with TestClient(create_app(Settings(store=tmp_path), load)) as client:
+        for response in (
+            client.post("/index/activate", json={"generation": bad}),
+            client.post("/index/rollback"),
+        ):
+            assert response.status_code == 409
+            assert "embeddings.bin" in response.json()["detail"]
+        assert client.get("/index").json()["active"]["id"] == good
+        assert client.post("/rank", json={"context": "w1"}).status_code == 200
+        assert GenerationStore(tmp_path).current() == good
+
+
+def test_nothing_to_serve_is_alive_but_not_ready(tmp_path: Path) -> None:
+    with TestClient(create_app(Settings(store=tmp_path / "new"), load)) as client:
+        assert client.get("/livez").status_code == 200
+        for response in (client.get("/readyz"), client.post("/rank", json={"context": "w1"})):
+            assert response.status_code == 503
+            assert response.json()["type"].endswith("not-ready")
+            assert "polyrank build" in response.json()["detail"]
+            assert int(response.headers["retry-after"]) > 0
+        body = client.get("/index").json()
+        assert (body["active"], body["others"], body["job"]) == (None, [], None)
+        assert client.get("/info").json()["generation"] is None

@@ -1,0 +1,77 @@
+"""A real server in a thread of the test's process, on a free port."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+import uvicorn
+from fastapi import FastAPI
+
+
+class Served:
+    """A running server: its URL, a client, and its port for bytes that no client would send."""
+
+    def __init__(self, app: FastAPI, port: int) -> None:
+        self.app = app
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self.client = httpx2.Client(base_url=self.url, timeout=30)
+
+    def rank(self, **fields: Any) -> httpx2.Response:
+        return self.client.post("/rank", json=fields)
+
+    def metric(self, name: str, **labels: str) -> float:
+        value = self.app.state.resources.metrics.registry.get_sample_value(f"polyrank_{name}", labels)
+        assert value is not None, f"no series {name}{labels}"
+        return float(value)
+
+    def raw(self, *parts: bytes, wait: float = 5.0) -> bytes:
+        """Send bytes as they are; returns all that comes back until the server closes or falls silent."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=wait) as connection:
+            for part in parts:
+                connection.sendall(part)
+            return _received(connection)
+
+
+def _received(connection: socket.socket) -> bytes:
+    answer = b""
+    while not _is_complete(answer):
+        try:
+            chunk = connection.recv(65536)
+        except TimeoutError:
+            break
+        if not chunk:
+            break
+        answer += chunk
+    return answer
+
+
+def _is_complete(answer: bytes) -> bool:
+    head, blank, body = answer.partition(b"\r\n\r\n")
+    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    return bool(blank and lengths) and len(body) >= int(lengths[0].split(b":")[1])
+
+
+@contextmanager
+def serve(app: FastAPI) -> Iterator[Served]:
+    """Serve the app for the block."""
+    config = uvicorn.Config(app, port=0, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=10)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started:
+        assert thread.is_alive(), "the app did not start"
+        assert time.monotonic() < deadline, "the app takes too long to start"
+        time.sleep(0.01)
+    served = Served(app, server.servers[0].sockets[0].getsockname()[1])
+    try:
+        yield served
+    finally:
+        served.client.close()
+        server.should_exit = True
+        thread.join()
