@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args
+from math import isfinite
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from model.errors import CheckpointInvalid
 
@@ -36,6 +38,7 @@ class AssemblyConfig:
     max_turns: int | None = None
 
     def __post_init__(self) -> None:
+        _require_types(self, "assembly.")
         _require(self.version == ASSEMBLY_VERSION, f"assembly.version {self.version} is not {ASSEMBLY_VERSION}")
         _require(self.max_turns is None or self.max_turns >= 1, "assembly.max_turns must be at least 1")
 
@@ -81,13 +84,12 @@ class ModelConfig:
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            value = getattr(self, name)
-            _require(value in choices, f"{name} is {value!r}, not one of {', '.join(choices)}")
+        _require_types(self, "")
         for name in ("n_codes", "reduction_m"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("code_scale", "score_scale"):
-            _require(getattr(self, name) > 0, f"{name} must be positive")
+            scale = getattr(self, name)
+            _require(scale > 0 and isfinite(scale), f"{name} must be positive and finite")
         for name in ("max_context_tokens", "max_candidate_tokens"):
             _require(getattr(self, name) >= 8, f"{name} must be at least 8")
 
@@ -116,14 +118,6 @@ class ModelConfig:
             raise CheckpointInvalid(f"polyrank.json: {error}") from error
 
 
-_CHOICES = {
-    "architecture": get_args(Architecture),
-    "context_vectors": get_args(ContextVectors),
-    "reduction": get_args(Reduction),
-    "weights": get_args(Weights),
-}
-
-
 def _require(holds: bool, message: str) -> None:
     if not holds:
         raise CheckpointInvalid(f"polyrank.json: {message}")
@@ -132,3 +126,37 @@ def _require(holds: bool, message: str) -> None:
 def _refuse_unknown(raw: Mapping[str, Any], cls: type, prefix: str) -> None:
     unknown = sorted(set(raw) - {f.name for f in fields(cls)})
     _require(not unknown, f"unknown field {prefix}{', '.join(unknown)}; written by a newer release?")
+
+
+def _require_types(config: AssemblyConfig | ModelConfig, prefix: str) -> None:
+    """JSON carries any type in any field: a wrong one is named here, before something far away trips over it."""
+    for name, hint in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        _require(_is_a(value, hint), f"{prefix}{name} is {value!r}, not {_in_words(hint)}")
+
+
+def _is_a(value: object, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin is Literal:
+        return value in get_args(hint)
+    if origin is UnionType:
+        return any(_is_a(value, choice) for choice in get_args(hint))
+    if origin is Mapping:
+        each_key, each_value = get_args(hint)
+        return isinstance(value, Mapping) and all(_is_a(k, each_key) and _is_a(v, each_value) for k, v in value.items())
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return hint is Any or isinstance(value, hint)
+
+
+def _in_words(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(get_args(hint))}"
+    if get_origin(hint) is Mapping:
+        return "an object" if get_args(hint)[1] is Any else "an object of strings"
+    return " or ".join(_JSON_NAMES.get(kind, kind.__name__) for kind in get_args(hint) or (hint,))
+
+
+_JSON_NAMES = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", type(None): "null"}
