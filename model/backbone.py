@@ -11,6 +11,8 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig
 from model.batching import TokenBatch
 from model.errors import CheckpointInvalid
 
+_NEEDED = ("hidden_size", "max_position_embeddings", "vocab_size")
+
 
 class Backbone(nn.Module):
     """Token ids to token states with scaled-dot-product attention kernels.
@@ -23,8 +25,7 @@ class Backbone(nn.Module):
 
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__()
-        build: Callable[..., Any] = AutoModel.from_config
-        self.transformer: Any = build(config, attn_implementation="sdpa")
+        self.transformer: Any = _transformer(config)
         if getattr(self.transformer, "pooler", None) is not None:
             self.transformer.pooler = None  # a head for next-sentence prediction: none of our encoders reads it
         self.dim: int = config.hidden_size
@@ -41,13 +42,16 @@ class Backbone(nn.Module):
 
 
 def read_backbone_config(directory: Path) -> PretrainedConfig:
-    """Read the transformer's config.json; raises CheckpointInvalid where transformers does not know it."""
+    """Read the transformer's config.json; raises CheckpointInvalid where it describes no text encoder."""
+    path = directory / "config.json"
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-        return config
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise CheckpointInvalid(f"{directory / 'config.json'} cannot be used: {reason}") from error
+    except Exception as error:  # by kind of damage transformers lets out every type from KeyError to its own
+        raise CheckpointInvalid(f"{path} cannot be used: {_one_line(error)}") from error
+    lacking = [name for name in _NEEDED if not isinstance(getattr(config, name, None), int)]
+    if lacking:
+        raise CheckpointInvalid(f"{path} describes no text encoder: a {config.model_type} has no {lacking[0]}")
+    return config
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -72,6 +76,18 @@ def load_base_weights(backbone: Backbone, weights: Mapping[str, Tensor], source:
         raise CheckpointInvalid(f"the weights of {source} do not fit its config.json") from error
     if missing:
         raise CheckpointInvalid(f"the weights of {source} lack {len(missing)} tensors, the first is {missing[0]}")
+
+
+def _transformer(config: PretrainedConfig) -> Any:
+    build: Callable[..., Any] = AutoModel.from_config
+    try:
+        return build(config, attn_implementation="sdpa")
+    except Exception as error:  # sizes that do not fit each other surface as torch's or transformers' own errors
+        raise CheckpointInvalid(f"no transformer can be built from config.json: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _reserved_positions(config: PretrainedConfig) -> int:
