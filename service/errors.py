@@ -17,8 +17,10 @@ RankingError
     Overloaded            too many requests wait already
     DeadlineExceeded      the request's time was over before it was answered
     GenerationMismatch    the caller expects another generation than the one served
+    StoreReadOnly         the store cannot be written to
     InferenceFailed       the model produced something that is not a score
     ClientGone            the caller hung up before the answer
+    ServiceUnreachable    (command line) no service answers, or it refuses
 """
 
 from collections.abc import Sequence
@@ -122,9 +124,20 @@ class GenerationMismatch(ServiceError):
         self.actual = actual
 
 
+class StoreReadOnly(ServiceError):
+    """The store cannot be written to: it is served from, and changed from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__("this server may not write to its store; build and activate from where it can be written")
+
+
 class InferenceFailed(ServiceError):
     """The model produced something that is not a finite score."""
 
 
 class ClientGone(ServiceError):
     """The caller hung up before the answer was there."""
+
+
+class ServiceUnreachable(ServiceError):
+    """A client found no service at the URL, or one that refused."""

@@ -51,6 +51,7 @@ TABLE: Final[dict[type[Exception], Kind]] = {
     service.Overloaded: Kind(503, "overloaded", "Too many requests are waiting"),
     service.DeadlineExceeded: Kind(504, "deadline-exceeded", "The time was over"),
     service.GenerationMismatch: Kind(409, "generation-mismatch", "Another generation is served"),
+    service.StoreReadOnly: Kind(409, "store-read-only", "The store cannot be changed from here"),
     service.InferenceFailed: Kind(500, "inference-failed", "The model failed", generic=True),
     index.FingerprintMismatch: Kind(409, "encoder-mismatch", "Another model is served"),
     index.PoolError: INVALID,

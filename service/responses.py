@@ -1,8 +1,10 @@
-"""What answers hold. They document the API and check it in tests; answers themselves are rendered without them."""
+"""What answers hold. The models document the API and check it in tests; answers are rendered without them."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from service.values import Place
 
 
 class Out(BaseModel):
@@ -28,6 +30,20 @@ class ResultOut(Out):
     score: float = Field(description="the score that placed it")
     scores: ScoresOut
     metadata: dict[str, JsonValue]
+
+
+def result_of(rank: int, place: Place) -> dict[str, Any]:
+    """Render a `ResultOut`: what has no meaning for the candidate is absent, not null."""
+    cross = {} if place.cross is None else {"cross": place.cross}
+    return {
+        "rank": rank,
+        **({} if place.index is None else {"index": place.index}),
+        "id": place.id,
+        "text": place.text,
+        "score": cross.get("cross", place.late),
+        "scores": {"late": place.late, **cross},
+        "metadata": place.metadata,
+    }
 
 
 class ModelOut(Out):

@@ -1,6 +1,9 @@
 """The index: what is served, switching, and rebuilding."""
 
 import asyncio
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -9,10 +12,11 @@ from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from index_builder.errors import GenerationCorrupt
+from index_builder.errors import GenerationCorrupt, disk_full_named
 from index_builder.jobs import JobRecord
 from index_builder.manifest import MANIFEST_FILE, Manifest
 from service import bodies, idempotency
+from service.errors import StoreReadOnly
 from service.openapi import fails, takes
 from service.resources import Resources, resources
 from service.responses import IndexOut, JobOut, JobsOut
@@ -40,7 +44,8 @@ async def rebuild(
     key = idempotency.checked(idempotency_key)
     body, raw = await bodies.read(request, IndexIn)
     bodies.check_pool(body, held.settings)
-    record = await held.jobs.start(body, raw, key, has_active=held.live.current is not None)
+    with _writing(held):
+        record = await held.jobs.start(body, raw, key, has_active=held.live.current is not None)
     return _json(_job(record), 202, {"Location": f"/index/jobs/{record.id}", **RETRY_AFTER})
 
 
@@ -65,22 +70,36 @@ async def cancel(request: Request, job_id: str) -> Response:
 
 
 @router.post(
-    "/activate", response_model=IndexOut, openapi_extra=takes(ActivateIn), responses=fails(404, 409, body=True)
+    "/activate", response_model=IndexOut, openapi_extra=takes(ActivateIn), responses=fails(404, 409, 507, body=True)
 )
 async def activate(request: Request) -> Response:
     """Switch to a generation; requests that have begun end on the one they began with."""
     held = resources(request)
     body, _ = await bodies.read(request, ActivateIn)
-    await asyncio.get_running_loop().run_in_executor(held.loader, held.live.activate, body.generation)
+    with _writing(held):
+        await asyncio.get_running_loop().run_in_executor(held.loader, held.live.activate, body.generation)
     return await _overview(held)
 
 
-@router.post("/rollback", response_model=IndexOut, responses=fails(404, 409))
+@router.post("/rollback", response_model=IndexOut, responses=fails(404, 409, 507))
 async def rollback(request: Request) -> Response:
     """Switch back to the generation that was active before."""
     held = resources(request)
-    await asyncio.get_running_loop().run_in_executor(held.loader, held.live.rollback)
+    with _writing(held):
+        await asyncio.get_running_loop().run_in_executor(held.loader, held.live.rollback)
     return await _overview(held)
+
+
+@contextmanager
+def _writing(held: Resources) -> Iterator[None]:
+    """Tell a store that is full or read-only from a failure of ours."""
+    with disk_full_named(held.settings.store):
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise StoreReadOnly from error
+            raise
 
 
 async def _overview(held: Resources) -> Response:

@@ -1,7 +1,6 @@
 """POST /rank."""
 
 import time
-from typing import Any
 
 import orjson
 from fastapi import APIRouter
@@ -13,10 +12,10 @@ from service import bodies
 from service.errors import GenerationMismatch
 from service.openapi import fails, takes
 from service.resources import Resources, resources
-from service.responses import RankOut
+from service.responses import RankOut, result_of
 from service.schemas import ExpectIn, RankIn
 from service.serving import Serving
-from service.values import Place, Ranked
+from service.values import Ranked
 
 router = APIRouter(tags=["rank"])
 
@@ -66,7 +65,7 @@ def _answer(request: Request, held: Resources, serving: Serving, ranked: Ranked,
     manifest, cut = serving.generation.manifest, ranked.truncation
     body = orjson.dumps(
         {
-            "results": [_result(at, place) for at, place in enumerate(ranked.places, 1)],
+            "results": [result_of(at, place) for at, place in enumerate(ranked.places, 1)],
             "missing_ids": ranked.missing_ids,
             "generation": manifest.id,
             "revision": REVISION,
@@ -84,16 +83,3 @@ def _answer(request: Request, held: Resources, serving: Serving, ranked: Ranked,
     )
     held.metrics.observe_serialize(time.perf_counter() - began)
     return Response(body, media_type="application/json")
-
-
-def _result(at: int, place: Place) -> dict[str, Any]:
-    scores = {"late": place.late} if place.cross is None else {"late": place.late, "cross": place.cross}
-    return {
-        "rank": at,
-        **({} if place.index is None else {"index": place.index}),
-        "id": place.id,
-        "text": place.text,
-        "score": place.late if place.cross is None else place.cross,
-        "scores": scores,
-        "metadata": place.metadata,
-    }

@@ -12,7 +12,8 @@ from model.errors import InvalidInput, RankingError
 from service import problems
 from service.schemas import RankIn
 
-NEVER_ANSWERED = {service_errors.SettingsError}  # ends the process before there is a request
+# The first ends the process before there is a request, the second is a client's.
+NEVER_ANSWERED = {service_errors.SettingsError, service_errors.ServiceUnreachable}
 
 
 def _tree(kind: type[RankingError]) -> Iterator[type[RankingError]]:
