@@ -55,6 +55,12 @@ def top_k(
     return TopK(finalists.numpy()[order], scores[order])
 
 
+def scores_of(matrix: NDArray[np.floating], codes: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Score every row of `matrix` (N, D) against one context's `codes` (M, D); returns (N,), as `top_k` scores."""
+    with torch.inference_mode():
+        return _canonical_scores(torch.from_numpy(matrix), torch.from_numpy(codes), torch.arange(len(matrix)))
+
+
 def _finalists(stored: Tensor, codes: Tensor, k: int, chosen: Tensor | None, n: int) -> Tensor:
     """Rows whose float32 score is within rounding of the k-th best, in row order."""
     best = _Best(k, _rounding(codes))

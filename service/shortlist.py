@@ -147,19 +147,28 @@ def _excluded_rows(serving: Serving, request: RankRequest) -> Rows:
 def _scan(serving: Serving, request: RankRequest, codes: Codes, excluded: Rows, stages: Stages) -> _Found:
     """Score every row, or every row that the filter lets through."""
     matrix = serving.vectors.matrix()
-    if request.filter is None:
-        with stages.timed("score"):
-            # So many more that the excluded ones can be dropped: cheaper than to gather all other rows.
-            best = top_k(matrix, codes, request.depth + len(excluded))
-            kept = ~np.isin(best.rows, excluded)
-            best = TopK(best.rows[kept][: request.depth], best.scores[kept][: request.depth])
-        return _Found(best, True, len(matrix))
     with stages.timed("retrieve"):
-        rows = matching_rows(serving.generation.candidates, request.filter)
-        rows = np.setdiff1d(rows, excluded, assume_unique=True)
+        if request.filter is None:
+            scanned = len(matrix)
+            # So many more that the excluded ones can be dropped: cheaper than to gather all other rows.
+            rows = top_k(matrix, codes, request.depth + len(excluded)).rows
+            rows = rows[~np.isin(rows, excluded)]
+        else:
+            rows = matching_rows(serving.generation.candidates, request.filter)
+            rows = np.setdiff1d(rows, excluded, assume_unique=True)
+            scanned = len(rows)
+            rows = top_k(matrix, codes, request.depth, rows).rows
+    best, cache_available = _score(serving, np.sort(rows), codes, request.depth, stages)
+    return _Found(best, True, scanned, cache_available)
+
+
+def _score(serving: Serving, rows: Rows, codes: Codes, k: int, stages: Stages) -> tuple[TopK, bool]:
+    """Score rows (ascending) by their vectors as the store has them now, which is where damage is noticed."""
+    with stages.timed("fetch"):
+        gathered = serving.vectors.gather(rows)
     with stages.timed("score"):
-        best = top_k(matrix, codes, request.depth, rows)
-    return _Found(best, True, len(rows))
+        found = top_k(gathered.vectors, codes, k)
+    return TopK(rows[found.rows], found.scores), gathered.cache_available
 
 
 def _search(
@@ -179,18 +188,13 @@ def _search(
     with stages.timed("retrieve"):
         rows, products = index.search(codes, limit, excluded, threads)
         chosen = union(rows, products, limit)
-    with stages.timed("fetch"):
-        ascending = np.sort(chosen)
-        gathered = serving.vectors.gather(ascending)
-    with stages.timed("score"):
-        found = top_k(gathered.vectors, codes, request.depth)
-    best = TopK(ascending[found.rows], found.scores)
+    best, cache_available = _score(serving, np.sort(chosen), codes, request.depth, stages)
     # Only an index that misses nothing can certify. With every list `limit` long, a row outside the union has no inner
     # product above the worst of those inside, and a score is never above its largest inner product.
     exact = serving.generation.manifest.index.kind == "flat" and (
         limit == available or _certified(best.scores, products[rows == chosen[-1]].max(), request.depth)
     )
-    return _Found(best, exact, len(chosen), gathered.cache_available)
+    return _Found(best, exact, len(chosen), cache_available)
 
 
 def _certified(scores: NDArray[np.float32], bound: float, k: int) -> bool:

@@ -1,0 +1,55 @@
+# Everything runs in .venv, which is made on first use with the versions of constraints.txt.
+#   make demo [ONCE=1] [PORT=8000]    the bundled sample: build, rank an example, serve (ONCE: evaluate instead)
+#   make test | make test-slow        the suite; the longer runs
+#   make lint | make format
+#   make openapi                      write docs/openapi.json anew
+# TORCH_INDEX=https://download.pytorch.org/whl/cpu spares a machine without a GPU the CUDA packages.
+
+PYTHON ?= $(shell command -v python3.12 || command -v python3.11 || command -v python3)
+PORT ?= 8000
+BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: demo test test-slow lint format openapi clean
+
+demo: .venv/.demo
+	$(BIN)/polyrank demo --port $(PORT) $(if $(ONCE),--once)
+
+test: .venv/.dev
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: .venv/.dev
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+openapi: .venv/.dev
+	$(BIN)/python -c 'from pathlib import Path; from service import app, openapi, settings; \
+		openapi.write(app.create_app(settings.Settings(store=Path("."))), Path("docs/openapi.json"))'
+
+clean:
+	rm -rf .venv .demo-store build dist
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || \
+		{ echo "polyrank needs Python 3.11 or 3.12; name one: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/.demo: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) --editable '.[demo]'
+	@touch $@
+
+.venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) --editable '.[demo,dev]'
+	@touch $@ .venv/.demo

@@ -1,0 +1,98 @@
+"""Read dialogues for training and evaluation: `.jsonl`, `.jsonl.gz` or `.jsonl.zst`, one example a line."""
+
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+
+from model.errors import InvalidInput
+from model.text import Conversation
+
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+
+
+class DialoguesInvalid(InvalidInput):
+    """A file of dialogues cannot be used; the message names the file, the line and what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """One example: a context, its gold reply, and the list it is to be found in.
+
+    Attributes:
+        conversation: the turns, oldest first, and the persona.
+        response: the gold reply.
+        candidates: the list to rank, the gold reply in it; empty where the example has none.
+        label: the gold reply's place in `candidates`; -1 where there are none.
+    """
+
+    conversation: Conversation
+    response: str
+    candidates: tuple[str, ...] = ()
+    label: int = -1
+
+
+def read_dialogues(path: Path | str) -> Iterator[Dialogue]:
+    """Stream a file's examples.
+
+    Raises:
+        DialoguesInvalid: the file is missing, of an unknown kind or damaged, or a line is no example.
+    """
+    path = Path(path)
+    if not path.name.lower().endswith(_SUFFIXES):
+        raise DialoguesInvalid(f"{path}: unknown kind of file; use one of {', '.join(_SUFFIXES)}")
+    if not path.is_file():
+        raise DialoguesInvalid(f"{path}: no such file")
+    return _examples(path)
+
+
+def _examples(path: Path) -> Iterator[Dialogue]:
+    try:
+        with pa.input_stream(path, compression="detect") as stream:
+            for number, line in enumerate(io.BufferedReader(cast(io.RawIOBase, stream)), 1):
+                if line.strip():
+                    yield _parse(line, f"{path}:{number}")
+    except OSError as error:
+        raise DialoguesInvalid(f"{path}: cannot be read to its end; is it truncated?") from error
+
+
+def _parse(line: bytes, where: str) -> Dialogue:
+    try:
+        raw = json.loads(line)
+    except ValueError as error:  # bad UTF-8 and bad JSON
+        raise DialoguesInvalid(f"{where}: the line is not JSON in UTF-8") from error
+    try:
+        return _dialogue(raw)
+    except InvalidInput as error:
+        raise DialoguesInvalid(f"{where}: {error}") from error
+
+
+def _dialogue(raw: Any) -> Dialogue:
+    if not isinstance(raw, dict):
+        raise InvalidInput("the line is not a JSON object")
+    response = raw.get("response")
+    if not isinstance(response, str) or not response.strip():
+        raise InvalidInput("response must be a text")
+    conversation = Conversation.of(_texts(raw, "context"), _texts(raw, "persona"))
+    candidates = tuple(_texts(raw, "candidates"))
+    return Dialogue(conversation, response, candidates, _label(raw, candidates, response))
+
+
+def _texts(raw: dict[str, Any], name: str) -> list[str]:
+    value = raw.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise InvalidInput(f"{name} must be a list of texts")
+    return value
+
+
+def _label(raw: dict[str, Any], candidates: tuple[str, ...], response: str) -> int:
+    if not candidates:
+        return -1
+    label = raw.get("label", candidates.index(response) if response in candidates else None)
+    if type(label) is not int or not 0 <= label < len(candidates):
+        raise InvalidInput("label must be the place of the gold reply in candidates")
+    return label

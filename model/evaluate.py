@@ -1,0 +1,104 @@
+"""How well a model finds the gold reply in each example's list: R@k/C and MRR (Humeau et al. 5)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.cross_ranker import CrossRanker
+from model.dialogues import Dialogue
+from model.errors import InvalidInput
+from model.late_ranker import LateRanker
+from model.topk import scores_of
+
+RECALL_AT = (1, 2, 5, 10)
+_CONTEXTS_AT_ONCE = 256
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Ranks of the gold replies, and what follows from them.
+
+    Attributes:
+        ranks: rank of the gold reply in each example's own list, 1 is best, (examples,).
+    """
+
+    ranks: NDArray[np.int64]
+
+    def recall_at(self, k: int) -> float:
+        """Share of examples whose gold reply is among the first k."""
+        return float((self.ranks <= k).mean())
+
+    @property
+    def mrr(self) -> float:
+        """Mean of 1 / rank."""
+        return float((1.0 / self.ranks).mean())
+
+
+def gold_rank(scores: NDArray[np.float32], label: int) -> int:
+    """Rank of the gold reply; among equal scores the one listed first is ahead, as in every ranking.
+
+    >>> gold_rank(np.array([2.0, 3.0, 2.0], np.float32), 2)
+    3
+    """
+    gold = scores[label]
+    return 1 + int((scores > gold).sum()) + int((scores[:label] == gold).sum())
+
+
+def evaluate(ranker: LateRanker | CrossRanker, dialogues: Sequence[Dialogue], progress: Progress) -> Evaluation:
+    """Rank each example's candidates.
+
+    Args:
+        ranker: any model.
+        dialogues: examples with candidates; those without are left out.
+        progress: told (stage, done, total): "candidates", then "contexts"; or "pairs" for a Cross-encoder.
+
+    Raises:
+        InvalidInput: no example has candidates.
+    """
+    listed = [dialogue for dialogue in dialogues if dialogue.candidates]
+    if not listed:
+        raise InvalidInput("no example has `candidates`; there is nothing to rank")
+    if isinstance(ranker, CrossRanker):
+        scores = _cross_scores(ranker, listed, progress)
+    else:
+        scores = _late_scores(ranker, listed, progress)
+    ranks = [gold_rank(each, dialogue.label) for each, dialogue in zip(scores, listed, strict=True)]
+    return Evaluation(np.array(ranks, np.int64))
+
+
+def _late_scores(ranker: LateRanker, dialogues: Sequence[Dialogue], progress: Progress) -> list[NDArray[np.float32]]:
+    """Encode each distinct candidate once, then score each list."""
+    row_of: dict[str, int] = {}
+    for dialogue in dialogues:
+        for text in dialogue.candidates:
+            row_of.setdefault(text, len(row_of))
+    done = 0
+
+    def on_done(more: int) -> None:
+        nonlocal done
+        done += more
+        progress("candidates", done, len(row_of))
+
+    tokens, _ = ranker.tokenize_candidates(list(row_of))
+    embeddings = ranker.encode_candidates(tokens, on_done)
+    scores = []
+    for start in range(0, len(dialogues), _CONTEXTS_AT_ONCE):
+        chunk = dialogues[start : start + _CONTEXTS_AT_ONCE]
+        codes = ranker.encode_contexts([ranker.tokenize_context(each.conversation)[0] for each in chunk])
+        for dialogue, vectors in zip(chunk, codes, strict=True):
+            rows = [row_of[text] for text in dialogue.candidates]
+            scores.append(scores_of(embeddings[rows], vectors))
+        progress("contexts", start + len(chunk), len(dialogues))
+    return scores
+
+
+def _cross_scores(ranker: CrossRanker, dialogues: Sequence[Dialogue], progress: Progress) -> list[NDArray[np.float32]]:
+    scores = []
+    for done, dialogue in enumerate(dialogues, 1):
+        scores.append(ranker.score_pairs(ranker.tokenize_pairs(dialogue.conversation, dialogue.candidates)[0]))
+        progress("pairs", done, len(dialogues))
+    return scores

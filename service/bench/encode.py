@@ -1,0 +1,41 @@
+"""What the encoders cost: candidates a second offline, one context online, pairs of the cross-encoder."""
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from index_builder.pool import Candidate, read_pool
+from model import Conversation, CrossRanker, LateRanker
+from service.bench.timing import alternate
+
+_PAIRS = 20
+
+
+def texts_of(pool: Path, limit: int = 2000) -> list[str]:
+    """The first texts of a pool."""
+    rows = (row.text for row in read_pool([pool]) if isinstance(row, Candidate))
+    return [text for text, _ in zip(rows, range(limit), strict=False)]
+
+
+def measure_encode(ranker: LateRanker, texts: list[str]) -> list[dict[str, Any]]:
+    """Candidates a second over the whole list; milliseconds for a context of one turn and of ten."""
+    tokens, _ = ranker.tokenize_candidates(texts)
+    ranker.encode_candidates(tokens[:64])
+    began = time.perf_counter()
+    ranker.encode_candidates(tokens)
+    rate = len(texts) / (time.perf_counter() - began)
+    rows: list[dict[str, Any]] = [{"what": "candidates", "count": len(texts), "per_second": round(rate, 1)}]
+    for turns in (1, 10):
+        ids, _ = ranker.tokenize_context(Conversation.of(texts[:turns]))
+        took = alternate({"ms": partial(ranker.encode_contexts, [ids])}, 3.0)
+        rows.append({"what": f"context of {turns} turns", "tokens": len(ids), "ms": round(took["ms"], 2)})
+    return rows
+
+
+def measure_rerank(ranker: CrossRanker, texts: list[str]) -> list[dict[str, Any]]:
+    """Milliseconds for a cross-encoder to read twenty candidates with a context of three turns."""
+    pairs, _ = ranker.tokenize_pairs(Conversation.of(texts[:3]), texts[3 : 3 + _PAIRS])
+    took = alternate({"ms": lambda: ranker.score_pairs(pairs)}, 5.0)
+    longest = max(len(ids) for ids in pairs.ids)
+    return [{"pairs": len(pairs.ids), "longest_tokens": longest, "ms": round(took["ms"], 2)}]

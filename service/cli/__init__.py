@@ -1,0 +1,46 @@
+"""The `polyrank` command: parse, delegate, turn errors into one line and an exit status.
+
+Exit status: 0 done, 1 the work failed, 2 wrong usage.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from model.errors import RankingError
+from service import __version__
+from service.cli import bench, build, demo, evaluate, rank, serve, store
+from service.cli.output import UsageError
+from service.errors import SettingsError
+
+_COMMANDS = (demo, evaluate, build, store, serve, rank, bench)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        status: int = arguments.run(arguments)
+    except (UsageError, SettingsError) as error:
+        return _say(f"{error}", 2)
+    except RankingError as error:
+        return _say(f"{error}", 1)
+    except OSError as error:  # a full disk, a directory that may not be written
+        return _say(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""), 1)
+    except KeyboardInterrupt:
+        return _say("interrupted; nothing was left half-written", 1)
+    return status
+
+
+def _say(message: str, status: int) -> int:
+    print(f"polyrank: {message}", file=sys.stderr)
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="polyrank", description="Retrieve and rank replies with Poly-encoders.")
+    parser.add_argument("--version", action="version", version=f"polyrank {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in _COMMANDS:
+        command.add_to(commands)
+    return parser

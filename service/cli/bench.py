@@ -1,0 +1,114 @@
+"""`polyrank bench`: our own figures on this machine."""
+
+import argparse
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from service.cli.build import load_late
+from service.cli.output import Progress, UsageError, print_json, quiet_libraries
+
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+POOL = Path("examples/support/pool.jsonl")
+
+
+def add_to(commands: Any) -> None:
+    """Add the command and its subjects to the parser."""
+    parser = commands.add_parser("bench", help="measure scoring, encoding, ranking, reranking or building")
+    subjects = parser.add_subparsers(title="subjects", metavar="SUBJECT", required=True)
+    scoring = _subject(subjects, "scoring", _scoring, "closed form against the paper's two products")
+    scoring.add_argument("--seconds", type=float, default=2.0, help="a size; default: 2")
+    for name, measure, text in (
+        ("encode", _encode, "candidates a second, and one context"),
+        ("rerank", _rerank, "twenty pairs of a cross-encoder; a base model's with a random head costs the same"),
+        ("build", _build, "pool to generation, in a temporary store"),
+    ):
+        subject = _subject(subjects, name, measure, text)
+        subject.add_argument("--model", default=MODEL, help=f"default: {MODEL}")
+        subject.add_argument("--pool", type=Path, default=POOL, help=f"default: {POOL}")
+    rank = _subject(subjects, "rank", _rank, "serve a store and measure POST /rank")
+    rank.add_argument("--store", type=Path, required=True, help="the store's directory")
+    rank.add_argument("--data", type=Path, required=True, help="dialogues whose contexts are ranked")
+    rank.add_argument("--requests", type=int, default=500, help="at each concurrency; default: 500")
+    rank.add_argument("--redis", metavar="URL", help="read vectors from this Redis (--vectors redis)")
+
+
+def _subject(subjects: Any, name: str, measure: Any, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subjects.add_parser(name, help=text)
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.set_defaults(run=partial(_run, name, measure))
+    return parser
+
+
+def _run(name: str, measure: Any, arguments: argparse.Namespace) -> int:
+    quiet_libraries()
+    from service.bench.timing import machine
+
+    result = {"bench": name, "machine": machine(), **measure(arguments)}
+    if arguments.json:
+        print_json(result)
+        return 0
+    for key, value in result.items():
+        if key != "rows":
+            print(f"{key}: {value}")
+    for row in result["rows"]:
+        print("  " + "  ".join(f"{key} {value:.5g}" if _is_number(value) else f"{value}" for key, value in row.items()))
+    return 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float))
+
+
+def _scoring(arguments: argparse.Namespace) -> dict[str, Any]:
+    from service.bench.scoring import measure
+
+    return {"rows": measure(arguments.seconds)}
+
+
+def _encode(arguments: argparse.Namespace) -> dict[str, Any]:
+    from service.bench.encode import measure_encode, texts_of
+
+    texts = texts_of(arguments.pool)
+    return {"model": arguments.model, "rows": measure_encode(load_late(arguments.model), texts)}
+
+
+def _rerank(arguments: argparse.Namespace) -> dict[str, Any]:
+    import model
+    from service.bench.encode import measure_rerank, texts_of
+
+    texts = texts_of(arguments.pool, limit=100)
+    ranker = model.load(arguments.model)
+    if not isinstance(ranker, model.CrossRanker):
+        ranker = model.from_base(arguments.model, model.ModelConfig(architecture="cross", base_name="", weights="base"))
+    assert isinstance(ranker, model.CrossRanker), "asked for"
+    return {"model": arguments.model, "rows": measure_rerank(ranker, texts)}
+
+
+def _build(arguments: argparse.Namespace) -> dict[str, Any]:
+    import resource
+
+    from index_builder.build import build
+    from index_builder.pool import read_pool
+
+    ranker = load_late(arguments.model)
+    with tempfile.TemporaryDirectory() as store, Progress("candidates") as progress:
+        built = build(ranker, read_pool([arguments.pool]), Path(store), progress=progress)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    row = {"count": built.count, "seconds": built.seconds, "per_second": built.count / built.seconds}
+    return {"model": arguments.model, "peak_rss_mib": peak, "rows": [row]}
+
+
+def _rank(arguments: argparse.Namespace) -> dict[str, Any]:
+    from model.dialogues import read_dialogues
+    from service.bench.serving import measure
+
+    if arguments.requests < 1:
+        raise UsageError("--requests must be at least 1")
+    flags = ["--redis", arguments.redis, "--vectors", "redis"] if arguments.redis else []
+    dialogues = list(read_dialogues(arguments.data))
+    if len(dialogues) < arguments.requests:
+        print(f"{arguments.data} holds {len(dialogues)} contexts only", file=sys.stderr)
+    return measure(arguments.store, dialogues, arguments.requests, flags)

@@ -1,0 +1,74 @@
+"""What commands print: results on standard output, progress on standard error."""
+
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from tqdm import tqdm
+
+from model.errors import RankingError
+
+_LOG_EVERY_SECONDS = 5.0
+
+
+class UsageError(RankingError):
+    """The arguments parse but make no sense together."""
+
+
+def print_json(result: Mapping[str, Any]) -> None:
+    """Print one JSON object as the last line of standard output."""
+    sys.stdout.write(orjson.dumps(result).decode() + "\n")
+    sys.stdout.flush()
+
+
+class Progress:
+    """Shows (stage, done, total): a bar with rate and time left on a terminal, plain lines elsewhere.
+
+    Use as a context manager; call it with the numbers.
+    """
+
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
+        self._bar: tqdm[Any] | None = None
+        self._stage = ""
+        self._logged = self._began = 0.0
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
+        """Show how far the stage is."""
+        if sys.stderr.isatty():
+            self._draw(stage, done, total)
+        else:
+            self._log(stage, done, total)
+
+    def _draw(self, stage: str, done: int, total: int | None) -> None:
+        if self._bar is None or self._bar.desc.rstrip(": ") != stage:
+            self.__exit__()
+            self._bar = tqdm(desc=stage, total=total, unit=self._unit, initial=done, leave=stage == "encode")
+        self._bar.update(done - self._bar.n)
+
+    def _log(self, stage: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        if stage != self._stage:
+            self._stage, self._began, self._logged = stage, now, now
+            return
+        if now - self._logged >= _LOG_EVERY_SECONDS:
+            self._logged = now
+            rate = done / (now - self._began)
+            of = f" of {total}, {(total - done) / rate:.0f} s left" if total and rate else ""
+            print(f"{stage}: {done}{of} ({rate:.0f} {self._unit}/s)", file=sys.stderr)
+
+
+def quiet_libraries() -> None:
+    """Keep the notices of libraries out of a command's output."""
+    for name in ("transformers", "huggingface_hub", "httpx"):
+        logging.getLogger(name).setLevel(logging.ERROR)

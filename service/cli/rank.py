@@ -1,0 +1,99 @@
+"""`polyrank rank`: one ranking, from a running service or straight from a store."""
+
+import argparse
+import json
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from index_builder.generations import GenerationStore
+from model.errors import RankingError
+from service.cli.output import UsageError, print_json, quiet_libraries
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+_TIMEOUT_SECONDS = 30.0
+
+
+class ServiceUnreachable(RankingError):
+    """The service did not answer, or answered with an error; the message says which."""
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("rank", help="rank the pool's replies for a conversation")
+    parser.add_argument("turns", nargs="+", metavar="TURN", help="the conversation, oldest turn first")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--url", help=f"a running service; default: {DEFAULT_URL}")
+    source.add_argument("--store", type=Path, help="a store's directory, no service needed")
+    parser.add_argument("--top-k", type=int, default=10, metavar="K", help="default: 10")
+    parser.add_argument("--rerank", action="store_true", help="let the service's cross-encoder read the first ones")
+    parser.add_argument("--json", action="store_true", help="print the answer as one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Rank, and print the best replies."""
+    if not 1 <= arguments.top_k <= 1000:
+        raise UsageError("--top-k must be from 1 to 1000")
+    if arguments.store and arguments.rerank:
+        raise UsageError("--rerank needs a service that was started with --reranker; use --url")
+    if arguments.store:
+        answer = from_store(arguments.store, arguments.turns, arguments.top_k)
+    else:
+        answer = _from_service(arguments.url or DEFAULT_URL, arguments.turns, arguments.top_k, arguments.rerank)
+    if arguments.json:
+        print_json(answer)
+    else:
+        print_results(answer)
+    return 0
+
+
+def print_results(answer: dict[str, Any]) -> None:
+    """Print an answer's replies, best first."""
+    for result in answer["results"]:
+        print(f"{result['rank']:3}  {result['score']:8.3f}  {result['text']}")
+
+
+def from_store(root: Path, turns: list[str], top_k: int) -> dict[str, Any]:
+    """Rank over a store's active generation in this process; the answer has the fields that a service would fill."""
+    quiet_libraries()
+    from model import Conversation
+    from service.ranking import Ranking
+    from service.responses import result_of
+    from service.serving import Opener
+    from service.values import RankRequest
+
+    if not root.is_dir():
+        raise UsageError(f"{root} is no directory; polyrank build makes a store")
+    conversation = Conversation.of(turns)
+    generation, _ = GenerationStore(root).open_current_or_newest_good()
+    serving = Opener(lambda *_: None).serve(generation)
+    request = RankRequest(conversation=conversation, deadline=time.monotonic() + _TIMEOUT_SECONDS, top_k=top_k)
+    ranked = Ranking().rank(serving, request)
+    results = [result_of(at, place) for at, place in enumerate(ranked.places, 1)]
+    return {"results": results, "generation": generation.id, "exact": ranked.exact}
+
+
+def _from_service(url: str, turns: list[str], top_k: int, rerank: bool) -> dict[str, Any]:
+    body = json.dumps({"context": turns, "top_k": top_k, "rerank": rerank}).encode()
+    try:
+        request = urllib.request.Request(
+            f"{url.rstrip('/')}/rank", data=body, headers={"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as response:
+            answer: dict[str, Any] = json.load(response)
+    except urllib.error.HTTPError as error:
+        raise ServiceUnreachable(f"{url}: {_problem(error)}") from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "reason", error)
+        raise ServiceUnreachable(f"{url} does not answer ({why}); is polyrank serve running?") from error
+    return answer
+
+
+def _problem(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.load(error)["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"status {error.code}"

@@ -1,0 +1,32 @@
+"""`polyrank serve`: the HTTP service over a store."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from service.cli.output import quiet_libraries
+from service.settings import Settings
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser; every flag may also be a POLYRANK_ variable or stand in the TOML file."""
+    parser = commands.add_parser("serve", help="serve POST /rank over a store")
+    parser.add_argument("--store", type=Path, help="the store's directory")
+    parser.add_argument("--reranker", metavar="MODEL", help="a cross-encoder for `rerank`")
+    parser.add_argument("--redis", dest="redis_url", metavar="URL", help="Redis with the vectors of the generations")
+    parser.add_argument("--vectors", choices=("local", "redis"), help="where vectors are read; default: local")
+    parser.add_argument("--host", help="default: 127.0.0.1")
+    parser.add_argument("--port", type=int, help="default: 8000; 0: any free port")
+    parser.add_argument("--pool-root", type=Path, metavar="DIR", help="POST /index may name pools under it")
+    parser.add_argument("--model-root", type=Path, metavar="DIR", help="POST /index may name models under it")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until told to stop."""
+    flags = {name: value for name, value in vars(arguments).items() if name != "run"}
+    settings = Settings.load(flags)
+    quiet_libraries()
+    from service import server  # torch: only once the settings are known to be good
+
+    return server.run(settings)
