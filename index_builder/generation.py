@@ -68,6 +68,8 @@ class Generation:
             manifest = Manifest.from_json((path / MANIFEST_FILE).read_bytes(), generation_id)
             _check_files(path, manifest, verify)
             return cls._opened(path, manifest)
+        except FileNotFoundError as error:
+            raise GenerationCorrupt(generation_id, f"{Path(error.filename).name} is missing") from error
         # pyarrow's errors are ValueErrors; the file system's mean that a file cannot be read.
         except (OSError, ValueError) as error:
             raise GenerationCorrupt(generation_id, str(error)) from error

@@ -1,0 +1,71 @@
+"""A builder to be killed: without torch, it builds, activates, rolls back and verifies for ever, telling each step.
+
+Run as a script it is a nursery: it imports everything once and forks a builder for each line of standard input, the
+round that the builder begins with. On standard output come lines: "pid <pid>" of a new builder, "step <name>" before a
+step, "target <id>" before the pointer moves to a known generation, "salt <salt>" before a build, "active <id>" after
+the pointer has moved, and "dead" when the builder was reaped.
+"""
+
+import os
+import sys
+from itertools import count
+from pathlib import Path
+
+from fakes import HashEncoder, pool
+
+from index_builder import candidates
+from index_builder.build import build
+from index_builder.generations import GenerationStore
+
+# Vectors large enough for writing and hashing them to take some time.
+ENCODER = HashEncoder(dim=4096)
+POOL_SIZE = 48
+candidates.BATCH_ROWS = 16
+
+
+def tell(*words: str) -> None:
+    """Write a line at once; the pipe is gone when the parent is."""
+    os.write(1, (" ".join(words) + "\n").encode())
+
+
+def run(root: Path, first_round: int) -> None:
+    """Work until killed."""
+    store = GenerationStore(root)
+    for number in count(first_round):
+        assert "torch" not in sys.modules
+        tell("salt", f"{first_round}.{number}-")
+        built = build(
+            ENCODER,
+            pool(POOL_SIZE, f"{first_round}.{number}-"),
+            root,
+            index="flat",
+            progress=lambda stage, _done, _total: tell("step", stage),
+        ).generation
+        tell("active", built)
+        tell("target", store.history()[-1])
+        tell("step", "rollback")
+        tell("active", store.rollback())
+        tell("step", "verify")
+        store.verify(built)
+        tell("target", built)
+        tell("step", "activate")
+        store.activate(built)
+        tell("active", built)
+        tell("step", "gc")
+        store.gc(keep=3)
+
+
+def main() -> None:
+    """Fork a builder for each line of input."""
+    root = Path(sys.argv[1])
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            tell("pid", str(os.getpid()))
+            run(root, int(line))
+        _, status = os.waitpid(pid, 0)
+        tell("dead", str(status))
+
+
+if __name__ == "__main__":
+    main()
