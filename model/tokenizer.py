@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as RustTokenizer
 
-from model.errors import CheckpointInvalid
+from model.errors import CheckpointInvalid, InvalidInput
 
 
 class Tokenizer:
@@ -31,6 +31,12 @@ class Tokenizer:
         self._rust.no_truncation()  # published tokenizer.json files carry the settings of their training
         self._rust.no_padding()
         self._rust.encode_special_tokens = True  # "[SEP]" typed by a user is text, not a separator
+        try:
+            self._learn_special_tokens()
+        except Exception as error:  # ValueError and IndexError here, bare Exception from the Rust library
+            raise CheckpointInvalid(f"{path} cannot encode the letter a, alone and as a pair: {error}") from error
+
+    def _learn_special_tokens(self) -> None:
         probe = self._rust.encode("a", add_special_tokens=False).ids
         single = self._rust.encode("a").ids
         pair = self._rust.encode("a", "a").ids
@@ -40,8 +46,14 @@ class Tokenizer:
         self.pair_separator, self.pair_suffix = pair[at + n : second], pair[second + n :]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, without special tokens; special tokens' names in the text are plain text."""
-        return [encoding.ids for encoding in self._rust.encode_batch_fast(texts, add_special_tokens=False)]
+        """Ids of each text, without special tokens; special tokens' names in the text are plain text.
+
+        Raises InvalidInput for what is no Unicode text: another type, or half of a surrogate pair.
+        """
+        try:
+            return [encoding.ids for encoding in self._rust.encode_batch_fast(texts, add_special_tokens=False)]
+        except TypeError as error:
+            raise InvalidInput("a text is not a string of Unicode characters (a lone surrogate?)") from error
 
     def marker(self, text: str) -> list[int]:
         """Ids of a separator or marker from the config: a special token's name, plain text, or nothing."""
