@@ -6,7 +6,7 @@ tokens, from its beginning, because a reply answers the end of what was said. Ca
 is reported.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from model.config import ModelConfig
@@ -104,17 +104,18 @@ class Assembler:
             ids += fact + self._persona_separator
         if len(ids) <= budget:
             return ids, 0
-        kept = budget - len(self._persona_separator)
-        return ids[:kept] + self._persona_separator, len(ids) - budget
+        kept = max(0, budget - len(self._persona_separator))
+        return (ids[:kept] + self._persona_separator)[:budget], len(ids) - budget
 
     def _turns(self, turns: Sequence[Turn], budget: int) -> tuple[list[int], int, int]:
         """Ids of the newest turns that fit whole; how many turns were dropped; tokens cut from the newest turn."""
         newest_first = [turn for turn in reversed(turns) if turn.text.strip()]
         allowed = newest_first[: self._config.assembly.max_turns]
-        newest, *older = self._encode_turns(allowed, budget)
+        encoded = self._encode_turns(allowed)
+        newest = next(encoded)
         cut = max(0, len(newest) - budget)
         kept, used = [newest[cut:]], len(newest) - cut
-        for ids in older:
+        for ids in encoded:
             used += len(self._turn_separator) + len(ids)
             if used > budget:
                 break
@@ -124,19 +125,15 @@ class Assembler:
             joined = joined + self._turn_separator + ids
         return joined, len(newest_first) - len(kept), cut
 
-    def _encode_turns(self, turns: Sequence[Turn], budget: int) -> list[list[int]]:
-        """Ids of turns, newest first, as far back as the budget can reach."""
-        within: list[Turn] = []
-        letters = 0
-        for turn in turns:
-            within.append(turn)
-            letters += len(turn.text)
-            if letters > budget * _LETTERS_A_TOKEN:
-                break
-        encoded = self._tokenizer.encode([turn.text for turn in within])
-        return [self._role_markers.get(turn.role or "", []) + ids for turn, ids in zip(within, encoded, strict=True)]
+    def _encode_turns(self, turns: Sequence[Turn]) -> Iterator[list[int]]:
+        """Ids of each turn, tokenised in growing groups: what the budget cannot reach must not cost its time."""
+        start, count = 0, _FIRST_TURNS
+        while start < len(turns):
+            group = turns[start : start + count]
+            encoded = self._tokenizer.encode([turn.text for turn in group])
+            for turn, ids in zip(group, encoded, strict=True):
+                yield self._role_markers.get(turn.role or "", []) + ids
+            start, count = start + count, 2 * count
 
 
-# Turns further back than this many letters a token of budget are not tokenised: a conversation of a thousand turns
-# must not cost a thousand turns' time. WordPiece gives up on words over 100 letters, so no kept token covers more.
-_LETTERS_A_TOKEN = 101
+_FIRST_TURNS = 8  # as many as most conversations keep: one call of the tokenizer for them
