@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,8 +63,7 @@ def file_sha256(path: Path) -> str:
 
 
 def _local(name: str) -> Path | None:
-    directory = Path(name)
-    return directory.resolve() if directory.is_dir() else None
+    return Path(name).resolve() if os.path.isdir(name) else None
 
 
 def _hub(name: str) -> Path | None:

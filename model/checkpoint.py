@@ -1,8 +1,10 @@
 """Load any MODEL: a checkpoint directory, or a plain base model as a zero-shot Bi-encoder."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -36,9 +38,9 @@ def load(name: str | Path) -> Ranker:
         CheckpointInvalid: it is damaged, incomplete, or of an unknown format.
     """
     directory = Path(name)
-    if (directory / CONFIG_FILE).is_file():
+    if os.path.isfile(directory / CONFIG_FILE):  # os.path, because Path raises where a name is too long for a file
         return _load_checkpoint(directory, str(name))
-    if directory.is_dir() and not (directory / BACKBONE_FILE).is_file():
+    if os.path.isdir(directory) and not (directory / BACKBONE_FILE).is_file():
         raise CheckpointInvalid(f"{directory} is no model: it holds neither {CONFIG_FILE} nor {BACKBONE_FILE}")
     return from_base(str(name))
 
@@ -75,13 +77,17 @@ def _load_checkpoint(directory: Path, name: str) -> Ranker:
 
 
 def _read_config(path: Path) -> ModelConfig:
+    return ModelConfig.from_json(_read_object(path))
+
+
+def _read_object(path: Path) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise CheckpointInvalid(f"{path} is not JSON: {error}") from error
     if not isinstance(raw, dict):
         raise CheckpointInvalid(f"{path} is not a JSON object")
-    return ModelConfig.from_json(raw)
+    return raw
 
 
 def _build(config: ModelConfig, directory: Path) -> Encoder:
@@ -160,6 +166,6 @@ def _zero_shot(base: BaseModel) -> ModelConfig:
 def _published_pooling(directory: Path) -> Reduction:
     """Sentence encoders say in 1_Pooling/config.json how they pool; the mean is what most use."""
     path = directory / "1_Pooling" / "config.json"
-    if path.is_file() and json.loads(path.read_text(encoding="utf-8")).get("pooling_mode_cls_token"):
+    if path.is_file() and _read_object(path).get("pooling_mode_cls_token"):
         return "first"
     return "mean"
