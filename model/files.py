@@ -13,6 +13,7 @@ from torch import Tensor
 
 from model.base import file_sha256
 from model.config import ModelConfig
+from model.errors import InvalidInput
 
 CONFIG_FILE = "polyrank.json"
 BACKBONE_FILE = "config.json"
@@ -54,16 +55,23 @@ class CheckpointFiles:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def write(self, directory: Path) -> None:
-        """Write the files to a directory, which is made if need be."""
+        """Write the files to a directory, which is made if need be; another checkpoint in it is replaced.
+
+        Raises InvalidInput when the directory holds a base model, which others refer to.
+        """
+        if (directory / BACKBONE_FILE).is_file() and not (directory / CONFIG_FILE).is_file():
+            raise InvalidInput(f"{directory} holds a base model; save to another directory")
         directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.config.to_json(), indent=2, ensure_ascii=False) + "\n"
         (directory / CONFIG_FILE).write_text(text, encoding="utf-8")
-        shutil.copyfile(self.backbone_file, directory / BACKBONE_FILE)
-        shutil.copyfile(self.tokenizer_file, directory / TOKENIZER_FILE)
+        _copy(self.backbone_file, directory / BACKBONE_FILE)
+        _copy(self.tokenizer_file, directory / TOKENIZER_FILE)
         if isinstance(self.weights, Path):
-            shutil.copyfile(self.weights, directory / WEIGHTS_FILE)
+            _copy(self.weights, directory / WEIGHTS_FILE)
         elif self.weights is not None:
             (directory / WEIGHTS_FILE).write_bytes(save(dict(self.weights)))
+        else:
+            (directory / WEIGHTS_FILE).unlink(missing_ok=True)  # another checkpoint's would not fit this config
 
     def _weights_sha256(self) -> str:
         if self.weights is None:
@@ -71,3 +79,8 @@ class CheckpointFiles:
         if isinstance(self.weights, Path):
             return file_sha256(self.weights)
         return hashlib.sha256(save(dict(self.weights))).hexdigest()
+
+
+def _copy(source: Path, target: Path) -> None:
+    if not (target.exists() and target.samefile(source)):  # a checkpoint may be saved to where it was loaded from
+        shutil.copyfile(source, target)
