@@ -3,7 +3,7 @@
 import asyncio
 from typing import TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from model import Conversation, Turn
@@ -36,6 +36,21 @@ async def read(request: Request, kind: type[M]) -> tuple[M, bytes]:
     except ClientDisconnect:
         raise ClientGone("hung up while sending the body") from None
     return kind.model_validate_json(body), body
+
+
+async def read_rank(request: Request, settings: Settings) -> RankIn:
+    """Read the body of a ranking; errors as `read`, and:
+
+    Raises:
+        TooManyCandidates: more than any server allows; `to_request` checks this server's own bound.
+    """
+    try:
+        return (await read(request, RankIn))[0]
+    except ValidationError as error:
+        found = error.errors(include_input=False, include_url=False, include_context=False)
+        if any(each["type"] == "too_long" and each["loc"] == ("candidates",) for each in found):
+            raise TooManyCandidates(settings.max_candidates) from None
+        raise
 
 
 def _check_media_type(request: Request) -> None:

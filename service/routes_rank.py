@@ -32,7 +32,7 @@ REVISION = 0  # of a generation that was not updated since it was built
 async def rank(request: Request) -> Response:
     """Rank candidates, sent along or retrieved, against a conversation."""
     held = resources(request)
-    body, _ = await bodies.read(request, RankIn)
+    body = await bodies.read_rank(request, held.settings)
     todo = bodies.to_request(body, held.settings, request.state.arrived)
     serving = held.live.require()
     _check_expected(body.expect, serving)

@@ -5,7 +5,6 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable
 
 import uvicorn
 from fastapi import FastAPI
@@ -20,21 +19,11 @@ DRAIN_SECONDS = 20
 
 log = logging.getLogger(__name__)
 
-OnReady = Callable[[str], None]
 
-
-def say_ready(url: str) -> None:
-    """Tell the terminal where the service is."""
-    sys.stdout.write(f"polyrank is ready on {url}\n")
-    sys.stdout.flush()
-
-
-def run(settings: Settings, on_ready: OnReady = say_ready) -> int:
+def run(settings: Settings) -> int:
     """Serve until SIGTERM or Ctrl-C; requests that have begun are answered first.
 
-    Args:
-        settings: what to serve, and where.
-        on_ready: called with the URL, in a thread of its own, once requests are accepted.
+    Once requests are accepted, a line on standard output tells where.
 
     Returns:
         The exit status: 0 stopped as told, 1 could not start.
@@ -48,7 +37,7 @@ def run(settings: Settings, on_ready: OnReady = say_ready) -> int:
     handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
         with listener, asyncio.Runner(loop_factory=_config(None).get_loop_factory()) as runner:
-            runner.run(_serve(create_app(settings), listener, on_ready))
+            runner.run(_serve(create_app(settings), listener))
     except RankingError as error:
         return _failed(str(error))
     except KeyboardInterrupt:  # while loading
@@ -90,26 +79,22 @@ def _config(app: FastAPI | None) -> uvicorn.Config:
     )
 
 
-async def _serve(app: FastAPI, listener: socket.socket, on_ready: OnReady) -> None:
+async def _serve(app: FastAPI, listener: socket.socket) -> None:
     async with app.router.lifespan_context(app):
         # uvicorn raises the signals it has handled once more when it is done; stopping as told is no failure.
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, signal.SIG_IGN)
-        await _AnnouncedServer(_config(app), on_ready).serve([listener])
+        await _AnnouncedServer(_config(app)).serve([listener])
 
 
 class _AnnouncedServer(uvicorn.Server):
     """Tells when it accepts requests."""
 
-    def __init__(self, config: uvicorn.Config, on_ready: OnReady) -> None:
-        super().__init__(config)
-        self._on_ready = on_ready
-        self._announcing: asyncio.Future[None] | None = None
-
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept, then tell, without waiting for what is done with the news."""
+        """Start to accept, then tell."""
         await super().startup(sockets)
         assert sockets, "bound before"
         host, port = sockets[0].getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        self._announcing = asyncio.get_running_loop().run_in_executor(None, self._on_ready, url)
+        sys.stdout.write(f"polyrank is ready on {url}\n")
+        sys.stdout.flush()

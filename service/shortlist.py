@@ -152,7 +152,7 @@ def _scan(serving: Serving, request: RankRequest, codes: Codes, excluded: Rows, 
             scanned = len(matrix)
             # So many more that the excluded ones can be dropped: cheaper than to gather all other rows.
             rows = top_k(matrix, codes, request.depth + len(excluded)).rows
-            rows = rows[~np.isin(rows, excluded)]
+            rows = rows[~np.isin(rows, excluded)][: request.depth]
         else:
             rows = matching_rows(serving.generation.candidates, request.filter)
             rows = np.setdiff1d(rows, excluded, assume_unique=True)

@@ -131,8 +131,10 @@ def test_texts_need_no_redis(start: Start, tmp_path: Path, redis_process: RedisP
     assert with_redis.rank(context="w1", candidates=["w1", "w2"]).json()["degraded"] == []
 
 
-def test_a_scanning_replica_holds_the_vectors_itself(start: Start, tmp_path: Path, redis_process: RedisProcess) -> None:
+def test_a_scanning_replica_goes_on_scanning(start: Start, tmp_path: Path, redis_process: RedisProcess) -> None:
     build_store(tmp_path, pool(60), redis_url=redis_process.url)
     with_redis = start(redis_process.url)
     redis_process.kill()
-    assert with_redis.rank(context="w1").json()["degraded"] == []
+    body = with_redis.rank(context="w1").json()
+    assert body["results"] == start(None).rank(context="w1").json()["results"]
+    assert body["degraded"] == ["cache_unavailable"], "the best are scored again by their vectors as they are now"
