@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 from redis_process import RedisProcess
 
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported: no test may ask the network for a model
+
 
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,59 @@
+"""Real models with random weights, small enough to build and load in no time."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import BertConfig, BertModel
+
+import model
+from model import ModelConfig
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+PAD, UNK, CLS, SEP = range(4)
+VOCABULARY = [*SPECIAL, *(f"w{n}" for n in range(40))]
+DIM = 16
+
+
+def word_ids(text: str) -> list[int]:
+    """The token ids of words `w0` to `w39`."""
+    return [VOCABULARY.index(word) for word in text.split()]
+
+
+def write_base(directory: Path, seed: int) -> Path:
+    """A transformer of two layers with random weights over words `w0` to `w39`, one token a word.
+
+    The weights are large, so that every token's output depends on every other token, as in a trained transformer.
+    """
+    directory.mkdir()
+    tokenizer = Tokenizer(models.WordLevel({word: at for at, word in enumerate(VOCABULARY)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(SPECIAL)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)]
+    )
+    tokenizer.save(str(directory / "tokenizer.json"))
+    config = BertConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=DIM,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        pad_token_id=PAD,
+        initializer_range=0.3,
+    )
+    torch.manual_seed(seed)
+    (directory / "config.json").write_text(json.dumps(config.to_dict()))
+    save_file(BertModel(config, add_pooling_layer=False).state_dict(), str(directory / "model.safetensors"))
+    return directory
+
+
+def write_checkpoint(parent: Path, name: str, seed: int, **fields: object) -> Path:
+    """A checkpoint `parent/name`, its base beside it; fields are those of the config."""
+    base = write_base(parent / f"{name}-base", seed)
+    config = ModelConfig(base_name="tiny", **{"max_context_tokens": 40, "max_candidate_tokens": 16, **fields})  # type: ignore[arg-type]
+    model.from_base(str(base), config).save(parent / name)
+    return parent / name
