@@ -1,18 +1,19 @@
 """Read dialogues for training and evaluation: `.jsonl`, `.jsonl.gz` or `.jsonl.zst`, one example a line."""
 
 import io
-import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
+import orjson
 import pyarrow as pa
 
 from model.errors import InvalidInput
 from model.text import Conversation
 
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+_COMPRESSIONS: dict[str, Literal["gzip", "zstd"] | None] = {".jsonl": None, ".jsonl.gz": "gzip", ".jsonl.zst": "zstd"}
 
 
 class DialoguesInvalid(InvalidInput):
@@ -43,27 +44,29 @@ def read_dialogues(path: Path | str) -> Iterator[Dialogue]:
         DialoguesInvalid: the file is missing, of an unknown kind or damaged, or a line is no example.
     """
     path = Path(path)
-    if not path.name.lower().endswith(_SUFFIXES):
-        raise DialoguesInvalid(f"{path}: unknown kind of file; use one of {', '.join(_SUFFIXES)}")
+    suffix = next((suffix for suffix in _COMPRESSIONS if path.name.lower().endswith(suffix)), None)
+    if suffix is None:
+        raise DialoguesInvalid(f"{path}: unknown kind of file; use one of {', '.join(_COMPRESSIONS)}")
     if not path.is_file():
         raise DialoguesInvalid(f"{path}: no such file")
-    return _examples(path)
+    return _examples(path, _COMPRESSIONS[suffix])
 
 
-def _examples(path: Path) -> Iterator[Dialogue]:
+def _examples(path: Path, compression: Literal["gzip", "zstd"] | None) -> Iterator[Dialogue]:
     try:
-        with pa.input_stream(path, compression="detect") as stream:
+        with pa.input_stream(path, compression=compression) as stream:  # type: ignore[arg-type]  # None: as it is
             for number, line in enumerate(io.BufferedReader(cast(io.RawIOBase, stream)), 1):
-                if line.strip():
-                    yield _parse(line, f"{path}:{number}")
+                text = line.removeprefix(BOM_UTF8) if number == 1 else line  # a BOM, as Windows tools write it
+                if text.strip():
+                    yield _parse(text, f"{path}:{number}")
     except OSError as error:
-        raise DialoguesInvalid(f"{path}: cannot be read to its end; is it truncated?") from error
+        raise DialoguesInvalid(f"{path}: cannot be read to its end: {error}") from error
 
 
 def _parse(line: bytes, where: str) -> Dialogue:
     try:
-        raw = json.loads(line)
-    except ValueError as error:  # bad UTF-8 and bad JSON
+        raw = orjson.loads(line)
+    except orjson.JSONDecodeError as error:  # also bad UTF-8, half a surrogate pair, and nesting without end
         raise DialoguesInvalid(f"{where}: the line is not JSON in UTF-8") from error
     try:
         return _dialogue(raw)
@@ -93,6 +96,6 @@ def _label(raw: dict[str, Any], candidates: tuple[str, ...], response: str) -> i
     if not candidates:
         return -1
     label = raw.get("label", candidates.index(response) if response in candidates else None)
-    if type(label) is not int or not 0 <= label < len(candidates):
+    if type(label) is not int or not 0 <= label < len(candidates) or candidates[label] != response:
         raise InvalidInput("label must be the place of the gold reply in candidates")
     return label
