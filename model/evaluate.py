@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from model.cross_ranker import CrossRanker
 from model.dialogues import Dialogue
-from model.errors import InvalidInput
+from model.errors import InvalidInput, ModelError
 from model.late_ranker import LateRanker
 from model.topk import scores_of
 
@@ -58,6 +58,7 @@ def evaluate(ranker: LateRanker | CrossRanker, dialogues: Sequence[Dialogue], pr
 
     Raises:
         InvalidInput: no example has candidates.
+        ModelError: the model gives scores that are not finite, which nothing is above: every rank would be the first.
     """
     listed = [dialogue for dialogue in dialogues if dialogue.candidates]
     if not listed:
@@ -66,6 +67,8 @@ def evaluate(ranker: LateRanker | CrossRanker, dialogues: Sequence[Dialogue], pr
         scores = _cross_scores(ranker, listed, progress)
     else:
         scores = _late_scores(ranker, listed, progress)
+    if not all(np.isfinite(each).all() for each in scores):
+        raise ModelError(f"{ranker.name} gives scores that are not finite numbers; its weights are damaged")
     ranks = [gold_rank(each, dialogue.label) for each, dialogue in zip(scores, listed, strict=True)]
     return Evaluation(np.array(ranks, np.int64))
 
