@@ -1,7 +1,9 @@
 """`polyrank rank`: one ranking, from a running service or straight from a store."""
 
 import argparse
+import http.client
 import json
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -9,15 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from index_builder.generations import GenerationStore
-from model.errors import RankingError
 from service.cli.output import UsageError, print_json, quiet_libraries
+from service.errors import ServiceUnreachable
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _TIMEOUT_SECONDS = 30.0
-
-
-class ServiceUnreachable(RankingError):
-    """The service did not answer, or answered with an error; the message says which."""
 
 
 def add_to(commands: Any) -> None:
@@ -68,7 +66,9 @@ def from_store(root: Path, turns: list[str], top_k: int) -> dict[str, Any]:
     if not root.is_dir():
         raise UsageError(f"{root} is no directory; polyrank build makes a store")
     conversation = Conversation.of(turns)
-    generation, _ = GenerationStore(root).open_current_or_newest_good()
+    generation, refused = GenerationStore(root).open_current_or_newest_good()
+    for which, why in refused:
+        print(f"{which} was passed over: {why}", file=sys.stderr)
     serving = Opener(lambda *_: None).serve(generation)
     request = RankRequest(conversation=conversation, deadline=time.monotonic() + _TIMEOUT_SECONDS, top_k=top_k)
     ranked = Ranking().rank(serving, request)
@@ -83,17 +83,19 @@ def _from_service(url: str, turns: list[str], top_k: int, rerank: bool) -> dict[
             f"{url.rstrip('/')}/rank", data=body, headers={"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as response:
-            answer: dict[str, Any] = json.load(response)
+            answer = json.load(response)
     except urllib.error.HTTPError as error:
         raise ServiceUnreachable(f"{url}: {_problem(error)}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         why = getattr(error, "reason", error)
         raise ServiceUnreachable(f"{url} does not answer ({why}); is polyrank serve running?") from error
+    if not isinstance(answer, dict) or "results" not in answer:
+        raise ServiceUnreachable(f"{url} answers, but not as polyrank serve does")
     return answer
 
 
 def _problem(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.load(error)["detail"])
-    except (ValueError, KeyError, TypeError):
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return f"status {error.code}"
