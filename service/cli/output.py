@@ -12,6 +12,8 @@ from tqdm import tqdm
 from model.errors import RankingError
 
 _LOG_EVERY_SECONDS = 5.0
+# A build encodes and appends in turns, with the same numbers; a bar each would begin anew with every turn.
+_NOT_SHOWN = {"append"}
 
 
 class UsageError(RankingError):
@@ -45,6 +47,8 @@ class Progress:
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         """Show how far the stage is."""
+        if stage in _NOT_SHOWN:
+            return
         if sys.stderr.isatty():
             self._draw(stage, done, total)
         else:
