@@ -7,8 +7,10 @@ from typing import Any
 
 from index_builder.pool import Candidate, read_pool
 from model import Conversation, CrossRanker, LateRanker
+from model.errors import InvalidInput
 from service.bench.timing import alternate
 
+_TURNS = 3
 _PAIRS = 20
 
 
@@ -34,8 +36,14 @@ def measure_encode(ranker: LateRanker, texts: list[str]) -> list[dict[str, Any]]
 
 
 def measure_rerank(ranker: CrossRanker, texts: list[str]) -> list[dict[str, Any]]:
-    """Milliseconds for a cross-encoder to read twenty candidates with a context of three turns."""
-    pairs, _ = ranker.tokenize_pairs(Conversation.of(texts[:3]), texts[3 : 3 + _PAIRS])
+    """Milliseconds for a cross-encoder to read twenty candidates with a context of three turns.
+
+    Raises:
+        InvalidInput: there are not as many texts.
+    """
+    if len(texts) < _TURNS + _PAIRS:
+        raise InvalidInput(f"the pool holds {len(texts)} texts; {_TURNS + _PAIRS} are needed")
+    pairs, _ = ranker.tokenize_pairs(Conversation.of(texts[:_TURNS]), texts[_TURNS : _TURNS + _PAIRS])
     took = alternate({"ms": lambda: ranker.score_pairs(pairs)}, 5.0)
     longest = max(len(ids) for ids in pairs.ids)
     return [{"pairs": len(pairs.ids), "longest_tokens": longest, "ms": round(took["ms"], 2)}]

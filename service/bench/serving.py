@@ -77,15 +77,19 @@ def _loop(url: str, bodies: Sequence[bytes], concurrency: int) -> list[float]:
 
 def _client(url: str, bodies: Sequence[bytes], took: list[float], failed: list[str]) -> None:
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
-    for body in bodies:
-        began = time.perf_counter()
-        connection.request("POST", "/rank", body, {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        answer = response.read()
-        took.append(time.perf_counter() - began)
-        if response.status != 200:
-            failed.append(answer.decode(errors="replace")[:300])
-    connection.close()
+    try:
+        for body in bodies:
+            began = time.perf_counter()
+            connection.request("POST", "/rank", body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            answer = response.read()
+            took.append(time.perf_counter() - began)
+            if response.status != 200:
+                failed.append(answer.decode(errors="replace")[:300])
+    except (OSError, http.client.HTTPException) as error:  # the server is gone, and with it the requests left
+        failed.append(f"{error!r}")
+    finally:
+        connection.close()
 
 
 def _rss_mib(pid: int) -> int:

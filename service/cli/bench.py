@@ -109,6 +109,8 @@ def _rank(arguments: argparse.Namespace) -> dict[str, Any]:
         raise UsageError("--requests must be at least 1")
     flags = ["--redis", arguments.redis, "--vectors", "redis"] if arguments.redis else []
     dialogues = list(read_dialogues(arguments.data))
+    if not dialogues:
+        raise UsageError(f"{arguments.data} holds no context to rank")
     if len(dialogues) < arguments.requests:
         print(f"{arguments.data} holds {len(dialogues)} contexts only", file=sys.stderr)
     return measure(arguments.store, dialogues, arguments.requests, flags)
