@@ -79,7 +79,10 @@ def _described(built: BuildResult) -> dict[str, Any]:
 
 
 def _share(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
     if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError("must be between 0 and 1")
+        raise argparse.ArgumentTypeError("must be a number between 0 and 1")
     return value

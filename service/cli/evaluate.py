@@ -44,12 +44,11 @@ def measure(name: str, data: Path, limit: int | None = None) -> dict[str, Any]:
 
     dialogues = list(islice(read_dialogues(data), limit))
     ranker = model.load(name)
-    without = sum(not dialogue.candidates for dialogue in dialogues)
-    if without:
-        print(f"{without} of {len(dialogues)} examples have no candidates and are left out", file=sys.stderr)
     began = time.perf_counter()
     with Progress("examples") as progress:
         evaluation = evaluate(ranker, dialogues, progress)
+    if without := len(dialogues) - len(evaluation.ranks):
+        print(f"{without} of {len(dialogues)} examples have no candidates and were left out", file=sys.stderr)
     recalls = {f"recall@{k}": evaluation.recall_at(k) for k in RECALL_AT}
     seconds = round(time.perf_counter() - began, 3)
     return {"model": name, "examples": len(evaluation.ranks), **recalls, "mrr": evaluation.mrr, "seconds": seconds}
