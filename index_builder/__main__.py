@@ -16,7 +16,7 @@ from typing import cast
 
 from index_builder.build import build
 from index_builder.encoder import CandidateEncoder
-from index_builder.errors import GenerationNotFound
+from index_builder.errors import FingerprintMismatch, GenerationNotFound
 from index_builder.generation import MODEL_DIRECTORY
 from index_builder.generations import GenerationStore
 from index_builder.jobs import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobStore
@@ -101,14 +101,13 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Ha
 def _build(root: Path, reporter: _Reporter) -> str:
     request = reporter.record.request
     pool = read_pool(request.pool)
-    encoder = _load(request.model or _active_model(root))
-    redis_url = os.environ.get("POLYRANK_REDIS_URL") or None
+    encoder = _load(request.model) if request.model else _load_active(GenerationStore(root))
     result = build(
         encoder,
         pool,
         root,
         index=request.index,
-        redis_url=redis_url,
+        redis_url=os.environ.get("POLYRANK_REDIS_URL") or None,
         activate=request.activate,
         progress=reporter,
     )
@@ -120,18 +119,21 @@ def _load(name: str) -> CandidateEncoder:
 
     ranker = model.load(name)
     if isinstance(ranker, model.CrossRanker):
-        raise InvalidInput(
-            f"{name} is a cross-encoder, which has no candidate embeddings; build with a bi- or poly-encoder"
-        )
+        raise InvalidInput(f"{name} is a cross-encoder, which has no candidate embeddings; name a bi- or poly-encoder")
     return cast(CandidateEncoder, ranker)
 
 
-def _active_model(root: Path) -> str:
-    store = GenerationStore(root)
+def _load_active(store: GenerationStore) -> CandidateEncoder:
+    """The active generation's model, under the name that it had and not that of its copy."""
     current = store.current()
     if current is None:
-        raise GenerationNotFound(f"{root} has no active generation whose model could be used; name a model")
-    return str(store.path(current) / MODEL_DIRECTORY)
+        raise GenerationNotFound(f"{store.root} has no active generation whose model could be used; name a model")
+    reference = store.manifest(current).model
+    encoder = _load(str(store.path(current) / MODEL_DIRECTORY))
+    if encoder.fingerprint != reference.fingerprint:
+        raise FingerprintMismatch(reference.fingerprint, encoder.fingerprint)
+    encoder.name = reference.name
+    return encoder
 
 
 if __name__ == "__main__":

@@ -9,23 +9,19 @@ from numpy.typing import NDArray
 
 
 class CandidateEncoder(Protocol):
-    """What a build needs of a model."""
+    """What a build needs of a model.
 
-    @property
-    def name(self) -> str:
-        """What it was loaded by."""
+    Attributes:
+        name: what it was loaded by.
+        architecture: its kind, "bi" or "poly".
+        fingerprint: what its vectors depend on, as 64 hexadecimal digits.
+        dim: D.
+    """
 
-    @property
-    def architecture(self) -> str:
-        """Its kind, "bi" or "poly"."""
-
-    @property
-    def fingerprint(self) -> str:
-        """What its vectors depend on, as 64 hexadecimal digits."""
-
-    @property
-    def dim(self) -> int:
-        """D."""
+    name: str
+    architecture: str
+    fingerprint: str
+    dim: int
 
     def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """Token ids of each text, and how many texts were cut."""

@@ -61,18 +61,13 @@ class Generation:
             GenerationNotFound: there is no such directory.
             GenerationCorrupt: a file is missing, unexpected, of another size or content, or they do not fit together.
         """
-        generation_id = path.name.removeprefix(TEMPORARY_PREFIX)
-        if not path.is_dir():
-            raise GenerationNotFound(f"no generation {generation_id} in {path.parent.parent}")
+        manifest = read_manifest(path)
         try:
-            manifest = Manifest.from_json((path / MANIFEST_FILE).read_bytes(), generation_id)
             _check_files(path, manifest, verify)
             return cls._opened(path, manifest)
-        except FileNotFoundError as error:
-            raise GenerationCorrupt(generation_id, f"{Path(error.filename).name} is missing") from error
         # pyarrow's errors are ValueErrors; the file system's mean that a file cannot be read.
         except (OSError, ValueError) as error:
-            raise GenerationCorrupt(generation_id, str(error)) from error
+            raise GenerationCorrupt(manifest.id, str(error)) from error
 
     @classmethod
     def _opened(cls, path: Path, manifest: Manifest) -> "Generation":
@@ -93,6 +88,25 @@ class Generation:
     def close(self) -> None:
         """Let go of the maps; whoever still holds an array of them may go on using it."""
         self.store.close()
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read the manifest of the generation in this directory.
+
+    Raises:
+        GenerationNotFound: there is no such directory.
+        GenerationCorrupt: the manifest is missing or damaged.
+    """
+    generation_id = path.name.removeprefix(TEMPORARY_PREFIX)
+    if not path.is_dir():
+        raise GenerationNotFound(f"no generation {generation_id} in {path.parent.parent}")
+    try:
+        content = (path / MANIFEST_FILE).read_bytes()
+    except FileNotFoundError as error:
+        raise GenerationCorrupt(generation_id, f"{MANIFEST_FILE} is missing") from error
+    except OSError as error:
+        raise GenerationCorrupt(generation_id, f"{MANIFEST_FILE}: {error.strerror}") from error
+    return Manifest.from_json(content, generation_id)
 
 
 def _files(path: Path) -> dict[str, Path]:

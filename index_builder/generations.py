@@ -22,7 +22,7 @@ from index_builder.errors import (
     GenerationNotFound,
     StoreUnavailable,
 )
-from index_builder.generation import TEMPORARY_PREFIX, Generation
+from index_builder.generation import TEMPORARY_PREFIX, Generation, read_manifest
 from index_builder.lock import locked
 from index_builder.manifest import Manifest
 from index_builder.pointer import Pointer, is_generation_id
@@ -79,6 +79,14 @@ class GenerationStore:
             GenerationNotFound, GenerationCorrupt: see `Generation.open`.
         """
         return Generation.open(self.path(generation), verify=verify)
+
+    def manifest(self, generation: str) -> Manifest:
+        """Read what a generation says of itself, without a look at its files.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt: see `Generation.open`.
+        """
+        return read_manifest(self.path(generation))
 
     def verify(self, generation: str) -> Manifest:
         """Check every byte of a generation.

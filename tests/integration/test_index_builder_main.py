@@ -1,0 +1,165 @@
+"""`python -m index_builder` with a real model, in a process of its own."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from builder_nursery import Nursery
+
+import model
+from index_builder.generations import GenerationStore
+from index_builder.jobs import CANCELLED, FAILED, RUNNING, SUCCEEDED, JobRecord, JobRequest, JobStore
+from index_builder.redis_store import RedisStore
+from index_builder.store import HIT
+
+REPOSITORY = Path(__file__).parents[2]
+KILLS = 10
+
+
+def write_pool(path: Path, count: int) -> str:
+    path.write_text("".join(f'{{"id": "c{i}", "text": "w{i % 40} w{i % 37} w{i % 7}"}}\n' for i in range(count)))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    nursery = Nursery(tmp_path_factory.mktemp("nursery") / "stderr")
+    yield nursery
+    nursery.close()
+
+
+def run(nursery: Nursery, root: Path, request: JobRequest, **environment: str) -> tuple[JobRecord, int, str]:
+    jobs = JobStore(root)
+    job_id = jobs.create(request).id
+    nursery.start(root, job_id, **environment)
+    status, said = nursery.wait()
+    return jobs.get(job_id), status, said
+
+
+def wait_for_stage(jobs: JobStore, job_id: str) -> None:
+    while (record := jobs.get(job_id)).stage is None:
+        assert not record.is_finished, "the builder ended before it began"
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def root(nursery: Nursery, tmp_path: Path, checkpoints: Path, redis_tcp_url: str) -> Path:
+    """A store that a job has built, with a copy in Redis."""
+    request = JobRequest(pool=(write_pool(tmp_path / "p.jsonl", 100),), model=str(checkpoints / "poly"), index="flat")
+    record, status, said = run(nursery, tmp_path / "store", request, POLYRANK_REDIS_URL=redis_tcp_url)
+    assert (record.state, record.error, status, said) == (SUCCEEDED, None, 0, "")
+    assert GenerationStore(tmp_path / "store").current() == record.generation
+    return tmp_path / "store"
+
+
+def test_a_job_builds_with_the_model_named_and_then_with_the_active_generations(
+    root: Path, tmp_path: Path, checkpoints: Path, redis_tcp_url: str
+) -> None:
+    first = GenerationStore(root).open_current_or_newest_good()[0]
+    ranker = model.load(first.model_directory)
+    assert isinstance(ranker, model.LateRanker)
+    assert ranker.fingerprint == first.manifest.model.fingerprint == model.load(checkpoints / "poly").fingerprint
+    tokens, _ = ranker.tokenize_candidates([each.text for each in first.candidates.rows(range(100))])
+    assert abs(ranker.encode_candidates(tokens) - first.store.matrix).max() < 2e-3
+    copy = RedisStore(redis_tcp_url, first.id, ranker.dim, "float16", 5)
+    assert (copy.get_many([f"c{i}" for i in range(100)]).status == HIT).all()
+    copy.close()
+
+    job_id = JobStore(root).create(JobRequest(pool=(write_pool(tmp_path / "q.jsonl", 30),), activate=False)).id
+    command = [sys.executable, "-m", "index_builder", "--store", str(root), "--job", job_id]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True)
+    record = JobStore(root).get(job_id)
+    assert (record.state, done.returncode, done.stdout, done.stderr) == (SUCCEEDED, 0, "", "")
+    store = GenerationStore(root)
+    assert store.current() == first.id
+    assert record.generation is not None
+    manifest = store.verify(record.generation)
+    assert (manifest.model, manifest.count) == (first.manifest.model, 30)
+
+
+@pytest.mark.parametrize(
+    ("model_name", "pool", "reason"),
+    [
+        ("no/such/model", "p.jsonl", "no/such/model"),
+        ("cross", "p.jsonl", "is a cross-encoder, which has no candidate embeddings"),
+        ("poly", "missing.jsonl", "missing.jsonl: no such file"),
+        (None, "p.jsonl", "has no active generation whose model could be used; name a model"),
+    ],
+)
+def test_a_job_that_cannot_be_done_fails_in_one_line(
+    nursery: Nursery, tmp_path: Path, checkpoints: Path, model_name: str | None, pool: str, reason: str
+) -> None:
+    write_pool(tmp_path / "p.jsonl", 3)
+    if model_name in ("cross", "poly"):
+        model_name = str(checkpoints / model_name)
+    request = JobRequest(pool=(str(tmp_path / pool),), model=model_name)
+    record, status, said = run(nursery, tmp_path / "store", request)
+    assert (record.state, status, said) == (FAILED, 1, "")
+    assert record.error is not None
+    assert reason in record.error
+    assert "\n" not in record.error
+    assert record.finished is not None
+
+
+def test_a_cancelled_job_leaves_nothing(nursery: Nursery, root: Path, tmp_path: Path) -> None:
+    jobs, before = JobStore(root), GenerationStore(root).ids()
+    job_id = jobs.create(JobRequest(pool=(write_pool(tmp_path / "big.jsonl", 100_000),))).id
+    pid = nursery.start(root, job_id)
+    wait_for_stage(jobs, job_id)
+    assert (jobs.get(job_id).state, jobs.get(job_id).pid) == (RUNNING, pid)
+    assert os.getpriority(os.PRIO_PROCESS, pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
+    os.kill(pid, signal.SIGTERM)
+    assert nursery.wait() == (1, "")
+    record = jobs.get(job_id)
+    assert (record.state, record.error) == (CANCELLED, None)
+    assert [path.name for path in (root / "generations").iterdir()] == before
+
+
+@pytest.mark.parametrize("job", ["20260101T000000000000-00000000", ".."])
+def test_a_job_that_is_not_there_is_one_line(nursery: Nursery, tmp_path: Path, job: str) -> None:
+    nursery.start(tmp_path, job)
+    assert nursery.wait() == (1, f"no job {job!r}\n")
+
+
+def test_ten_kills_leave_the_old_or_the_new_generation(nursery: Nursery, root: Path, tmp_path: Path) -> None:
+    chance = random.Random(20261121)
+    jobs, store = JobStore(root), GenerationStore(root)
+    request = JobRequest(pool=(write_pool(tmp_path / "q.jsonl", 2000),), index="flat")
+    job_id = jobs.create(request).id
+    nursery.start(root, job_id)
+    wait_for_stage(jobs, job_id)
+    began = time.monotonic()
+    assert nursery.wait() == (0, "")
+    duration = time.monotonic() - began
+    stages: list[str | None] = []
+    for number in range(KILLS):
+        old = store.current()
+        job_id = jobs.create(request).id
+        pid = nursery.start(root, job_id)
+        wait_for_stage(jobs, job_id)
+        time.sleep(duration * (number + chance.random()) / KILLS)
+        with suppress(ProcessLookupError):  # it may just have ended
+            os.kill(pid, signal.SIGKILL)
+        status, _ = nursery.wait()
+        record = jobs.get(job_id)
+        stages.append(record.stage)
+        if status == -signal.SIGKILL:
+            assert record.state == SUCCEEDED or (record.error or "").startswith("interrupted")
+        served, refused = store.open_current_or_newest_good()
+        assert refused == []
+        assert served.manifest.count in (100, 2000)
+        assert served.id == old or record.stage == "CURRENT"
+        for each in store.ids():
+            store.verify(each)
+        assert isinstance(model.load(served.model_directory), model.LateRanker)
+    print(f"seed 20261121, killed at stages {stages}")  # noqa: T201
+    assert len(set(stages)) > 1
+    store.gc()
+    assert not list((root / "generations").glob(".tmp-*"))
