@@ -18,7 +18,7 @@ from index_builder.build import build
 from index_builder.generations import GenerationStore
 
 # Vectors large enough for writing and hashing them to take some time.
-ENCODER = HashEncoder(dim=4096)
+ENCODER = HashEncoder(dim=2048)
 POOL_SIZE = 48
 candidates.BATCH_ROWS = 16
 

@@ -1,49 +1,16 @@
-import errno
 import json
-import os
-import subprocess
-import sys
-import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fakes import HashEncoder, assert_whole, pool
-from redis_process import RedisProcess
 
-from index_builder import assembly, candidates
+from index_builder import candidates
 from index_builder.build import build
-from index_builder.errors import (
-    BuildBusy,
-    BuildError,
-    DiskFull,
-    PoolEmpty,
-    PoolInvalid,
-    StoreUnavailable,
-    TooManyRejected,
-)
-from index_builder.generation import Generation
 from index_builder.generations import GenerationStore
-from index_builder.local_store import LocalStore
-from index_builder.manifest import Manifest
-from index_builder.pool import Rejected, read_pool
+from index_builder.pool import read_pool
 from index_builder.redis_store import RedisStore, drop_generation
 from index_builder.store import HIT
-from model.errors import InvalidInput
-
-REPOSITORY = Path(__file__).parents[2]
-
-
-class NanEncoder(HashEncoder):
-    """Gives one vector that is not a number."""
-
-    value = np.nan
-
-    def encode_candidates(self, candidates, on_done=None):  # type: ignore[no-untyped-def]
-        vectors = super().encode_candidates(candidates, on_done).copy()
-        vectors[-1, 3] = self.value
-        return vectors
 
 
 @pytest.fixture
@@ -56,13 +23,6 @@ def root(tmp_path: Path) -> Path:
     """A store whose active generation must outlive whatever the test does."""
     build(HashEncoder(), pool(20), tmp_path / "store")
     return tmp_path / "store"
-
-
-def assert_untouched(root: Path) -> None:
-    """Nothing but the first generation is there, and it is active and whole."""
-    store = GenerationStore(root)
-    assert [path.name for path in (root / "generations").iterdir()] == store.ids() == [store.current()]
-    assert_whole(store.open(store.ids()[0]), HashEncoder(), pool(20))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -132,192 +92,9 @@ def test_a_generation_can_wait_for_its_activation(root: Path) -> None:
     assert store.rollback() == before
 
 
-def test_too_many_bad_rows_fail_before_any_encoding_and_are_listed(root: Path, tmp_path: Path) -> None:
-    told = []
-    rows = [*pool(98), *(Rejected("p.jsonl", line, "'text' is empty") for line in (99, 100))]
-    with pytest.raises(TooManyRejected) as caught:
-        build(HashEncoder(), rows, root, progress=lambda stage, *_: told.append(stage))
-    assert set(told) == {"read"}
-    assert str(caught.value) == (
-        "2 of 100 rows are bad, more than the 1.00% allowed; the first: p.jsonl:99: 'text' is empty; "
-        f"all of them: {caught.value.log}"
-    )
-    assert len(caught.value.log.read_text().splitlines()) == 2
-    assert caught.value.log.parent == root / "rejected"
-    assert_untouched(root)
-    assert build(HashEncoder(), rows, root, max_rejected=0.02).rejected == 2
-
-
 def test_a_good_pool_leaves_no_log(root: Path) -> None:
     assert build(HashEncoder(), pool(3), root).rejected_log is None
     assert not (root / "rejected").exists()
-
-
-def test_an_empty_pool_is_told(root: Path) -> None:
-    with pytest.raises(PoolEmpty, match=r"holds no candidate$"):
-        build(HashEncoder(), [], root)
-    with pytest.raises(PoolEmpty, match=r"the bad rows: .*jsonl$"):
-        build(HashEncoder(), [Rejected("p", 1, "bad")], root, max_rejected=1.0)
-    assert_untouched(root)
-
-
-def test_a_pool_that_breaks_off_leaves_nothing(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "p.jsonl.gz").write_bytes(b"not gzip")
-    with pytest.raises(PoolInvalid):
-        build(HashEncoder(), read_pool([tmp_path / "p.jsonl.gz"]), root)
-    assert_untouched(root)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 70_000.0])
-@pytest.mark.usefixtures("small_batches")
-def test_vectors_that_are_not_finite_are_refused(root: Path, value: float) -> None:
-    encoder = NanEncoder()
-    encoder.value = value
-    with pytest.raises(BuildError, match="not finite in float16"):
-        build(encoder, pool(40), root)
-    assert_untouched(root)
-
-
-def test_what_float16_cannot_hold_float32_can(root: Path) -> None:
-    encoder = NanEncoder()
-    encoder.value = 70_000.0
-    result = build(encoder, pool(3), root, dtype="float32")
-    assert GenerationStore(root).open(result.generation).store.matrix[2, 3] == 70_000
-
-
-def test_vectors_of_another_dimension_are_refused(root: Path) -> None:
-    encoder = HashEncoder()
-    encode = encoder.encode_candidates
-    encoder.encode_candidates = lambda *given: encode(*given)[:, :5]  # type: ignore[method-assign]
-    with pytest.raises(BuildError, match=r"vectors of shape \(3, 5\), not \(3, 8\)"):
-        build(encoder, pool(3), root)
-    assert_untouched(root)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"), [({"index": "ivf"}, "index 'ivf'"), ({"dtype": "int8"}, "dtype 'int8'")]
-)
-def test_unknown_options_are_told_before_anything_is_read(root: Path, options: dict[str, str], reason: str) -> None:
-    def never():  # type: ignore[no-untyped-def]
-        raise AssertionError
-        yield
-
-    with pytest.raises(InvalidInput, match=reason):
-        build(HashEncoder(), never(), root, **options)  # type: ignore[arg-type]
-    assert_untouched(root)
-
-
-@pytest.mark.parametrize("stage", ["read", "encode", "append", "index", "manifest", "redis", "rename"])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_whatever_ends_a_build_leaves_nothing(root: Path, stage: str, error: type, redis_url: str) -> None:
-    def fail(announced: str, _done: int, _total: int | None) -> None:
-        if announced == stage:
-            raise error
-
-    with pytest.raises(error):
-        build(HashEncoder(), pool(40), root, index="flat", redis_url=redis_url, progress=fail)
-    assert_untouched(root)
-    with RedisStore(redis_url, "x", 8, "float16", 5)._client as client:
-        assert client.keys() == []
-    build(HashEncoder(), pool(40), root, redis_url=redis_url)
-
-
-def test_an_interrupt_before_the_pointer_leaves_a_whole_generation(root: Path) -> None:
-    def fail(stage: str, _done: int, _total: int | None) -> None:
-        if stage == "CURRENT":
-            raise KeyboardInterrupt
-
-    store = GenerationStore(root)
-    before = store.current()
-    with pytest.raises(KeyboardInterrupt):
-        build(HashEncoder(), pool(40), root, progress=fail)
-    assert store.current() == before
-    assert_whole(store.open(store.ids()[1]), HashEncoder(), pool(40))
-
-
-def _no_room(*_given: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        (candidates.CandidateWriter, "add"),
-        (LocalStore, "put_many"),
-        (LocalStore, "commit"),
-        (HashEncoder, "save"),
-        (Manifest, "to_json"),
-        (GenerationStore, "publish"),
-    ],
-    ids=lambda broken: f"{broken[0].__name__}.{broken[1]}",
-)
-def test_a_full_disk_is_one_clear_line_wherever_it_strikes(
-    root: Path, broken: tuple[type, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(*broken, _no_room)
-        with pytest.raises(DiskFull) as caught:
-            build(HashEncoder(), pool(40), root, index="flat")
-    assert str(caught.value) == (f"no room left under {root}: No space left on device; free some space and build again")
-    assert_untouched(root)
-
-
-@pytest.mark.parametrize(("limit", "stage"), [(300, "read"), (200_000, "append"), (400_000, "index")])
-def test_the_operating_systems_own_refusal_is_one_clear_line(root: Path, limit: int, stage: str) -> None:
-    """A file size limit in a child strikes the table, the matrix and the index: in pyarrow, Python and FAISS."""
-    script = f"""
-        import resource, sys
-        from pathlib import Path
-        from fakes import HashEncoder, pool
-        from index_builder.build import build
-        from index_builder.errors import DiskFull
-        resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
-        stages = []
-        try:
-            build(
-                HashEncoder(dim=64), pool(2000), Path({str(root)!r}), index="flat",
-                progress=lambda stage, *_: stages.append(stage),
-            )
-        except DiskFull as error:
-            print(stages[-1], error)
-            sys.exit(7)
-    """
-    child = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env={"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}"},
-        capture_output=True,
-        text=True,
-    )
-    assert child.returncode == 7, child.stderr
-    assert child.stdout == f"{stage} no room left under {root}: File too large; free some space and build again\n"
-    assert child.stderr == ""
-    assert_untouched(root)
-
-
-def test_two_builders_do_not_meet(root: Path) -> None:
-    refused: list[str] = []
-
-    def intrude(stage: str, _done: int, _total: int | None) -> None:
-        if stage == "index":
-            with pytest.raises(BuildBusy) as caught:
-                build(HashEncoder(), pool(3), root)
-            refused.append(str(caught.value))
-
-    result = build(HashEncoder(), pool(30), root, progress=intrude)
-    assert refused == [f"another build into {root} is running; wait for it or cancel it"]
-    assert_whole(GenerationStore(root).open(result.generation), HashEncoder(), pool(30))
-
-
-def test_a_build_clears_away_what_a_killed_one_has_left(root: Path, redis_url: str) -> None:
-    store = GenerationStore(root)
-    left = store.new_id("ab" * 32)
-    (store.begin(left) / "embeddings.bin").write_bytes(b"half")
-    stale = RedisStore(redis_url, left, 8, "float16", 5)
-    stale.put_many(["a"], np.ones((1, 8)))
-    build(HashEncoder(), pool(3), root, redis_url=redis_url)
-    assert not list((root / "generations").glob(".tmp-*"))
-    assert (stale.get_many(["a"]).status != HIT).all()
-    stale.close()
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -338,40 +115,6 @@ def test_redis_holds_a_copy_of_every_vector(root: Path, redis_url: str) -> None:
     copy.close()
 
 
-def test_a_redis_that_is_down_costs_no_encoding(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    with pytest.raises(StoreUnavailable):
-        build(
-            HashEncoder(), pool(3), root, redis_url="redis://127.0.0.1:1/0", progress=lambda *each: told.append(each[0])
-        )
-    assert told == []
-    assert_untouched(root)
-
-
-def test_a_redis_that_goes_down_meanwhile_fails_the_build_only(root: Path, redis_process: RedisProcess) -> None:
-    def kill(stage: str, _done: int, _total: int | None) -> None:
-        if stage == "redis":
-            redis_process.kill()
-
-    store = GenerationStore(root)
-    before = store.current()
-    with pytest.raises(StoreUnavailable):
-        build(HashEncoder(), pool(40), root, redis_url=redis_process.url, progress=kill)
-    assert store.ids() == [before]
-    (left,) = (root / "generations").glob(".tmp-*")  # reminds of the keys that could not be removed
-    assert list(left.iterdir()) == []
-    build(HashEncoder(), pool(40), root)
-    assert not left.exists()
-
-
-def test_what_does_not_fit_together_is_not_published(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write: Callable[..., None] = LocalStore.put_many
-    monkeypatch.setattr(LocalStore, "put_many", lambda self, ids, vectors: write(self, ids[1:], vectors[1:]))
-    with pytest.raises(Exception, match=r"candidates\.arrow is of 40 candidates|the manifest says 40"):
-        build(HashEncoder(), pool(40), root)
-    assert_untouched(root)
-
-
 def test_the_pool_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No stage sees more than a batch: the longest list that reaches the model is one batch long."""
     monkeypatch.setattr(candidates, "BATCH_ROWS", 64)
@@ -382,11 +125,3 @@ def test_the_pool_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     build(encoder, iter(pool(1000)), tmp_path)
     assert max(seen) == 64
     assert sum(seen) == 1000
-
-
-def test_opening_what_was_assembled_is_part_of_the_build(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembly.Generation, "open", lambda *_given, **_named: _no_room())
-    with pytest.raises(DiskFull):
-        build(HashEncoder(), pool(3), root)
-    monkeypatch.undo()
-    assert isinstance(Generation.open(GenerationStore(root).path(GenerationStore(root).ids()[0])), Generation)

@@ -1,0 +1,25 @@
+"""Stores that several unit tests begin with."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from fakes import HashEncoder, pool
+
+from index_builder.build import build
+from index_builder.generations import GenerationStore
+
+
+@pytest.fixture(scope="session")
+def _four_generations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("four")
+    for _ in range(4):
+        build(HashEncoder(), pool(5), root, activate=False)
+    return root
+
+
+@pytest.fixture
+def store(_four_generations: Path, tmp_path: Path) -> GenerationStore:
+    """Four generations, none active."""
+    shutil.copytree(_four_generations, tmp_path / "store")
+    return GenerationStore(tmp_path / "store")

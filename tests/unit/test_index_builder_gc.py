@@ -1,0 +1,94 @@
+import shutil
+
+import pytest
+
+from index_builder import generations
+from index_builder.errors import GenerationCorrupt, StoreUnavailable
+from index_builder.generations import GenerationStore
+
+
+def test_gc_keeps_the_active_one_and_the_way_back(store: GenerationStore) -> None:
+    a, b, c, d = store.ids()
+    for each in (c, a, d):
+        store.activate(each)
+    forgotten: list[str] = []
+    assert store.gc(keep=2, forget=forgotten.append) == [b, c]
+    assert store.ids() == [a, d]
+    assert forgotten == [b, c]
+    assert store.rollback() == a
+
+
+def test_gc_never_takes_the_active_one_or_a_newer_one(store: GenerationStore) -> None:
+    a, b, c, d = store.ids()
+    store.activate(b)
+    assert store.gc(keep=1) == [a]
+    assert store.ids() == [b, c, d]
+    assert store.gc(keep=1) == []
+
+
+def test_gc_keeps_the_newest_where_there_is_no_way_back(store: GenerationStore) -> None:
+    a, b, c, d = store.ids()
+    store.activate(d)
+    assert store.gc(keep=3) == [a]
+    assert store.ids() == [b, c, d]
+    (store.root / "CURRENT").unlink()
+    assert store.gc(keep=2) == [b]
+
+
+def test_gc_does_not_guess_what_a_damaged_pointer_meant(store: GenerationStore) -> None:
+    (store.root / "CURRENT").write_text("?")
+    with pytest.raises(GenerationCorrupt):
+        store.gc(keep=1)
+    assert len(store.ids()) == 4
+
+
+def test_gc_removes_what_killed_builds_have_left_but_not_a_running_ones(store: GenerationStore) -> None:
+    left = store.begin(store.new_id("ab" * 32))
+    (left / "model").mkdir()
+    (left / "model" / "x").write_bytes(b"x")
+    forgotten: list[str] = []
+    with store.building():
+        store.gc(keep=4, forget=forgotten.append)
+        assert left.exists()
+    store.gc(keep=4, forget=forgotten.append)
+    assert not left.exists()
+    assert forgotten == [left.name.removeprefix(".tmp-")]
+
+
+def test_what_cannot_be_forgotten_now_is_forgotten_at_the_next_collection(store: GenerationStore) -> None:
+    def fail(_generation: str) -> None:
+        raise StoreUnavailable("down")
+
+    left = store.begin(store.new_id("ab" * 32))
+    (left / "x").write_bytes(b"x")
+    store.gc(keep=4, forget=fail)
+    assert list(left.iterdir()) == []
+    store.activate(store.ids()[-1])
+    with pytest.raises(StoreUnavailable):
+        store.gc(keep=1, forget=fail)
+    assert len(store.ids()) == 4
+    store.gc(keep=1)
+    assert not left.exists()
+    assert len(store.ids()) == 1
+
+
+def test_gc_removes_the_logs_of_bad_rows_older_than_what_is_kept(store: GenerationStore) -> None:
+    a, _, c, d = store.ids()
+    (store.root / "rejected").mkdir()
+    failed = f"{c[:21]}-ffffffff"
+    for each in (a, c, failed, d):
+        store.rejected_log(each).write_bytes(b"{}\n")
+    store.activate(d)
+    store.gc(keep=2)
+    assert sorted(path.stem for path in (store.root / "rejected").iterdir()) == sorted([c, failed, d])
+
+
+def test_a_generation_that_is_being_removed_is_not_listed(
+    store: GenerationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.activate(store.ids()[-1])
+    removed: list[list[str]] = []
+    rmtree = shutil.rmtree
+    monkeypatch.setattr(generations.shutil, "rmtree", lambda path: (removed.append(store.ids()), rmtree(path)))
+    store.gc(keep=1)
+    assert [len(listed) for listed in removed] == [3, 2, 1]
