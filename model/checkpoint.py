@@ -94,10 +94,9 @@ def _build(config: ModelConfig, directory: Path) -> Encoder:
     """Build the encoder with the transformer that config.json in `directory` describes; weights still to come."""
     backbone_config = read_backbone_config(directory)
     first = Backbone(backbone_config)
-    longest = config.max_context_tokens
-    if config.architecture == "cross":
-        longest += config.max_candidate_tokens
-    if max(longest, config.max_candidate_tokens) > first.max_tokens:
+    sides = (config.max_context_tokens, config.max_candidate_tokens)
+    longest = sum(sides) if config.architecture == "cross" else max(sides)
+    if longest > first.max_tokens:
         raise CheckpointInvalid(f"polyrank.json asks for {longest} tokens, the transformer allows {first.max_tokens}")
     if config.architecture == "cross":
         return CrossEncoder(config, first)
