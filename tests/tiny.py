@@ -11,6 +11,8 @@ from transformers import BertConfig, BertModel
 import model
 from model import ModelConfig
 
+torch.set_num_threads(1)  # on models this small threads only wait for each other
+
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 PAD, UNK, CLS, SEP = range(4)
 VOCABULARY = [*SPECIAL, *(f"w{n}" for n in range(40))]
