@@ -12,6 +12,7 @@ from typing import Self, cast
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from index_builder.pool import Candidate
@@ -102,10 +103,13 @@ class CandidateTable:
         for batch in self._batches:
             yield _strings(batch, "id"), _strings(batch, "text")
 
-    def metadata(self) -> Iterator[str]:
-        """The metadata of every row in order, as JSON text."""
-        for batch in self._batches:
-            yield from _strings(batch, "metadata")
+    def metadata(self, containing: str) -> Iterator[tuple[int, str]]:
+        """The rows whose metadata, as JSON text without spaces, contains a piece of text: (row, JSON)."""
+        for start, batch in zip(self._starts.tolist(), self._batches, strict=False):
+            column = batch.column("metadata")
+            hits = pc.indices_nonzero(pc.match_substring(column, containing))
+            found = cast(list[str], column.take(hits).to_pylist())
+            yield from zip((start + hits.to_numpy()).tolist(), found, strict=True)
 
 
 def _strings(batch: pa.RecordBatch, column: str) -> list[str]:

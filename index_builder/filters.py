@@ -25,43 +25,50 @@ _lock = Lock()
 
 def matching_rows(table: CandidateTable, conditions: Mapping[str, Sequence[Any]]) -> NDArray[np.int64]:
     """The rows that hold, for every field, one of its values; ascending, (N,). No condition: every row."""
-    rows: NDArray[np.int64] | None = None
+    matching = np.ones(len(table), bool)
     for field, values in conditions.items():
-        found = _of_field(table, field).rows(values)
-        rows = found if rows is None else np.intersect1d(rows, found, assume_unique=True)
-    return np.arange(len(table), dtype=np.int64) if rows is None else rows
+        found = np.zeros(len(table), bool)
+        for rows in _of_field(table, field).rows(values):
+            found[rows] = True
+        matching &= found
+    return np.flatnonzero(matching)
 
 
 def _of_field(table: CandidateTable, field: str) -> "_Postings":
-    with _lock:  # also keeps two requests from making the same pass
+    known = _postings.get(table, {}).get(field)
+    if known is not None:
+        return known
+    with _lock:  # two requests must not both make the pass
         fields = _postings.setdefault(table, {})
-        if field not in fields:
-            fields[field] = _Postings(table, field)
-        return fields[field]
+        if field in fields:
+            return fields[field]
+        found = _Postings(table, field)
+        if found:  # a field that no row has is found out quickly; its name, which may be anything, is not kept
+            fields[field] = found
+        return found
 
 
 class _Postings:
     """The rows of each value of one field: 8 bytes a row, and one dictionary entry a distinct value."""
 
     def __init__(self, table: CandidateTable, field: str) -> None:
-        codes: dict[_Key, int] = {}
+        self._codes: dict[_Key, int] = {}
         row_codes, rows = array("q"), array("q")
-        for row, metadata in enumerate(table.metadata()):
+        for row, metadata in table.metadata(containing=f"{orjson.dumps(field).decode()}:"):
             for key in _keys(orjson.loads(metadata).get(field, {})):
-                row_codes.append(codes.setdefault(key, len(codes)))
+                row_codes.append(self._codes.setdefault(key, len(self._codes)))
                 rows.append(row)
-        by_code = np.frombuffer(row_codes, np.int64) if row_codes else np.empty(0, np.int64)
+        by_code = np.array(row_codes, np.int64)
         order = np.argsort(by_code, kind="stable")
-        self._rows = np.frombuffer(rows, np.int64)[order] if rows else np.empty(0, np.int64)
-        self._starts = np.searchsorted(by_code[order], np.arange(len(codes) + 1))
-        self._codes = codes
+        self._rows = np.array(rows, np.int64)[order]
+        self._starts = np.searchsorted(by_code[order], np.arange(len(self._codes) + 1))
 
-    def rows(self, values: Sequence[Any]) -> NDArray[np.int64]:
-        found = {self._codes[key] for value in values for key in _keys(value) if key in self._codes}
-        parts = [self._rows[self._starts[code] : self._starts[code + 1]] for code in found]
-        if len(parts) == 1:
-            return np.unique(parts[0])
-        return np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def rows(self, values: Sequence[Any]) -> Iterator[NDArray[np.int64]]:
+        for code in {self._codes[key] for value in values for key in _keys(value) if key in self._codes}:
+            yield self._rows[self._starts[code] : self._starts[code + 1]]
 
 
 def _keys(value: Any) -> Iterator[_Key]:

@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -131,7 +131,9 @@ class JobStore:
 
     def update(self, record: JobRecord) -> None:
         """Write a record down; a finished job's inline candidates are removed."""
-        write_atomically(self._path(record.id, ".json"), orjson.dumps(asdict(record), option=orjson.OPT_INDENT_2))
+        content = orjson.dumps(asdict(record), option=orjson.OPT_INDENT_2)
+        with locked(self._jobs / "update.lock"):  # several may find at once that a job's process has died
+            write_atomically(self._path(record.id, ".json"), content)
         if record.is_finished:
             self._path(record.id, ".jsonl").unlink(missing_ok=True)
 
@@ -139,7 +141,7 @@ class JobStore:
         """A job's record; one whose process has died is failed.
 
         Raises:
-            JobNotFound: no job has this id.
+            JobNotFound: no job has this id, or its record cannot be read.
         """
         record = self._read(job_id)
         if not self._is_abandoned(record):
@@ -153,8 +155,12 @@ class JobStore:
         return record
 
     def records(self) -> list[JobRecord]:
-        """All jobs, the newest first."""
-        return [self.get(job_id) for job_id in reversed(self._ids())]
+        """All jobs, the newest first; a record that cannot be read is left out."""
+        found = []
+        for job_id in reversed(self._ids()):
+            with suppress(JobNotFound):
+                found.append(self.get(job_id))
+        return found
 
     def active(self) -> JobRecord | None:
         """The job that is queued or running, if any."""
@@ -194,7 +200,8 @@ class JobStore:
     def _read(self, job_id: str) -> JobRecord:
         try:
             content = orjson.loads(self._path(job_id, ".json").read_bytes())
-        except FileNotFoundError:
-            raise JobNotFound(job_id) from None
-        request = content.pop("request")
-        return JobRecord(request=JobRequest(**{**request, "pool": tuple(request["pool"])}), **content)
+            request = content.pop("request")
+            return JobRecord(request=JobRequest(**{**request, "pool": tuple(request["pool"])}), **content)
+        # Gone, or damaged, or of another version.
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise JobNotFound(job_id) from error

@@ -63,7 +63,7 @@ def test_all_fields_must_match(tmp_path: Path) -> None:
 def test_a_field_is_read_once_whoever_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passes = []
     read = CandidateTable.metadata
-    monkeypatch.setattr(CandidateTable, "metadata", lambda self: passes.append(1) or read(self))
+    monkeypatch.setattr(CandidateTable, "metadata", lambda self, containing: passes.append(1) or read(self, containing))
     pool = table(tmp_path, *({"f": i % 5} for i in range(2000)))
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda i: matching_rows(pool, {"f": [i % 5]}), range(40)))
@@ -78,3 +78,18 @@ def test_what_was_found_goes_with_its_table(tmp_path: Path) -> None:
     assert len(filters._postings) == before + 1
     del pool
     assert len(filters._postings) == before
+
+
+def test_fields_of_any_name_and_at_any_depth_are_told_apart(tmp_path: Path) -> None:
+    odd = 'a "quoted" \\ é \n field'
+    pool = table(tmp_path, {odd: 1}, {"o": {odd: 1}}, {"x": f'"{odd}":1'}, {"y": odd}, {odd: [1]})
+    assert matching_rows(pool, {odd: [1]}).tolist() == [0, 4]
+    assert matching_rows(pool, {"quoted": [1]}).tolist() == []
+
+
+def test_names_of_fields_that_no_row_has_are_not_kept(tmp_path: Path) -> None:
+    pool = table(tmp_path, {"f": 1})
+    for i in range(100):
+        assert matching_rows(pool, {f"no{i}": [1]}).tolist() == []
+    matching_rows(pool, {"f": [2]})
+    assert list(filters._postings[pool]) == ["f"]

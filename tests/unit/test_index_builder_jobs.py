@@ -159,3 +159,21 @@ def test_a_job_that_is_not_there_is_told(jobs: JobStore) -> None:
         jobs.get("20261121T013000123456-1a2b3c4d")
     assert jobs.records() == []
     assert jobs.active() is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"request": {"pool": []}, "from": "the future"}'])
+def test_a_damaged_record_hides_no_other(jobs: JobStore, tmp_path: Path, content: str) -> None:
+    damaged = jobs.create(REQUEST)
+    (tmp_path / "jobs" / f"{damaged.id}.json").write_text(content)
+    with pytest.raises(JobNotFound):
+        jobs.get(damaged.id)
+    record = jobs.create(REQUEST)
+    assert jobs.records() == [record]
+
+
+def test_many_may_find_at_once_that_a_process_has_died(jobs: JobStore) -> None:
+    record = jobs.create(REQUEST)
+    jobs.update(record.evolve(state=RUNNING))
+    with ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(jobs.get, [record.id] * 64))
+    assert {each.state for each in found} == {FAILED}
