@@ -1,0 +1,181 @@
+"""Exact top-k against brute force in float64, rounded to float32, ties by row."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from golden import oracle
+from numpy.typing import NDArray
+
+import model.topk
+from model.topk import TopK, scores_of, top_k
+
+SEEDS = range(200)
+
+
+def brute_force(matrix: NDArray[np.floating], codes: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Every row's score, as the paper writes it: attended vector first, then the product with the candidate."""
+    y, candidates = codes.astype(np.float64), matrix.astype(np.float64)
+    s = candidates @ y.T
+    weights = np.exp(s - s.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    return ((weights @ y) * candidates).sum(axis=1).astype(np.float32)
+
+
+def best_of(scores: NDArray[np.float32], rows: NDArray[np.int64], k: int) -> TopK:
+    order = sorted(rows.tolist(), key=lambda row: (-scores[row], row))[:k]
+    return TopK(np.array(order, np.int64), scores[order])
+
+
+def assert_same(found: TopK, expected: TopK) -> None:
+    """Equal scores to the last bit but one: exp() may differ in the last bit of float64 from library to library."""
+    assert (found.rows.dtype, found.scores.dtype) == (np.int64, np.float32)
+    np.testing.assert_array_equal(found.rows, expected.rows)
+    np.testing.assert_array_max_ulp(found.scores, expected.scores, maxulp=1)
+
+
+@dataclass
+class Case:
+    matrix: NDArray[np.floating]
+    codes: NDArray[np.float32]
+    k: int
+    rows: NDArray[np.int64] | None
+    group: int
+
+    @classmethod
+    def drawn(cls, seed: int) -> "Case":
+        """A pool with groups of equal rows, rows a bit away from equal, and zero rows; scores in a served range."""
+        rng = np.random.default_rng(seed)
+        m, d, n = (1, 4, 16, 64)[seed % 4], int(rng.choice([3, 16, 64])), int(rng.integers(1, 400))
+        distinct = rng.normal(size=(max(1, n // int(rng.integers(1, 6))), d)) / np.sqrt(d)
+        matrix = distinct[rng.integers(len(distinct), size=n)].astype((np.float16, np.float32)[seed // 4 % 2])
+        nudged = rng.random(n) < 0.3
+        matrix[nudged, 0] = np.nextafter(matrix[nudged, 0], matrix.dtype.type(1))
+        matrix[rng.random(n) < 0.02] = 0
+        scale = float(rng.choice([1.0, 20.0, 100.0]))
+        codes = (rng.normal(size=(m, d)) / np.sqrt(d) * scale).astype(np.float32)
+        rows = np.flatnonzero(rng.random(n) < 0.5).astype(np.int64) if seed // 8 % 2 else None
+        found = brute_force(matrix, codes)
+        group = int((found == found.max()).sum())
+        k = int(rng.choice([1, 2, 5, group, group + 1, max(1, group - 1), n, n + 7]))
+        return cls(matrix, codes, k, rows, group)
+
+    @property
+    def expected(self) -> TopK:
+        everything = np.arange(len(self.matrix)) if self.rows is None else self.rows
+        return best_of(brute_force(self.matrix, self.codes), everything, self.k)
+
+    @property
+    def found(self) -> TopK:
+        return top_k(self.matrix, self.codes, self.k, self.rows)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_equals_brute_force(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one block, and in blocks so small that most rows are pruned and groups of equal rows lie across borders."""
+    case = Case.drawn(seed)
+    assert_same(case.found, case.expected)
+    monkeypatch.setattr(model.topk, "_BLOCK_ROWS", (3, 3 + seed % 29))
+    assert_same(case.found, case.expected)
+
+
+def test_the_cases_reach_what_they_are_for() -> None:
+    cases = [Case.drawn(seed) for seed in SEEDS]
+    assert {(len(case.codes), case.matrix.dtype.name) for case in cases} == {
+        (m, dtype) for m in (1, 4, 16, 64) for dtype in ("float16", "float32")
+    }
+    assert sum(case.group > 1 for case in cases) > 50
+    assert sum(case.group > 1 and abs(case.k - case.group) <= 1 for case in cases) > 25
+    assert sum(case.rows is not None for case in cases) > 50
+    assert sum(case.k > len(case.matrix) for case in cases) > 10
+    assert sum(case.rows is not None and case.k > len(case.rows) for case in cases) > 10
+
+
+@pytest.mark.parametrize("m", [1, 16, 64])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_equals_brute_force_over_many_blocks(m: int, dtype: type) -> None:
+    rng = np.random.default_rng(m)
+    matrix = (rng.normal(size=(30_000, 16)) / 4).astype(dtype)
+    matrix[rng.integers(30_000, size=10_000)] = matrix[rng.integers(50, size=10_000)]
+    codes = (rng.normal(size=(m, 16)) * 5).astype(np.float32)
+    for k in (1, 10, 1000):
+        assert_same(top_k(matrix, codes, k), best_of(brute_force(matrix, codes), np.arange(30_000), k))
+
+
+def test_brute_force_is_the_loop_oracle() -> None:
+    rng = np.random.default_rng(0)
+    matrix, codes = rng.normal(size=(20, 8)).astype(np.float32), rng.normal(size=(5, 8)).astype(np.float32)
+    loops = [oracle.candidate_attention(codes.astype(float).tolist(), row.astype(float).tolist()) for row in matrix]
+    np.testing.assert_allclose(brute_force(matrix, codes), loops, rtol=1e-7)
+
+
+@pytest.mark.parametrize("k", [1, 3, 40])
+def test_a_pool_of_equal_rows_comes_in_row_order(k: int) -> None:
+    matrix = np.tile(np.random.default_rng(1).normal(size=(1, 33)).astype(np.float32), (1000, 1))
+    codes = np.random.default_rng(2).normal(size=(7, 33)).astype(np.float32)
+    found = top_k(matrix, codes, k)
+    assert found.rows.tolist() == list(range(k))
+    assert len(set(found.scores.tolist())) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_rows_score_does_not_depend_on_its_place(seed: int) -> None:
+    """Matrix kernels sum the last rows of a block in another order than the first."""
+    rng = np.random.default_rng(seed)
+    n, d, m = 300, int(rng.choice([17, 64, 384])), int(rng.choice([1, 5, 64]))
+    matrix = (rng.normal(size=(n, d)) / np.sqrt(d)).astype(np.float32)
+    codes = (rng.normal(size=(m, d)) * 20 / np.sqrt(d)).astype(np.float32)
+    row = matrix[0].copy()
+    alone = top_k(row[None], codes, 1).scores[0]
+    matrix[rng.random(n) < 0.5] = row
+    copies = (matrix == row).all(axis=1)
+    found = top_k(matrix, codes, n)
+    assert set(found.scores[copies[found.rows]].tolist()) == {alone}
+    score_of = dict(zip(found.rows.tolist(), found.scores.tolist(), strict=True))
+    few = top_k(matrix, codes, n, np.arange(n - 7, n))
+    assert few.scores.tolist() == [score_of[at] for at in few.rows.tolist()]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_permuting_candidates_permutes_the_result(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    matrix = rng.normal(size=(200, 24)).astype(np.float16)
+    codes = rng.normal(size=(6, 24)).astype(np.float32)
+    order = rng.permutation(200)
+    plain, permuted = top_k(matrix, codes, 50), top_k(matrix[order], codes, 50)
+    np.testing.assert_array_equal(permuted.scores, plain.scores)
+    assert order[permuted.rows].tolist() == plain.rows.tolist(), "no two of these rows are equal"
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_nothing_is_asked_for(k: int) -> None:
+    found = top_k(np.ones((3, 2), np.float32), np.ones((1, 2), np.float32), k)
+    assert (found.rows.shape, found.scores.shape) == ((0,), (0,))
+
+
+def test_nothing_is_there() -> None:
+    codes = np.ones((2, 4), np.float32)
+    assert len(top_k(np.empty((0, 4), np.float32), codes, 3).rows) == 0
+    assert len(top_k(np.ones((5, 4), np.float32), codes, 3, np.empty(0, np.int64)).rows) == 0
+
+
+def test_one_row_and_one_code_keep_their_axes() -> None:
+    found = top_k(np.array([[2.0, 1.0]], np.float16), np.array([[3.0, 0.5]], np.float32), 5)
+    assert (found.rows.tolist(), found.scores.tolist()) == ([0], [6.5])
+
+
+def test_memory_stays_bounded_where_everything_ties(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finalists are scored again a few thousand at a time; the parts must come together in order."""
+    monkeypatch.setattr(model.topk, "_FINAL_ROWS", 7)
+    rng = np.random.default_rng(4)
+    matrix = rng.normal(size=(40, 8)).astype(np.float32)
+    codes = rng.normal(size=(4, 8)).astype(np.float32)
+    assert_same(top_k(matrix, codes, 40), best_of(brute_force(matrix, codes), np.arange(40), 40))
+
+
+def test_scores_of_are_those_of_top_k() -> None:
+    rng = np.random.default_rng(5)
+    matrix = rng.normal(size=(100, 8)).astype(np.float16)
+    codes = rng.normal(size=(4, 8)).astype(np.float32)
+    found = top_k(matrix, codes, 100)
+    np.testing.assert_array_equal(scores_of(matrix, codes)[found.rows], found.scores)
