@@ -1,0 +1,214 @@
+"""Which tokens a conversation keeps, in which order, and what is reported of the rest."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny import CLS, SEP, UNK, word_ids, write_base
+
+from model import AssemblyConfig, Conversation, ModelConfig, Truncation, Turn
+from model.errors import InvalidInput
+from model.text import Assembler
+from model.tokenizer import Tokenizer
+
+Build = Callable[..., Assembler]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return Tokenizer(write_base(tmp_path_factory.mktemp("text") / "base", seed=0) / "tokenizer.json")
+
+
+@pytest.fixture
+def build(tokenizer: Tokenizer) -> Build:
+    """An assembler with room for a context of `body` tokens between [CLS] and [SEP]."""
+
+    def make(body: int = 10, candidate: int = 8, **assembly: object) -> Assembler:
+        return Assembler(
+            tokenizer,
+            ModelConfig(
+                architecture="bi",
+                base_name="",
+                max_context_tokens=body + 2,
+                max_candidate_tokens=candidate,
+                assembly=AssemblyConfig(**assembly),  # type: ignore[arg-type]
+            ),
+        )
+
+    return make
+
+
+def ids(text: str) -> list[int]:
+    """Word ids, `|` for the separator."""
+    return [token for word in text.split() for token in ([SEP] if word == "|" else word_ids(word))]
+
+
+def wrapped(text: str) -> list[int]:
+    return [CLS, *ids(text), SEP]
+
+
+def said(*turns: str | Turn, persona: tuple[str, ...] = ()) -> Conversation:
+    return Conversation.of(turns, persona)
+
+
+def test_turns_are_oldest_first_with_separators_between(build: Build) -> None:
+    assert build().context(said("w1 w2", "w3", "w4")) == (wrapped("w1 w2 | w3 | w4"), Truncation())
+
+
+def test_one_text_is_one_turn(build: Build) -> None:
+    assert build().context(Conversation.of("w1 w2"))[0] == wrapped("w1 w2")
+
+
+def test_the_persona_comes_first(build: Build) -> None:
+    assert build().context(said("w1", "w2", persona=("w8 w9", "w7")))[0] == wrapped("w8 w9 | w7 | w1 | w2")
+
+
+def test_whole_oldest_turns_go_before_any_token(build: Build) -> None:
+    made = build().context(said("w1", "w2 w3 w4", "w5 w6 w7", "w8 w9 w10"))
+    assert made == (wrapped("w5 w6 w7 | w8 w9 w10"), Truncation(turns=2)), "w1 would fit, but not what follows it"
+
+
+def test_a_conversation_that_fits_to_the_token_is_whole(build: Build) -> None:
+    conversation = said("w1 w2", "w3 w4 w5", "w6 w7 w8")
+    assert build(10).context(conversation) == (wrapped("w1 w2 | w3 w4 w5 | w6 w7 w8"), Truncation())
+    assert build(9).context(conversation) == (wrapped("w3 w4 w5 | w6 w7 w8"), Truncation(turns=1))
+
+
+def test_the_newest_turn_is_cut_from_its_beginning(build: Build) -> None:
+    made = build(6).context(said("w20", "w1 w2 w3 w4 w5 w6 w7 w8"))
+    assert made == (wrapped("w3 w4 w5 w6 w7 w8"), Truncation(turns=1, tokens=2))
+
+
+def test_the_persona_has_at_most_half(build: Build) -> None:
+    persona = ("w30 w31 w32", "w33 w34")
+    made, truncation = build(10).context(said("w1 w2", "w3 w4", "w5 w6", persona=persona))
+    assert made == wrapped("w30 w31 w32 | | w3 w4 | w5 w6")
+    assert truncation == Truncation(turns=1, tokens=2), "seven persona tokens in five places, the last a separator"
+
+
+def test_a_persona_of_half_is_whole(build: Build) -> None:
+    persona = ("w30 w31 w32 w33",)
+    assert build(10).context(said("w1 w2 w3 w4 w5 w6", persona=persona)) == (
+        wrapped("w30 w31 w32 w33 | w2 w3 w4 w5 w6"),
+        Truncation(tokens=1),
+    )
+
+
+def test_what_the_persona_does_not_use_is_the_turns(build: Build) -> None:
+    made = build(10).context(said("w1 w2", "w3 w4 w5 w6 w7", persona=("w9",)))
+    assert made == (wrapped("w9 | w1 w2 | w3 w4 w5 w6 w7"), Truncation())
+
+
+def test_role_and_persona_markers(build: Build) -> None:
+    assembler = build(20, role_markers={"user": "w38", "agent": "w39 w37"}, persona_marker="w36")
+    turns = (Turn("w1", "user"), Turn("w2", "agent"), Turn("w3", "bystander"), Turn("w4"))
+    made = assembler.context(Conversation(turns, ("w5",)))
+    assert made == (wrapped("w36 w5 | w38 w1 | w39 w37 w2 | w3 | w4"), Truncation())
+
+
+def test_markers_count(build: Build) -> None:
+    assembler = build(6, role_markers={"user": "w38"})
+    made = assembler.context(said(Turn("w1 w2", "user"), Turn("w3 w4", "user")))
+    assert made == (wrapped("w38 w3 w4"), Truncation(turns=1))
+
+
+def test_separators_are_the_checkpoints(build: Build) -> None:
+    assembler = build(12, turn_separator="w38 w39", persona_separator="", persona_marker="[UNK]")
+    made = assembler.context(said("w1", "w2", persona=("w3", "w4")))[0]
+    assert made == [CLS, UNK, *ids("w3 w4 w1 w38 w39 w2"), SEP]
+
+
+def test_blank_turns_and_facts_do_not_count(build: Build) -> None:
+    made = build().context(said("", "w1", " \t", "w2", "\n", persona=("", "  ")))
+    assert made == (wrapped("w1 | w2"), Truncation())
+
+
+def test_max_turns_drops_the_oldest(build: Build) -> None:
+    made = build(max_turns=2).context(said("w1", "w2", " ", "w3"))
+    assert made == (wrapped("w2 | w3"), Truncation(turns=1))
+
+
+def test_a_separator_longer_than_the_personas_half(build: Build) -> None:
+    assembler = build(6, persona_separator="w30 w31 w32 w33 w34")
+    made, truncation = assembler.context(said("w1 w2 w3", persona=("w9 w8",)))
+    assert made == wrapped("w30 w31 w32 w1 w2 w3")
+    assert truncation == Truncation(tokens=4)
+
+
+@pytest.mark.parametrize("context", ["", " ", [], ["", "\n"], [Turn(" ", "user")]])
+def test_nothing_said_is_refused(context: str | list[str | Turn]) -> None:
+    with pytest.raises(InvalidInput, match="context is empty"):
+        Conversation.of(context)
+
+
+def test_candidates_lose_their_end(build: Build) -> None:
+    texts = ["w1 w2 w3 w4 w5 w6", "w1 w2 w3 w4 w5 w6 w7", "w1", " ".join(f"w{n}" for n in range(30))]
+    made, cut = build(candidate=8).candidates(texts)
+    assert made == [wrapped("w1 w2 w3 w4 w5 w6")] * 2 + [wrapped("w1"), wrapped("w0 w1 w2 w3 w4 w5")]
+    assert cut == 2
+
+
+def test_no_candidates(build: Build) -> None:
+    assert build().candidates([]) == ([], 0)
+
+
+def test_pairs_share_the_context(build: Build) -> None:
+    made, start, truncation = build().pairs(said("w1", "w2", persona=("w9",)), ["w3 w4", "w5"])
+    head = [CLS, *ids("w9 | w1 | w2"), SEP]
+    assert made == [[*head, *ids("w3 w4"), SEP], [*head, *ids("w5"), SEP]]
+    assert (start, truncation) == (len(head), Truncation())
+
+
+def test_pairs_are_cut_on_either_side(build: Build) -> None:
+    long = " ".join(f"w{n}" for n in range(20))
+    made, start, truncation = build(10, candidate=8).pairs(said("w30", long), [long, "w1", "w1 w2 w3 w4 w5 w6 w7"])
+    assert made[0] == [CLS, *ids(" ".join(f"w{n}" for n in range(10, 20))), SEP, *range(4, 11), SEP]
+    assert [len(pair) - start for pair in made] == [8, 2, 8]
+    assert start == 12
+    assert truncation == Truncation(turns=1, tokens=10, candidates=1)
+
+
+@pytest.mark.parametrize("name", ["[SEP]", "[CLS]", "[PAD]"])
+def test_a_special_token_typed_by_a_user_is_text(build: Build, name: str) -> None:
+    """The tiny vocabulary knows neither the brackets nor the name: three unknown words."""
+    assembler = build(20)
+    text = f"w1 {name} w2"
+    plain = [*ids("w1"), UNK, UNK, UNK, *ids("w2")]
+    assert assembler.context(said(text))[0] == [CLS, *plain, SEP]
+    assert assembler.context(said("w3", persona=(text,)))[0] == [CLS, *plain, SEP, *ids("w3"), SEP]
+    assert assembler.candidates([f"w1 {name}"])[0] == [[CLS, *ids("w1"), UNK, UNK, UNK, SEP]]
+
+
+class Counting(Tokenizer):
+    """Counts the texts it encodes."""
+
+    texts = 0
+
+    def encode(self, texts):  # type: ignore[no-untyped-def]
+        self.texts += len(texts)
+        return super().encode(texts)
+
+
+def test_a_conversation_of_thousands_of_turns_costs_what_is_kept(tmp_path: Path) -> None:
+    tokenizer = Counting(write_base(tmp_path / "base", seed=0) / "tokenizer.json")
+    assembler = Assembler(tokenizer, ModelConfig(architecture="bi", base_name="", max_context_tokens=102))
+    turns = [f"w{n % 40} w{n % 7}" for n in range(5000)]
+    tokenizer.texts = 0
+    made, truncation = assembler.context(said(*turns))
+    kept = 33
+    assert made == wrapped(" | ".join(turns[-kept:]))
+    assert truncation == Truncation(turns=5000 - kept)
+    assert tokenizer.texts <= 3 * kept
+
+
+def test_few_tokens_of_many_letters_do_not_end_the_search(build: Build) -> None:
+    """An unknown word of any length is one token, and spaces are none: what stands before them still fits."""
+    made = build().context(said("w1", "x" * 100_000, "w2" + " " * 100_000 + "w3", "w4"))
+    assert made == ([CLS, *ids("w1 |"), UNK, *ids("| w2 w3 | w4"), SEP], Truncation())
+
+
+def test_half_a_surrogate_pair_is_refused(build: Build) -> None:
+    with pytest.raises(InvalidInput, match="Unicode"):
+        build().context(said("w1 \ud83d"))
+    with pytest.raises(InvalidInput, match="Unicode"):
+        build().candidates(["w1", "\udc00"])
