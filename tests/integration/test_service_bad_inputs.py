@@ -17,6 +17,7 @@ from service.settings import Settings
 
 BOUND = 1 << 20
 GENERATION = "20261121T013000123456-1a2b3c4d"
+HEAD = b"POST /rank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +205,11 @@ def test_a_chunked_body_within_the_bound(server: Served) -> None:
     assert response.status_code == 200
 
 
-HEAD = b"POST /rank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+def test_a_client_that_sends_first_and_reads_later_gets_the_refusal(server: Served) -> None:
+    body = b"x" * 7 * BOUND
+    for _ in range(5):
+        answer = server.raw(HEAD + b"Content-Length: %d\r\n\r\n" % len(body), body)
+        assert answer.startswith(b"HTTP/1.1 413 ")
 
 
 def test_the_bound_is_refused_before_the_body_is_sent(server: Served) -> None:

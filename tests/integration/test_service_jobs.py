@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 import model
 from index_builder.build import build
+from index_builder.errors import JobConflict
 from index_builder.jobs import JobRequest, JobStore
 from service import jobs as jobs_module
 from service.app import create_app
@@ -178,6 +179,15 @@ def test_a_second_build_is_refused_with_a_link_and_the_first_can_be_cancelled(ap
     assert (ended["state"], ended["generation"]) == ("cancelled", None)
     assert api.client.post(first["links"]["cancel"]).json()["state"] == "cancelled"
     assert (api.served(), api.litter(), api.count("cancelled")) == (before, [], 1)
+
+
+def test_a_race_for_the_one_build_leaves_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object) -> None:
+        raise JobConflict("20261121T013000123456-1a2b3c4d")
+
+    monkeypatch.setattr(JobStore, "create", lost)
+    assert api.start(candidates=[{"text": "w1"}]).status_code == 409
+    assert api.litter() == []
 
 
 def test_a_bad_pool_fails_and_nothing_changes(api: Api) -> None:

@@ -161,6 +161,20 @@ def test_activate_loads_before_it_switches(store: Fixture) -> None:
     assert store.value("index_switches_total", result="ok") == 1
 
 
+def test_another_process_may_undo_a_switch(store: Fixture) -> None:
+    first, second = store.build(), store.build(activate=False)
+    store.live.start()
+    store.live.activate(second)
+    store.store.activate(first)
+    store.live.follow()
+    assert store.served() == first
+    store.live.rollback()
+    assert store.served() == second
+    store.store.activate(first)
+    store.live.follow()
+    assert store.served() == first
+
+
 def test_a_generation_whose_model_does_not_load_is_not_activated(store: Fixture, monkeypatch) -> None:
     good = store.build()
     store.live.start()

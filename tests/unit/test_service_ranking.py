@@ -72,6 +72,10 @@ def test_exclusion_leaves_a_full_top_k(serving: Serving) -> None:
     assert not {each for each, _ in found(ranked)} & set(best)
 
 
+def test_a_shallow_retrieval_still_fills_the_answer(serving: Serving) -> None:
+    assert len(Ranking().rank(serving, asked(TEXT, top_k=20, retrieve_k=2)).places) == 20
+
+
 def test_everything_excluded_is_an_empty_answer(serving: Serving) -> None:
     everything = tuple(f"c{n}" for n in range(60))
     ranked = Ranking().rank(serving, asked(TEXT, exclude_ids=everything))
