@@ -109,8 +109,8 @@ class ModelConfig:
         assembly = flat.pop("assembly", None)
         _require(isinstance(base, dict) and set(base) == {"name", "sha256"}, "base must be {name, sha256}")
         _require(isinstance(assembly, dict), "assembly is missing")
-        _refuse_unknown(flat, cls, "")
-        _refuse_unknown(assembly, AssemblyConfig, "assembly.")
+        _refuse_unknown(flat, {f.name for f in fields(cls)} - {"base_name", "base_sha256"}, "")
+        _refuse_unknown(assembly, {f.name for f in fields(AssemblyConfig)}, "assembly.")
         flat |= {"base_name": base["name"], "base_sha256": base["sha256"]}
         try:
             return cls(assembly=AssemblyConfig(**assembly), **flat)
@@ -123,8 +123,8 @@ def _require(holds: bool, message: str) -> None:
         raise CheckpointInvalid(f"polyrank.json: {message}")
 
 
-def _refuse_unknown(raw: Mapping[str, Any], cls: type, prefix: str) -> None:
-    unknown = sorted(set(raw) - {f.name for f in fields(cls)})
+def _refuse_unknown(raw: Mapping[str, Any], known: set[str], prefix: str) -> None:
+    unknown = sorted(set(raw) - known)
     _require(not unknown, f"unknown field {prefix}{', '.join(unknown)}; written by a newer release?")
 
 
