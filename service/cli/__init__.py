@@ -33,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say(message: str, status: int) -> int:
-    print(f"polyrank: {message}", file=sys.stderr)
+    line = " ".join(message.splitlines())  # what a library or a server had to say may be of several
+    print(f"polyrank: {line}", file=sys.stderr)
     return status
 
 
