@@ -1,0 +1,91 @@
+"""The `polyrank` command, called in the test's process or run as one of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from service.cli import main
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+COMMAND = [sys.executable, "-m", "service.cli"]
+READY = "polyrank is ready on "
+
+
+class Outcome(NamedTuple):
+    """How a command ended, and what it wrote."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def result(self) -> Any:
+        """The one JSON object on standard output."""
+        assert self.status == 0, self.err
+        [line] = self.out.splitlines()
+        value = json.loads(line)
+        assert type(value) is dict
+        return value
+
+    def failure(self, status: int = 1) -> str:
+        """The one line that a failed command writes, without its beginning."""
+        assert (self.status, self.out) == (status, ""), self
+        [line] = self.err.splitlines()
+        assert line.startswith("polyrank: ")
+        return line.removeprefix("polyrank: ")
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> Outcome:
+    """Run a command in this process."""
+    capsys.readouterr()
+    try:
+        status = main([str(each) for each in arguments])
+    except SystemExit as end:  # argparse
+        status = int(end.code or 0)
+    except KeyboardInterrupt:
+        pytest.fail("Ctrl-C went through the command")
+    return Outcome(status, *capsys.readouterr())
+
+
+def start(*arguments: object, command: Iterable[str] = COMMAND, **environment: str) -> "subprocess.Popen[str]":
+    """Start a command as a process of its own."""
+    return subprocess.Popen(
+        [*command, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment},
+    )
+
+
+def ended(process: "subprocess.Popen[str]") -> Outcome:
+    """Wait for its end."""
+    out, err = process.communicate(timeout=60)
+    return Outcome(process.returncode, out, err)
+
+
+def write_rows(path: Path, rows: Iterable[Any]) -> Path:
+    """A `.jsonl` file."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def pool_rows(count: int, prefix: str = "c") -> list[dict[str, Any]]:
+    """Candidates of two of the words that the small checkpoints know."""
+    return [{"id": f"{prefix}{n}", "text": f"w{n % 40} w{n * 7 % 33}", "metadata": {"n": n}} for n in range(count)]
+
+
+def left_half_written(store: Path) -> list[str]:
+    """What lies in a store besides whole generations, logs of bad rows and locks."""
+    known = {"CURRENT", "HISTORY", "build.lock", "pointer.lock"}
+    files = {str(path.relative_to(store)) for path in store.rglob("*") if path.is_file()}
+    return sorted(name for name in files - known if not name.startswith(("generations/2", "rejected/2"))) + sorted(
+        str(path) for path in (store / "generations").glob(".*")
+    )

@@ -1,0 +1,245 @@
+"""`polyrank build` with a real model: what it makes, and how it ends where it cannot."""
+
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+import redis
+from command_line import COMMAND, call, ended, left_half_written, pool_rows, start, write_rows
+from redis_process import RedisProcess
+
+import model
+from index_builder.generations import GenerationStore
+from service.cli.output import Progress
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def poly(checkpoints: Path) -> Path:
+    return checkpoints / "poly"
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Path:
+    return write_rows(tmp_path / "pool.jsonl", pool_rows(50))
+
+
+def assert_nothing_built(store: Path) -> None:
+    assert GenerationStore(store).ids() == []
+    assert not (store / "CURRENT").exists()
+    assert left_half_written(store) == []
+
+
+def test_json_tells_what_was_built(capsys: Capture, store: Path, poly: Path, pool: Path) -> None:
+    result = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store, "--json").result
+    assert 0 < result.pop("seconds") < 60
+    generation = GenerationStore(store).current()
+    assert result == {"generation": generation, "count": 50, "rejected": 0, "rejected_log": None, "truncated": 0}
+    manifest = GenerationStore(store).verify(str(generation))
+    assert (manifest.model.fingerprint, manifest.dtype) == (model.load(poly).fingerprint, "float16")
+    assert left_half_written(store) == []
+
+
+def test_words_tell_what_was_built(capsys: Capture, store: Path, poly: Path, pool: Path) -> None:
+    outcome = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store)
+    assert (outcome.status, outcome.err) == (0, "")
+    current = GenerationStore(store).current()
+    assert outcome.out.startswith(f"generation {current} is active: 50 candidates in ")
+
+
+def test_no_activate_publishes_only(capsys: Capture, store: Path, poly: Path, pool: Path) -> None:
+    options = ("--model", poly, "--pool", pool, "--store", store, "--no-activate")
+    waiting = call(capsys, "build", *options, "--json").result["generation"]
+    outcome = call(capsys, "build", *options)
+    other = GenerationStore(store).ids()[-1]
+    assert outcome.out.startswith(f"generation {other} is published: 50 candidates")
+    assert (GenerationStore(store).ids(), GenerationStore(store).current()) == ([waiting, other], None)
+    assert call(capsys, "store", "activate", "--store", store, waiting).status == 0
+    assert GenerationStore(store).current() == waiting
+
+
+def test_several_files_dtype_and_index(capsys: Capture, store: Path, poly: Path, pool: Path, tmp_path: Path) -> None:
+    table = tmp_path / "more.csv"
+    table.write_text("id,text,topic\nd1,w1 w2,late\n")
+    options = ("--dtype", "float32", "--index", "flat", "--json")
+    result = call(capsys, "build", "--model", poly, "--pool", pool, table, "--store", store, *options).result
+    with_index = GenerationStore(store).open(result["generation"])
+    assert (with_index.manifest.dtype, with_index.manifest.index.kind, with_index.manifest.count) == (
+        "float32",
+        "flat",
+        51,
+    )
+    assert with_index.candidates.rows([50])[0].metadata == {"topic": "late"}
+    with_index.close()
+
+
+def test_cut_texts_are_counted(capsys: Capture, store: Path, poly: Path, tmp_path: Path) -> None:
+    long = write_rows(tmp_path / "long.jsonl", [{"text": "w1"}, {"text": "w2 " * 30}])
+    assert call(capsys, "build", "--model", poly, "--pool", long, "--store", store, "--json").result["truncated"] == 1
+
+
+def test_bad_rows_within_the_share_are_left_out_and_listed(
+    capsys: Capture, store: Path, poly: Path, tmp_path: Path
+) -> None:
+    rows = [*pool_rows(3), {"id": "c0", "text": "again"}]
+    pool = write_rows(tmp_path / "pool.jsonl", rows)
+    options = ("--model", poly, "--pool", pool, "--store", store, "--json")
+    outcome = call(capsys, "build", *options, "--max-rejected", "0.25")
+    log = Path(outcome.result["rejected_log"])
+    assert (outcome.result["count"], outcome.result["rejected"]) == (3, 1)
+    assert outcome.err == f"1 bad rows were left out; they are listed in {log}\n"
+    [bad] = map(json.loads, log.read_text().splitlines())
+    assert (bad["file"], bad["line"]) == (str(pool), 4)
+
+
+def test_too_many_bad_rows_fail_and_name_the_list(capsys: Capture, store: Path, poly: Path, tmp_path: Path) -> None:
+    pool = write_rows(tmp_path / "pool.jsonl", [*pool_rows(3), {"id": "bad"}])
+    message = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store).failure()
+    assert message.startswith("1 of 4 rows are bad, more than the 1.00% allowed; the first: ")
+    log = Path(message.rsplit(" ", 1)[1])
+    [bad] = map(json.loads, log.read_text().splitlines())
+    assert (bad["file"], bad["line"]) == (str(pool), 4)
+    assert_nothing_built(store)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("none.jsonl", None, "no such file"),
+        ("pool.txt", b"w1\n", "unknown kind of pool; use one of .jsonl, .jsonl.gz, .jsonl.zst, .csv"),
+        ("pool.jsonl.gz", b"w1\n", "cannot be read"),
+        ("pool.csv", b"a,b\n1,2\n", "no column 'text'"),
+    ],
+)
+def test_a_pool_that_is_none_is_named(
+    capsys: Capture, store: Path, poly: Path, tmp_path: Path, name: str, content: bytes | None, says: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    message = call(capsys, "build", "--model", poly, "--pool", tmp_path / name, "--store", store).failure()
+    assert message.startswith(f"{tmp_path / name}: ")
+    assert says in message
+    assert_nothing_built(store)
+
+
+def test_an_empty_pool(capsys: Capture, store: Path, poly: Path, tmp_path: Path) -> None:
+    pool = write_rows(tmp_path / "pool.jsonl", [])
+    assert "no candidate" in call(capsys, "build", "--model", poly, "--pool", pool, "--store", store).failure()
+    assert_nothing_built(store)
+
+
+def test_models_that_cannot_be_used(
+    capsys: Capture, store: Path, checkpoints: Path, pool: Path, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    for file in (checkpoints / "poly").iterdir():
+        (damaged / file.name).write_bytes(file.read_bytes())
+    (damaged / "model.safetensors").write_bytes(b"no tensors")
+    for name, says in (
+        (tmp_path / "none", "neither a local directory"),
+        ("no-such-model", "neither a local directory"),
+        (tmp_path, "is no model"),
+        (damaged, "model.safetensors"),
+    ):
+        message = call(capsys, "build", "--model", name, "--pool", pool, "--store", store).failure()
+        assert str(name) in message
+        assert says in message
+    assert not store.exists()
+
+
+def test_a_cross_encoder_has_nothing_to_store(capsys: Capture, store: Path, checkpoints: Path, pool: Path) -> None:
+    message = call(capsys, "build", "--model", checkpoints / "cross", "--pool", pool, "--store", store).failure(2)
+    assert message.startswith(f"{checkpoints / 'cross'} is a cross-encoder")
+    assert not store.exists()
+
+
+def test_a_store_that_cannot_be_made(capsys: Capture, poly: Path, pool: Path) -> None:
+    message = call(capsys, "build", "--model", poly, "--pool", pool, "--store", pool).failure()
+    assert message.startswith("Not a directory: ")
+    assert str(pool) in message
+
+
+def test_redis_holds_a_copy(capsys: Capture, store: Path, poly: Path, pool: Path, redis_process: RedisProcess) -> None:
+    options = ("--model", poly, "--pool", pool, "--store", store, "--redis", redis_process.url)
+    generation = call(capsys, "build", *options, "--json").result["generation"]
+    with redis_process.client() as client:
+        keys = {key.decode() for key in client.scan_iter()}
+    assert keys == {f"pe:{{{generation}}}:meta", *(f"pe:{{{generation}}}:c:c{n}" for n in range(50))}
+
+
+def test_a_redis_that_is_down_costs_no_encoding(
+    capsys: Capture, store: Path, poly: Path, pool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(*_: object) -> None:
+        pytest.fail("encoded before Redis was asked")
+
+    monkeypatch.setattr(model.LateRanker, "encode_candidates", encode)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        dead = f"redis://127.0.0.1:{taken.getsockname()[1]}/0"
+    for url, says in ((dead, "Redis failed: "), ("no-url", "the Redis URL must begin with redis://")):
+        options = ("--model", poly, "--pool", pool, "--store", store, "--redis", url)
+        assert call(capsys, "build", *options).failure().startswith(says)
+        assert_nothing_built(store)
+
+
+def test_a_second_build_into_a_store_is_refused(capsys: Capture, store: Path, poly: Path, pool: Path) -> None:
+    with GenerationStore(store).building():
+        message = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store).failure()
+    assert message == f"another build into {store} is running; wait for it or cancel it"
+
+
+@pytest.mark.parametrize("stage", ["read", "encode", "append", "index", "manifest", "redis", "rename"])
+def test_ctrl_c_at_any_stage_leaves_the_store_as_it_was(
+    capsys: Capture, store: Path, poly: Path, pool: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    options = ("--model", poly, "--pool", pool, "--store", store, "--index", "flat")
+    before = call(capsys, "build", *options, "--json").result["generation"]
+
+    def press(_self: Progress, now: str, _done: int, _total: int | None) -> None:
+        if now == stage:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Progress, "__call__", press)
+    assert call(capsys, "build", *options, "--redis", redis_url).failure() == (
+        "interrupted; nothing was left half-written"
+    )
+    assert (GenerationStore(store).ids(), GenerationStore(store).current()) == ([before], before)
+    assert left_half_written(store) == []
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.dbsize() == 0
+    monkeypatch.undo()
+    assert call(capsys, "build", *options).status == 0
+
+
+def test_ctrl_c_ends_a_building_process_cleanly(store: Path, poly: Path, tmp_path: Path) -> None:
+    pool = write_rows(tmp_path / "pool.jsonl", pool_rows(60_000))
+    process = start("build", "--model", poly, "--pool", pool, "--store", store)
+    deadline = time.monotonic() + 60
+    while not list(store.glob("generations/.tmp-*/embeddings.bin")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert ended(process).failure() == "interrupted; nothing was left half-written"
+    assert_nothing_built(store)
+
+
+def test_no_room_on_the_disk_is_one_line(store: Path, poly: Path, tmp_path: Path) -> None:
+    pool = write_rows(tmp_path / "pool.jsonl", pool_rows(5000))
+    limited = ["sh", "-c", 'ulimit -f 200; exec "$@"', "sh", *COMMAND]  # 100 KiB; the vectors alone are 160 kB
+    process = start("build", "--model", poly, "--pool", pool, "--store", store, command=limited)
+    message = ended(process).failure()
+    assert message.startswith(f"no room left under {store}: ")
+    assert "free some space" in message
+    assert_nothing_built(store)

@@ -1,0 +1,80 @@
+"""`polyrank demo`: once with the real sample and model, the rest with a small model."""
+
+from pathlib import Path
+
+import pytest
+from command_line import call
+
+from index_builder.generations import GenerationStore
+from service import server
+from service.cli import demo
+from service.settings import Settings
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, where the demo makes its store."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_real_sample_ranks_above_the_floor(capsys: Capture) -> None:
+    outcome = call(capsys, "demo", "--once")
+    assert outcome.status == 0, outcome.err
+    lines = outcome.out.splitlines()
+    first, second, third = demo.EXAMPLE
+    assert lines[:3] == [f"  customer: {first}", f"  agent: {second}", f"  customer: {third}"]
+    assert [line.split()[0] for line in lines[3:8]] == ["1", "2", "3", "4", "5"]
+    assert lines[8].startswith("R@1/20 over 200 sample conversations: 0.")
+    assert lines[8].endswith("(floor 0.80)")
+    assert len(lines) == 9
+    assert demo.FLOOR == 0.80
+
+
+def test_the_store_is_used_again_until_the_model_changes(
+    capsys: Capture, home: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "FLOOR", 0.0)
+    notes = []
+    for name in ("other", "other", "poly"):
+        monkeypatch.setattr(demo, "MODEL", str(checkpoints / name))
+        outcome = call(capsys, "demo", "--once")
+        assert outcome.status == 0
+        notes.append(outcome.err.splitlines()[0])
+    first, second = GenerationStore(home / ".demo-store").ids()
+    assert notes[0].startswith(f"built generation {first}: 415 candidates in ")
+    assert notes[1] == f"using generation {first} in .demo-store"
+    assert notes[2].startswith(f"built generation {second}: ")
+
+
+def test_a_model_below_the_floor_fails(capsys: Capture, checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "MODEL", str(checkpoints / "poly"))
+    outcome = call(capsys, "demo", "--once")
+    assert outcome.status == 1
+    assert "(floor 0.80)" in outcome.out
+    assert outcome.err.splitlines()[-1].startswith("polyrank: the sample is ranked worse than it was measured")
+
+
+def test_without_once_the_store_is_served(capsys: Capture, checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[Settings] = []
+
+    def run(settings: Settings) -> int:
+        served.append(settings)
+        return 0
+
+    monkeypatch.setattr(server, "run", run)
+    monkeypatch.setattr(demo, "MODEL", str(checkpoints / "poly"))
+    outcome = call(capsys, "demo", "--port", "8123")
+    assert outcome.status == 0
+    assert served == [Settings(store=Path(".demo-store"), port=8123)]
+    assert outcome.out.splitlines()[-1].endswith(" --url http://127.0.0.1:8123")
+    assert "R@1" not in outcome.out
+
+
+def test_outside_a_clone_there_is_no_sample(capsys: Capture, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "__file__", str(home / "site-packages" / "service" / "cli" / "demo.py"))
+    message = call(capsys, "demo", "--once").failure(2)
+    assert message.endswith("pool.jsonl is missing; the demo runs from a clone of the source")
+    assert list(home.iterdir()) == []

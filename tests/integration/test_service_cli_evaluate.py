@@ -1,0 +1,166 @@
+"""`polyrank evaluate`: its figures against those counted by hand from scores of our own."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from command_line import call, write_rows
+
+import model
+from model import Conversation, CrossRanker, LateRanker
+
+Capture = pytest.CaptureFixture[str]
+Row = dict[str, Any]
+
+KEYS = ["model", "examples", "recall@1", "recall@2", "recall@5", "recall@10", "mrr", "seconds"]
+
+
+def example(n: int) -> Row:
+    """Twelve different candidates, the gold one at any place; every third example has it twice."""
+    rng = np.random.default_rng(n)
+    words = [f"w{word}" for word in rng.permutation(40)]
+    candidates = [f"{one} {other}" for one, other in zip(words[:12], words[12:24], strict=True)]
+    label = n % 12
+    if n % 3 == 0:
+        candidates[(label + 5) % 12] = candidates[label]
+    context = [" ".join(words[24:30]), " ".join(words[30:36])]
+    persona = ["w1 w2"] if n % 2 else []
+    return {
+        "context": context,
+        "response": candidates[label],
+        "candidates": candidates,
+        "label": label,
+        "persona": persona,
+    }
+
+
+ROWS = [example(n) for n in range(40)]
+
+
+def scores_by_hand(ranker: Any, row: Row) -> list[float]:
+    conversation = Conversation.of(row["context"], row["persona"])
+    if isinstance(ranker, CrossRanker):
+        pairs, _ = ranker.tokenize_pairs(conversation, row["candidates"])
+        return [float(score) for score in ranker.score_pairs(pairs)]
+    assert isinstance(ranker, LateRanker)
+    [codes] = ranker.encode_contexts([ranker.tokenize_context(conversation)[0]])
+    scores = []
+    for text in row["candidates"]:
+        [vector] = ranker.encode_candidates(ranker.tokenize_candidates([text])[0])
+        s = codes.astype(np.float64) @ vector.astype(np.float64)
+        weights = np.exp(s - s.max())
+        attended = weights @ codes.astype(np.float64) / weights.sum()
+        scores.append(round(float(attended @ vector), 5))  # equal texts tie, whatever they were batched with
+    return scores
+
+
+def ranks_by_hand(ranker: Any, rows: list[Row]) -> list[int]:
+    ranks = []
+    for row in rows:
+        scores = scores_by_hand(ranker, row)
+        order = sorted(range(len(scores)), key=lambda place: (-scores[place], place))
+        ranks.append(order.index(row["label"]) + 1)
+    return ranks
+
+
+def evaluated(capsys: Capture, name: Path, data: Path, *options: str) -> dict[str, Any]:
+    result: dict[str, Any] = call(capsys, "evaluate", "--model", name, "--data", data, "--json", *options).result
+    return result
+
+
+@pytest.mark.parametrize("name", ["other", "poly", "cross"])
+def test_figures_are_those_counted_by_hand(capsys: Capture, checkpoints: Path, tmp_path: Path, name: str) -> None:
+    data = write_rows(tmp_path / "data.jsonl", ROWS)
+    result = evaluated(capsys, checkpoints / name, data)
+    ranks = ranks_by_hand(model.load(checkpoints / name), ROWS)
+    assert len(set(ranks)) > 6, "the set tells ranks apart"
+    assert list(result) == KEYS
+    assert (result["model"], result["examples"]) == (str(checkpoints / name), 40)
+    for k in (1, 2, 5, 10):
+        assert result[f"recall@{k}"] == sum(rank <= k for rank in ranks) / 40, k
+    assert result["mrr"] == pytest.approx(sum(1 / rank for rank in ranks) / 40)
+    assert 0 < result["seconds"] < 60
+
+
+@pytest.mark.parametrize("name", ["other", "poly", "cross"])
+def test_equal_texts_rank_in_their_order(capsys: Capture, checkpoints: Path, tmp_path: Path, name: str) -> None:
+    rows = [{"context": ["w1"], "response": "w2", "candidates": ["w2"] * 4, "label": label} for label in range(4)]
+    result = evaluated(capsys, checkpoints / name, write_rows(tmp_path / "data.jsonl", rows))
+    assert result["mrr"] == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
+    assert (result["recall@1"], result["recall@2"]) == (0.25, 0.5)
+
+
+def test_limit_takes_the_first_and_reads_no_further(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS[:10]) + "{\n")
+    ranks = ranks_by_hand(model.load(checkpoints / "poly"), ROWS[:10])
+    result = evaluated(capsys, checkpoints / "poly", data, "--limit", "10")
+    assert result["examples"] == 10
+    assert result["mrr"] == pytest.approx(sum(1 / rank for rank in ranks) / 10)
+    assert evaluated(capsys, checkpoints / "poly", data, "--limit", "3")["examples"] == 3
+    message = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data, "--limit", "11").failure()
+    assert message.startswith(f"{data}:11: ")
+    for limit in ("0", "-1"):
+        refused = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data, "--limit", limit)
+        assert refused.failure(2) == "--limit must be at least 1"
+
+
+@pytest.mark.parametrize(
+    ("name", "compress"),
+    [("data.jsonl.gz", gzip.compress), ("data.jsonl.zst", lambda plain: pa.compress(plain, "zstd", asbytes=True))],
+)
+def test_compressed_data(
+    capsys: Capture, checkpoints: Path, tmp_path: Path, name: str, compress: Callable[[bytes], bytes]
+) -> None:
+    plain = write_rows(tmp_path / "data.jsonl", ROWS)
+    whole, cut = tmp_path / name, tmp_path / f"cut-{name}"
+    whole.write_bytes(compress(plain.read_bytes()))
+    cut.write_bytes(whole.read_bytes()[:-50])
+    expected = evaluated(capsys, checkpoints / "other", plain)
+    result = evaluated(capsys, checkpoints / "other", whole)
+    assert {**result, "seconds": 0} == {**expected, "seconds": 0}
+    message = call(capsys, "evaluate", "--model", checkpoints / "other", "--data", cut, "--json").failure()
+    assert message.startswith(f"{cut}: cannot be read to its end")
+
+
+def test_rows_without_candidates_are_left_out_and_told(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
+    bare = {"context": ["w1"], "response": "w2"}
+    data = write_rows(tmp_path / "data.jsonl", [bare, *ROWS[:4], bare])
+    outcome = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data, "--json")
+    assert outcome.result["examples"] == 4
+    assert outcome.err == "2 of 6 examples have no candidates and were left out\n"
+    for rows in ([bare], []):
+        write_rows(data, rows)
+        message = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data).failure()
+        assert message == "no example has `candidates`; there is nothing to rank"
+
+
+def test_words_name_every_figure(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
+    rows = [{"context": ["w1"], "response": "w2", "candidates": ["w2"] * 4, "label": label} for label in range(4)]
+    data = write_rows(tmp_path / "data.jsonl", rows)
+    outcome = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data)
+    assert (outcome.status, outcome.err) == (0, "")
+    figures = "recall@1 0.250  recall@2 0.500  recall@5 1.000  recall@10 1.000  mrr 0.521"
+    assert outcome.out.startswith(f"{checkpoints / 'poly'} on 4 examples: {figures}  (")
+
+
+def test_bad_lines_and_files_are_named(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
+    bad = write_rows(tmp_path / "bad.jsonl", [ROWS[0], {"context": ["w1"]}])
+    text = write_rows(tmp_path / "data.txt", ROWS)
+    for data, says in (
+        (bad, f"{bad}:2: response must be a text"),
+        (tmp_path / "none.jsonl", f"{tmp_path / 'none.jsonl'}: no such file"),
+        (text, f"{text}: unknown kind of file; use one of .jsonl, .jsonl.gz, .jsonl.zst"),
+    ):
+        assert call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data, "--json").failure() == says
+
+
+def test_an_unknown_model_is_named(capsys: Capture, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "data.jsonl", ROWS)
+    message = call(capsys, "evaluate", "--model", tmp_path / "none", "--data", data).failure()
+    assert str(tmp_path / "none") in message

@@ -1,0 +1,162 @@
+"""`polyrank rank`: from a store, from a service, and from what only looks like one."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from command_line import call
+from served import Served, serve
+from service_fakes import build_store, load, pool
+
+import model
+from index_builder.build import build
+from service.app import create_app
+from service.settings import Settings
+
+Capture = pytest.CaptureFixture[str]
+
+TURNS = ["w1 w2 w3", "w4", "w5 w6"]
+
+
+@pytest.fixture(scope="module")
+def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("store")
+    build(model.load(checkpoints / "poly"), pool(200), root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def service(store: Path, checkpoints: Path) -> Iterator[Served]:
+    with serve(create_app(Settings(store=store, reranker=str(checkpoints / "cross")))) as server:
+        yield server
+
+
+def flip(root: Path, generation: str) -> None:
+    path = root / "generations" / generation / "embeddings.bin"
+    content = bytearray(path.read_bytes())
+    content[0] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_store_and_its_service_answer_alike(capsys: Capture, store: Path, service: Served) -> None:
+    for top_k in ("1", "7", "1000"):
+        options = (*TURNS, "--top-k", top_k, "--json")
+        mine = call(capsys, "rank", *options, "--store", store).result
+        theirs = call(capsys, "rank", *options, "--url", service.url).result
+        assert len(mine["results"]) == min(int(top_k), 200)
+        assert mine == {name: theirs[name] for name in mine}
+
+
+def test_words_are_rank_score_and_text(capsys: Capture, store: Path, service: Served) -> None:
+    results = call(capsys, "rank", *TURNS, "--top-k", "3", "--json", "--store", store).result["results"]
+    expected = "".join(f"{r['rank']:3}  {r['score']:8.3f}  {r['text']}\n" for r in results)
+    assert [each["rank"] for each in results] == [1, 2, 3]
+    assert call(capsys, "rank", *TURNS, "--top-k", "3", "--store", store) == (0, expected, "")
+    assert call(capsys, "rank", *TURNS, "--top-k", "3", "--url", f"{service.url}/") == (0, expected, "")
+
+
+def test_ten_are_shown_unless_told(capsys: Capture, store: Path) -> None:
+    assert len(call(capsys, "rank", "w1", "--store", store).out.splitlines()) == 10
+
+
+def test_a_second_look_by_the_service(capsys: Capture, store: Path, service: Served) -> None:
+    results = call(capsys, "rank", *TURNS, "--rerank", "--json", "--url", service.url).result["results"]
+    crossed = [each["scores"]["cross"] for each in results]
+    assert crossed == sorted(crossed, reverse=True)
+    message = call(capsys, "rank", *TURNS, "--rerank", "--store", store).failure(2)
+    assert "use --url" in message
+
+
+def test_what_the_service_refuses_is_told_in_its_words(capsys: Capture, tmp_path: Path) -> None:
+    build_store(tmp_path)
+    with serve(create_app(Settings(store=tmp_path), load)) as server:
+        message = call(capsys, "rank", "w1", "--rerank", "--url", server.url).failure()
+        assert message.startswith(f"{server.url}: ")
+        assert "--reranker MODEL" in message
+        assert "context" in call(capsys, "rank", " ", "--url", server.url).failure()
+
+
+def test_a_service_without_generation(capsys: Capture, tmp_path: Path) -> None:
+    with serve(create_app(Settings(store=tmp_path / "new"), load)) as server:
+        message = call(capsys, "rank", "w1", "--url", server.url).failure()
+        assert message == f"{server.url}: the store holds no generation; run polyrank build, or POST /index"
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://127.0.0.1:x", "http://a b", "http://[::1", "localhost"])
+def test_where_no_service_can_be(capsys: Capture, url: str) -> None:
+    message = call(capsys, "rank", "w1", "--url", url).failure()
+    assert message.startswith(f"{url} does not answer (")
+    assert message.endswith("; is polyrank serve running?")
+
+
+@contextmanager
+def stranger(answer: bytes) -> Iterator[str]:
+    """Something that listens and answers each request with these bytes; yields its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def http_answer(status: str, body: bytes) -> bytes:
+    return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status.encode(), len(body), body)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n", " does not answer ("),
+        (b"", " does not answer ("),
+        (http_answer("200 OK", b"<html>"), " does not answer ("),
+        (http_answer("200 OK", b'{"results": [')[:-3], " does not answer ("),
+        (http_answer("200 OK", b'{"hits": []}'), " answers, but not as polyrank serve does"),
+        (http_answer("200 OK", b"[]"), " answers, but not as polyrank serve does"),
+        (http_answer("404 Not Found", b"<html>"), ": status 404"),
+        (http_answer("500 Oops", b'{"detail": "on fire"}'), ": on fire"),
+        (http_answer("502 Bad Gateway", b"[1]"), ": status 502"),
+        (http_answer("502 Bad Gateway", b'{"detail": ')[:-5], ": status 502"),
+    ],
+)
+def test_something_else_that_listens_there(capsys: Capture, answer: bytes, says: str) -> None:
+    with stranger(answer) as url:
+        assert call(capsys, "rank", "w1", "--url", url).failure().startswith(url + says)
+
+
+def test_a_generation_that_is_passed_over_is_told(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
+    ranker = model.load(checkpoints / "other")
+    good, bad = (build(ranker, pool(20, prefix), tmp_path).generation for prefix in "ab")
+    flip(tmp_path, bad)
+    outcome = call(capsys, "rank", "w1", "--store", tmp_path, "--json")
+    assert outcome.result["generation"] == good
+    [note] = outcome.err.splitlines()
+    assert note.startswith(f"{bad} was passed over: ")
+    assert "embeddings.bin" in note
+    flip(tmp_path, good)
+    message = call(capsys, "rank", "w1", "--store", tmp_path).failure()
+    assert message.startswith(f"no good generation in {tmp_path}: ")
+
+
+def test_stores_that_cannot_be_ranked_over(capsys: Capture, store: Path, tmp_path: Path) -> None:
+    message = call(capsys, "rank", "w1", "--store", tmp_path / "none").failure(2)
+    assert message == f"{tmp_path / 'none'} is no directory; polyrank build makes a store"
+    assert "polyrank build" in call(capsys, "rank", "w1", "--store", tmp_path).failure()
+    assert "the context is empty" in call(capsys, "rank", " ", "--store", store).failure()
+    assert "Unicode" in call(capsys, "rank", "\udcff", "--store", store).failure()
+    assert json.dumps(list(tmp_path.iterdir())) == "[]"

@@ -1,0 +1,94 @@
+"""`polyrank serve` as a process: ready, stopped, killed, and without its Redis."""
+
+import json
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import READY, call, ended, start
+from redis_process import RedisProcess
+from service_fakes import pool
+
+import model
+from index_builder.build import build
+
+Capture = pytest.CaptureFixture[str]
+Serve = Callable[..., "tuple[subprocess.Popen[str], str]"]
+
+
+@pytest.fixture(scope="module")
+def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("store")
+    ranker = model.load(checkpoints / "poly")
+    build(ranker, pool(50), root)
+    build(ranker, pool(60, "later"), root, activate=False)
+    return root
+
+
+@pytest.fixture
+def served() -> Iterator[Serve]:
+    """Starts servers on free ports; returns the process and its URL once it is ready."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*flags: object, **environment: str) -> "tuple[subprocess.Popen[str], str]":
+        process = start("serve", "--port", "0", *flags, **environment)
+        started.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith(READY + "http://127.0.0.1:"), line + ended(process).err
+        return process, line.removeprefix(READY).strip()
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as response:
+        return json.load(response)
+
+
+def test_ready_and_stopped(capsys: Capture, served: Serve, store: Path) -> None:
+    process, url = served("--store", store)
+    active = (store / "CURRENT").read_text().strip()
+    assert get(f"{url}/readyz") == {"status": "ready", "generation": active}
+    mine = call(capsys, "rank", "w1 w2", "w3", "--store", store, "--json").result
+    theirs = call(capsys, "rank", "w1 w2", "w3", "--url", url, "--json").result
+    assert mine["generation"] == active
+    assert mine == {name: theirs[name] for name in mine}
+    process.send_signal(signal.SIGTERM)
+    outcome = ended(process)
+    assert (outcome.status, outcome.out) == (0, ""), outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_killed_and_started_again(served: Serve, store: Path) -> None:
+    process, url = served("--store", store)
+    before = get(f"{url}/readyz")["generation"]
+    process.kill()
+    assert ended(process).status == -signal.SIGKILL
+    port = url.rsplit(":", 1)[1]
+    again, same_url = served("--store", store, "--port", port)
+    assert (same_url, get(f"{url}/readyz")["generation"]) == (url, before)
+    again.send_signal(signal.SIGINT)
+    assert ended(again).status == 0
+
+
+def test_redis_that_is_down_at_the_start(
+    capsys: Capture, served: Serve, store: Path, redis_process: RedisProcess
+) -> None:
+    redis_process.kill()
+    process, url = served("--vectors", "redis", POLYRANK_STORE=str(store), POLYRANK_REDIS_URL=redis_process.url)
+    mine = call(capsys, "rank", "w1 w2", "--store", store, "--json").result
+    theirs = call(capsys, "rank", "w1 w2", "--url", url, "--json").result
+    assert theirs["results"] == mine["results"]
+    process.send_signal(signal.SIGTERM)
+    outcome = ended(process)
+    assert outcome.status == 0
+    assert "redis is unavailable" in outcome.err

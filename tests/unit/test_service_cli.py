@@ -1,0 +1,114 @@
+"""The command's frame: how it ends, and what it costs to start."""
+
+import errno
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from command_line import REPOSITORY, call
+
+from index_builder.errors import StoreUnavailable
+from service import __version__
+from service.cli import store
+from service.cli.output import UsageError
+from service.errors import SettingsError
+
+Capture = pytest.CaptureFixture[str]
+
+COMMANDS = ["demo", "evaluate", "build", "store", "serve", "rank", "bench"]
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Makes `store list` raise."""
+
+    def make(error: BaseException) -> None:
+        def run(_arguments: object) -> int:
+            raise error
+
+        monkeypatch.setattr(store, "_with_store", lambda _run, arguments: run(arguments))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (UsageError("give one of them"), 2, "give one of them"),
+        (SettingsError("port: too large"), 2, "port: too large"),
+        (StoreUnavailable("Redis failed"), 1, "Redis failed"),
+        (OSError(errno.ENOSPC, "No space left on device", "/x/y"), 1, "No space left on device: /x/y"),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), 1, "Permission denied: /x"),
+        (OSError("odd"), 1, "odd"),
+        (StoreUnavailable("a server said:\r\nno\n"), 1, "a server said: no"),
+        (KeyboardInterrupt(), 1, "interrupted; nothing was left half-written"),
+    ],
+)
+def test_a_failure_is_a_status_and_one_line(
+    capsys: Capture, failing: Callable[[BaseException], None], error: BaseException, status: int, line: str
+) -> None:
+    failing(error)
+    assert call(capsys, "store", "list", "--store", ".").failure(status) == line
+
+
+def test_a_bug_is_not_hidden(capsys: Capture, failing: Callable[[BaseException], None]) -> None:
+    failing(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        call(capsys, "store", "list", "--store", ".")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "COMMAND"),
+        (["train"], "train"),
+        (["store"], "ACTION"),
+        (["store", "list"], "--store"),
+        (["store", "activate", "--store", "."], "generation"),
+        (["store", "gc", "--store", ".", "--keep", "many"], "--keep"),
+        (["bench"], "SUBJECT"),
+        (["bench", "rank", "--store", "."], "--data"),
+        (["build", "--model", "m", "--store", "s"], "--pool"),
+        (["build", "--model", "m", "--store", "s", "--pool", "p", "--index", "ivf"], "--index"),
+        (["build", "--model", "m", "--store", "s", "--pool", "p", "--dtype", "int8"], "--dtype"),
+        (["build", "--model", "m", "--store", "s", "--pool", "p", "--max-rejected", "1.1"], "between 0 and 1"),
+        (["build", "--model", "m", "--store", "s", "--pool", "p", "--max-rejected", "nan"], "between 0 and 1"),
+        (["build", "--model", "m", "--store", "s", "--pool", "p", "--max-rejected", "few"], "between 0 and 1"),
+        (["build", "--model", "m", "--store", "s", "--pool", "p", "--engine", "ray"], "--engine"),
+        (["evaluate", "--model", "m"], "--data"),
+        (["rank"], "TURN"),
+        (["rank", "hello", "--url", "u", "--store", "s"], "not allowed with"),
+        (["serve", "--vectors", "disk"], "--vectors"),
+    ],
+)
+def test_arguments_that_do_not_parse_are_wrong_usage(capsys: Capture, arguments: list[str], says: str) -> None:
+    outcome = call(capsys, *arguments)
+    assert (outcome.status, outcome.out) == (2, "")
+    last = outcome.err.splitlines()[-1]
+    assert re.match(r"polyrank[ a-z]*: error: ", last)
+    assert says in last
+
+
+@pytest.mark.parametrize("arguments", [["rank", "hi", "--top-k", "0"], ["rank", "hi", "--top-k", "1001"]])
+def test_a_top_k_that_no_service_takes(capsys: Capture, arguments: list[str]) -> None:
+    assert call(capsys, *arguments).failure(2) == "--top-k must be from 1 to 1000"
+
+
+def test_help_and_version_are_no_failures(capsys: Capture) -> None:
+    assert call(capsys, "--version") == (0, f"polyrank {__version__}\n", "")
+    shown = call(capsys, "--help")
+    assert (shown.status, shown.err) == (0, "")
+    for command in COMMANDS:
+        assert re.search(rf"^ +{command} ", shown.out, re.MULTILINE), command
+        assert call(capsys, command, "--help").status == 0
+
+
+def test_the_command_line_starts_without_torch_and_runs_as_a_module() -> None:
+    light = "import sys, service.cli; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", light], cwd=REPOSITORY).returncode == 0
+    module = [sys.executable, "-m", "service.cli", "store", "list", "--store", "no/such/store"]
+    ended = subprocess.run(module, cwd=REPOSITORY, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == "polyrank: no/such/store is no directory; polyrank build makes a store\n"

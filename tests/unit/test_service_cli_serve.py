@@ -1,0 +1,88 @@
+"""`polyrank serve`: flags become settings, and bad ones end it before anything is loaded."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from command_line import call
+
+from service import server
+from service.settings import Settings
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """The settings that the server was run with."""
+    seen: list[Settings] = []
+
+    def run(settings: Settings) -> int:
+        seen.append(settings)
+        return 0
+
+    monkeypatch.setattr(server, "run", run)
+    return seen
+
+
+def test_every_flag_is_its_setting(capsys: Capture, served: list[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYRANK_PORT", "1")
+    monkeypatch.setenv("POLYRANK_THREADS", "3")
+    flags = "--store s --reranker r --redis redis://h --vectors redis --host :: --port 2 --pool-root p --model-root m"
+    assert call(capsys, "serve", *flags.split()) == (0, "", "")
+    assert served == [
+        Settings(
+            store=Path("s"),
+            reranker="r",
+            redis_url="redis://h",
+            vectors="redis",
+            host="::",
+            port=2,
+            pool_root=Path("p"),
+            model_root=Path("m"),
+            threads=3,
+        )
+    ]
+
+
+def test_no_flag_is_needed_where_the_environment_names_the_store(
+    capsys: Capture, served: list[Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYRANK_STORE", "s")
+    assert call(capsys, "serve").status == 0
+    assert served == [Settings(store=Path("s"))]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("", "--store DIR or POLYRANK_STORE"),
+        ("--store s --port 70000", "port"),
+        ("--store s --vectors redis", "--redis URL"),
+    ],
+)
+def test_settings_that_cannot_be_are_wrong_usage(
+    capsys: Capture, served: list[Settings], flags: str, says: str
+) -> None:
+    assert says in call(capsys, "serve", *flags.split()).failure(2)
+    assert served == []
+
+
+@pytest.mark.parametrize("command", [["serve", "--store", "s"], ["demo", "--once"]])
+def test_an_unknown_variable_is_wrong_usage(
+    capsys: Capture, served: list[Settings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POLYRANK_PROT", "1")
+    message = call(capsys, *command).failure(2)
+    assert message == "unknown setting in the environment: POLYRANK_PROT"
+    assert (served, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_a_port_in_use_is_one_line(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.server.logs.configure", lambda *_: None)  # would take the log away from the tests
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = call(capsys, "serve", "--store", tmp_path, "--port", port).failure()
+    assert message.startswith(f"cannot listen on 127.0.0.1:{port}: ")
+    assert "in use" in message

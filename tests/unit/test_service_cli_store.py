@@ -1,0 +1,177 @@
+"""`polyrank store` over generations built without torch."""
+
+from pathlib import Path
+
+import pytest
+from command_line import call, left_half_written
+from fakes import HashEncoder, pool
+from redis_process import RedisProcess
+
+from index_builder.build import build
+from index_builder.generations import GenerationStore
+
+Capture = pytest.CaptureFixture[str]
+
+
+def built(root: Path, salt: str = "", **options: object) -> str:
+    return build(HashEncoder(), pool(20, salt), root, **options).generation  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def flip(store: Path, generation: str, file: str = "embeddings.bin") -> None:
+    path = store / "generations" / generation / file
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def current(capsys: Capture, store: Path) -> str:
+    listed = call(capsys, "store", "list", "--store", store, "--json").result
+    [active] = [each["id"] for each in listed["generations"] if each["active"]] or [None]
+    assert listed["current"] == active
+    return str(active)
+
+
+def test_a_round_trip(capsys: Capture, store: Path) -> None:
+    first = built(store, "a")
+    second = built(store, "b", activate=False, index="flat")
+    assert current(capsys, store) == first
+    assert call(capsys, "store", "verify", "--store", store, "--json").result == {
+        "verified": [first, second],
+        "refused": {},
+    }
+    assert call(capsys, "store", "activate", "--store", store, second, "--json").result == {"current": second}
+    assert current(capsys, store) == second
+    assert call(capsys, "store", "rollback", "--store", store, "--json").result == {"current": first}
+    assert current(capsys, store) == first
+    assert call(capsys, "store", "activate", "--store", store, second) == (0, f"{second} is active\n", "")
+    third = built(store, "c")
+    assert call(capsys, "store", "gc", "--store", store, "--json").result == {"removed": [first]}
+    assert call(capsys, "store", "gc", "--store", store, "--keep", "1") == (0, f"removed 1: {second}\n", "")
+    assert call(capsys, "store", "gc", "--store", store, "--keep", "1") == (0, "nothing to remove\n", "")
+    assert GenerationStore(store).ids() == [third]
+    assert left_half_written(store) == []
+
+
+def test_list_describes_each_generation(capsys: Capture, store: Path) -> None:
+    first, second = built(store, "a"), built(store, "b", activate=False, index="flat")
+    listed = call(capsys, "store", "list", "--store", store, "--json").result
+    assert listed["current"] == first
+    one, other = listed["generations"]
+    assert one.pop("created_at") < other.pop("created_at")
+    same = {"count": 20, "model": "hash", "fingerprint": HashEncoder().fingerprint}
+    assert one == {"id": first, "active": True, "index": "exact", **same}
+    assert other == {"id": second, "active": False, "index": "flat", **same}
+    shown = call(capsys, "store", "list", "--store", store)
+    assert (shown.status, shown.err) == (0, "")
+    lines = shown.out.splitlines()
+    assert lines[0].startswith(f"* {first}  20 candidates, exact, hash, 20")
+    assert lines[1].startswith(f"  {second}  20 candidates, flat, hash, 20")
+
+
+def test_an_empty_store_is_told_as_such(capsys: Capture, store: Path) -> None:
+    store.mkdir()
+    assert call(capsys, "store", "list", "--store", store, "--json").result == {"current": None, "generations": []}
+    shown = call(capsys, "store", "list", "--store", store)
+    assert shown == (0, f"{store} holds no generation; polyrank build makes one\n", "")
+
+
+def test_list_shows_a_generation_that_cannot_be_opened(capsys: Capture, store: Path) -> None:
+    bad, good = built(store, "a"), built(store, "b")
+    (store / "generations" / bad / "ids.index").unlink()
+    rows = call(capsys, "store", "list", "--store", store, "--json").result["generations"]
+    assert [(row["id"], "error" in row) for row in rows] == [(bad, True), (good, False)]
+    assert "ids.index is missing" in rows[0]["error"]
+    lines = call(capsys, "store", "list", "--store", store).out.splitlines()
+    assert lines[0].startswith(f"  {bad}  refused: ")
+    assert lines[1].startswith(f"* {good}  20 candidates")
+
+
+def test_list_does_not_read_every_byte(capsys: Capture, store: Path) -> None:
+    flip(store, built(store))
+    [row] = call(capsys, "store", "list", "--store", store, "--json").result["generations"]
+    assert (row["count"], "error" in row) == (20, False)
+
+
+def test_verify_names_what_is_corrupt(capsys: Capture, store: Path) -> None:
+    bad, good = built(store, "a"), built(store, "b")
+    flip(store, bad)
+    outcome = call(capsys, "store", "verify", "--store", store)
+    assert (outcome.status, outcome.err) == (1, "")
+    lines = outcome.out.splitlines()
+    assert lines[0].startswith(f"{bad}  generation {bad} is refused: ")
+    assert "embeddings.bin" in lines[0]
+    assert lines[1:] == [f"{good}  ok"]
+    outcome = call(capsys, "store", "verify", "--store", store, "--json")
+    assert outcome.status == 1
+    result = outcome._replace(status=0).result
+    assert (result["verified"], list(result["refused"])) == ([good], [bad])
+    assert call(capsys, "store", "verify", "--store", store, good) == (0, f"{good}  ok\n", "")
+    assert call(capsys, "store", "verify", "--store", store, bad).status == 1
+
+
+@pytest.mark.parametrize("unknown", ["20200101T000000000000-00000000", "../..", "", "CURRENT"])
+def test_unknown_generations_are_one_line(capsys: Capture, store: Path, unknown: str) -> None:
+    active = built(store)
+    message = call(capsys, "store", "activate", "--store", store, unknown).failure()
+    assert unknown in message
+    assert current(capsys, store) == active
+
+
+def test_a_corrupt_generation_is_not_activated_and_not_rolled_back_to(capsys: Capture, store: Path) -> None:
+    bad, good = built(store, "a"), built(store, "b")
+    flip(store, bad, "candidates.arrow")
+    for action in (["activate", bad], ["rollback"]):
+        message = call(capsys, "store", action[0], "--store", store, *action[1:]).failure()
+        assert bad in message
+        assert "candidates.arrow" in message
+        assert current(capsys, store) == good
+
+
+def test_rollback_without_history(capsys: Capture, store: Path) -> None:
+    only = built(store)
+    message = call(capsys, "store", "rollback", "--store", store).failure()
+    assert message == f"no earlier generation to roll back to in {store}"
+    assert current(capsys, store) == only
+
+
+@pytest.mark.parametrize("keep", ["0", "-1"])
+def test_gc_never_removes_all(capsys: Capture, store: Path, keep: str) -> None:
+    only = built(store)
+    assert "--keep must be at least 1" in call(capsys, "store", "gc", "--store", store, "--keep", keep).failure(2)
+    assert current(capsys, store) == only
+
+
+@pytest.mark.parametrize("action", ["list", "verify", "rollback", "gc"])
+def test_a_store_that_is_no_directory_is_wrong_usage_and_not_made(capsys: Capture, tmp_path: Path, action: str) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for wrong in (tmp_path / "none", file):
+        message = call(capsys, "store", action, "--store", wrong).failure(2)
+        assert message == f"{wrong} is no directory; polyrank build makes a store"
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_damaged_pointer_is_one_line(capsys: Capture, store: Path) -> None:
+    built(store)
+    (store / "CURRENT").write_text("../../etc\n")
+    assert "CURRENT" in call(capsys, "store", "list", "--store", store).failure()
+
+
+def test_gc_with_redis_removes_the_vectors_too(capsys: Capture, store: Path, redis_process: RedisProcess) -> None:
+    first, second = (built(store, salt, redis_url=redis_process.url) for salt in "ab")
+    with redis_process.client() as client:
+        collected = call(capsys, "store", "gc", "--store", store, "--keep", "1", "--redis", redis_process.url, "--json")
+        assert collected.result == {"removed": [first]}
+        keys = [key.decode() for key in client.scan_iter()]
+    assert len(keys) == 21
+    assert all(second in key for key in keys)
+    third = built(store, "c")
+    redis_process.kill()
+    message = call(capsys, "store", "gc", "--store", store, "--keep", "1", "--redis", redis_process.url).failure()
+    assert message.startswith("Redis failed: ")
+    assert GenerationStore(store).ids() == [second, third]
