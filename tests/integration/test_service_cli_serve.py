@@ -54,7 +54,7 @@ def get(url: str) -> Any:
         return json.load(response)
 
 
-def test_ready_and_stopped(capsys: Capture, served: Serve, store: Path) -> None:
+def test_ready_killed_started_again_and_stopped(capsys: Capture, served: Serve, store: Path) -> None:
     process, url = served("--store", store)
     active = (store / "CURRENT").read_text().strip()
     assert get(f"{url}/readyz") == {"status": "ready", "generation": active}
@@ -62,22 +62,14 @@ def test_ready_and_stopped(capsys: Capture, served: Serve, store: Path) -> None:
     theirs = call(capsys, "rank", "w1 w2", "w3", "--url", url, "--json").result
     assert mine["generation"] == active
     assert mine == {name: theirs[name] for name in mine}
-    process.send_signal(signal.SIGTERM)
-    outcome = ended(process)
-    assert (outcome.status, outcome.out) == (0, ""), outcome.err
-    assert "Traceback" not in outcome.err
-
-
-def test_killed_and_started_again(served: Serve, store: Path) -> None:
-    process, url = served("--store", store)
-    before = get(f"{url}/readyz")["generation"]
     process.kill()
     assert ended(process).status == -signal.SIGKILL
-    port = url.rsplit(":", 1)[1]
-    again, same_url = served("--store", store, "--port", port)
-    assert (same_url, get(f"{url}/readyz")["generation"]) == (url, before)
-    again.send_signal(signal.SIGINT)
-    assert ended(again).status == 0
+    again, same_url = served("--store", store, "--port", url.rsplit(":", 1)[1])
+    assert (same_url, get(f"{url}/readyz")["generation"]) == (url, active)
+    again.send_signal(signal.SIGTERM)
+    outcome = ended(again)
+    assert (outcome.status, outcome.out) == (0, ""), outcome.err
+    assert "Traceback" not in outcome.err
 
 
 def test_redis_that_is_down_at_the_start(
@@ -88,7 +80,7 @@ def test_redis_that_is_down_at_the_start(
     mine = call(capsys, "rank", "w1 w2", "--store", store, "--json").result
     theirs = call(capsys, "rank", "w1 w2", "--url", url, "--json").result
     assert theirs["results"] == mine["results"]
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
     outcome = ended(process)
     assert outcome.status == 0
     assert "redis is unavailable" in outcome.err
