@@ -102,6 +102,21 @@ def test_equals_brute_force_over_many_blocks(m: int, dtype: type) -> None:
         assert_same(top_k(matrix, codes, k), best_of(brute_force(matrix, codes), np.arange(30_000), k))
 
 
+@pytest.mark.parametrize("m", [1, 5])
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_closer_than_float32_can_tell(seed: int, m: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows a few units in the last place apart, whose computed order is chance: pruning must leave them a margin.
+
+    With one code ahead of all others the score is its product, so that the bound it is pruned by is no slack.
+    """
+    monkeypatch.setattr(model.topk, "_BLOCK_ROWS", (16, 16))
+    rng = np.random.default_rng(seed)
+    row = rng.normal(size=384)
+    matrix = (row * (1 + 2e-7 * rng.normal(size=(600, 384)))).astype(np.float32)
+    codes = np.vstack([row, *[-row] * (m - 1)]).astype(np.float32)
+    assert_same(top_k(matrix, codes, 9), best_of(brute_force(matrix, codes), np.arange(600), 9))
+
+
 def test_brute_force_is_the_loop_oracle() -> None:
     rng = np.random.default_rng(0)
     matrix, codes = rng.normal(size=(20, 8)).astype(np.float32), rng.normal(size=(5, 8)).astype(np.float32)
