@@ -9,6 +9,7 @@ stays below the k-th best score so far needs no softmax; after the first blocks 
 """
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_BLOCK_ELEMENTS = 2**17  # of a block's (rows, M) product: half a megabyte in float32 stays in a core's cache
-_BLOCK_ROWS = (256, 8192)
+_BLOCK_ELEMENTS = 2**19  # of a block's rows, (size, D), or of its product, (size, M): 2 MB in float32 stay in cache
+_BLOCK_ROWS = 128  # at least so many
 _FINAL_ROWS = 4096  # finalists scored at a time in float64: bounds memory when a whole pool ties
 
 
@@ -29,7 +30,11 @@ class TopK(NamedTuple):
 
 
 def top_k(
-    matrix: NDArray[np.floating], codes: NDArray[np.float32], k: int, rows: NDArray[np.int64] | None = None
+    matrix: NDArray[np.floating],
+    codes: NDArray[np.float32],
+    k: int,
+    rows: NDArray[np.int64] | None = None,
+    longest: float | None = None,
 ) -> TopK:
     """Find the k best rows by candidate attention.
 
@@ -38,21 +43,29 @@ def top_k(
         codes: one context's vectors, (M, D), the score scale multiplied in.
         k: how many; fewer come back when there are fewer rows.
         rows: score only these rows (ascending); None: all.
+        longest: `longest_row(matrix)` where it is known, which saves a pass.
 
     Returns:
         Rows of `matrix` and scores, exactly those of scoring every row and sorting by (-score, row).
     """
-    stored = torch.from_numpy(matrix)
-    chosen = None if rows is None else torch.from_numpy(rows)
     n = len(matrix) if rows is None else len(rows)
     if min(n, k) <= 0:
         return TopK(np.empty(0, np.int64), np.empty(0, np.float32))
     with torch.inference_mode():
-        vectors = torch.from_numpy(codes)
-        finalists = _finalists(stored, vectors, min(k, n), chosen, n)
+        stored, vectors = torch.from_numpy(matrix), torch.from_numpy(codes)
+        chosen = None if rows is None else torch.from_numpy(rows)
+        margin = _rounding(vectors, longest_row(matrix) if longest is None else longest)
+        finalists = _finalists(_Blocks(stored, chosen, len(codes)), vectors, _Best(min(k, n), margin))
         scores = _canonical_scores(stored, vectors, finalists)
     order = np.lexsort((finalists.numpy(), -scores))[:k]
     return TopK(finalists.numpy()[order], scores[order])
+
+
+def longest_row(matrix: NDArray[np.floating]) -> float:
+    """Length of the longest row, which bounds how far rounding can move a score."""
+    with torch.inference_mode():
+        blocks = _Blocks(torch.from_numpy(matrix), None, 1)
+        return max((float(torch.linalg.vector_norm(block, dim=1).max()) for block, _ in blocks), default=0.0)
 
 
 def scores_of(matrix: NDArray[np.floating], codes: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -61,57 +74,71 @@ def scores_of(matrix: NDArray[np.floating], codes: NDArray[np.float32]) -> NDArr
         return _canonical_scores(torch.from_numpy(matrix), torch.from_numpy(codes), torch.arange(len(matrix)))
 
 
-def _finalists(stored: Tensor, codes: Tensor, k: int, chosen: Tensor | None, n: int) -> Tensor:
+def _finalists(blocks: "_Blocks", codes: Tensor, best: "_Best") -> Tensor:
     """Rows whose float32 score is within rounding of the k-th best, in row order."""
-    best = _Best(k, _rounding(codes))
-    step = min(max(_BLOCK_ELEMENTS // len(codes), _BLOCK_ROWS[0]), _BLOCK_ROWS[1])
     transposed = codes.T.contiguous()
-    for start in range(0, n, step):
-        block_rows = None if chosen is None else chosen[start : start + step]
-        block = (stored[start : start + step] if block_rows is None else stored[block_rows]).float()
-        s = block @ transposed  # (rows, M)
-        upper = s.amax(dim=1)
-        margin = best.margin(block)
-        alive = (upper >= best.threshold - margin).nonzero()[:, 0]
+    products = torch.empty(blocks.size, len(codes))
+    for block, rows in blocks:
+        s = torch.mm(block, transposed, out=products[: len(block)])  # (rows, M)
+        alive = (s.amax(dim=1) >= best.threshold - best.margin).nonzero()[:, 0]
         if len(alive):
-            scores = _closed_form(s[alive])
-            best.add(scores, alive + start if block_rows is None else block_rows[alive], margin)
+            best.add(_closed_form(s[alive]), rows[alive])
     return best.rows.sort().values
 
 
-class _Best:
-    """The rows that can still be among the k best, and the k-th best score so far."""
+class _Blocks:
+    """Rows in float32, a block at a time, in one buffer that stays in cache: fresh memory costs more than the product.
 
-    def __init__(self, k: int, rounding: float) -> None:
-        self.k = k
-        self.rounding = rounding
+    Iterates over (block (size, D), its rows (size,)); a block is gone when the next one comes.
+    """
+
+    def __init__(self, stored: Tensor, chosen: Tensor | None, m: int) -> None:
+        self._stored = stored
+        self._rows = torch.arange(len(stored)) if chosen is None else chosen
+        self._contiguous = chosen is None
+        self.size = min(max(_BLOCK_ELEMENTS // max(stored.shape[1], m), _BLOCK_ROWS), len(self._rows))
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        buffer = torch.empty(self.size, self._stored.shape[1])
+        for start in range(0, len(self._rows), self.size):
+            rows = self._rows[start : start + self.size]
+            block = self._stored[start : start + self.size] if self._contiguous else self._stored[rows]
+            yield (block if block.dtype == torch.float32 else buffer[: len(rows)].copy_(block)), rows
+
+
+class _Best:
+    """The rows that can still be among the k best, and the k-th best score so far.
+
+    Attributes:
+        threshold: the k-th best score so far.
+        margin: how far two computed scores can be apart from their order in exact arithmetic.
+        rows: those within the margin of the threshold.
+    """
+
+    def __init__(self, k: int, margin: float) -> None:
+        self.margin = margin
         self.threshold = float("-inf")
         self.rows = torch.empty(0, dtype=torch.int64)
+        self._k = k
         self._scores = torch.empty(0)
-        self._margin = 0.0
 
-    def margin(self, block: Tensor) -> float:
-        """How far two computed scores of these rows can be apart from their order in exact arithmetic."""
-        self._margin = max(self._margin, self.rounding * float(torch.linalg.vector_norm(block, dim=1).max()))
-        return self._margin
-
-    def add(self, scores: Tensor, rows: Tensor, margin: float) -> None:
+    def add(self, scores: Tensor, rows: Tensor) -> None:
         scores, rows = torch.cat([self._scores, scores]), torch.cat([self.rows, rows])
-        if len(scores) >= self.k:
-            self.threshold = float(scores.topk(self.k).values[-1])
-            keep = scores >= self.threshold - margin
+        if len(scores) >= self._k:
+            self.threshold = float(scores.topk(self._k).values[-1])
+            keep = scores >= self.threshold - self.margin
             scores, rows = scores[keep], rows[keep]
         self._scores, self.rows = scores, rows
 
 
-def _rounding(codes: Tensor) -> float:
-    """Bound, per unit length of a row, on the difference of two float32 scores from rounding.
+def _rounding(codes: Tensor, longest: float) -> float:
+    """Bound the difference of two float32 scores from rounding, for rows up to the length `longest`.
 
     A dot product of D terms is off by at most about `D eps |y| |c|`; rounding errors average out to sqrt(D), and four
     times that is taken for each of the two scores and their softmax.
     """
-    longest = float(torch.linalg.vector_norm(codes, dim=1).max())
-    return 8.0 * math.sqrt(codes.shape[1]) * float(torch.finfo(torch.float32).eps) * longest
+    longest_code = float(torch.linalg.vector_norm(codes, dim=1).max())
+    return 8.0 * math.sqrt(codes.shape[1]) * float(torch.finfo(torch.float32).eps) * longest_code * longest
 
 
 def _closed_form(s: Tensor) -> Tensor:

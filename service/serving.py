@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from index_builder.generation import Generation
 from index_builder.redis_store import BUILDING_TIMEOUT_SECONDS, SERVING_TIMEOUT_SECONDS, RedisStore
 from model import Conversation, Truncation
 from model.errors import CheckpointInvalid
+from model.topk import longest_row
 from service.vectors import CountCache, MatrixVectors, RedisVectors, Vectors
 
 
@@ -56,6 +58,11 @@ class Serving:
     ranker: LateScorer
     vectors: Vectors
     loaded_at: float
+
+    @cached_property
+    def longest(self) -> float:
+        """Length of the longest vector: a scan needs it to bound rounding, and it never changes."""
+        return longest_row(self.vectors.matrix())
 
     def __post_init__(self) -> None:
         # The last request that holds this unit lets go of it, and with it of maps and connections.

@@ -151,13 +151,13 @@ def _scan(serving: Serving, request: RankRequest, codes: Codes, excluded: Rows, 
         if request.filter is None:
             scanned = len(matrix)
             # So many more that the excluded ones can be dropped: cheaper than to gather all other rows.
-            rows = top_k(matrix, codes, request.depth + len(excluded)).rows
+            rows = top_k(matrix, codes, request.depth + len(excluded), longest=serving.longest).rows
             rows = rows[~np.isin(rows, excluded)][: request.depth]
         else:
             rows = matching_rows(serving.generation.candidates, request.filter)
             rows = np.setdiff1d(rows, excluded, assume_unique=True)
             scanned = len(rows)
-            rows = top_k(matrix, codes, request.depth, rows).rows
+            rows = top_k(matrix, codes, request.depth, rows, serving.longest).rows
     best, cache_available = _score(serving, np.sort(rows), codes, request.depth, stages)
     return _Found(best, True, scanned, cache_available)
 

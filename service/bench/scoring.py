@@ -46,7 +46,7 @@ def measure(seconds: float = 2.0, seed: int = 0) -> list[dict[str, Any]]:
         calls: dict[str, Callable[[], Any]] = {
             "two_products_ms": partial(two_products, candidates, codes),
             "closed_form_ms": partial(closed_form, candidates, codes),
-            "top_10_ms": partial(top_k, matrix, vectors, 10),
+            "top_10_ms": partial(top_k, matrix, vectors, 10, longest=1.001),
         }
         with torch.inference_mode():
             took = alternate(calls, seconds)

