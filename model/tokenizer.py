@@ -45,6 +45,11 @@ class Tokenizer:
         self.prefix, self.suffix = single[:at], single[at + n :]
         self.pair_separator, self.pair_suffix = pair[at + n : second], pair[second + n :]
 
+    @property
+    def separator(self) -> str:
+        """The special token that ends a sequence, [SEP] or its like; empty where there is none."""
+        return str(self._rust.id_to_token(self.suffix[0])) if self.suffix else ""
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without special tokens; special tokens' names in the text are plain text.
 

@@ -81,7 +81,9 @@ def _finalists(blocks: "_Blocks", codes: Tensor, best: "_Best") -> Tensor:
     for block, rows in blocks:
         s = torch.mm(block, transposed, out=products[: len(block)])  # (rows, M)
         alive = (s.amax(dim=1) >= best.threshold - best.margin).nonzero()[:, 0]
-        if len(alive):
+        if 2 * len(alive) > len(rows):  # nothing to gain from picking them out; the others fall to the threshold
+            best.add(_closed_form(s), rows)
+        elif len(alive):
             best.add(_closed_form(s[alive]), rows[alive])
     return best.rows.sort().values
 

@@ -5,13 +5,18 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from service.cli.build import load_late
 from service.cli.output import Progress, UsageError, print_json, quiet_libraries
 
+if TYPE_CHECKING:
+    from index_builder.build import BuildResult
+    from model import LateRanker
+
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 POOL = Path("examples/support/pool.jsonl")
+DATA = Path("examples/support/conversations.jsonl")
 
 
 def add_to(commands: Any) -> None:
@@ -29,8 +34,8 @@ def add_to(commands: Any) -> None:
         subject.add_argument("--model", default=MODEL, help=f"default: {MODEL}")
         subject.add_argument("--pool", type=Path, default=POOL, help=f"default: {POOL}")
     rank = _subject(subjects, "rank", _rank, "serve a store and measure POST /rank")
-    rank.add_argument("--store", type=Path, required=True, help="the store's directory")
-    rank.add_argument("--data", type=Path, required=True, help="dialogues whose contexts are ranked")
+    rank.add_argument("--store", type=Path, help=f"a store's directory; default: {POOL} in a temporary one")
+    rank.add_argument("--data", type=Path, default=DATA, help=f"dialogues whose contexts are ranked; default: {DATA}")
     rank.add_argument("--requests", type=int, default=500, help="at each concurrency; default: 500")
     rank.add_argument("--redis", metavar="URL", help="read vectors from this Redis (--vectors redis)")
 
@@ -90,15 +95,20 @@ def _rerank(arguments: argparse.Namespace) -> dict[str, Any]:
 def _build(arguments: argparse.Namespace) -> dict[str, Any]:
     import resource
 
-    from index_builder.build import build
-    from index_builder.pool import read_pool
-
     ranker = load_late(arguments.model)
-    with tempfile.TemporaryDirectory() as store, Progress("candidates") as progress:
-        built = build(ranker, read_pool([arguments.pool]), Path(store), progress=progress)
+    with tempfile.TemporaryDirectory() as store:
+        built = _build_into(Path(store), ranker, arguments.pool)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     row = {"count": built.count, "seconds": built.seconds, "per_second": built.count / built.seconds}
     return {"model": arguments.model, "peak_rss_mib": peak, "rows": [row]}
+
+
+def _build_into(store: Path, ranker: "LateRanker", pool: Path) -> "BuildResult":
+    from index_builder.build import build
+    from index_builder.pool import read_pool
+
+    with Progress("candidates") as progress:
+        return build(ranker, read_pool([pool]), store, progress=progress)
 
 
 def _rank(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -113,4 +123,10 @@ def _rank(arguments: argparse.Namespace) -> dict[str, Any]:
         raise UsageError(f"{arguments.data} holds no context to rank")
     if len(dialogues) < arguments.requests:
         print(f"{arguments.data} holds {len(dialogues)} contexts only", file=sys.stderr)
-    return measure(arguments.store, dialogues, arguments.requests, flags)
+    if arguments.store is not None:
+        return measure(arguments.store, dialogues, arguments.requests, flags)
+    if arguments.redis:
+        raise UsageError("--redis needs --store: a store that was built with --redis")
+    with tempfile.TemporaryDirectory() as store:
+        _build_into(Path(store), load_late(MODEL), POOL)
+        return measure(Path(store), dialogues, arguments.requests)
