@@ -98,7 +98,7 @@ class _Blocks:
         self._stored = stored
         self._rows = torch.arange(len(stored)) if chosen is None else chosen
         self._contiguous = chosen is None
-        self.size = min(max(_BLOCK_ELEMENTS // max(stored.shape[1], m), _BLOCK_ROWS), len(self._rows))
+        self.size = max(1, min(max(_BLOCK_ELEMENTS // max(stored.shape[1], m), _BLOCK_ROWS), len(self._rows)))
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         buffer = torch.empty(self.size, self._stored.shape[1])
@@ -152,6 +152,6 @@ def _canonical_scores(stored: Tensor, codes: Tensor, rows: Tensor) -> NDArray[np
     exact = codes.double().T.contiguous()
     parts = [
         _closed_form(stored[rows[start : start + _FINAL_ROWS]].double() @ exact).float()
-        for start in range(0, len(rows), _FINAL_ROWS)
+        for start in range(0, max(1, len(rows)), _FINAL_ROWS)
     ]
     return torch.cat(parts).numpy()
