@@ -4,11 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 from golden import oracle
 from numpy.typing import NDArray
 
 import model.topk
-from model.topk import TopK, scores_of, top_k
+from model.topk import TopK, longest_row, scores_of, top_k
+
+torch.set_num_threads(1)  # on matrices this small threads only wait for each other
 
 SEEDS = range(200)
 
@@ -70,12 +73,17 @@ class Case:
         return top_k(self.matrix, self.codes, self.k, self.rows)
 
 
+def in_blocks_of(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.topk, "_BLOCK_ELEMENTS", 1)
+    monkeypatch.setattr(model.topk, "_BLOCK_ROWS", rows)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_equals_brute_force(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one block, and in blocks so small that most rows are pruned and groups of equal rows lie across borders."""
     case = Case.drawn(seed)
     assert_same(case.found, case.expected)
-    monkeypatch.setattr(model.topk, "_BLOCK_ROWS", (3, 3 + seed % 29))
+    in_blocks_of(3 + seed % 29, monkeypatch)
     assert_same(case.found, case.expected)
 
 
@@ -109,7 +117,7 @@ def test_rows_closer_than_float32_can_tell(seed: int, m: int, monkeypatch: pytes
 
     With one code ahead of all others the score is its product, so that the bound it is pruned by is no slack.
     """
-    monkeypatch.setattr(model.topk, "_BLOCK_ROWS", (16, 16))
+    in_blocks_of(16, monkeypatch)
     rng = np.random.default_rng(seed)
     row = rng.normal(size=384)
     matrix = (row * (1 + 2e-7 * rng.normal(size=(600, 384)))).astype(np.float32)
@@ -170,6 +178,8 @@ def test_nothing_is_asked_for(k: int) -> None:
 
 def test_nothing_is_there() -> None:
     codes = np.ones((2, 4), np.float32)
+    assert longest_row(np.empty((0, 4), np.float16)) == 0.0
+    assert scores_of(np.empty((0, 4), np.float16), codes).shape == (0,)
     assert len(top_k(np.empty((0, 4), np.float32), codes, 3).rows) == 0
     assert len(top_k(np.ones((5, 4), np.float32), codes, 3, np.empty(0, np.int64)).rows) == 0
 
@@ -186,6 +196,18 @@ def test_memory_stays_bounded_where_everything_ties(monkeypatch: pytest.MonkeyPa
     matrix = rng.normal(size=(40, 8)).astype(np.float32)
     codes = rng.normal(size=(4, 8)).astype(np.float32)
     assert_same(top_k(matrix, codes, 40), best_of(brute_force(matrix, codes), np.arange(40), 40))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_the_longest_row_may_be_known(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(6)
+    matrix = rng.normal(size=(500, 8)).astype(dtype)
+    matrix[-1] *= 5
+    codes = rng.normal(size=(4, 8)).astype(np.float32)
+    in_blocks_of(7, monkeypatch)
+    longest = longest_row(matrix)
+    assert longest == pytest.approx(np.linalg.norm(matrix.astype(float), axis=1).max(), rel=1e-6)
+    assert_same(top_k(matrix, codes, 9, longest=longest), top_k(matrix, codes, 9))
 
 
 def test_scores_of_are_those_of_top_k() -> None:
