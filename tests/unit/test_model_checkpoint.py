@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tiny import SEP, write_base, write_checkpoint
 
 import model
-from model import CrossRanker, LateRanker, ModelConfig, Turn
+from model import Conversation, CrossRanker, LateRanker, ModelConfig, Turn
 from model.errors import InvalidInput
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -231,6 +231,14 @@ def test_a_plain_base_is_a_zero_shot_bi_encoder(
     assert dict(ranker.rank("w1 w2", ["w1 w2"]))[0] == pytest.approx(1.0, abs=1e-6), "cosines"
 
 
+def test_a_plain_bases_turns_are_separated_as_its_sequences_end(base: Path, tmp_path: Path) -> None:
+    shutil.copytree(base, tmp_path / "base")
+    tokenizer = tmp_path / "base" / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace("[SEP]", "</s>"))
+    ranker = model.load(tmp_path / "base")
+    assert ranker.tokenize_context(Conversation.of(["w1", "w2"], ["w3"]))[0] == [2, 7, SEP, 5, SEP, 6, SEP]
+
+
 def test_saving_over_another_checkpoint_replaces_it(base: Path, tmp_path: Path) -> None:
     """Also its weights, where the new one has none of its own."""
     made(base, **KINDS["cross"]).save(tmp_path / "c")
@@ -282,7 +290,7 @@ def test_encoding_nothing(base: Path) -> None:
     late, cross = made(base, **KINDS["poly first"]), made(base, **KINDS["cross"])
     assert late.encode_contexts([]) == []
     assert late.encode_candidates([]).shape == (0, late.dim)
-    pairs, _ = cross.tokenize_pairs(model.Conversation.of("w1"), [])
+    pairs, _ = cross.tokenize_pairs(Conversation.of("w1"), [])
     assert cross.score_pairs(pairs).shape == (0,)
 
 

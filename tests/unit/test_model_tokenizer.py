@@ -34,7 +34,7 @@ def test_ids_without_special_tokens(file: Path) -> None:
 
 def test_special_tokens_of_one_text_and_of_a_pair(file: Path) -> None:
     tokenizer = Tokenizer(file)
-    assert (tokenizer.prefix, tokenizer.suffix) == ([CLS], [SEP])
+    assert (tokenizer.prefix, tokenizer.suffix, tokenizer.separator) == ([CLS], [SEP], "[SEP]")
     assert (tokenizer.pair_separator, tokenizer.pair_suffix) == ([SEP], [SEP])
 
 
@@ -58,6 +58,7 @@ def test_no_special_tokens_at_all(file: Path, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(raw))
     tokenizer = Tokenizer(tmp_path / "tokenizer.json")
     assert tokenizer.prefix == tokenizer.suffix == tokenizer.pair_separator == tokenizer.pair_suffix == []
+    assert tokenizer.separator == ""
 
 
 def test_settings_inside_the_file_do_not_count(file: Path, tmp_path: Path) -> None:
