@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tiny import SEP, write_base, write_checkpoint
 
 import model
-from model import Conversation, CrossRanker, LateRanker, ModelConfig, Turn
+from model import Conversation, ModelConfig, Turn
 from model.errors import InvalidInput
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -24,7 +24,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "cross": {"architecture": "cross"},
 }
-CONTEXT = ["w1 w2", Turn("w3 w4 w5", "user")]
+CONTEXT: list[str | Turn] = ["w1 w2", Turn("w3 w4 w5", "user")]
 REPLIES = ["w6", "w7 w8 w9", "w3 w4 w5", "w6", "w10 w11 w12 w13"]
 
 
@@ -33,7 +33,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_base(tmp_path_factory.mktemp("checkpoint") / "base", seed=5)
 
 
-def made(base: Path, **fields: Any) -> LateRanker | CrossRanker:
+def made(base: Path, **fields: Any) -> Any:
     torch.manual_seed(1)
     return model.from_base(
         str(base), ModelConfig(base_name="", **{"max_context_tokens": 40, "max_candidate_tokens": 16, **fields})
