@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from model.errors import InvalidInput
 
-# Up to this many candidates, scanning the matrix answers sooner than an HNSW search at equal recall; where the lines
-# cross was measured, see docs/results.md.
-SCAN_LIMIT = 200_000
+# Up to about here scanning the matrix answers sooner than the service's HNSW search (M = 64, D = 384, 200 rows a code):
+# docs/results.md, "Where scanning stops being cheaper than HNSW".
+SCAN_LIMIT = 65_000
 
 # Links a node, candidates considered while linking and while searching: at these, the recall of docs/results.md.
 _HNSW_FACTORY = "HNSW32"
