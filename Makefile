@@ -5,7 +5,10 @@
 #   make openapi                      write docs/openapi.json anew
 # TORCH_INDEX=https://download.pytorch.org/whl/cpu spares a machine without a GPU the CUDA packages.
 
-PYTHON ?= $(shell command -v python3.12 || command -v python3.11 || command -v python3)
+# The first Python on the path that can do it; a name on the path may be a shim of a version that is not installed.
+USABLE := import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
+PYTHON ?= $(shell for each in python3 python3.12 python3.11; do \
+	$$each -c '$(USABLE)' 2>/dev/null && echo $$each && break; done)
 PORT ?= 8000
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
@@ -42,8 +45,8 @@ clean:
 	rm -rf .venv .demo-store build dist
 
 .venv/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || \
-		{ echo "polyrank needs Python 3.11 or 3.12; name one: make PYTHON=python3.12 ..."; exit 1; }
+	@$(or $(PYTHON),false) -c '$(USABLE)' || \
+		{ echo "polyrank needs Python 3.11 or 3.12 with venv; name one: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: pyproject.toml constraints.txt | .venv/bin/python
