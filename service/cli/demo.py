@@ -20,9 +20,9 @@ FLOOR = 0.80
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 STORE = Path(".demo-store")
 EXAMPLE = [
-    "hi, I ordered a lamp last week",
-    "Hello! How can I help you with it?",
-    "it should have been here on monday, where is it?",
+    "hi, I ordered shoes last week",
+    "Hello! What can I do for you?",
+    "my parcel should have been here on monday, where is it?",
 ]
 
 
