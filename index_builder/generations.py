@@ -58,6 +58,10 @@ class GenerationStore:
         """
         return self._pointer.current()
 
+    def stamp(self) -> tuple[int, int] | None:
+        """What changes whenever a generation is activated, be it the same again; None before the first activation."""
+        return self._pointer.stamp()
+
     def history(self) -> list[str]:
         """The generations a rollback can reach, the first one last."""
         return self._pointer.history(self.ids())

@@ -40,6 +40,14 @@ class Pointer:
             raise GenerationCorrupt(repr(text[:80]), "CURRENT does not name a generation")
         return text
 
+    def stamp(self) -> tuple[int, int] | None:
+        """What changes whenever CURRENT is written, be it with the same id; None where there is none."""
+        try:
+            status = self._current.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
     def history(self, published: Collection[str]) -> list[str]:
         """The published generations active before the current one, the latest last."""
         entries, current = [each for each in self._entries() if each in published], self._current_or_none()
@@ -48,12 +56,13 @@ class Pointer:
         return entries
 
     def advance(self, generation: str) -> None:
-        """Make the generation current, and the one that was the first to go back to."""
-        current = self._current_or_none()
-        if generation == current:
-            return
-        entries = self._entries()
-        if current is not None and entries[-1:] != [current]:
+        """Make the generation current, and the one that was the first to go back to.
+
+        CURRENT is written even when it names the generation already: whoever follows it looks again, at files that
+        may have been repaired.
+        """
+        current, entries = self._current_or_none(), self._entries()
+        if current not in (None, generation) and entries[-1:] != [current]:
             # First, so that no crash forgets the way back.
             self._write_history([*entries, current])
         self._write_current(generation)

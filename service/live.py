@@ -13,6 +13,9 @@ from service.errors import NotReady
 from service.metrics import Metrics
 from service.serving import Opener, Serving
 
+# What CURRENT named, and its stamp: it is followed again when the same id was activated again.
+_Seen = tuple[str, tuple[int, int] | None]
+
 log = logging.getLogger(__name__)
 
 
@@ -34,7 +37,7 @@ class Live:
         self._opener = opener
         self._metrics = metrics
         self._switching = threading.Lock()
-        self._seen: str | None = None  # what CURRENT named when it was last followed
+        self._seen: _Seen | None = None  # CURRENT when it was last followed
 
     def require(self) -> Serving:
         """Return what is served.
@@ -57,9 +60,10 @@ class Live:
     def start(self) -> None:
         """Serve the active generation or, where that is refused, the newest good one; or nothing, and say so."""
         with self._switching:
-            self._seen = self._named()
-            others = [each for each in reversed(self._store.ids()) if each != self._seen]
-            for generation in ([self._seen] if self._seen else []) + others:
+            self._seen = self._look()
+            named = self._seen[0] if self._seen else None
+            others = [each for each in reversed(self._store.ids()) if each != named]
+            for generation in ([named] if named else []) + others:
                 try:
                     self._serve(self._load(generation))
                     return
@@ -68,12 +72,12 @@ class Live:
             log.warning("not ready", extra={"fields": {"why": self.reason()}})
 
     def follow(self) -> None:
-        """Switch to what CURRENT names, if another process has changed it; a refused one leaves the old one served."""
+        """Switch to what CURRENT names, if another process has written it; a refused one leaves the old one served."""
         with self._switching:
-            named = self._named()
-            if named is None or named == self._seen:
+            seen = self._look()
+            if seen is None or seen == self._seen:
                 return
-            self._seen = named
+            self._seen, (named, _) = seen, seen
             if self.current is not None and self.current.generation.id == named:
                 return
             try:
@@ -91,7 +95,7 @@ class Live:
         with self._switching, self._switch_counted(generation):
             loaded = self._load(generation)
             self._store.activate(generation)
-            self._seen = generation
+            self._seen = generation, self._store.stamp()
             return self._serve(loaded)
 
     def rollback(self) -> Serving:
@@ -107,9 +111,10 @@ class Live:
                 raise GenerationNotFound("no generation was active before this one")
             with self._switch_counted(history[-1]):
                 loaded = self._load(history[-1])
-                self._seen = self._store.rollback()
-                if self._seen != loaded.generation.id:  # another process was faster
-                    loaded = self._load(self._seen)
+                reached = self._store.rollback()
+                self._seen = reached, self._store.stamp()
+                if reached != loaded.generation.id:  # another process was faster
+                    loaded = self._load(reached)
                 return self._serve(loaded)
 
     @contextmanager
@@ -123,8 +128,9 @@ class Live:
             self._refuse(generation, error)
             raise
 
-    def _named(self) -> str | None:
-        """What CURRENT names; a damaged pointer is reported and counts as none."""
+    def _look(self) -> _Seen | None:
+        """Read CURRENT; a damaged one is reported and counts as none."""
+        stamp = self._store.stamp()  # first: what is written after it will be seen the next time
         try:
             named = self._store.current()
         except GenerationCorrupt as error:
@@ -132,7 +138,7 @@ class Live:
                 self._refuse("CURRENT", error)
             return None
         self.refused.pop("CURRENT", None)
-        return named
+        return None if named is None else (named, stamp)
 
     def _load(self, generation: str) -> Serving:
         opened = self._store.open(generation)

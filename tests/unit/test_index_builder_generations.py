@@ -24,6 +24,18 @@ def test_activating_moves_the_pointer_and_remembers_the_way_back(store: Generati
     assert store.history() == [a, b]
 
 
+def test_activating_the_active_one_again_is_seen_and_changes_no_history(store: GenerationStore) -> None:
+    a, b, _, _ = store.ids()
+    assert store.stamp() is None
+    for each in (a, b):
+        store.activate(each)
+    before = store.stamp()
+    assert before == store.stamp() is not None
+    store.activate(b)
+    assert store.stamp() != before
+    assert (store.current(), store.history()) == (b, [a])
+
+
 def test_rolling_back_goes_back_step_by_step(store: GenerationStore) -> None:
     a, b, c, d = store.ids()
     for each in (a, b, c):

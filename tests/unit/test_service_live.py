@@ -120,6 +120,27 @@ def test_a_switch_to_a_damaged_generation_keeps_the_old_one_and_says_so(store: F
     assert store.value("index_switches_total", result="refused") == 1
 
 
+@pytest.mark.parametrize("start_first", [True, False])
+def test_a_repaired_generation_that_is_activated_again_is_served_again(store: Fixture, start_first: bool) -> None:
+    good = store.build()
+    if start_first:
+        store.live.start()
+    bad = store.build()
+    store.damage(bad)
+    store.live.follow() if start_first else store.live.start()
+    assert store.served() == good
+    store.damage(bad)  # the same bit again: the file is as it was
+    store.live.follow()
+    assert store.served() == good, "nobody has said that it is repaired"
+    store.store.activate(bad)
+    store.live.follow()
+    assert (store.served(), store.live.refused) == (bad, {})
+    held = store.live.require()
+    store.store.activate(bad)
+    store.live.follow()
+    assert store.live.require() is held, "what is served already is not loaded again"
+
+
 def test_a_pointer_that_names_nothing_keeps_the_old_one_and_says_so_once(store: Fixture) -> None:
     good = store.build()
     store.live.start()
