@@ -3,7 +3,7 @@
 STORE/CURRENT, HISTORY           see pointer.py
 STORE/generations/<id>/          complete and checksummed
 STORE/generations/.tmp-<id>/     being built, or being removed
-STORE/rejected/<id>.jsonl        the bad rows of its pool
+STORE/rejected/<id>/             rejected.jsonl: the bad rows of its pool
 STORE/build.lock, pointer.lock   held while building; while changing CURRENT or removing generations
 """
 
@@ -235,7 +235,7 @@ class GenerationStore:
 
     def rejected_log(self, generation: str) -> Path:
         """Where the bad rows of a generation's pool are listed, if there were any."""
-        return self.root / "rejected" / f"{generation}.jsonl"
+        return self.root / "rejected" / generation / "rejected.jsonl"
 
     def gc(self, keep: int = 2, forget: Forget = _forget_nothing) -> list[str]:
         """Remove old generations, logs of bad rows older than all kept ones, and what killed builds have left.
@@ -277,6 +277,6 @@ class GenerationStore:
         shutil.rmtree(temporary)
 
     def _remove_logs(self, kept: list[str]) -> None:
-        for log in (self.root / "rejected").glob("*.jsonl"):
-            if kept and log.stem < kept[0]:
-                log.unlink()
+        for directory in (self.root / "rejected").glob("*"):
+            if kept and is_generation_id(directory.name) and directory.name < kept[0]:
+                shutil.rmtree(directory)

@@ -73,7 +73,7 @@ class _RejectedLog:
 
     def add(self, row: Rejected) -> None:
         if self._file is None:
-            self._path.parent.mkdir(exist_ok=True)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._stack.enter_context(self._path.open("wb"))
             self.first = row
         self.count += 1

@@ -38,7 +38,7 @@ def test_a_pool_file_becomes_the_active_generation(tmp_path: Path, index: str, d
         encoder, read_pool([tmp_path / "pool.jsonl"]), tmp_path / "s", index=index, dtype=dtype, max_rejected=0.03
     )
     assert (result.count, result.rejected, result.truncated) == (100, 3, 90)
-    assert result.rejected_log is not None
+    assert result.rejected_log == tmp_path / "s" / "rejected" / result.generation / "rejected.jsonl"
     logged = [json.loads(line) for line in result.rejected_log.read_text().splitlines()]
     assert [each["line"] for each in logged] == [51, 52, 53]
     assert logged[1] == {"file": str(tmp_path / "pool.jsonl"), "line": 52, "reason": "the id 'c7' was seen before"}
