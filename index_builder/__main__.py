@@ -1,7 +1,8 @@
 """`python -m index_builder --store S --job ID`: run one queued index job to its end.
 
 A process of its own, so that a build can be killed, niced and run out of memory without the service. SIGTERM and Ctrl-C
-cancel the job and leave nothing behind. Exit status: 0 done, 1 failed or cancelled, 2 wrong usage.
+cancel the job and leave nothing behind; once it publishes they come too late, and it ends as it would have without.
+Exit status: 0 done, 1 failed or cancelled, 2 wrong usage.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from index_builder.generation import MODEL_DIRECTORY
 from index_builder.generations import GenerationStore
 from index_builder.jobs import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobStore
 from index_builder.pool import read_pool
+from index_builder.stages import PUBLISHING
 from model.errors import InvalidInput, RankingError
 
 _REPORT_SECONDS = 0.5
@@ -33,7 +35,7 @@ class _Cancelled(BaseException):
 
 
 class _Reporter:
-    """Writes progress into the job's record, at most every half second but for a new stage."""
+    """Writes progress into the job's record, at most every half second but for a new stage; sees when it publishes."""
 
     def __init__(self, jobs: JobStore, record: JobRecord) -> None:
         self._jobs, self.record = jobs, record
@@ -41,6 +43,8 @@ class _Reporter:
         self._reported = -_REPORT_SECONDS
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
+        if stage in PUBLISHING:
+            _handle_signals(signal.SIG_IGN)  # a generation that others see must not be that of a cancelled job
         now = time.monotonic()
         if stage not in self._stage_began:
             self._stage_began[stage] = now, done
@@ -74,7 +78,6 @@ def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
     _handle_signals(_cancel)
     try:
         generation = _build(root, reporter)
-        _handle_signals(signal.SIG_IGN)  # it is done: too late to cancel
     except _Cancelled:
         final = reporter.record.finish(CANCELLED)
     except RankingError as error:

@@ -3,6 +3,9 @@
 import time
 from collections.abc import Callable
 
+# From the first of these on a build is seen by others, and can no longer be taken back.
+PUBLISHING = ("rename", "CURRENT")
+
 # (stage, done, total); the total is None while it is unknown.
 Progress = Callable[[str, int, int | None], None]
 

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import index_builder
 from index_builder.errors import JobConflict, JobNotFound, PoolInvalid
 from index_builder.jobs import CANCELLED, FAILED, RUNNING, SUCCEEDED, JobRecord, JobRequest, JobStore
 from index_builder.pool import read_pool
+from index_builder.stages import PUBLISHING
 from model.errors import InvalidInput
 from service.confine import confined
 from service.idempotency import IdempotencyKeys
@@ -117,7 +119,7 @@ class Jobs:
             await asyncio.to_thread(self._store.update, failed)
             self._on_end(FAILED)
             return
-        build = _Build(process)
+        build = _Build(process, partial(self._is_publishing, record.id))
         self._builds[record.id] = build
         build.task = asyncio.create_task(self._supervise(record.id, build))
 
@@ -148,6 +150,12 @@ class Jobs:
             record = record.finish(FAILED, error=f"the builder ended with status {status}: {tail or 'it said nothing'}")
         self._store.update(record)
         return record
+
+    def _is_publishing(self, job_id: str) -> bool:
+        try:
+            return self._store.get(job_id).stage in PUBLISHING
+        except JobNotFound:
+            return False
 
     async def get(self, job_id: str) -> JobRecord:
         """Look a job up.
@@ -196,15 +204,21 @@ class Jobs:
 
 
 class _Build:
-    """A builder's process."""
+    """A builder's process.
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    Args:
+        process: just started.
+        is_publishing: tells whether it ends soon by itself, and would leave what others see if it were killed.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, is_publishing: Callable[[], bool]) -> None:
         self.process = process
+        self._is_publishing = is_publishing
         self.task: asyncio.Task[None] | None = None
         self.cancelled = False
 
     def cancel(self) -> None:
-        """SIGTERM now, SIGKILL when the grace is over; at the first call only."""
+        """SIGTERM now, SIGKILL when the grace is over and it does not publish meanwhile; at the first call only."""
         if self.cancelled or self.process.returncode is not None:
             return
         self.cancelled = True
@@ -213,7 +227,7 @@ class _Build:
         asyncio.get_running_loop().call_later(GRACE_SECONDS, self._kill)
 
     def _kill(self) -> None:
-        if self.process.returncode is None:
+        if self.process.returncode is None and not self._is_publishing():
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 

@@ -248,6 +248,25 @@ def test_a_builder_that_ignores_sigterm_is_killed(api: Api, stub: Callable[[str]
     assert api.wait(job["id"])["state"] == "cancelled"
 
 
+def test_a_cancel_while_the_builder_publishes_comes_too_late(
+    api: Api, stub: Callable[[str], None], monkeypatch
+) -> None:
+    monkeypatch.setattr(jobs_module, "GRACE_SECONDS", 0.1)
+    stub(
+        "import signal\nfrom pathlib import Path\nfrom index_builder.jobs import JobStore\n"
+        "jobs = JobStore(Path(sys.argv[-3]))\n"
+        "with jobs.running(sys.argv[-1]) as record:\n"
+        "    signal.signal(15, signal.SIG_IGN)\n"
+        "    jobs.update(record.evolve(stage='rename'))\n"
+        "    time.sleep(0.5)\n"
+        "    jobs.update(record.finish('succeeded'))\n"
+    )
+    job = api.job(api.start(candidates=[{"text": "w1"}]))
+    api.wait(job["id"], lambda job: job["stage"] == "rename")
+    assert api.client.post(job["links"]["cancel"]).status_code == 202
+    assert api.wait(job["id"])["state"] == "succeeded"
+
+
 def test_a_builder_that_cannot_be_started_is_failed(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs_module.sys, "executable", "/no/such/python")
     job = api.job(api.start(candidates=[{"text": "w1"}]))
