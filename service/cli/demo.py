@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from index_builder.build import build
+from index_builder.errors import GenerationError
 from index_builder.generations import GenerationStore
-from index_builder.pool import read_pool
-from model.errors import RankingError
+from index_builder.pool import Candidate, read_pool
 from service.cli.build import load_late
 from service.cli.evaluate import measure
 from service.cli.output import Progress, UsageError
@@ -59,17 +59,28 @@ def _sample(name: str) -> Path:
 
 def _build(pool: Path) -> None:
     ranker = load_late(MODEL)
-    store = GenerationStore(STORE)
-    try:
-        opened, _ = store.open_current_or_newest_good(ranker.fingerprint)
-        opened.close()
-        print(f"using generation {opened.id} in {STORE}", file=sys.stderr)
+    if (active := _active(ranker.fingerprint, pool)) is not None:
+        print(f"using generation {active} in {STORE}", file=sys.stderr)
         return
-    except RankingError:
-        pass  # none yet, or of another model: build one
     with Progress("candidates") as progress:
         built = build(ranker, read_pool([pool]), STORE, progress=progress)
     print(f"built generation {built.generation}: {built.count} candidates in {built.seconds:.1f} s", file=sys.stderr)
+
+
+def _active(fingerprint: str, pool: Path) -> str | None:
+    """The active generation, if it is sound and holds this pool encoded by this model."""
+    sample = [row for row in read_pool([pool]) if isinstance(row, Candidate)]
+    store = GenerationStore(STORE)
+    try:
+        current = store.current()
+        if current is None:
+            return None
+        opened = store.open(current)
+    except GenerationError:
+        return None
+    held = opened.candidates.rows(range(len(opened.candidates)))
+    opened.close()
+    return current if (opened.manifest.model.fingerprint, held) == (fingerprint, sample) else None
 
 
 def _evaluate(conversations: Path) -> int:

@@ -49,6 +49,39 @@ def test_the_store_is_used_again_until_the_model_changes(
     assert notes[2].startswith(f"built generation {second}: ")
 
 
+def test_what_is_used_again_is_the_active_generation_if_it_holds_the_sample(
+    capsys: Capture, home: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "_evaluate", lambda _conversations: 0)
+    monkeypatch.setattr(demo, "MODEL", str(checkpoints / "other"))
+    rows = [f'{{"id": "{n}", "text": "w{n}"}}\n' for n in range(30)]
+    (home / "pool.jsonl").write_text("".join(rows))
+    sample = demo._sample
+    monkeypatch.setattr(demo, "_sample", lambda name: home / name if name == "pool.jsonl" else sample(name))
+    store = GenerationStore(home / ".demo-store")
+
+    def note() -> str:
+        outcome = call(capsys, "demo", "--once")
+        assert outcome.status == 0, outcome.err
+        return " ".join(outcome.err.split()[:3])
+
+    note()
+    [first] = store.ids()
+    # The generation of another model is active now, though that of this one is still there.
+    monkeypatch.setattr(demo, "MODEL", str(checkpoints / "poly"))
+    note()
+    monkeypatch.setattr(demo, "MODEL", str(checkpoints / "other"))
+    assert note() == f"built generation {store.ids()[2]}:"
+    assert note() == f"using generation {store.current()}"
+    (home / "pool.jsonl").write_text("".join([*rows[:-1], '{"id": "29", "text": "another text"}\n']))
+    assert note() == f"built generation {store.ids()[3]}:"
+    (store.path(store.ids()[3]) / "ids.index").write_bytes(b"")
+    assert note() == f"built generation {store.ids()[4]}:"
+    (home / ".demo-store" / "CURRENT").write_text("?")
+    assert note() == f"built generation {store.ids()[5]}:"
+    assert first != store.current() == store.ids()[5]
+
+
 def test_a_model_below_the_floor_fails(capsys: Capture, checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "MODEL", str(checkpoints / "poly"))
     outcome = call(capsys, "demo", "--once")
