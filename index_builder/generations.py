@@ -16,7 +16,6 @@ from pathlib import Path
 from index_builder.durable import make_directory, rename_durably, sync_tree
 from index_builder.errors import (
     BuildBusy,
-    FingerprintMismatch,
     GenerationCorrupt,
     GenerationError,
     GenerationNotFound,
@@ -102,41 +101,50 @@ class GenerationStore:
         opened.close()
         return opened.manifest
 
-    def open_current_or_newest_good(self, fingerprint: str | None = None) -> tuple[Generation, list[tuple[str, str]]]:
-        """Open the active generation or, where it fails its checks, the newest that passes.
+    def candidates_to_serve(self) -> list[str]:
+        """What may be served, the first one that passes its checks: the active generation, then what stands in for it.
 
-        Args:
-            fingerprint: only generations of the model with this fingerprint.
+        That are first those that were active before, the latest first; then the others that are older, the newest
+        first; last the newer ones, which nobody may have approved. None where nothing was ever activated.
+        """
+        try:
+            current = self.current()
+        except GenerationCorrupt:
+            current = None
+        else:
+            if current is None:
+                return []
+        trusted = [*([current] if current else []), *reversed(self.history())]
+        others = list(reversed(self.ids()))
+        older = [each for each in others if not trusted or each < trusted[0]]
+        return list(dict.fromkeys([*trusted, *older, *others]))
+
+    def open_to_serve(self) -> tuple[Generation, list[tuple[str, str]]]:
+        """Open the first of `candidates_to_serve` that passes its checks.
 
         Returns:
             the generation, and those that were refused before it: (id, reason).
 
         Raises:
-            GenerationNotFound: none is left; says why each was refused.
+            GenerationNotFound: there is none; says why each was refused.
         """
         refused: list[tuple[str, str]] = []
-        order = list(reversed(self.ids()))
         try:
-            current = self.current()
+            self.current()
         except GenerationCorrupt as error:
             refused.append(("CURRENT", error.reason))
-        else:
-            if current is not None:
-                order = [current, *(each for each in order if each != current)]
-        for generation in order:
+        for generation in self.candidates_to_serve():
             try:
-                return self._open_of_model(generation, fingerprint), refused
+                return self.open(generation), refused
             except GenerationError as error:
                 refused.append((generation, str(error)))
-        reasons = "; ".join(reason for _, reason in refused) or "it is empty; run: polyrank build"
+        if refused:
+            reasons = "; ".join(reason for _, reason in refused)
+        elif self.ids():
+            reasons = "none is active; run: polyrank store activate"
+        else:
+            reasons = "it is empty; run: polyrank build"
         raise GenerationNotFound(f"no good generation in {self.root}: {reasons}")
-
-    def _open_of_model(self, generation: str, fingerprint: str | None) -> Generation:
-        opened = self.open(generation)
-        if fingerprint is not None and opened.manifest.model.fingerprint != fingerprint:
-            opened.close()
-            raise FingerprintMismatch(fingerprint, opened.manifest.model.fingerprint)
-        return opened
 
     def activate(self, generation: str) -> None:
         """Verify a generation and make it the active one.

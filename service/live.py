@@ -55,15 +55,15 @@ class Live:
         if self.refused:
             refused = "; ".join(f"{generation}: {why}" for generation, why in sorted(self.refused.items()))
             return f"no generation can be served: {refused}"
+        if self._store.ids():
+            return "no generation is active; run polyrank store activate, or POST /index/activate"
         return "the store holds no generation; run polyrank build, or POST /index"
 
     def start(self) -> None:
-        """Serve the active generation or, where that is refused, the newest good one; or nothing, and say so."""
+        """Serve the active generation or, where that is refused, what may stand in for it; or nothing, and say so."""
         with self._switching:
             self._seen = self._look()
-            named = self._seen[0] if self._seen else None
-            others = [each for each in reversed(self._store.ids()) if each != named]
-            for generation in ([named] if named else []) + others:
+            for generation in self._store.candidates_to_serve():
                 try:
                     self._serve(self._load(generation))
                     return

@@ -66,7 +66,7 @@ def from_store(root: Path, turns: list[str], top_k: int) -> dict[str, Any]:
     if not root.is_dir():
         raise UsageError(f"{root} is no directory; polyrank build makes a store")
     conversation = Conversation.of(turns)
-    generation, refused = GenerationStore(root).open_current_or_newest_good()
+    generation, refused = GenerationStore(root).open_to_serve()
     for which, why in refused:
         print(f"{which} was passed over: {why}", file=sys.stderr)
     serving = Opener(lambda *_: None).serve(generation)

@@ -44,7 +44,7 @@ def test_a_pool_file_becomes_the_active_generation(tmp_path: Path, index: str, d
     assert logged[1] == {"file": str(tmp_path / "pool.jsonl"), "line": 52, "reason": "the id 'c7' was seen before"}
     store = GenerationStore(tmp_path / "s")
     assert store.current() == result.generation
-    generation, refused = store.open_current_or_newest_good()
+    generation, refused = store.open_to_serve()
     assert refused == []
     assert_whole(generation, encoder, wanted)
     manifest = generation.manifest

@@ -62,7 +62,7 @@ def root(nursery: Nursery, tmp_path: Path, checkpoints: Path, redis_tcp_url: str
 def test_a_job_builds_with_the_model_named_and_then_with_the_active_generations(
     root: Path, tmp_path: Path, checkpoints: Path, redis_tcp_url: str
 ) -> None:
-    first = GenerationStore(root).open_current_or_newest_good()[0]
+    first = GenerationStore(root).open_to_serve()[0]
     ranker = model.load(first.model_directory)
     assert isinstance(ranker, model.LateRanker)
     assert ranker.fingerprint == first.manifest.model.fingerprint == model.load(checkpoints / "poly").fingerprint
@@ -152,7 +152,7 @@ def test_ten_kills_leave_the_old_or_the_new_generation(nursery: Nursery, root: P
         stages.append(record.stage)
         if status == -signal.SIGKILL:
             assert record.state == SUCCEEDED or (record.error or "").startswith("interrupted")
-        served, refused = store.open_current_or_newest_good()
+        served, refused = store.open_to_serve()
         assert refused == []
         assert served.manifest.count in (100, 2000)
         assert served.id == old or record.stage == "CURRENT"

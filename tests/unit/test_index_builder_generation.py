@@ -8,7 +8,7 @@ import pytest
 from fakes import HashEncoder, assert_whole, pool
 
 from index_builder.build import build
-from index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
+from index_builder.errors import GenerationCorrupt, GenerationNotFound
 from index_builder.generation import Generation, describe_files
 from index_builder.generations import GenerationStore
 from index_builder.manifest import Manifest
@@ -71,7 +71,7 @@ def replace_by_directory(path: Path) -> None:
 
 
 def test_a_good_generation_opens_whole(root: Path) -> None:
-    generation, refused = GenerationStore(root).open_current_or_newest_good()
+    generation, refused = GenerationStore(root).open_to_serve()
     assert refused == []
     assert generation.path == newest(root)
     assert_whole(generation, ENCODER, NEW)
@@ -83,7 +83,7 @@ def test_a_good_generation_opens_whole(root: Path) -> None:
 
 @pytest.mark.parametrize("damage", [flip, truncate, remove, replace_by_link, replace_by_directory])
 @pytest.mark.parametrize("name", FILES)
-def test_damage_to_any_file_is_refused_and_the_newest_good_generation_opens(
+def test_damage_to_any_file_is_refused_and_the_generation_before_opens(
     root: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
     bad = newest(root)
@@ -91,7 +91,7 @@ def test_damage_to_any_file_is_refused_and_the_newest_good_generation_opens(
     with pytest.raises(GenerationCorrupt) as caught:
         Generation.open(bad)
     assert name in str(caught.value)
-    generation, refused = GenerationStore(root).open_current_or_newest_good()
+    generation, refused = GenerationStore(root).open_to_serve()
     assert_whole(generation, ENCODER, OLD)
     assert refused == [(bad.name, str(caught.value))]
 
@@ -101,7 +101,7 @@ def test_a_file_that_the_manifest_does_not_know_is_refused(root: Path, name: str
     (newest(root) / name).write_bytes(b"")
     with pytest.raises(GenerationCorrupt, match=f"{name} is not in the manifest"):
         Generation.open(newest(root))
-    assert_whole(GenerationStore(root).open_current_or_newest_good()[0], ENCODER, OLD)
+    assert_whole(GenerationStore(root).open_to_serve()[0], ENCODER, OLD)
 
 
 def test_without_verifying_sizes_are_still_checked(root: Path) -> None:
@@ -168,27 +168,20 @@ def rewrite_manifest(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"../../etc\n", b"20261121T013000123456-1a2b3c4d", b"\xff" * 30, b"a\nb\n"])
-def test_a_damaged_pointer_is_told_and_the_newest_good_generation_opens(root: Path, content: bytes) -> None:
+def test_a_damaged_pointer_is_told_and_the_one_active_before_opens(root: Path, content: bytes) -> None:
     (root / "CURRENT").write_bytes(content)
-    generation, refused = GenerationStore(root).open_current_or_newest_good()
-    assert_whole(generation, ENCODER, NEW)
+    generation, refused = GenerationStore(root).open_to_serve()
+    assert_whole(generation, ENCODER, OLD)
     assert len(refused) == 1
 
 
-def test_without_a_pointer_the_newest_good_generation_opens(root: Path) -> None:
+def test_without_a_pointer_nothing_is_served_until_one_is_activated(root: Path) -> None:
     (root / "CURRENT").unlink()
-    assert_whole(GenerationStore(root).open_current_or_newest_good()[0], ENCODER, NEW)
-
-
-def test_only_a_generation_of_the_model_asked_for_opens(root: Path) -> None:
-    other = HashEncoder(fingerprint="f" * 64)
-    build(other, NEW, root, activate=True)
     store = GenerationStore(root)
-    generation, refused = store.open_current_or_newest_good(fingerprint=ENCODER.fingerprint)
-    assert_whole(generation, ENCODER, NEW)
-    assert refused == [(newest(root).name, str(FingerprintMismatch(ENCODER.fingerprint, other.fingerprint)))]
-    with pytest.raises(GenerationNotFound, match=r"no good generation in .*aaaa was expected, but this is ffff"):
-        store.open_current_or_newest_good(fingerprint="a" * 64)
+    with pytest.raises(GenerationNotFound, match="none is active; run: polyrank store activate"):
+        store.open_to_serve()
+    store.activate(newest(root).name)
+    assert_whole(store.open_to_serve()[0], ENCODER, NEW)
 
 
 def test_when_none_is_good_every_reason_is_told(root: Path) -> None:
@@ -196,10 +189,10 @@ def test_when_none_is_good_every_reason_is_told(root: Path) -> None:
     for each in store.ids():
         flip(store.path(each) / "ids.index")
     with pytest.raises(GenerationNotFound) as caught:
-        store.open_current_or_newest_good()
+        store.open_to_serve()
     assert str(caught.value).count("the sha256 of ids.index differs") == 2
     with pytest.raises(GenerationNotFound, match="it is empty; run: polyrank build"):
-        GenerationStore(root / "nowhere").open_current_or_newest_good()
+        GenerationStore(root / "nowhere").open_to_serve()
 
 
 @pytest.mark.parametrize("name", ["..", "../generations", "", "20261121T013000123456-1a2b3c4d/..", ".tmp-x", "CURRENT"])

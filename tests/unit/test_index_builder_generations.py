@@ -132,6 +132,23 @@ def test_a_damaged_history_loses_only_its_bad_lines(store: GenerationStore) -> N
     assert store.rollback() == a
 
 
+def test_what_stands_in_for_the_active_generation_was_approved_or_is_older(store: GenerationStore) -> None:
+    a, b, c, d = store.ids()
+    assert store.candidates_to_serve() == []
+    store.activate(c)
+    assert store.candidates_to_serve() == [c, b, a, d]
+    store.activate(a)
+    assert store.candidates_to_serve() == [a, c, d, b]
+    store.activate(c)
+    assert store.candidates_to_serve() == [c, a, b, d]
+    shutil.rmtree(store.path(c))
+    assert store.candidates_to_serve() == [c, a, b, d], "it is told that it is gone"
+    (store.root / "CURRENT").write_text("?")
+    assert store.candidates_to_serve() == [a, d, b]
+    (store.root / "HISTORY").unlink()
+    assert store.candidates_to_serve() == [d, b, a]
+
+
 def test_one_builder_at_a_time(store: GenerationStore) -> None:
     with store.building():
         with pytest.raises(BuildBusy, match="another build"), store.building():

@@ -55,6 +55,30 @@ def test_an_empty_store_is_not_ready_and_says_what_to_do(store: Fixture) -> None
         store.live.require()
 
 
+def test_where_none_was_activated_none_is_served_and_it_says_what_to_do(store: Fixture) -> None:
+    only = store.build(activate=False)
+    store.live.start()
+    with pytest.raises(NotReady, match="polyrank store activate"):
+        store.live.require()
+    store.store.activate(only)
+    store.live.follow()
+    assert store.served() == only
+
+
+def test_a_newer_generation_that_nobody_has_activated_stands_in_last(store: Fixture) -> None:
+    first, second, bad = (store.build(prefix) for prefix in "abc")
+    store.build("d", activate=False)
+    store.damage(bad)
+    store.live.start()
+    assert store.served() == second
+    (store.root / "CURRENT").write_text("?")
+    store.damage(second)
+    again = Live(store.store, Opener(count_nothing, None, load), store.metrics)
+    again.start()
+    assert again.require().generation.id == first
+    assert set(again.refused) == {"CURRENT", second}
+
+
 def test_the_active_generation_is_served_not_the_newest(store: Fixture) -> None:
     first = store.build()
     second = store.build(activate=False)
@@ -63,7 +87,7 @@ def test_the_active_generation_is_served_not_the_newest(store: Fixture) -> None:
     assert store.value("index_candidates") == 20
 
 
-def test_a_damaged_active_generation_gives_way_to_the_newest_good_one(store: Fixture) -> None:
+def test_a_damaged_active_generation_gives_way_to_the_one_before(store: Fixture) -> None:
     good, bad = store.build(), store.build()
     store.damage(bad)
     store.live.start()
