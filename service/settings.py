@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -18,6 +18,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from index_builder.errors import StoreUnavailable
+from index_builder.redis_store import SERVING_TIMEOUT_SECONDS, connect
 from service.errors import SettingsError
 
 PREFIX = "POLYRANK_"
@@ -59,6 +61,16 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Let the constructor see its arguments alone; `load` brings the other sources."""
         return (init_settings,)
+
+    @field_validator("redis_url")
+    @classmethod
+    def _redis_url_is_one(cls, url: SecretStr | None) -> SecretStr | None:
+        if url:  # an empty variable is none
+            try:
+                connect(url.get_secret_value(), SERVING_TIMEOUT_SECONDS).close()  # nothing is sent before a command
+            except StoreUnavailable as error:
+                raise ValueError(str(error)) from None
+        return url
 
     @model_validator(mode="after")
     def _redis_vectors_need_redis(self) -> Self:

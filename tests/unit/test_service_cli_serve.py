@@ -59,6 +59,7 @@ def test_no_flag_is_needed_where_the_environment_names_the_store(
         ("", "--store DIR or POLYRANK_STORE"),
         ("--store s --port 70000", "port"),
         ("--store s --vectors redis", "--redis URL"),
+        ("--store s --redis foo://x", "must begin with redis://"),
     ],
 )
 def test_settings_that_cannot_be_are_wrong_usage(

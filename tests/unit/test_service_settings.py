@@ -37,6 +37,8 @@ def test_the_constructor_sees_its_arguments_alone(config: Path, monkeypatch: pyt
         ({"store": "s", "port": "many"}, "port"),
         ({"store": "s", "vectors": "disk"}, "vectors"),
         ({"store": "s", "vectors": "redis"}, "--redis URL"),
+        ({"store": "s", "redis_url": "foo://h"}, "redis_url: the Redis URL must begin with redis://"),
+        ({"store": "s", "redis_url": "localhost:6379"}, "redis_url"),
         ({"store": "s", "keep_generations": 0}, "keep_generations"),
         ({"store": "s", "colour": "red"}, "colour"),
     ],
@@ -74,6 +76,7 @@ def test_a_password_is_neither_shown_nor_lost() -> None:
 
 
 def test_a_bad_value_is_not_echoed() -> None:
-    with pytest.raises(SettingsError) as caught:
-        Settings.load({"store": "s", "redis_url": ["secret"]})
-    assert "secret" not in str(caught.value)
+    for bad in (["secret"], "foo://:secret@h"):
+        with pytest.raises(SettingsError) as caught:
+            Settings.load({"store": "s", "redis_url": bad})
+        assert "secret" not in str(caught.value)
