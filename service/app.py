@@ -15,7 +15,7 @@ from starlette.responses import Response
 import model
 from model.errors import RankingError
 from service import __version__, openapi, problems, routes_index, routes_ops, routes_rank
-from service.errors import ClientGone, DeadlineExceeded, NotReady, Overloaded, TooManyCandidates
+from service.errors import BodyTooLarge, ClientGone, DeadlineExceeded, NotReady, Overloaded, TooManyCandidates
 from service.metrics import Metrics
 from service.middleware import BodyBound, Requests
 from service.resources import opened
@@ -73,6 +73,8 @@ def _described_once(app: FastAPI) -> dict[str, Any]:
 
 async def _on_error(metrics: Metrics, request: Request, error: Exception) -> Response:
     assert isinstance(error, RankingError), "registered for these"
+    if isinstance(error, BodyTooLarge):
+        raise error  # BodyBound answers: it counts the refusal, reads on for a while and closes
     if reason := _REJECTED.get(type(error)):
         metrics.count_rejected(reason)
     if problems.kind_of(error).generic:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import time
+from contextlib import suppress
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -78,15 +79,16 @@ class BodyBound:
             return
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isascii() and announced.isdigit() and int(announced[:20]) > self.limit:
-            await self._refuse(scope, receive, send)
+            await self._refuse(scope, receive, send, more=True)
             return
         received = 0
-        answering = False
+        answering, more = False, True
 
         async def receive_bounded() -> Message:
-            nonlocal received
+            nonlocal received, more
             message = await receive()
             received += len(message.get("body", b""))
+            more = message.get("more_body", False)
             if received > self.limit:
                 raise BodyTooLarge(self.limit)
             return message
@@ -101,30 +103,27 @@ class BodyBound:
         except BodyTooLarge:
             if answering:
                 raise
-            await self._refuse(scope, receive, send)
+            await self._refuse(scope, receive, send, more)
 
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, more: bool) -> None:
         """Answer at once, then read on for a while: closing on unread data would reset the connection."""
         self.metrics.count_rejected("too_large")
         answer = problems.from_error(BodyTooLarge(self.limit), scope["state"]["request_id"])
         answer.headers["Connection"] = "close"
         await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
         await send({"type": "http.response.body", "body": answer.body, "more_body": True})
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
-                await _drain(receive, most=8 * self.limit)
-        except TimeoutError:
-            pass
+                await _drain(receive, most=8 * self.limit, more=more)
         await send({"type": "http.response.body", "body": b""})
 
 
-async def _drain(receive: Receive, most: int) -> None:
+async def _drain(receive: Receive, most: int, more: bool) -> None:
     drained = 0
-    while drained <= most:
+    while more and drained <= most:
         message = await receive()
         drained += len(message.get("body", b""))
-        if message["type"] == "http.disconnect" or not message.get("more_body", False):
-            return
+        more = message.get("more_body", False)  # a disconnect has none either
 
 
 def _request_id(headers: Headers) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,6 +14,7 @@ from served import Served, serve
 from service_fakes import build_store, load
 
 from service.app import create_app
+from service.middleware import DRAIN_SECONDS
 from service.settings import Settings
 
 BOUND = 1 << 20
@@ -196,7 +198,25 @@ def test_a_chunked_body_over_the_bound(server: Served) -> None:
         for _ in range(40):
             yield b"x" * 65536
 
-    is_problem(server.client.post("/rank", content=chunks(), headers={"Content-Type": "application/json"}), 413)
+    before = server.metric("rejected_total", reason="too_large")
+    response = server.client.post("/rank", content=chunks(), headers={"Content-Type": "application/json"})
+    body = is_problem(response, 413)
+    assert body["type"].endswith("payload-too-large")
+    assert response.headers["connection"] == "close"
+    assert server.metric("rejected_total", reason="too_large") == before + 1
+
+
+def test_a_chunked_body_over_the_bound_that_has_ended_is_not_waited_for(server: Served) -> None:
+    chunk = b"%x\r\n%s\r\n" % (BOUND + 1, b"x" * (BOUND + 1))
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+        connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk + b"0\r\n\r\n")
+        answer = b""
+        while piece := connection.recv(65536):
+            answer += piece
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"connection: close" in answer.lower()
+    assert time.monotonic() - began < DRAIN_SECONDS / 2
 
 
 def test_a_chunked_body_within_the_bound(server: Served) -> None:
