@@ -2,10 +2,12 @@
 
 import argparse
 import http.client
+import ipaddress
 import json
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -82,7 +84,7 @@ def _from_service(url: str, turns: list[str], top_k: int, rerank: bool) -> dict[
         request = urllib.request.Request(
             f"{url.rstrip('/')}/rank", data=body, headers={"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as response:
+        with _opener(request.host).open(request, timeout=_TIMEOUT_SECONDS) as response:
             answer = json.load(response)
     except urllib.error.HTTPError as error:
         raise ServiceUnreachable(f"{url}: {_problem(error)}") from error
@@ -92,6 +94,16 @@ def _from_service(url: str, turns: list[str], top_k: int, rerank: bool) -> dict[
     if not isinstance(answer, dict) or "results" not in answer:
         raise ServiceUnreachable(f"{url} answers, but not as polyrank serve does")
     return answer
+
+
+def _opener(host: str) -> urllib.request.OpenerDirector:
+    """Goes through the proxies of the environment, but not to this machine itself: a proxy would look on its own."""
+    name = urllib.parse.urlsplit(f"//{host}").hostname or ""
+    try:
+        is_here = ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        is_here = name == "localhost"
+    return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if is_here else []))
 
 
 def _problem(error: urllib.error.HTTPError) -> str:

@@ -139,6 +139,28 @@ def test_something_else_that_listens_there(capsys: Capture, answer: bytes, says:
         assert call(capsys, "rank", "w1", "--url", url).failure().startswith(url + says)
 
 
+@pytest.fixture
+def proxied(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The environment names a proxy, which answers every request by itself."""
+    with stranger(http_answer("418 Proxy", b'{"detail": "by the proxy"}')) as proxy:
+        for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("http_proxy", proxy)
+        yield
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "LOCALHOST", "[::1]"])
+@pytest.mark.usefixtures("proxied")
+def test_no_proxy_is_asked_for_this_machine(capsys: Capture, host: str) -> None:
+    assert "does not answer (" in call(capsys, "rank", "w1", "--url", f"http://{host}:1").failure()
+
+
+@pytest.mark.usefixtures("proxied")
+def test_a_proxy_is_asked_for_other_machines(capsys: Capture, service: Served) -> None:
+    assert call(capsys, "rank", "w1", "--url", "http://host.invalid:8000").failure().endswith(": by the proxy")
+    assert call(capsys, "rank", "w1", "--url", service.url).status == 0
+
+
 def test_a_generation_that_is_passed_over_is_told(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
     ranker = model.load(checkpoints / "other")
     good, bad = (build(ranker, pool(20, prefix), tmp_path).generation for prefix in "ab")
