@@ -151,7 +151,8 @@ class JobStore:
             return record
         reason = "interrupted: the process that ran it is gone" if record.state == RUNNING else "it was never started"
         record = record.finish(FAILED, error=reason)
-        self.update(record)
+        with suppress(OSError):  # who only reads may not be able to write; every reader comes to the same conclusion
+            self.update(record)
         return record
 
     def records(self) -> list[JobRecord]:

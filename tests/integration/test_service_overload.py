@@ -14,6 +14,7 @@ import pytest
 from served import Served, serve
 from service_fakes import build_store, load
 
+from index_builder.jobs import JobRequest, JobStore
 from service import bodies
 from service.app import create_app
 from service.settings import Settings
@@ -138,7 +139,10 @@ def test_a_store_that_cannot_be_written(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, "no")
 
-    build_store(busy.server.app.state.resources.settings.store)
+    root = busy.server.app.state.resources.settings.store
+    build_store(root)
+    jobs = JobStore(root)
+    jobs.update(jobs.create(JobRequest(pool=())).evolve(state="running"))  # its process has died
     monkeypatch.setattr("index_builder.jobs.write_atomically", refuse)
     monkeypatch.setattr("index_builder.pointer.write_atomically", refuse)
     if call == "rebuild":
@@ -147,3 +151,5 @@ def test_a_store_that_cannot_be_written(
         response = busy.server.client.post("/index/rollback")
     assert response.status_code == status, response.text
     assert response.json()["type"].endswith(slug)
+    assert busy.server.client.get("/index").json()["job"] is None
+    assert [job["state"] for job in busy.server.client.get("/index/jobs").json()["jobs"]] == ["failed"]

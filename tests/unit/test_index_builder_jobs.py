@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import subprocess
@@ -91,6 +92,21 @@ def test_a_job_whose_process_was_killed_is_failed(jobs: JobStore, tmp_path: Path
     assert (found.state, found.error) == (FAILED, "interrupted: the process that ran it is gone")
     assert jobs.active() is None
     jobs.create(REQUEST)
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC])
+def test_a_job_that_has_died_is_failed_where_nothing_can_be_written(
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, "no")
+
+    record = jobs.create(REQUEST)
+    jobs.update(record.evolve(state=RUNNING))
+    monkeypatch.setattr(module, "write_atomically", refuse)
+    assert jobs.get(record.id).state == FAILED
+    assert [each.state for each in jobs.records()] == [FAILED]
+    assert jobs.active() is None
 
 
 def test_a_job_that_nobody_took_is_failed(jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
