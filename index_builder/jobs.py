@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from index_builder.durable import make_directory, write_atomically
-from index_builder.errors import JobConflict, JobNotFound
+from index_builder.errors import JobConflict, JobElsewhere, JobNotFound
 from index_builder.lock import is_locked, locked
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
@@ -183,6 +183,22 @@ class JobStore:
             record = record.evolve(state=RUNNING, started=_now(), pid=os.getpid())
             self.update(record)
             yield record
+
+    def withdraw(self, job_id: str) -> JobRecord:
+        """Cancel a job that no process has taken yet; one that has ended stays as it is.
+
+        Raises:
+            JobNotFound: no job has this id.
+            JobElsewhere: a process runs it.
+        """
+        if not self.get(job_id).is_finished:
+            with locked(self._path(job_id, ".lock"), wait=False) as held:
+                if not held:
+                    raise JobElsewhere(job_id)
+                record = self._read(job_id)  # nobody can take it now
+                if record.state == QUEUED:
+                    self.update(record.finish(CANCELLED))
+        return self.get(job_id)
 
     def _is_abandoned(self, record: JobRecord) -> bool:
         if record.state == RUNNING:

@@ -185,14 +185,13 @@ class Jobs:
 
         Raises:
             JobNotFound: no job has this id.
+            JobElsewhere: its process is not one of this server's. The record's pid may be anybody's by now.
         """
-        record = await self.get(job_id)
         build = self._builds.get(job_id)
         if build is not None:
             build.cancel()
-        elif record.state == RUNNING and record.pid is not None:  # started by a server that is gone
-            with suppress(ProcessLookupError):
-                os.kill(record.pid, signal.SIGTERM)
+        else:
+            await asyncio.to_thread(self._store.withdraw, job_id)
         return await self.get(job_id)
 
     async def close(self) -> None:

@@ -61,6 +61,7 @@ TABLE: Final[dict[type[Exception], Kind]] = {
     index.BuildBusy: Kind(409, "build-busy", "Another build is running"),
     index.DiskFull: Kind(507, "disk-full", "No room on the disk"),
     index.JobNotFound: Kind(404, "job-not-found", "No such job"),
+    index.JobElsewhere: Kind(409, "job-elsewhere", "The job is another server's"),
     index.JobConflict: Kind(409, "job-conflict", "Another job is running"),
 }
 

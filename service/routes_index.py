@@ -63,10 +63,13 @@ async def job(request: Request, job_id: str) -> Response:
     return _json(_job(record), headers={} if record.is_finished else RETRY_AFTER)
 
 
-@router.post("/jobs/{job_id}/cancel", status_code=202, response_model=JobOut, responses=fails(404))
+@router.post("/jobs/{job_id}/cancel", status_code=202, response_model=JobOut, responses=fails(404, 409, 507))
 async def cancel(request: Request, job_id: str) -> Response:
-    """Stop a rebuild; nothing of it is left. One that has ended stays as it is."""
-    return _json(_job(await resources(request).jobs.cancel(job_id)), 202)
+    """Stop a rebuild; nothing of it is left. One that has ended stays as it is, one that publishes already will end."""
+    held = resources(request)
+    with _writing(held):
+        record = await held.jobs.cancel(job_id)
+    return _json(_job(record), 202)
 
 
 @router.post(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from index_builder import jobs as module
-from index_builder.errors import JobConflict, JobNotFound
+from index_builder.errors import JobConflict, JobElsewhere, JobNotFound
 from index_builder.jobs import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, JobRequest, JobStore
 
 REQUEST = JobRequest(pool=("a.jsonl", "b.csv"), model="m", activate=False, index="hnsw")
@@ -117,6 +117,24 @@ def test_a_job_that_nobody_took_is_failed(jobs: JobStore, monkeypatch: pytest.Mo
     assert jobs.get(record.id).state == FAILED
     with pytest.raises(JobConflict), jobs.running(record.id):
         raise AssertionError
+
+
+def test_only_a_job_that_nobody_runs_can_be_withdrawn(jobs: JobStore) -> None:
+    record = jobs.create(REQUEST)
+    assert jobs.withdraw(record.id).state == CANCELLED
+    with pytest.raises(JobConflict), jobs.running(record.id):
+        raise AssertionError
+    with jobs.running(jobs.create(REQUEST).id) as running:
+        with pytest.raises(JobElsewhere, match=running.id):
+            jobs.withdraw(running.id)
+        assert jobs.get(running.id) == running
+        jobs.update(running.finish(SUCCEEDED))
+    assert jobs.withdraw(running.id).state == SUCCEEDED
+    dead = jobs.create(REQUEST)
+    jobs.update(dead.evolve(state=RUNNING))
+    assert jobs.withdraw(dead.id).state == FAILED
+    with pytest.raises(JobNotFound):
+        jobs.withdraw("20261121T013000123456-1a2b3c4d")
 
 
 def test_a_job_that_ends_between_two_looks_has_not_failed(jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
