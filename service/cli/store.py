@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from index_builder.errors import GenerationError
+from index_builder.errors import GenerationCorrupt, GenerationError
 from index_builder.generations import GenerationStore
 from index_builder.redis_store import drop_generation
 from service.cli.output import UsageError, print_json
@@ -45,11 +45,13 @@ def _with_store(run: Any, arguments: argparse.Namespace) -> int:
 
 
 def _list(store: GenerationStore, arguments: argparse.Namespace) -> int:
-    current = store.current()
+    current, damage = _current(store)
     rows = [_row(store, generation, current) for generation in store.ids()]
     if arguments.json:
-        print_json({"current": current, "generations": rows})
+        print_json({"current": current, "generations": rows, **({"error": damage} if damage else {})})
         return 0
+    if damage:
+        print(damage)
     for row in rows:
         mark = "*" if row["active"] else " "
         if "error" in row:
@@ -59,6 +61,14 @@ def _list(store: GenerationStore, arguments: argparse.Namespace) -> int:
     if not rows:
         print(f"{arguments.store} holds no generation; polyrank build makes one")
     return 0
+
+
+def _current(store: GenerationStore) -> tuple[str | None, str | None]:
+    """The active generation's id, and what is wrong with CURRENT if something is."""
+    try:
+        return store.current(), None
+    except GenerationCorrupt as error:
+        return None, f"{error.reason}; activate one"
 
 
 def _row(store: GenerationStore, generation: str, current: str | None) -> dict[str, Any]:

@@ -156,10 +156,20 @@ def test_a_store_that_is_no_directory_is_wrong_usage_and_not_made(capsys: Captur
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_damaged_pointer_is_one_line(capsys: Capture, store: Path) -> None:
-    built(store)
+def test_a_damaged_pointer_is_told_and_hides_no_generation(capsys: Capture, store: Path) -> None:
+    only = built(store)
     (store / "CURRENT").write_text("../../etc\n")
-    assert "CURRENT" in call(capsys, "store", "list", "--store", store).failure()
+    shown = call(capsys, "store", "list", "--store", store)
+    assert (shown.status, shown.err) == (0, "")
+    problem, row = shown.out.splitlines()
+    assert problem == "CURRENT does not name a generation; activate one"
+    assert row.startswith(f"  {only}  20 candidates")
+    listed = call(capsys, "store", "list", "--store", store, "--json").result
+    assert (listed["current"], listed["error"], len(listed["generations"])) == (None, problem, 1)
+    assert not listed["generations"][0]["active"]
+    assert "CURRENT" in call(capsys, "store", "gc", "--store", store).failure()
+    assert call(capsys, "store", "activate", "--store", store, only).status == 0
+    assert "error" not in call(capsys, "store", "list", "--store", store, "--json").result
 
 
 def test_gc_with_redis_removes_the_vectors_too(capsys: Capture, store: Path, redis_process: RedisProcess) -> None:
