@@ -59,8 +59,12 @@ def _list(store: GenerationStore, arguments: argparse.Namespace) -> int:
         else:
             print(f"{mark} {row['id']}  {row['count']} candidates, {row['index']}, {row['model']}, {row['created_at']}")
     if not rows:
-        print(f"{arguments.store} holds no generation; polyrank build makes one")
+        _say_empty(arguments)
     return 0
+
+
+def _say_empty(arguments: argparse.Namespace) -> None:
+    print(f"{arguments.store} holds no generation; polyrank build makes one")
 
 
 def _current(store: GenerationStore) -> tuple[str | None, str | None]:
@@ -93,6 +97,8 @@ def _verify(store: GenerationStore, arguments: argparse.Namespace) -> int:
             bad[generation] = str(error)
     if arguments.json:
         print_json({"verified": [each for each in wanted if each not in bad], "refused": bad})
+    elif not wanted:
+        _say_empty(arguments)
     else:
         for generation in wanted:
             print(f"{generation}  {bad.get(generation, 'ok')}")

@@ -76,8 +76,10 @@ def test_list_describes_each_generation(capsys: Capture, store: Path) -> None:
 def test_an_empty_store_is_told_as_such(capsys: Capture, store: Path) -> None:
     store.mkdir()
     assert call(capsys, "store", "list", "--store", store, "--json").result == {"current": None, "generations": []}
-    shown = call(capsys, "store", "list", "--store", store)
-    assert shown == (0, f"{store} holds no generation; polyrank build makes one\n", "")
+    assert call(capsys, "store", "verify", "--store", store, "--json").result == {"verified": [], "refused": {}}
+    for action in ("list", "verify"):
+        shown = call(capsys, "store", action, "--store", store)
+        assert shown == (0, f"{store} holds no generation; polyrank build makes one\n", "")
 
 
 def test_list_shows_a_generation_that_cannot_be_opened(capsys: Capture, store: Path) -> None:
