@@ -107,7 +107,8 @@ class Jobs:
     async def _spawn(self, record: JobRecord) -> None:
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "index_builder", "--store", str(self._settings.store), "--job", record.id),
+                *(sys.executable, "-P", "-m", "index_builder"),  # -P: nothing is imported from where the server stands
+                *("--store", str(self._settings.store), "--job", record.id),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,

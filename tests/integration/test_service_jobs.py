@@ -217,6 +217,22 @@ def test_paths_stay_below_their_roots(api: Api, body: dict[str, Any], says: str)
     assert api.client.get("/index/jobs").json()["jobs"] == []
 
 
+@pytest.mark.parametrize("path", [None, "."])
+def test_the_builder_imports_nothing_that_lies_about(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | None
+) -> None:
+    for name in ("index_builder", "model", "orjson"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the working directory')")
+    if path is None:
+        monkeypatch.delenv("PYTHONPATH", raising=False)
+        monkeypatch.chdir(tmp_path)
+    else:  # as run from a clone that is not installed
+        monkeypatch.setenv("PYTHONPATH", path)
+        monkeypatch.chdir(Path(__file__).parents[2])
+    job = api.wait(api.job(api.start(candidates=[{"text": "w1"}]))["id"])
+    assert (job["state"], job["error"]) == ("succeeded", None)
+
+
 def test_a_builder_that_dies_leaves_its_last_line(api: Api, stub: Callable[[str], None]) -> None:
     stub("sys.exit(3)")
     job = api.wait(api.job(api.start(candidates=[{"text": "w1"}]))["id"])
