@@ -200,7 +200,7 @@ def _search(
 def _certified(scores: NDArray[np.float32], bound: float, k: int) -> bool:
     """Whether the k-th score is above whatever was not scored.
 
-    Source: math.md, section 3.
+    Source: docs/architecture.md, "Scores".
     """
     if len(scores) < k:
         return False
