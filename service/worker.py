@@ -15,13 +15,13 @@ class ModelThread:
     """Runs functions one after the other, off the event loop.
 
     Args:
-        max_queue: how many may wait.
+        max_queue: how many may wait, besides the one that runs.
     """
 
     def __init__(self, max_queue: int) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self._max_queue = max_queue
-        self._waiting = 0
+        self._taken = 0  # the work that runs, and what waits behind it
 
     async def run(self, work: Callable[[], T], deadline: float, gone: Callable[[], Awaitable[None]]) -> tuple[T, float]:
         """Run the work when its turn comes.
@@ -39,8 +39,8 @@ class ModelThread:
             DeadlineExceeded: its turn did not come in time.
             ClientGone: the caller hung up first.
         """
-        if self._waiting >= self._max_queue:
-            raise Overloaded(self._waiting)
+        if self._taken > self._max_queue:
+            raise Overloaded(self._max_queue)
         queued = time.monotonic()
         began = queued
 
@@ -50,7 +50,7 @@ class ModelThread:
             return work()
 
         future = self._executor.submit(turn)
-        self._waiting += 1
+        self._taken += 1
         result = asyncio.wrap_future(future)
         hangup = asyncio.ensure_future(gone())
         watched: set[asyncio.Future[Any]] = {result, hangup}
@@ -64,7 +64,7 @@ class ModelThread:
                 raise DeadlineExceeded("waiting for the model")
             return await result, began - queued
         finally:
-            self._waiting -= 1
+            self._taken -= 1
             hangup.cancel()
             future.cancel()
 

@@ -122,12 +122,13 @@ def test_a_full_queue_is_refused_and_recovers(thread: ModelThread) -> None:
     async def main() -> None:
         gate = Gate()
         tasks = [await hold(thread, gate)]
-        tasks += [asyncio.create_task(thread.run(lambda: "later", later(60), never)) for _ in range(2)]
+        tasks += [asyncio.create_task(thread.run(lambda: "later", later(60), never)) for _ in range(3)]
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded):
+        assert not any(task.done() for task in tasks), "one runs, and three may wait"
+        with pytest.raises(Overloaded, match="3 requests are waiting already"):
             await thread.run(lambda: "never", later(60), never)
         gate.opened.set()
-        assert [result for result, _ in await asyncio.gather(*tasks)] == ["through", "later", "later"]
+        assert [result for result, _ in await asyncio.gather(*tasks)] == ["through", "later", "later", "later"]
         assert (await thread.run(lambda: "again", later(60), never))[0] == "again"
 
     asyncio.run(main())
