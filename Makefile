@@ -1,6 +1,6 @@
 # Everything runs in .venv, which is made on first use with the versions of constraints.txt.
 #   make demo [ONCE=1] [PORT=8000]    the bundled sample: build, rank an example, serve (ONCE: evaluate instead)
-#   make test | make test-slow        the suite; the longer runs
+#   make test                         the whole suite
 #   make lint | make format
 #   make openapi                      write docs/openapi.json anew
 # TORCH_INDEX=https://download.pytorch.org/whl/cpu spares a machine without a GPU the CUDA packages.
@@ -16,16 +16,13 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-slow lint format openapi clean
+.PHONY: demo test lint format openapi clean
 
 demo: .venv/.demo
 	$(BIN)/polyrank demo --port $(PORT) $(if $(ONCE),--once)
 
 test: .venv/.dev
-	$(BIN)/python -m pytest -m "not slow"
-
-test-slow: .venv/.dev
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

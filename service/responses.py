@@ -4,7 +4,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from service.values import Place
+from service.serving import Serving
+from service.values import Place, Ranked
+
+REVISION = 0  # of a generation that was not updated since it was built
 
 
 class Out(BaseModel):
@@ -32,7 +35,22 @@ class ResultOut(Out):
     metadata: dict[str, JsonValue]
 
 
-def result_of(rank: int, place: Place) -> dict[str, Any]:
+def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
+    """Render a ranking; the fields of `RankOut` but for those of the request (timings, id)."""
+    model, cut = serving.generation.manifest.model, ranked.truncation
+    return {
+        "results": [_result(at, place) for at, place in enumerate(ranked.places, 1)],
+        "missing_ids": ranked.missing_ids,
+        "generation": serving.generation.id,
+        "revision": REVISION,
+        "model": {"name": model.name, "architecture": model.architecture, "fingerprint": model.fingerprint},
+        "exact": ranked.exact,
+        "degraded": ranked.degraded,
+        "truncated": {"turns": cut.turns, "tokens": cut.tokens, "candidates": cut.candidates},
+    }
+
+
+def _result(rank: int, place: Place) -> dict[str, Any]:
     """Render a `ResultOut`: what has no meaning for the candidate is absent, not null."""
     cross = {} if place.cross is None else {"cross": place.cross}
     return {

@@ -12,14 +12,12 @@ from service import bodies
 from service.errors import GenerationMismatch
 from service.openapi import fails, takes
 from service.resources import Resources, resources
-from service.responses import RankOut, result_of
+from service.responses import RankOut, answer_of
 from service.schemas import ExpectIn, RankIn
 from service.serving import Serving
 from service.values import Ranked
 
 router = APIRouter(tags=["rank"])
-
-REVISION = 0  # of a generation that was not updated since it was built
 
 
 @router.post(
@@ -62,21 +60,9 @@ def _answer(request: Request, held: Resources, serving: Serving, ranked: Ranked,
     held.metrics.observe_rank(seconds, ranked.scored, ranked.degraded)
     began = time.perf_counter()
     total = time.monotonic() - request.state.arrived
-    manifest, cut = serving.generation.manifest, ranked.truncation
     body = orjson.dumps(
         {
-            "results": [result_of(at, place) for at, place in enumerate(ranked.places, 1)],
-            "missing_ids": ranked.missing_ids,
-            "generation": manifest.id,
-            "revision": REVISION,
-            "model": {
-                "name": manifest.model.name,
-                "architecture": serving.ranker.architecture,
-                "fingerprint": serving.ranker.fingerprint,
-            },
-            "exact": ranked.exact,
-            "degraded": ranked.degraded,
-            "truncated": {"turns": cut.turns, "tokens": cut.tokens, "candidates": cut.candidates},
+            **answer_of(serving, ranked),
             "timings_ms": {stage: round(value * 1000, 3) for stage, value in {**seconds, "total": total}.items()},
             "request_id": request.state.request_id,
         }

@@ -117,6 +117,8 @@ def _rank(arguments: argparse.Namespace) -> dict[str, Any]:
 
     if arguments.requests < 1:
         raise UsageError("--requests must be at least 1")
+    if arguments.redis and arguments.store is None:
+        raise UsageError("--redis needs --store: a store that was built with --redis")
     flags = ["--redis", arguments.redis, "--vectors", "redis"] if arguments.redis else []
     dialogues = list(read_dialogues(arguments.data))
     if not dialogues:
@@ -125,8 +127,6 @@ def _rank(arguments: argparse.Namespace) -> dict[str, Any]:
         print(f"{arguments.data} holds {len(dialogues)} contexts only", file=sys.stderr)
     if arguments.store is not None:
         return measure(arguments.store, dialogues, arguments.requests, flags)
-    if arguments.redis:
-        raise UsageError("--redis needs --store: a store that was built with --redis")
     with tempfile.TemporaryDirectory() as store:
         _build_into(Path(store), load_late(MODEL), POOL)
         return measure(Path(store), dialogues, arguments.requests)

@@ -57,11 +57,11 @@ def print_results(answer: dict[str, Any]) -> None:
 
 
 def from_store(root: Path, turns: list[str], top_k: int) -> dict[str, Any]:
-    """Rank over a store's active generation in this process; the answer has the fields that a service would fill."""
+    """Rank over a store's active generation in this process; the answer is a service's, without timings."""
     quiet_libraries()
     from model import Conversation
     from service.ranking import Ranking
-    from service.responses import result_of
+    from service.responses import answer_of
     from service.serving import Opener
     from service.values import RankRequest
 
@@ -74,8 +74,7 @@ def from_store(root: Path, turns: list[str], top_k: int) -> dict[str, Any]:
     serving = Opener(lambda *_: None).serve(generation)
     request = RankRequest(conversation=conversation, deadline=time.monotonic() + _TIMEOUT_SECONDS, top_k=top_k)
     ranked = Ranking().rank(serving, request)
-    results = [result_of(at, place) for at, place in enumerate(ranked.places, 1)]
-    return {"results": results, "generation": generation.id, "exact": ranked.exact}
+    return answer_of(serving, ranked)
 
 
 def _from_service(url: str, turns: list[str], top_k: int, rerank: bool) -> dict[str, Any]:
