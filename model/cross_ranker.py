@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from model.batching import length_batches, pad
 from model.crossencoder import CrossEncoder
 from model.files import CheckpointFiles
-from model.text import Assembler, Conversation, Truncation, Turn
+from model.text import Assembler, Conversation, Truncation, Turn, require_positive
 
 
 class TokenizedPairs(NamedTuple):
@@ -60,9 +60,10 @@ class CrossRanker:
         context: str | Sequence[str | Turn],
         candidates: Sequence[str],
         top_k: int | None = None,
-        persona: Sequence[str] = (),
+        persona: str | Sequence[str] = (),
     ) -> list[tuple[int, float]]:
         """Rank candidate texts against a context; arguments and result as `LateRanker.rank`."""
+        require_positive(top_k)
         pairs, _ = self.tokenize_pairs(Conversation.of(context, persona), candidates)
         scores = self.score_pairs(pairs)
         order = np.argsort(-scores, kind="stable")[:top_k]

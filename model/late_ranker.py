@@ -11,7 +11,7 @@ from model.batching import TokenBatch, length_batches, pad
 from model.biencoder import BiEncoder
 from model.files import CheckpointFiles
 from model.polyencoder import PolyEncoder
-from model.text import Assembler, Conversation, Truncation, Turn
+from model.text import Assembler, Conversation, Truncation, Turn, require_positive
 from model.topk import top_k
 
 
@@ -88,7 +88,7 @@ class LateRanker:
         context: str | Sequence[str | Turn],
         candidates: Sequence[str],
         top_k: int | None = None,
-        persona: Sequence[str] = (),
+        persona: str | Sequence[str] = (),
     ) -> list[tuple[int, float]]:
         """Rank candidate texts against a context.
 
@@ -101,6 +101,7 @@ class LateRanker:
         Returns:
             (position in `candidates`, score), best first; equal scores in the order given.
         """
+        require_positive(top_k)
         ids, _ = self.tokenize_context(Conversation.of(context, persona))
         if not candidates:
             return []

@@ -30,13 +30,13 @@ class Conversation:
     persona: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, context: str | Sequence[str | Turn], persona: Sequence[str] = ()) -> "Conversation":
+    def of(cls, context: str | Sequence[str | Turn], persona: str | Sequence[str] = ()) -> "Conversation":
         """Build from one text, or from turns as strings or Turn objects; raises InvalidInput when nothing was said."""
         turns = [context] if isinstance(context, str) else list(context)
         kept = tuple(Turn(turn) if isinstance(turn, str) else turn for turn in turns)
         if not any(turn.text.strip() for turn in kept):
             raise InvalidInput("the context is empty; give at least one turn with text")
-        return cls(turns=kept, persona=tuple(persona))
+        return cls(turns=kept, persona=(persona,) if isinstance(persona, str) else tuple(persona))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,12 @@ class Truncation:
     turns: int = 0
     tokens: int = 0
     candidates: int = 0
+
+
+def require_positive(top_k: int | None) -> None:
+    """Refuse to rank for fewer than one place; None means all. Raises InvalidInput."""
+    if top_k is not None and top_k < 1:
+        raise InvalidInput(f"top_k is {top_k}; ask for at least 1")
 
 
 class Assembler:

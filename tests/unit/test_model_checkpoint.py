@@ -279,7 +279,6 @@ def test_rank(base: Path, kind: str) -> None:
     assert ranked == sorted(ranked, key=lambda pair: (-pair[1], pair[0]))
     assert ranker.rank(CONTEXT, REPLIES, top_k=2) == ranked[:2]
     assert ranker.rank(CONTEXT, REPLIES, top_k=99) == ranked
-    assert ranker.rank(CONTEXT, REPLIES, top_k=0) == []
     assert ranker.rank(CONTEXT, []) == []
     assert ranker.rank(CONTEXT, REPLIES, persona=["w20 w21"]) != ranked
     with pytest.raises(InvalidInput, match="context is empty"):
