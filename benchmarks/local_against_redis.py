@@ -94,7 +94,7 @@ def main() -> int:
             best = pairs[0][0][0][0]
             client = redis.Redis.from_url(redis_url)
             key = next(iter(client.scan_iter(f"pe:*:c:{best}", count=10_000)))
-            value = bytearray(client.get(key) or b"")  # type: ignore[arg-type]
+            value = bytearray(client.get(key) or b"")  # type: ignore[arg-type]  # bytes: the client is not async
             value[20] ^= 1
             client.set(key, bytes(value))
             again = ranking(rank(remote, bodies[0]))

@@ -69,7 +69,7 @@ def main() -> int:
         with jobs.running(arguments.job) as record:
             return _run(arguments.store, _Reporter(jobs, record), jobs)
     except RankingError as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        sys.stderr.write(f"{error}\n")
         return 1
 
 

@@ -166,12 +166,12 @@ def _record(cls: type[T], value: object, where: str) -> T:
         raise ValueError(f"{where} must be an object")
     _only(cls, value)
     fields: dict[str, Any] = {}
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # only dataclasses come here
         if field.type == dict[str, float]:
             table = _as(dict, value, field.name)
             fields[field.name] = {name: _as(float, table, name) for name in table}
         else:
-            fields[field.name] = _as(field.type, value, field.name)  # type: ignore[arg-type]
+            fields[field.name] = _as(field.type, value, field.name)  # type: ignore[arg-type]  # a type, no string
     return cls(**fields)
 
 

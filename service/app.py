@@ -53,7 +53,7 @@ def create_app(settings: Settings, load: LoadRanker = model.load) -> FastAPI:
     app = FastAPI(title="polyrank", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None)
     for routes in (routes_rank, routes_index, routes_ops):
         app.include_router(routes.router)
-    app.openapi = partial(_described_once, app)  # type: ignore[method-assign]
+    app.openapi = partial(_described_once, app)  # type: ignore[method-assign]  # FastAPI's own way to replace it
     app.add_exception_handler(RankingError, partial(_on_error, metrics))
     app.add_exception_handler(ValidationError, _on_invalid)
     app.add_exception_handler(RequestValidationError, _on_parameters)

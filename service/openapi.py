@@ -38,7 +38,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
     """Build the OpenAPI document of an app."""
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     bodies = [(kind, "validation") for kind in (RankIn, IndexIn, ActivateIn)]
-    _, ours = models_json_schema([*bodies, (Problem, "serialization")], ref_template=_REF)  # type: ignore[list-item]
+    _, ours = models_json_schema([*bodies, (Problem, "serialization")], ref_template=_REF)  # type: ignore[list-item]  # mixed modes
     schemas = {**document["components"]["schemas"], **ours["$defs"]}
     for operation in (each for at in document["paths"].values() for each in at.values()):
         # FastAPI assumes its own 422 wherever there is a parameter; ours are declared where they can happen.

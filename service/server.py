@@ -68,7 +68,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 def _config(app: FastAPI | None) -> uvicorn.Config:
     return uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        app,  # type: ignore[arg-type]  # None where only the event loop is asked for
         lifespan="off",  # entered below, so that its errors come as they are
         access_log=False,
         log_config=None,
