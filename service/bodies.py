@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from model import Conversation, Turn
 from model.errors import InvalidInput
 from service.errors import BodyTimeout, ClientGone, MediaTypeUnsupported, TooManyCandidates
-from service.schemas import IndexIn, RankIn
+from service.schemas import CandidateIn, IndexIn, RankIn
 from service.settings import Settings
 from service.values import Given, RankRequest
 
@@ -106,8 +106,8 @@ def check_pool(body: IndexIn, settings: Settings) -> None:
     _check_lengths("candidates", [candidate.text for candidate in body.candidates or ()], settings)
 
 
-def _given(sent: object) -> Given:
-    return Given(None, sent) if isinstance(sent, str) else Given(sent.id, sent.text)  # type: ignore[attr-defined]
+def _given(sent: str | CandidateIn) -> Given:
+    return Given(None, sent) if isinstance(sent, str) else Given(sent.id, sent.text)
 
 
 def _any_of(body: RankIn) -> dict[str, list[object]] | None:
