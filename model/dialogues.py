@@ -29,12 +29,17 @@ class Dialogue:
         response: the gold reply.
         candidates: the list to rank, the gold reply in it; empty where the example has none.
         label: the gold reply's place in `candidates`; -1 where there are none.
+        negatives: replies known to be wrong here, to train against.
+        dialogue: what names the dialogue this is a part of: the file's `dialogue`, or else the first turn, which
+            the examples of one dialogue share.
     """
 
     conversation: Conversation
     response: str
     candidates: tuple[str, ...] = ()
     label: int = -1
+    negatives: tuple[str, ...] = ()
+    dialogue: str = ""
 
 
 def read_dialogues(path: Path | str) -> Iterator[Dialogue]:
@@ -82,7 +87,10 @@ def _dialogue(raw: Any) -> Dialogue:
         raise InvalidInput("response must be a text")
     conversation = Conversation.of(_texts(raw, "context"), _texts(raw, "persona"))
     candidates = tuple(_texts(raw, "candidates"))
-    return Dialogue(conversation, response, candidates, _label(raw, candidates, response))
+    label = _label(raw, candidates, response)
+    negatives = tuple(_texts(raw, "negatives"))
+    dialogue = str(raw.get("dialogue", conversation.turns[0].text))
+    return Dialogue(conversation, response, candidates, label, negatives, dialogue)
 
 
 def _texts(raw: dict[str, Any], name: str) -> list[str]:
