@@ -48,35 +48,45 @@ def read_dialogues(path: Path | str) -> Iterator[Dialogue]:
     Raises:
         DialoguesInvalid: the file is missing, of an unknown kind or damaged, or a line is no example.
     """
+    for number, dialogue in read_lines(path):
+        if isinstance(dialogue, InvalidInput):
+            raise DialoguesInvalid(f"{path}:{number}: {dialogue}") from dialogue
+        yield dialogue
+
+
+def read_lines(path: Path | str) -> Iterator[tuple[int, Dialogue | InvalidInput]]:
+    """Stream a file's lines with their numbers: an example, or what is wrong with the line.
+
+    Raises:
+        DialoguesInvalid: the file is missing, of an unknown kind or damaged.
+    """
     path = Path(path)
     suffix = next((suffix for suffix in _COMPRESSIONS if path.name.lower().endswith(suffix)), None)
     if suffix is None:
         raise DialoguesInvalid(f"{path}: unknown kind of file; use one of {', '.join(_COMPRESSIONS)}")
     if not path.is_file():
         raise DialoguesInvalid(f"{path}: no such file")
-    return _examples(path, _COMPRESSIONS[suffix])
+    return _lines(path, _COMPRESSIONS[suffix])
 
 
-def _examples(path: Path, compression: Literal["gzip", "zstd"] | None) -> Iterator[Dialogue]:
+def _lines(path: Path, compression: Literal["gzip", "zstd"] | None) -> Iterator[tuple[int, Dialogue | InvalidInput]]:
     try:
         with pa.input_stream(path, compression=compression) as stream:  # type: ignore[arg-type]  # None: as it is
             for number, line in enumerate(io.BufferedReader(cast(io.RawIOBase, stream)), 1):
                 text = line.removeprefix(BOM_UTF8) if number == 1 else line  # a BOM, as Windows tools write it
                 if text.strip():
-                    yield _parse(text, f"{path}:{number}")
+                    yield number, _parse(text)
     except OSError as error:
         raise DialoguesInvalid(f"{path}: cannot be read to its end: {error}") from error
 
 
-def _parse(line: bytes, where: str) -> Dialogue:
+def _parse(line: bytes) -> Dialogue | InvalidInput:
     try:
-        raw = orjson.loads(line)
-    except orjson.JSONDecodeError as error:  # also bad UTF-8, half a surrogate pair, and nesting without end
-        raise DialoguesInvalid(f"{where}: the line is not JSON in UTF-8") from error
-    try:
-        return _dialogue(raw)
+        return _dialogue(orjson.loads(line))
+    except orjson.JSONDecodeError:  # also bad UTF-8, half a surrogate pair, and nesting without end
+        return InvalidInput("the line is not JSON in UTF-8")
     except InvalidInput as error:
-        raise DialoguesInvalid(f"{where}: {error}") from error
+        return error
 
 
 def _dialogue(raw: Any) -> Dialogue:

@@ -41,14 +41,14 @@ def refused(tmp_path: Path, content: bytes, name: str = "data.jsonl") -> str:
 
 
 def test_a_line_becomes_an_example(tmp_path: Path) -> None:
-    [read_back] = read(tmp_path, line(persona=["I sell lamps."], negatives=["never"], id="7"))
+    [read_back] = read(tmp_path, line(persona=["I sell lamps."], negatives=["never"], dialogue=7, unknown="x"))
     conversation = Conversation.of(["hello", "hi, how can I help?"], ["I sell lamps."])
-    assert read_back == Dialogue(conversation, "yes", ("no", "yes", "maybe"), 1)
+    assert read_back == Dialogue(conversation, "yes", ("no", "yes", "maybe"), 1, ("never",), "7")
 
 
 def test_an_example_needs_no_candidates(tmp_path: Path) -> None:
     [read_back] = read(tmp_path, b'{"context": ["hello"], "response": "yes"}')
-    assert read_back == Dialogue(Conversation.of("hello"), "yes")
+    assert read_back == Dialogue(Conversation.of("hello"), "yes", dialogue="hello")
     assert (read_back.candidates, read_back.label) == ((), -1)
 
 
