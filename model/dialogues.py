@@ -48,10 +48,7 @@ def read_dialogues(path: Path | str) -> Iterator[Dialogue]:
     Raises:
         DialoguesInvalid: the file is missing, of an unknown kind or damaged, or a line is no example.
     """
-    for number, dialogue in read_lines(path):
-        if isinstance(dialogue, InvalidInput):
-            raise DialoguesInvalid(f"{path}:{number}: {dialogue}") from dialogue
-        yield dialogue
+    return _examples(path, read_lines(path))
 
 
 def read_lines(path: Path | str) -> Iterator[tuple[int, Dialogue | InvalidInput]]:
@@ -67,6 +64,13 @@ def read_lines(path: Path | str) -> Iterator[tuple[int, Dialogue | InvalidInput]
     if not path.is_file():
         raise DialoguesInvalid(f"{path}: no such file")
     return _lines(path, _COMPRESSIONS[suffix])
+
+
+def _examples(path: Path | str, lines: Iterator[tuple[int, Dialogue | InvalidInput]]) -> Iterator[Dialogue]:
+    for number, line in lines:
+        if isinstance(line, InvalidInput):
+            raise DialoguesInvalid(f"{path}:{number}: {line}") from line
+        yield line
 
 
 def _lines(path: Path, compression: Literal["gzip", "zstd"] | None) -> Iterator[tuple[int, Dialogue | InvalidInput]]:
