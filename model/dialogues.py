@@ -1,19 +1,14 @@
 """Read dialogues for training and evaluation: `.jsonl`, `.jsonl.gz` or `.jsonl.zst`, one example a line."""
 
-import io
-from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
-
-import orjson
-import pyarrow as pa
+from typing import Any
 
 from model.errors import InvalidInput
+from model.jsonlines import COMPRESSIONS as _COMPRESSIONS  # noqa: F401  # for who writes such files
+from model.jsonlines import read_objects
 from model.text import Conversation
-
-_COMPRESSIONS: dict[str, Literal["gzip", "zstd"] | None] = {".jsonl": None, ".jsonl.gz": "gzip", ".jsonl.zst": "zstd"}
 
 
 class DialoguesInvalid(InvalidInput):
@@ -57,13 +52,7 @@ def read_lines(path: Path | str) -> Iterator[tuple[int, Dialogue | InvalidInput]
     Raises:
         DialoguesInvalid: the file is missing, of an unknown kind or damaged.
     """
-    path = Path(path)
-    suffix = next((suffix for suffix in _COMPRESSIONS if path.name.lower().endswith(suffix)), None)
-    if suffix is None:
-        raise DialoguesInvalid(f"{path}: unknown kind of file; use one of {', '.join(_COMPRESSIONS)}")
-    if not path.is_file():
-        raise DialoguesInvalid(f"{path}: no such file")
-    return _lines(path, _COMPRESSIONS[suffix])
+    return ((number, _parse(raw)) for number, raw in read_objects(Path(path), DialoguesInvalid))
 
 
 def _examples(path: Path | str, lines: Iterator[tuple[int, Dialogue | InvalidInput]]) -> Iterator[Dialogue]:
@@ -73,29 +62,16 @@ def _examples(path: Path | str, lines: Iterator[tuple[int, Dialogue | InvalidInp
         yield line
 
 
-def _lines(path: Path, compression: Literal["gzip", "zstd"] | None) -> Iterator[tuple[int, Dialogue | InvalidInput]]:
+def _parse(raw: dict[str, Any] | InvalidInput) -> Dialogue | InvalidInput:
+    if isinstance(raw, InvalidInput):
+        return raw
     try:
-        with pa.input_stream(path, compression=compression) as stream:  # type: ignore[arg-type]  # None: as it is
-            for number, line in enumerate(io.BufferedReader(cast(io.RawIOBase, stream)), 1):
-                text = line.removeprefix(BOM_UTF8) if number == 1 else line  # a BOM, as Windows tools write it
-                if text.strip():
-                    yield number, _parse(text)
-    except OSError as error:
-        raise DialoguesInvalid(f"{path}: cannot be read to its end: {error}") from error
-
-
-def _parse(line: bytes) -> Dialogue | InvalidInput:
-    try:
-        return _dialogue(orjson.loads(line))
-    except orjson.JSONDecodeError:  # also bad UTF-8, half a surrogate pair, and nesting without end
-        return InvalidInput("the line is not JSON in UTF-8")
+        return _dialogue(raw)
     except InvalidInput as error:
         return error
 
 
-def _dialogue(raw: Any) -> Dialogue:
-    if not isinstance(raw, dict):
-        raise InvalidInput("the line is not a JSON object")
+def _dialogue(raw: dict[str, Any]) -> Dialogue:
     response = raw.get("response")
     if not isinstance(response, str) or not response.strip():
         raise InvalidInput("response must be a text")
