@@ -1,0 +1,68 @@
+"""Write dialogues as `model.dialogues` reads them: a file that is complete or not there at all."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+
+from model.dialogues import Dialogue, DialoguesInvalid
+from model.jsonlines import COMPRESSIONS
+
+_BUFFER_BYTES = 1 << 16
+
+
+@contextmanager
+def new_dialogues(path: Path) -> Iterator[Callable[[Dialogue], None]]:
+    """Give a function that adds an example to a file, which appears when the `with` block ends.
+
+    A block that ends in an exception leaves what was there before. Equal examples give equal bytes.
+
+    Args:
+        path: `.jsonl`, `.jsonl.gz` or `.jsonl.zst`; a file of that name is replaced.
+
+    Raises:
+        DialoguesInvalid: the name is of an unknown kind.
+        OSError: the directory is missing, full or may not be written.
+    """
+    suffix = next((suffix for suffix in COMPRESSIONS if path.name.lower().endswith(suffix)), None)
+    if suffix is None:
+        raise DialoguesInvalid(f"{path}: unknown kind of file; use one of {', '.join(COMPRESSIONS)}")
+    # The process's own: two that write the same file must not mix their lines.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        compression = COMPRESSIONS[suffix]
+        with pa.output_stream(str(temporary), compression, _BUFFER_BYTES) as stream:  # type: ignore[arg-type]  # None
+
+            def write(dialogue: Dialogue) -> None:
+                stream.write(_line(dialogue))
+
+            yield write
+        _sync(temporary)
+        os.replace(temporary, path)
+        _sync(path.parent)
+    except BaseException:  # Ctrl-C too
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _line(dialogue: Dialogue) -> bytes:
+    row: dict[str, object] = {"context": [turn.text for turn in dialogue.conversation.turns]}
+    if dialogue.conversation.persona:
+        row["persona"] = dialogue.conversation.persona
+    row["response"] = dialogue.response
+    if dialogue.candidates:
+        row |= {"candidates": dialogue.candidates, "label": dialogue.label}
+    row |= {"negatives": dialogue.negatives, "dialogue": dialogue.dialogue}
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _sync(path: Path) -> None:
+    """Put a file's bytes, or a directory's names, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
