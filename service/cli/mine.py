@@ -1,0 +1,178 @@
+"""`polyrank mine`: hard negatives for training."""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from index_builder.pool import Candidate, Rejected, read_pool
+from model.errors import InvalidInput
+from service.cli.build import load_late
+from service.cli.output import Progress, UsageError, print_json
+
+if TYPE_CHECKING:
+    from model import CrossRanker
+    from model.mining import Miner, MiningRules
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("mine", help="find hard negatives for training in a pool")
+    parser.add_argument("--model", required=True, help="checkpoint directory or base model name; no cross-encoder")
+    parser.add_argument("--data", required=True, type=Path, help="dialogues, .jsonl[.gz|.zst]")
+    parser.add_argument("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst] or .csv files")
+    parser.add_argument(
+        "--output", required=True, type=Path, help="the dialogues with new `negatives`, .jsonl[.gz|.zst]"
+    )
+    parser.add_argument("--negatives", type=_positive, default=7, metavar="N", help="for each example; default: 7")
+    parser.add_argument("--depth", type=_positive, default=100, metavar="K", help="look at the K best; default: 100")
+    parser.add_argument("--skip", type=_whole, default=5, metavar="K", help="leave out the K best; default: 5")
+    parser.add_argument(
+        "--margin",
+        type=_margin,
+        default=0.05,
+        metavar="SHARE",
+        help="how far a negative stays below the gold reply, as a share of its lead over random texts; or off; "
+        "default: 0.05",
+    )
+    parser.add_argument("--check", metavar="MODEL", help="a cross-encoder that must place negatives below the gold")
+    parser.add_argument("--check-margin", type=_number, metavar="X", help="by at least so much; default: 0")
+    parser.add_argument("--sample", action="store_true", help="draw from what remains instead of taking the hardest")
+    parser.add_argument("--seed", type=_whole, default=0, help="of what is drawn; default: 0")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Mine, and say what was found and what was left out."""
+    _check_usage(arguments)
+    began = time.perf_counter()
+    miner = _mined(arguments)
+    tally = miner.tally
+    result = {
+        "model": arguments.model,
+        "output": str(arguments.output),
+        "examples": tally.examples,
+        "negatives": tally.negatives,
+        "without_negatives": tally.without,
+        "filtered": tally.filtered,
+        "seconds": round(time.perf_counter() - began, 3),
+    }
+    reasons = ", ".join(f"{reason} {count}" for reason, count in tally.filtered.items())
+    print(
+        f"{tally.negatives} negatives for {tally.examples} examples in {result['seconds']:.0f} s; left out: {reasons}",
+        file=sys.stderr,
+    )
+    if tally.without:
+        print(f"{tally.without} examples have none; a larger --depth leaves more", file=sys.stderr)
+    if arguments.json:
+        print_json(result)
+    return 0
+
+
+def _check_usage(arguments: argparse.Namespace) -> None:
+    output: Path = arguments.output
+    if arguments.skip >= arguments.depth:
+        raise UsageError("--skip must be less than --depth, or no text is left")
+    if arguments.check_margin is not None and arguments.check is None:
+        raise UsageError("--check-margin needs --check")
+    if output.is_dir():
+        raise UsageError(f"--output {output} is a directory; name a file")
+    if not output.parent.is_dir():
+        raise UsageError(f"--output {output}: there is no directory {output.parent}")
+    if output.exists() and any(path.exists() and output.samefile(path) for path in (arguments.data, *arguments.pool)):
+        raise UsageError(f"--output {output} is an input too; name another file")
+
+
+def _mined(arguments: argparse.Namespace) -> "Miner":
+    """Read everything once before the work begins, so that a bad line ends it at once."""
+    from model.dialogue_files import new_dialogues
+    from model.dialogues import read_dialogues
+    from model.mining import Miner, TextPool
+    from model.positives import Positives
+
+    with new_dialogues(arguments.output) as write:
+        rows = read_pool(arguments.pool)
+        positives = Positives(read_dialogues(arguments.data))
+        if not len(positives):
+            raise InvalidInput(f"{arguments.data} holds no example; there is nothing to mine for")
+        ranker, check = load_late(arguments.model), _load_check(arguments.check)
+        with Progress("texts") as progress:
+            pool = TextPool.encode(ranker, _texts(rows), progress)
+        miner = Miner(ranker, pool, positives, _rules(arguments), check)
+        with Progress("examples") as progress:
+            for done, dialogue in enumerate(miner.mine(read_dialogues(arguments.data)), 1):
+                write(dialogue)
+                progress("mine", done, len(positives))
+    return miner
+
+
+def _texts(rows: Iterator[Candidate | Rejected]) -> Iterator[str]:
+    """The texts of the good rows; the bad ones are counted."""
+    first, count = None, 0
+    for row in rows:
+        if isinstance(row, Candidate):
+            yield row.text
+        else:
+            first, count = first or row, count + 1
+    if first is not None:
+        where = f"{first.file}:{first.line}: {first.reason}"
+        print(f"{count} bad rows of the pool were left out, the first is {where}", file=sys.stderr)
+
+
+def _load_check(name: str | None) -> "CrossRanker | None":
+    if name is None:
+        return None
+    import model
+
+    ranker = model.load(name)
+    if not isinstance(ranker, model.CrossRanker):
+        raise UsageError(f"--check {name} is no cross-encoder; give the checkpoint of one")
+    return ranker
+
+
+def _rules(arguments: argparse.Namespace) -> "MiningRules":
+    from model.mining import MiningRules
+
+    return MiningRules(
+        depth=arguments.depth,
+        skip=arguments.skip,
+        margin=arguments.margin,
+        check_margin=arguments.check_margin or 0.0,
+        negatives=arguments.negatives,
+        sample=arguments.sample,
+        seed=arguments.seed,
+    )
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError("must be a whole number, 0 or more")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError("must be a whole number, 1 or more")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError("must be a number")
+    return value
+
+
+def _margin(text: str) -> float | None:
+    if text == "off":
+        return None
+    if not 0 <= _number(text) <= 1:
+        raise argparse.ArgumentTypeError("must be between 0 and 1, or off")
+    return float(text)
