@@ -1,0 +1,239 @@
+"""The rules of mining, one by one, with models whose scores are written in the texts."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import model.mining
+from model.cross_ranker import CrossRanker, TokenizedPairs
+from model.dialogues import Dialogue
+from model.errors import InvalidInput, ModelError
+from model.mining import Miner, MiningRules, TextPool, score_bound
+from model.positives import Positives
+from model.text import Conversation, Truncation
+
+
+class Late:
+    """A text's embedding is the first number in it; the context says what it is multiplied by."""
+
+    name, dim = "late", 1
+
+    def __init__(self) -> None:
+        self.encoded: list[str] = []
+
+    def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[Any], int]:
+        self.encoded += texts
+        return [float(text.split()[0]) for text in texts], 0
+
+    def encode_candidates(self, numbers: list[Any]) -> NDArray[np.float32]:
+        return np.array(numbers, np.float32)[:, None]
+
+    def tokenize_context(self, conversation: Conversation) -> tuple[list[Any], Truncation]:
+        return [float(conversation.turns[-1].text)], Truncation()
+
+    def encode_contexts(self, contexts: list[list[Any]]) -> list[NDArray[np.float32]]:
+        return [np.array([numbers], np.float32) for numbers in contexts]
+
+
+class Cross(CrossRanker):
+    """A text's score is the last number in it; it remembers what it read."""
+
+    def __init__(self) -> None:
+        self.name = "cross"
+        self.read: list[str] = []
+
+    def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[TokenizedPairs, Truncation]:
+        self.read += texts[1:]
+        return TokenizedPairs([[float(text.split()[-1])] for text in texts], 0), Truncation()  # type: ignore[list-item]
+
+    def score_pairs(self, pairs: TokenizedPairs) -> NDArray[np.float32]:
+        return np.array(pairs.ids, np.float32)[:, 0]
+
+
+def silent(_stage: str, _done: int, _total: int) -> None:
+    pass
+
+
+def example(response: str, *context: str) -> Dialogue:
+    return Dialogue(Conversation.of(context or ["1"]), response)
+
+
+def miner(texts: Iterable[str], dialogues: Iterable[Dialogue], check: CrossRanker | None, **rules: Any) -> Miner:
+    late: Any = Late()
+    pool = TextPool.encode(late, texts, silent)
+    every_text_is_left = {"skip": 0, "margin": None, "negatives": 1000}
+    return Miner(late, pool, Positives(dialogues), MiningRules(**{**every_text_is_left, **rules}), check)
+
+
+def mined(texts: Iterable[str], *dialogues: Dialogue, check: CrossRanker | None = None, **rules: Any) -> list[Any]:
+    """The negatives of each example; what counts them is right."""
+    used = miner(texts, dialogues, check, **rules)
+    found = [each.negatives for each in used.mine(dialogues)]
+    assert used.tally.examples == len(found)
+    assert used.tally.negatives == sum(map(len, found))
+    assert used.tally.without == sum(not each for each in found)
+    return [list(each) for each in found]
+
+
+TEN = [str(n) for n in range(10)]
+
+
+def test_the_best_of_the_pool_come_hardest_first() -> None:
+    assert mined(TEN, example("20"), negatives=3) == [["9", "8", "7"]]
+    assert mined(TEN, example("20", "-1"), negatives=3) == [["0", "1", "2"]]
+    assert mined(TEN, example("20")) == [TEN[::-1]]
+
+
+def test_no_more_than_the_depth_is_looked_at() -> None:
+    assert mined(TEN, example("20"), depth=4) == [["9", "8", "7", "6"]]
+
+
+def test_only_the_negatives_of_an_example_change() -> None:
+    before = Dialogue(Conversation.of(["hello", "1"], ["I sell lamps."]), "9", ("1", "9"), 1, ("2",), "17")
+    used = miner(TEN, [before], None, negatives=2)
+    [after] = used.mine([before])
+    assert after == replace(before, negatives=("8", "7"))
+
+
+@pytest.mark.parametrize("gold", ["9 yes", " 9  YES "])
+def test_the_gold_reply_is_no_negative(gold: str) -> None:
+    assert mined(["9 Yes", "8", "9 YES", "9 yes."], example(gold)) == [["9 yes.", "8"]]
+
+
+def test_the_gold_reply_of_another_example_with_the_same_context_is_none() -> None:
+    found = mined(TEN, example("9", "a", "1"), example("7", "A ", "1"), example("6", "b", "1"), negatives=3)
+    assert found == [["8", "6", "5"], ["8", "6", "5"], ["9", "8", "7"]]
+
+
+def test_the_rank_window_begins_after_the_positives() -> None:
+    assert mined(TEN, example("8"), skip=2, negatives=2) == [["6", "5"]]
+    assert mined(TEN, example("8"), skip=9, negatives=2) == [[]]
+    dialogues = [example("8", "a", "1"), example("20", "b", "1")]
+    used = miner(TEN, dialogues, None, skip=9, depth=10)
+    assert [each.negatives for each in used.mine(dialogues)] == [(), ("0",)]
+    assert used.tally.filtered == {"positive": 1, "rank": 18, "margin": 0, "check": 0}
+
+
+def test_a_paraphrase_that_scores_like_the_gold_reply_is_filtered() -> None:
+    """The mean of the pool is 10: with a margin of 10 % the bound of 20 is 19."""
+    pool = ["21 paraphrase", "20 near", "19.5 near", "18.5 negative", "-4", "-15"]
+    assert mined(pool, example("20 gold"), margin=0.1) == [["18.5 negative", "-4", "-15"]]
+    assert mined(pool, example("20 gold"), margin=0.0) == [["19.5 near", "18.5 negative", "-4", "-15"]]
+    assert mined(pool, example("20 gold"))[0][0] == "21 paraphrase"
+
+
+def test_the_margin_holds_for_negative_scores() -> None:
+    """The mean of the pool is -10, or 10 for the context that turns the scores round."""
+    pool = ["-1 paraphrase", "-2.5", "-3.5", "-33"]
+    assert mined(pool, example("-2"), margin=0.1) == [["-3.5", "-33"]]
+    assert mined([text.removeprefix("-") for text in pool], example("2", "-1"), margin=0.1) == [["3.5", "33"]]
+
+
+def test_a_gold_reply_that_scores_below_random_texts_is_still_a_bound() -> None:
+    used = miner(TEN, [], None, margin=0.5)
+    [after] = used.mine([example("2.5")])
+    assert after.negatives == ("2", "1", "0")
+    assert used.tally.filtered["margin"] == 7
+
+
+@pytest.mark.parametrize(
+    ("gold", "random", "margin", "bound"),
+    [(10, 0, 0.05, 9.5), (10, 0, 0, 10), (10, 5, 1, 5), (-10, -20, 0.1, -11), (0, -20, 0.1, -2), (-10, 3, 0.5, -10)],
+)
+def test_bounds_by_hand(gold: float, random: float, margin: float, bound: float) -> None:
+    assert score_bound(gold, random, margin) == pytest.approx(bound)
+
+
+def test_the_cross_encoder_has_a_say() -> None:
+    """Both models know the gold reply's score, 50."""
+    pool = ["9 51", "8 40", "7 50", "6 49", "5 -50"]
+    assert mined(pool, example("50"), check=Cross()) == [["8 40", "6 49", "5 -50"]]
+    assert mined(pool, example("50"), check=Cross(), check_margin=5.0) == [["8 40", "5 -50"]]
+    assert mined(pool, example("50"), check=Cross(), check_margin=-2.0) == [["9 51", "8 40", "7 50", "6 49", "5 -50"]]
+    assert mined(pool, example("-60"), check=Cross()) == [[]]
+
+
+def test_the_cross_encoder_reads_no_more_than_it_takes() -> None:
+    pool = [f"{9 - n} {'99' if n in (1, 2) else '0'}" for n in range(10)]
+    cross = Cross()
+    used = miner(pool, [], cross, negatives=3)
+    [after] = used.mine([example("50")])
+    assert list(after.negatives) == [pool[0], pool[3], pool[4]]
+    assert cross.read == pool[:6]
+    assert used.tally.filtered["check"] == 2
+
+
+def test_what_the_other_filters_leave_out_is_not_read_by_the_cross_encoder() -> None:
+    cross = Cross()
+    mined(TEN, example("8"), check=cross, skip=1, margin=0.1, depth=5)
+    assert cross.read == ["7", "6", "5"]
+
+
+def test_a_draw_is_from_the_whole_window_and_repeats_with_its_seed() -> None:
+    dialogues = [example("20", str(n), "1") for n in range(300)]
+    drawn = mined(TEN, *dialogues, sample=True, negatives=3, skip=2, depth=9)
+    assert {text for each in drawn for text in each} == set(TEN[1:8])
+    assert all(each == sorted(set(each), reverse=True) and len(each) == 3 for each in drawn), "hardest first"
+    counts = np.bincount([int(text) for each in drawn for text in each], minlength=8)[1:]
+    assert counts.min() > 80, "uniform: 900 draws of 7 texts"
+    assert counts.max() < 180
+    assert mined(TEN, *dialogues, sample=True, negatives=3, skip=2, depth=9) == drawn
+    assert mined(TEN, *dialogues, sample=True, negatives=3, skip=2, depth=9, seed=1) != drawn
+
+
+def test_a_draw_that_the_cross_encoder_checks_is_filled_up() -> None:
+    pool = [f"{n} {'99' if n % 2 else '0'}" for n in range(20)]
+    for seed in range(20):
+        [found] = mined(pool, example("50"), check=Cross(), sample=True, negatives=4, seed=seed)
+        assert len(found) == 4
+        assert all(text.endswith(" 0") for text in found)
+
+
+def test_each_text_is_encoded_once_and_progress_reaches_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.mining, "_TEXTS_AT_ONCE", 4)
+    late: Any = Late()
+    told: list[tuple[str, int, int]] = []
+    pool = TextPool.encode(late, ["1", "2 a", "1 ", "2 A", *TEN], lambda *numbers: told.append(numbers))
+    assert pool.texts == late.encoded == ["1", "2 a", *(text for text in TEN if text != "1")]
+    assert pool.embeddings[:, 0].tolist() == [float(text.split()[0]) for text in pool.texts]
+    assert pool.longest == 9.0
+    assert told == [("encode", done, 11) for done in (0, 4, 8, 11)]
+
+
+def test_examples_are_read_a_few_hundred_at_a_time() -> None:
+    read = 0
+
+    def examples() -> Iterator[Dialogue]:
+        nonlocal read
+        for _ in range(1000):
+            read += 1
+            yield example("20")
+
+    used = miner(TEN, [], None)
+    next(used.mine(examples()))
+    assert read == 256
+    assert used.tally.examples == 1
+
+
+def test_a_pool_without_texts_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="the pool holds no text"):
+        TextPool.encode(Late(), [], silent)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("score", ["nan", "inf", "-inf"])
+def test_scores_that_are_no_numbers_are_refused(score: str) -> None:
+    with pytest.raises(ModelError, match="late gives scores that are not finite"):
+        mined([score, "1"], example("2"))
+    with pytest.raises(ModelError, match="late gives scores that are not finite"):
+        mined(["1"], example(score))
+    with pytest.raises(ModelError, match="cross gives scores that are not finite"):
+        mined([f"1 {score}"], example("2"), check=Cross())
+
+
+def test_a_context_that_gives_no_number_is_refused() -> None:
+    with pytest.raises(ModelError, match="late gives scores that are not finite"):
+        mined(TEN, example("2", "inf"), margin=0.1)
