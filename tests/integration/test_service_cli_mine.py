@@ -1,0 +1,234 @@
+"""`polyrank mine`: what it finds, what it refuses, and that its output is complete or absent."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import Outcome, call, ended, start, write_rows
+
+import model
+from model import CrossRanker, LateRanker
+from model.dialogues import Dialogue, read_dialogues
+from model.mining import Miner
+
+Capture = pytest.CaptureFixture[str]
+
+KEYS = ["model", "output", "examples", "negatives", "without_negatives", "filtered", "seconds"]
+POOL = [{"text": f"w{n % 12} w{n * 7 % 33}", "id": str(n)} for n in range(150)]
+DATA: list[dict[str, Any]] = [
+    {"context": [f"w{n % 20} w{n % 7}"], "persona": ["w1 w2"], "response": POOL[n * 5 % 150]["text"]} for n in range(30)
+]
+DATA[3] |= {"candidates": ["no", DATA[3]["response"]], "label": 1, "negatives": ["old"], "dialogue": "third"}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[object]:
+    """The arguments that name a pool and data, in a directory that holds nothing else."""
+    data, pool = write_rows(tmp_path / "data.jsonl", DATA), write_rows(tmp_path / "pool.jsonl", POOL)
+    return ["--data", data, "--pool", pool]
+
+
+def mine(capsys: Capture, model_path: Path, files: list[object], output: Path, *options: object) -> Outcome:
+    return call(capsys, "mine", "--model", model_path, *files, "--output", output, *options)
+
+
+def scores(name: Path, dialogue: Dialogue, texts: list[str]) -> list[float]:
+    """By a model of any kind, the paper's way."""
+    ranker = model.load(name)
+    if isinstance(ranker, CrossRanker):
+        return [float(each) for each in ranker.score_pairs(ranker.tokenize_pairs(dialogue.conversation, texts)[0])]
+    assert isinstance(ranker, LateRanker)
+    vectors = ranker.encode_candidates(ranker.tokenize_candidates(texts)[0]).astype(np.float64)
+    [codes] = ranker.encode_contexts([ranker.tokenize_context(dialogue.conversation)[0]])
+    s = vectors @ codes.T.astype(np.float64)
+    weights = np.exp(s - s.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    return [float(each) for each in (weights * s).sum(axis=1)]
+
+
+@pytest.mark.parametrize("name", ["poly", "other"])
+def test_negatives_are_those_of_brute_force(
+    capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path, name: str
+) -> None:
+    output = tmp_path / "out.jsonl"
+    result = mine(capsys, checkpoints / name, files, output, "--depth", 20, "--json").result
+    texts = list(dict.fromkeys(str(row["text"]) for row in POOL))
+    total = 0
+    for before, after in zip(read_dialogues(tmp_path / "data.jsonl"), read_dialogues(output), strict=True):
+        right = {row["response"] for row in DATA if row["context"] == [before.conversation.turns[0].text]}
+        gold, *others = scores(checkpoints / name, before, [before.response, *texts])
+        bound = gold - 0.05 * max(0.0, gold - float(np.mean(others)))
+        ranking = [at for at in np.argsort(-np.array(others), kind="stable")[:20] if texts[at] not in right]
+        expected = [texts[at] for at in ranking[5:] if others[at] < bound][:7]
+        assert list(after.negatives) == expected
+        assert (after.conversation, after.response) == (before.conversation, before.response)
+        assert (after.candidates, after.label, after.dialogue) == (before.candidates, before.label, before.dialogue)
+        total += len(expected)
+    assert list(result) == KEYS
+    assert (result["model"], result["output"]) == (str(checkpoints / name), str(output))
+    assert (result["examples"], result["negatives"]) == (30, total)
+    assert 0 < result["without_negatives"] < 30
+    assert list(result["filtered"]) == ["positive", "rank", "margin", "check"]
+    assert result["filtered"]["rank"] == 150
+    assert total > 20
+
+
+def test_the_check_is_a_cross_encoders(capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path) -> None:
+    plain, checked = tmp_path / "plain.jsonl", tmp_path / "checked.jsonl"
+    options = ["--margin", "off", "--negatives", "200", "--depth", "200"]
+    mine(capsys, checkpoints / "poly", files, plain, *options)
+    check = ["--check", checkpoints / "cross", "--check-margin", "0.25"]
+    result = mine(capsys, checkpoints / "poly", files, checked, *options, *check, "--json").result
+    dropped = 0
+    for before, after in zip(read_dialogues(plain), read_dialogues(checked), strict=True):
+        gold, *others = scores(checkpoints / "cross", before, [before.response, *before.negatives])
+        expected = [text for text, score in zip(before.negatives, others, strict=True) if score < gold - 0.25]
+        assert list(after.negatives) == expected
+        dropped += len(others) - len(expected)
+    assert result["filtered"]["check"] == dropped
+    assert 0 < dropped < 30 * len(POOL)
+
+
+def test_the_same_inputs_and_seed_give_the_same_bytes(
+    capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path
+) -> None:
+    def mined(name: str, *options: object) -> bytes:
+        arguments = ["--margin", "off", "--sample", "--negatives", "3", *options]
+        assert mine(capsys, checkpoints / "poly", files, tmp_path / name, *arguments).status == 0
+        return (tmp_path / name).read_bytes()
+
+    first = mined("a.jsonl")
+    assert mined("b.jsonl") == mined("b.jsonl", "--seed", 0) == first
+    assert mined("c.jsonl", "--seed", 1) != first
+    packed = mined("d.jsonl.gz")
+    assert mined("e.jsonl.gz") == packed
+    assert gzip.decompress(packed) == first
+    mined("f.jsonl.zst")
+    assert list(read_dialogues(tmp_path / "f.jsonl.zst")) == list(read_dialogues(tmp_path / "a.jsonl"))
+
+
+def test_words_count_what_was_found_and_what_was_left_out(
+    capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path
+) -> None:
+    with (tmp_path / "pool.jsonl").open("a") as pool:
+        pool.write('{"text": ""}\n{"text": 3}\n')
+    outcome = mine(capsys, checkpoints / "poly", files, tmp_path / "out.jsonl", "--skip", "19", "--depth", "20")
+    assert (outcome.status, outcome.out) == (0, "")
+    rejected, summary, without = outcome.err.splitlines()
+    assert rejected == (
+        f"2 bad rows of the pool were left out, the first is {tmp_path / 'pool.jsonl'}:151: 'text' is empty"
+    )
+    assert " negatives for 30 examples in " in summary
+    assert "; left out: positive " in summary
+    assert summary.endswith(", check 0")
+    assert without.endswith(" examples have none; a larger --depth leaves more")
+
+
+def test_several_pools_are_one(capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path) -> None:
+    more = write_rows(tmp_path / "more.jsonl", [{"text": "w30 w31 w32", "id": "more"}])
+    output = tmp_path / "out.jsonl"
+    options = ["--margin", "off", "--skip", "0", "--negatives", "200", "--depth", "200"]
+    assert mine(capsys, checkpoints / "poly", [*files, more], output, *options).status == 0
+    assert all("w30 w31 w32" in each.negatives for each in read_dialogues(output))
+
+
+@pytest.mark.parametrize("existing", [None, "what was there before"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_what_fails_half_way_leaves_what_was_there(
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    checkpoints: Path,
+    files: list[object],
+    tmp_path: Path,
+    existing: str | None,
+    error: BaseException,
+) -> None:
+    def mined(_self: Miner, dialogues: Iterator[Dialogue]) -> Iterator[Dialogue]:
+        yield next(dialogues)
+        raise error
+
+    monkeypatch.setattr(Miner, "mine", mined)
+    output = tmp_path / "out.jsonl"
+    if existing:
+        output.write_text(existing)
+    message = mine(capsys, checkpoints / "poly", files, output).failure()
+    assert message in ("interrupted; nothing was left half-written", "No space left on device")
+    assert (output.read_text() if output.exists() else None) == existing
+    assert {path.name for path in tmp_path.iterdir()} <= {"data.jsonl", "pool.jsonl", "out.jsonl"}
+
+
+def test_what_makes_no_sense_together_is_wrong_usage(
+    capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path
+) -> None:
+    poly, cross, output = checkpoints / "poly", checkpoints / "cross", tmp_path / "out.jsonl"
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "pool.jsonl")
+
+    def refused(model_path: Path, output: Path, *options: object) -> str:
+        before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+        message = mine(capsys, model_path, files, output, *options).failure(2)
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+        return message
+
+    assert refused(cross, output).endswith("give a bi- or poly-encoder")
+    assert refused(poly, output, "--check", poly) == f"--check {poly} is no cross-encoder; give the checkpoint of one"
+    assert refused(poly, output, "--check-margin", "1") == "--check-margin needs --check"
+    assert (
+        refused(poly, output, "--skip", "9", "--depth", "9") == "--skip must be less than --depth, or no text is left"
+    )
+    for name in ("data.jsonl", "pool.jsonl", "link.jsonl"):
+        assert refused(poly, tmp_path / name) == f"--output {tmp_path / name} is an input too; name another file"
+    assert refused(poly, tmp_path.parent) == f"--output {tmp_path.parent} is a directory; name a file"
+    nowhere = tmp_path / "none" / "out.jsonl"
+    assert refused(poly, nowhere) == f"--output {nowhere}: there is no directory {nowhere.parent}"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--negatives", "0"], "1 or more"),
+        (["--negatives", "many"], "1 or more"),
+        (["--depth", "0"], "1 or more"),
+        (["--skip", "-1"], "0 or more"),
+        (["--seed", "x"], "0 or more"),
+        (["--margin", "1.5"], "between 0 and 1, or off"),
+        (["--margin", "nan"], "must be a number"),
+        (["--check-margin", "inf"], "must be a number"),
+    ],
+)
+def test_arguments_that_do_not_parse(
+    capsys: Capture, files: list[object], tmp_path: Path, options: list[str], says: str
+) -> None:
+    outcome = mine(capsys, tmp_path / "none", files, tmp_path / "out.jsonl", *options)
+    assert (outcome.status, outcome.out) == (2, "")
+    assert says in outcome.err.splitlines()[-1]
+
+
+def test_inputs_that_hold_nothing_are_named(
+    capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path
+) -> None:
+    def failed(data: object, pool: object, output: str = "out.jsonl") -> str:
+        message = mine(capsys, checkpoints / "poly", ["--data", data, "--pool", pool], tmp_path / output).failure()
+        assert {path.name for path in tmp_path.iterdir()} == {"data.jsonl", "pool.jsonl", "empty.jsonl", "bad.jsonl"}
+        return message
+
+    data, pool = files[1], files[3]
+    empty = write_rows(tmp_path / "empty.jsonl", [])
+    bad = write_rows(tmp_path / "bad.jsonl", [*DATA, {"context": ["w1"]}])
+    none = tmp_path / "none.jsonl"
+    assert failed(empty, pool) == f"{empty} holds no example; there is nothing to mine for"
+    assert failed(data, empty) == "the pool holds no text; there is nothing to mine"
+    assert failed(bad, pool) == f"{bad}:31: response must be a text"
+    assert failed(none, pool) == f"{none}: no such file"
+    assert "no such file" in failed(data, none)
+    assert failed(data, pool, "out.txt").startswith(f"{tmp_path / 'out.txt'}: unknown kind of file")
+
+
+def test_the_command_runs_as_a_process_of_its_own(checkpoints: Path, files: list[object], tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    outcome = ended(start("mine", "--model", checkpoints / "poly", *files, "--output", output, "--json"))
+    assert outcome.result["examples"] == 30
+    assert [json.loads(line)["context"] for line in output.read_text().splitlines()] == [row["context"] for row in DATA]
