@@ -15,7 +15,7 @@ from service.cli.output import Progress, UsageError, print_json
 
 if TYPE_CHECKING:
     from model import CrossRanker
-    from model.mining import Miner, MiningRules
+    from model.mining import Miner, MiningRules, Tally
 
 
 def add_to(commands: Any) -> None:
@@ -50,27 +50,30 @@ def run(arguments: argparse.Namespace) -> int:
     """Mine, and say what was found and what was left out."""
     _check_usage(arguments)
     began = time.perf_counter()
-    miner = _mined(arguments)
-    tally = miner.tally
-    result = {
-        "model": arguments.model,
-        "output": str(arguments.output),
-        "examples": tally.examples,
-        "negatives": tally.negatives,
-        "without_negatives": tally.without,
-        "filtered": tally.filtered,
-        "seconds": round(time.perf_counter() - began, 3),
-    }
+    tally = _mined(arguments).tally
+    seconds = time.perf_counter() - began
+    _print_summary(tally, seconds)
+    if arguments.json:
+        print_json(
+            {
+                "model": arguments.model,
+                "output": str(arguments.output),
+                "examples": tally.examples,
+                "negatives": tally.negatives,
+                "without_negatives": tally.without,
+                "filtered": tally.filtered,
+                "seconds": round(seconds, 3),
+            }
+        )
+    return 0
+
+
+def _print_summary(tally: "Tally", seconds: float) -> None:
     reasons = ", ".join(f"{reason} {count}" for reason, count in tally.filtered.items())
-    print(
-        f"{tally.negatives} negatives for {tally.examples} examples in {result['seconds']:.0f} s; left out: {reasons}",
-        file=sys.stderr,
-    )
+    found = f"{tally.negatives} negatives for {tally.examples} examples in {seconds:.0f} s"
+    print(f"{found}; left out: {reasons}", file=sys.stderr)
     if tally.without:
         print(f"{tally.without} examples have none; a larger --depth leaves more", file=sys.stderr)
-    if arguments.json:
-        print_json(result)
-    return 0
 
 
 def _check_usage(arguments: argparse.Namespace) -> None:
