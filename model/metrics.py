@@ -1,0 +1,86 @@
+"""How good a ranking is: figures of each example, whose mean is the figure of the set.
+
+Ranks count from 1; 0 says that the gold reply was not retrieved at all.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+RECALL_AT = (1, 2, 5, 10)
+
+Values = dict[str, NDArray[np.float64]]
+
+
+def recall_at_k(ranks: NDArray[np.int64], k: int) -> NDArray[np.float64]:
+    """Whether each example's gold reply is among the first k (R@k, Humeau et al. 5.1), (examples,).
+
+    >>> recall_at_k(np.array([1, 3, 2, 0]), 2)
+    array([1., 0., 1., 0.])
+    """
+    return ((ranks >= 1) & (ranks <= k)).astype(np.float64)
+
+
+def reciprocal_rank(ranks: NDArray[np.int64]) -> NDArray[np.float64]:
+    """1 / rank, and 0 where the gold reply was not retrieved, (examples,); the mean is the MRR.
+
+    >>> reciprocal_rank(np.array([1, 4, 0]))
+    array([1.  , 0.25, 0.  ])
+    """
+    return np.where(ranks >= 1, 1.0 / np.maximum(ranks, 1), 0.0)
+
+
+def ndcg_at_k(gains: NDArray[np.float64], judged: NDArray[np.float64], k: int) -> float:
+    """Discounted gain of the first k documents over that of the best order there is: trec_eval's `ndcg_cut`.
+
+    The gain is the judgement itself, not 2 to its power; the document at rank r counts 1 / log2(r + 1) of it.
+
+    Args:
+        gains: of the retrieved documents, best first, 0 where one is not judged, (retrieved,).
+        judged: gains of every judged document, retrieved or not, in any order, (judged,).
+        k: how many count.
+
+    Returns:
+        From 0 to 1; 0 where no judged document has a gain.
+
+    >>> round(ndcg_at_k(np.array([0.0, 2.0]), np.array([1.0, 2.0]), 10), 4)  # (2 / log2(3)) / (2 + 1 / log2(3))
+    0.4796
+    """
+    best = _dcg(-np.sort(-judged)[:k])
+    return _dcg(gains[:k]) / best if best > 0 else 0.0
+
+
+def rank_values(ranks: NDArray[np.int64], at: Sequence[int] = RECALL_AT) -> Values:
+    """Figures of examples with one gold reply: `recall@k` for each k of `at`, and `mrr`."""
+    return {**{f"recall@{k}": recall_at_k(ranks, k) for k in at}, "mrr": reciprocal_rank(ranks)}
+
+
+def judged_values(gains: Sequence[NDArray[np.float64]], judged: Sequence[NDArray[np.float64]]) -> Values:
+    """Figures of queries with graded judgements: `ndcg@10`, `mrr@10` and `recall@100`.
+
+    Args:
+        gains: of each query's retrieved documents, best first; a document with a gain above 0 is relevant.
+        judged: gains of each query's judged documents.
+    """
+    first = np.array([first_relevant(each) for each in gains], np.int64)
+    pairs = list(zip(gains, judged, strict=True))
+    return {
+        "ndcg@10": np.array([ndcg_at_k(found, known, 10) for found, known in pairs]),
+        "mrr@10": reciprocal_rank(np.where(first <= 10, first, 0)),
+        "recall@100": np.array([(found[:100] > 0).sum() / max(1, (known > 0).sum()) for found, known in pairs]),
+    }
+
+
+def first_relevant(gains: NDArray[np.float64]) -> int:
+    """Rank of the first document with a gain; 0 where there is none.
+
+    >>> first_relevant(np.array([0.0, 0.0, 1.0])), first_relevant(np.array([0.0]))
+    (3, 0)
+    """
+    relevant = np.flatnonzero(gains > 0)
+    return int(relevant[0]) + 1 if len(relevant) else 0
+
+
+def _dcg(gains: NDArray[np.float64]) -> float:
+    return float((gains / np.log2(np.arange(2, len(gains) + 2))).sum())
