@@ -1,6 +1,6 @@
 """How well a model finds the gold reply in each example's list: R@k/C and MRR (Humeau et al. 5)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +10,10 @@ from model.cross_ranker import CrossRanker
 from model.dialogues import Dialogue
 from model.errors import InvalidInput, ModelError
 from model.late_ranker import LateRanker
+from model.metrics import recall_at_k, reciprocal_rank
+from model.text import Conversation
 from model.topk import scores_of
 
-RECALL_AT = (1, 2, 5, 10)
 _CONTEXTS_AT_ONCE = 256
 
 Progress = Callable[[str, int, int], None]
@@ -20,22 +21,24 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Ranks of the gold replies, and what follows from them.
+    """Scores of the candidates, ranks of the gold replies, and what follows from them.
 
     Attributes:
         ranks: rank of the gold reply in each example's own list, 1 is best, (examples,).
+        scores: each example's candidates' scores, in the order of its list.
     """
 
     ranks: NDArray[np.int64]
+    scores: Sequence[NDArray[np.float32]]
 
     def recall_at(self, k: int) -> float:
         """Share of examples whose gold reply is among the first k."""
-        return float((self.ranks <= k).mean())
+        return float(recall_at_k(self.ranks, k).mean())
 
     @property
     def mrr(self) -> float:
         """Mean of 1 / rank."""
-        return float((1.0 / self.ranks).mean())
+        return float(reciprocal_rank(self.ranks).mean())
 
 
 def gold_rank(scores: NDArray[np.float32], label: int) -> int:
@@ -67,10 +70,15 @@ def evaluate(ranker: LateRanker | CrossRanker, dialogues: Sequence[Dialogue], pr
         scores = _cross_scores(ranker, listed, progress)
     else:
         scores = _late_scores(ranker, listed, progress)
-    if not all(np.isfinite(each).all() for each in scores):
-        raise ModelError(f"{ranker.name} gives scores that are not finite numbers; its weights are damaged")
+    require_finite(ranker.name, scores)
     ranks = [gold_rank(each, dialogue.label) for each, dialogue in zip(scores, listed, strict=True)]
-    return Evaluation(np.array(ranks, np.int64))
+    return Evaluation(np.array(ranks, np.int64), scores)
+
+
+def require_finite(name: str, scores: Iterable[NDArray[np.float32]]) -> None:
+    """Refuse scores that are no numbers: nothing is above them. Raises ModelError, which names the model."""
+    if not all(np.isfinite(each).all() for each in scores):
+        raise ModelError(f"{name} gives scores that are not finite numbers; its weights are damaged")
 
 
 def _late_scores(ranker: LateRanker, dialogues: Sequence[Dialogue], progress: Progress) -> list[NDArray[np.float32]]:
@@ -79,24 +87,34 @@ def _late_scores(ranker: LateRanker, dialogues: Sequence[Dialogue], progress: Pr
     for dialogue in dialogues:
         for text in dialogue.candidates:
             row_of.setdefault(text, len(row_of))
+    embeddings = candidate_embeddings(ranker, list(row_of), progress)
+    codes = context_codes(ranker, [dialogue.conversation for dialogue in dialogues], progress)
+    return [
+        scores_of(embeddings[[row_of[text] for text in dialogue.candidates]], vectors)
+        for dialogue, vectors in zip(dialogues, codes, strict=True)
+    ]
+
+
+def candidate_embeddings(ranker: LateRanker, texts: Sequence[str], progress: Progress) -> NDArray[np.float32]:
+    """Encode texts, (texts, D); tells of ("candidates", done, total)."""
     done = 0
 
     def on_done(more: int) -> None:
         nonlocal done
         done += more
-        progress("candidates", done, len(row_of))
+        progress("candidates", done, len(texts))
 
-    tokens, _ = ranker.tokenize_candidates(list(row_of))
-    embeddings = ranker.encode_candidates(tokens, on_done)
-    scores = []
-    for start in range(0, len(dialogues), _CONTEXTS_AT_ONCE):
-        chunk = dialogues[start : start + _CONTEXTS_AT_ONCE]
-        codes = ranker.encode_contexts([ranker.tokenize_context(each.conversation)[0] for each in chunk])
-        for dialogue, vectors in zip(chunk, codes, strict=True):
-            rows = [row_of[text] for text in dialogue.candidates]
-            scores.append(scores_of(embeddings[rows], vectors))
-        progress("contexts", start + len(chunk), len(dialogues))
-    return scores
+    return ranker.encode_candidates(ranker.tokenize_candidates(texts)[0], on_done)
+
+
+def context_codes(
+    ranker: LateRanker, conversations: Sequence[Conversation], progress: Progress
+) -> Iterator[NDArray[np.float32]]:
+    """Encode contexts, some at a time: each one's vectors (M, D); tells of ("contexts", done, total)."""
+    for start in range(0, len(conversations), _CONTEXTS_AT_ONCE):
+        chunk = conversations[start : start + _CONTEXTS_AT_ONCE]
+        yield from ranker.encode_contexts([ranker.tokenize_context(each)[0] for each in chunk])
+        progress("contexts", start + len(chunk), len(conversations))
 
 
 def _cross_scores(ranker: CrossRanker, dialogues: Sequence[Dialogue], progress: Progress) -> list[NDArray[np.float32]]:

@@ -17,7 +17,9 @@ from model import Conversation, CrossRanker, LateRanker
 Capture = pytest.CaptureFixture[str]
 Row = dict[str, Any]
 
-KEYS = ["model", "examples", "recall@1", "recall@2", "recall@5", "recall@10", "mrr", "seconds"]
+FIGURES = ["recall@1", "recall@2", "recall@5", "recall@10", "mrr"]
+KEYS = ["model", "examples", *FIGURES, "seconds", "interval"]
+ONE_DIALOGUE = "all examples are of one dialogue, so the intervals have no width and say nothing\n"
 
 
 def example(n: int) -> Row:
@@ -66,6 +68,10 @@ def ranks_by_hand(ranker: Any, rows: list[Row]) -> list[int]:
         order = sorted(range(len(scores)), key=lambda place: (-scores[place], place))
         ranks.append(order.index(row["label"]) + 1)
     return ranks
+
+
+def read_rows(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def evaluated(capsys: Capture, name: Path, data: Path, *options: str) -> dict[str, Any]:
@@ -134,6 +140,9 @@ def test_rows_without_candidates_are_left_out_and_told(capsys: Capture, checkpoi
     outcome = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data, "--json")
     assert outcome.result["examples"] == 4
     assert outcome.err == "2 of 6 examples have no candidates and were left out\n"
+    output = tmp_path / "output.jsonl"
+    assert call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data, "--output", output).status == 0
+    assert [each["example"] for each in read_rows(output)] == [1, 2, 3, 4]
     for rows in ([bare], []):
         write_rows(data, rows)
         message = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data).failure()
@@ -144,9 +153,98 @@ def test_words_name_every_figure(capsys: Capture, checkpoints: Path, tmp_path: P
     rows = [{"context": ["w1"], "response": "w2", "candidates": ["w2"] * 4, "label": label} for label in range(4)]
     data = write_rows(tmp_path / "data.jsonl", rows)
     outcome = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data)
-    assert (outcome.status, outcome.err) == (0, "")
-    figures = "recall@1 0.250  recall@2 0.500  recall@5 1.000  recall@10 1.000  mrr 0.521"
-    assert outcome.out.startswith(f"{checkpoints / 'poly'} on 4 examples: {figures}  (")
+    assert (outcome.status, outcome.err) == (0, ONE_DIALOGUE)
+    head, *rest = outcome.out.splitlines()
+    assert head.startswith(f"model       {checkpoints / 'poly'} (")
+    assert rest == [
+        "examples    4",
+        "            model",
+        "recall@1    0.250 [0.250, 0.250]",
+        "recall@2    0.500 [0.500, 0.500]",
+        "recall@5    1.000 [1.000, 1.000]",
+        "recall@10   1.000 [1.000, 1.000]",
+        "mrr         0.521 [0.521, 0.521]",
+        "In brackets: 95 % bootstrap intervals, 10000 resamples of 1 dialogues.",
+    ]
+
+
+def test_intervals_are_of_whole_dialogues(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
+    single = [{**row, "dialogue": n} for n, row in enumerate(ROWS)]
+    copies = [row for row in single for _ in range(5)]
+    once = evaluated(capsys, checkpoints / "poly", write_rows(tmp_path / "once.jsonl", single))
+    fives = evaluated(capsys, checkpoints / "poly", write_rows(tmp_path / "fives.jsonl", copies))
+    assert (once["examples"], fives["examples"]) == (40, 200)
+    for figure in FIGURES:
+        low, high = once["interval"][figure]
+        assert low <= once[figure] <= high
+        assert fives["interval"][figure] == pytest.approx([low, high])
+    assert once["interval"]["recall@5"][0] < once["interval"]["recall@5"][1]
+
+
+def test_two_models_on_the_same_examples(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "data.jsonl", [{**row, "dialogue": n // 2} for n, row in enumerate(ROWS)])
+    alone = {name: evaluated(capsys, checkpoints / name, data) for name in ("poly", "cross")}
+    both = evaluated(capsys, checkpoints / "poly", data, "--against", str(checkpoints / "cross"))
+    assert list(both) == [*KEYS, "against", "difference"]
+    assert {name: both[name] for name in [*FIGURES, "interval"]} == {
+        name: alone["poly"][name] for name in [*FIGURES, "interval"]
+    }
+    assert list(both["against"]) == ["model", *FIGURES, "seconds", "interval"]
+    assert {**both["against"], "examples": 40, "seconds": 0} == {**alone["cross"], "seconds": 0}
+    ranks = [ranks_by_hand(model.load(checkpoints / name), ROWS) for name in ("poly", "cross")]
+    hits = [np.array(each) <= 5 for each in ranks]
+    assert both["difference"]["recall@5"]["value"] == pytest.approx(hits[0].mean() - hits[1].mean())
+    assert list(both["difference"]) == FIGURES
+    for figure, difference in both["difference"].items():
+        low, high = difference["interval"]
+        assert low <= difference["value"] <= high
+        assert difference["value"] == pytest.approx(both[figure] - both["against"][figure])
+    text = call(
+        capsys, "evaluate", "--model", checkpoints / "poly", "--against", checkpoints / "cross", "--data", data
+    ).out.splitlines()
+    assert text[1].startswith(f"against     {checkpoints / 'cross'} (")
+    assert text[3].split() == ["model", "against", "difference"]
+    value, (low, high) = both["difference"]["mrr"]["value"], both["difference"]["mrr"]["interval"]
+    assert text[-2].startswith("mrr ")
+    assert text[-2].endswith(f"{value:+.3f} [{low:+.3f}, {high:+.3f}]")
+    assert text[-1].endswith("resamples of 20 dialogues.")
+
+
+def test_a_model_differs_from_itself_by_nothing(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "data.jsonl", ROWS)
+    result = evaluated(capsys, checkpoints / "poly", data, "--against", str(checkpoints / "poly"))
+    assert result["difference"] == {figure: {"value": 0.0, "interval": [0.0, 0.0]} for figure in FIGURES}
+
+
+@pytest.mark.parametrize("name", ["poly", "cross"])
+def test_what_became_of_each_example(capsys: Capture, checkpoints: Path, tmp_path: Path, name: str) -> None:
+    data, output = write_rows(tmp_path / "data.jsonl", ROWS), tmp_path / "output.jsonl"
+    output.write_text("what was there before")
+    result = evaluated(
+        capsys, checkpoints / name, data, "--output", str(output), "--against", str(checkpoints / "other")
+    )
+    written = read_rows(output)
+    assert [list(each) for each in written] == [["example", "rank", "score", "best", "scores"]] * 40
+    assert [each["example"] for each in written] == list(range(40))
+    assert [each["rank"] for each in written] == ranks_by_hand(model.load(checkpoints / name), ROWS)
+    assert result["mrr"] == pytest.approx(sum(1 / each["rank"] for each in written) / 40)
+    for each, row in zip(written, ROWS, strict=True):
+        assert each["scores"] == pytest.approx(scores_by_hand(model.load(checkpoints / name), row), abs=1e-4)
+        assert each["score"] == each["scores"][row["label"]]
+        assert each["best"] == each["scores"].index(max(each["scores"]))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "output.jsonl"]
+
+
+def test_a_failure_leaves_the_output_as_it_was(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
+    output = tmp_path / "output.jsonl"
+    output.write_text("what was there before")
+    data = write_rows(tmp_path / "data.jsonl", [ROWS[0], {"context": ["w1"]}])
+    common = ("evaluate", "--model", checkpoints / "poly", "--data", data, "--output")
+    call(capsys, *common, output).failure()
+    assert output.read_text() == "what was there before"
+    missing = tmp_path / "none" / "output.jsonl"
+    assert call(capsys, *common, missing).failure(2) == "--output must be in a directory that exists"
+    assert call(capsys, *common, tmp_path).failure(2) == "--output is a directory; name a file in it"
 
 
 def test_bad_lines_and_files_are_named(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
@@ -164,3 +262,28 @@ def test_an_unknown_model_is_named(capsys: Capture, tmp_path: Path) -> None:
     data = write_rows(tmp_path / "data.jsonl", ROWS)
     message = call(capsys, "evaluate", "--model", tmp_path / "none", "--data", data).failure()
     assert str(tmp_path / "none") in message
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--data", "f", "--pool", "p", "--top-n", "5"], "--top-n goes with --reranker"),
+        (["--data", "f", "--queries", "q"], "--queries and --qrels go with --corpus, not with --data"),
+        (["--data", "f", "--qrels", "q"], "--queries and --qrels go with --corpus, not with --data"),
+        (["--corpus", "c"], "--corpus needs both --queries and --qrels"),
+        (["--corpus", "c", "--queries", "q"], "--corpus needs both --queries and --qrels"),
+        (["--corpus", "c", "--qrels", "q"], "--corpus needs both --queries and --qrels"),
+        (
+            ["--corpus", "c", "--queries", "q", "--qrels", "r", "--pool", "p"],
+            "--pool goes with --data, not with --corpus",
+        ),
+        (
+            ["--data", "f", "--reranker", "r"],
+            "--reranker needs --pool or --corpus; to rank each example's own candidates give it as --model",
+        ),
+        (["--data", "f", "--pool", "p", "--reranker", "r", "--top-n", "0"], "--top-n must be from 1 to 100"),
+        (["--data", "f", "--pool", "p", "--reranker", "r", "--top-n", "101"], "--top-n must be from 1 to 100"),
+    ],
+)
+def test_arguments_that_make_no_sense_together(capsys: Capture, options: list[str], says: str) -> None:
+    assert call(capsys, "evaluate", "--model", "m", *options).failure(2) == says

@@ -78,7 +78,9 @@ def test_ranks_are_those_of_sorting_by_score_then_place(ranker: Any) -> None:
         example(0, TEN, 7),
         example(1, ["4"], 0),
     ]
-    assert evaluate(ranker, dialogues, silent).ranks.tolist() == [1, 2, 3, 2, 4, 8, 1]
+    evaluation = evaluate(ranker, dialogues, silent)
+    assert evaluation.ranks.tolist() == [1, 2, 3, 2, 4, 8, 1]
+    assert [scores.tolist() for scores in evaluation.scores[1:4]] == [[1, 3, 2], [-1, -3, -2], [2, 2, 5, 2]]
 
 
 def test_examples_without_candidates_are_left_out(ranker: Any) -> None:
@@ -98,7 +100,7 @@ def test_a_score_that_is_no_number_is_no_rank(ranker: Any, score: str, label: in
 
 
 def test_figures_by_hand() -> None:
-    evaluation = Evaluation(np.array([1, 2, 3, 5, 6, 10, 11, 1]))
+    evaluation = Evaluation(np.array([1, 2, 3, 5, 6, 10, 11, 1]), [])
     recalls = {k: evaluation.recall_at(k) for k in (1, 2, 5, 10)}
     assert recalls == {1: 2 / 8, 2: 3 / 8, 5: 5 / 8, 10: 7 / 8}
     assert evaluation.mrr == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 5 + 1 / 6 + 1 / 10 + 1 / 11 + 1) / 8)

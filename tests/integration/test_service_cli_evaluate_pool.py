@@ -1,0 +1,248 @@
+"""`polyrank evaluate` over a whole pool and over a collection with judgements, against figures counted by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import call, write_rows
+
+import model
+
+Capture = pytest.CaptureFixture[str]
+Row = dict[str, Any]
+
+FIGURES = ["recall@1", "recall@2", "recall@5", "recall@10", "recall@100", "mrr"]
+JUDGED = ["ndcg@10", "mrr@10", "recall@100"]
+TEXTS = [f"w{n % 40} w{n * 7 % 33} w{n // 40}" for n in range(150)]
+POOL = [{"id": f"c{n}", "text": text} for n, text in enumerate(TEXTS)]
+ROWS = [
+    {
+        "context": [f"w{n} w{n * 3 % 40}", f"w{n * 5 % 40}"],
+        "response": TEXTS[n * 11 % 150],
+        "candidates": [TEXTS[n * 11 % 150], "w1"],
+        "dialogue": n // 2,
+    }
+    for n in range(30)
+]
+
+
+def judgements(query: int) -> dict[int, int]:
+    """Grade of each judged text by its place."""
+    return {(query * 11 + 13 * m) % 150: m % 3 for m in range(12)}
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Path:
+    return write_rows(tmp_path / "pool.jsonl", POOL)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_rows(tmp_path / "data.jsonl", ROWS)
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> list[object]:
+    """The arguments that name a collection: the pool as documents, twelve graded judgements a query."""
+    documents = [{"_id": f"d{n}", "title": text[:3].strip(), "text": text[3:].strip()} for n, text in enumerate(TEXTS)]
+    queries = [{"_id": f"q{n}", "text": row["context"][0]} for n, row in enumerate(ROWS)]
+    lines = [f"q{n}\td{row}\t{grade}\n" for n in range(20) for row, grade in judgements(n).items()]
+    qrels = tmp_path / "qrels.tsv"
+    qrels.write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
+    corpus = write_rows(tmp_path / "corpus.jsonl", documents)
+    return ["--corpus", corpus, "--queries", write_rows(tmp_path / "queries.jsonl", queries), "--qrels", qrels]
+
+
+def read_rows(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def evaluated(capsys: Capture, *options: object) -> Row:
+    result: Row = call(capsys, "evaluate", "--json", *options).result
+    return result
+
+
+def order_by_hand(name: Path, context: list[str], reranker: Path | None = None, top_n: int = 20) -> list[int]:
+    """Places of all texts, best first, by the public ranking of texts."""
+    order = [at for at, _ in model.load(name).rank(context, TEXTS)][:100]
+    if reranker is None:
+        return order
+    first = order[:top_n]
+    again = model.load(reranker).rank(context, [TEXTS[at] for at in first])
+    return [*(first[at] for at, _ in again), *order[top_n:]]
+
+
+def ranks_by_hand(orders: list[list[int]]) -> list[int]:
+    golds = [TEXTS.index(row["response"]) for row in ROWS]
+    return [order.index(gold) + 1 if gold in order else 0 for order, gold in zip(orders, golds, strict=True)]
+
+
+def assert_figures(result: Row, ranks: list[int]) -> None:
+    for k in (1, 2, 5, 10, 100):
+        assert result[f"recall@{k}"] == pytest.approx(sum(1 <= rank <= k for rank in ranks) / len(ranks)), k
+    assert result["mrr"] == pytest.approx(sum(1 / rank for rank in ranks if rank) / len(ranks))
+
+
+@pytest.mark.parametrize("name", ["other", "poly"])
+def test_the_gold_reply_is_found_among_all_texts(
+    capsys: Capture, checkpoints: Path, data: Path, pool: Path, name: str
+) -> None:
+    output = data.parent / "output.jsonl"
+    result = evaluated(
+        capsys, "--model", checkpoints / name, "--data", data, "--pool", pool, "--output", output, "--limit", 30
+    )
+    assert list(result) == ["model", "examples", "candidates", *FIGURES, "seconds", "interval"]
+    assert (result["examples"], result["candidates"]) == (30, 150)
+    orders = [order_by_hand(checkpoints / name, row["context"]) for row in ROWS]
+    ranks = ranks_by_hand(orders)
+    assert 0 in ranks, "some replies are not among the hundred retrieved"
+    assert_figures(result, ranks)
+    written = read_rows(output)
+    assert [list(each) for each in written] == [["example", "rank", "score", "best", "retrieved", "scores"]] * 30
+    assert [each["rank"] for each in written] == [rank or None for rank in ranks]
+    for each, order in zip(written, orders, strict=True):
+        assert each["retrieved"] == [f"c{at}" for at in order]
+        assert each["best"] == each["retrieved"][0]
+        assert each["score"] == (each["scores"][each["rank"] - 1] if each["rank"] else None)
+
+
+@pytest.mark.parametrize(("top_n", "options"), [(20, []), (60, ["--top-n", "60"])])
+def test_a_cross_encoder_reads_the_first_again(
+    capsys: Capture, checkpoints: Path, data: Path, pool: Path, top_n: int, options: list[str]
+) -> None:
+    common = ["--model", checkpoints / "poly", "--data", data, "--pool", pool]
+    plain = evaluated(capsys, *common)
+    result = evaluated(capsys, *common, "--reranker", checkpoints / "cross", *options)
+    assert list(result)[:5] == ["model", "examples", "reranker", "top_n", "candidates"]
+    assert (result["reranker"], result["top_n"]) == (str(checkpoints / "cross"), top_n)
+    orders = [order_by_hand(checkpoints / "poly", row["context"], checkpoints / "cross", top_n) for row in ROWS]
+    assert_figures(result, ranks_by_hand(orders))
+    assert result["recall@100"] == plain["recall@100"]
+    assert result["mrr"] != plain["mrr"]
+
+
+def test_each_text_counts_once_and_replies_that_the_pool_lacks_are_left_out(
+    capsys: Capture, checkpoints: Path, data: Path, tmp_path: Path
+) -> None:
+    """Every text three times, bad rows, a second file; one reply in six is not there."""
+    golds = {row["response"] for row in ROWS[::6]}
+    kept = [row for row in POOL if row["text"] not in golds]
+    copies = [{"id": f"{row['id']}-{n}", "text": row["text"]} for row in kept for n in range(3)]
+    first = write_rows(tmp_path / "first.jsonl", [*copies[:200], {"text": ""}, copies[0]])
+    second = tmp_path / "second.csv"
+    second.write_text("text\n" + "".join(f"{row['text']}\n" for row in copies[200::3]))
+    outcome = call(
+        capsys, "evaluate", "--json", "--model", checkpoints / "other", "--data", data, "--pool", first, second
+    )
+    left_out = sum(row["response"] in golds for row in ROWS)
+    assert (outcome.result["examples"], outcome.result["candidates"]) == (30 - left_out, len(kept))
+    assert outcome.err.splitlines() == [
+        f"2 bad rows of the pool were left out; the first: {first}:201: 'text' is empty",
+        f"{left_out} of 30 examples have a gold reply that the pool lacks and were left out",
+    ]
+
+
+def test_two_models_over_a_pool(capsys: Capture, checkpoints: Path, data: Path, pool: Path) -> None:
+    common = ["--data", data, "--pool", pool, "--reranker", checkpoints / "cross"]
+    alone = {name: evaluated(capsys, "--model", checkpoints / name, *common) for name in ("poly", "other")}
+    both = evaluated(capsys, "--model", checkpoints / "poly", "--against", checkpoints / "other", *common)
+    for figure in FIGURES:
+        assert both[figure] == alone["poly"][figure]
+        assert both["against"][figure] == alone["other"][figure]
+        difference = both["difference"][figure]
+        assert difference["value"] == pytest.approx(both[figure] - both["against"][figure])
+        assert difference["interval"][0] <= difference["value"] <= difference["interval"][1]
+
+
+def dcg(gains: list[int]) -> float:
+    return sum(gain / np.log2(rank + 1) for rank, gain in enumerate(gains[:10], 1))
+
+
+@pytest.mark.parametrize("options", [[], ["--reranker", "cross", "--top-n", "30"]])
+def test_a_collection_with_judgements(
+    capsys: Capture, checkpoints: Path, collection: list[object], tmp_path: Path, options: list[str]
+) -> None:
+    options = [str(checkpoints / each) if each == "cross" else each for each in options]
+    output = tmp_path / "output.jsonl"
+    result = evaluated(capsys, "--model", checkpoints / "poly", *collection, "--output", output, *options)
+    reranker = ["reranker", "top_n"] if options else []
+    assert list(result) == ["model", "examples", *reranker, "candidates", *JUDGED, "seconds", "interval"]
+    assert (result["examples"], result["candidates"]) == (20, 150)
+    written = read_rows(output)
+    keys = ["query", *JUDGED, "rank", "score", "best", "retrieved", "scores"]
+    assert [list(each) for each in written] == [keys] * 20
+    assert [each["query"] for each in written] == [f"q{n}" for n in range(20)]
+    for n, each in enumerate(written):
+        cross = checkpoints / "cross" if options else None
+        order = order_by_hand(checkpoints / "poly", [ROWS[n]["context"][0]], cross, 30)
+        assert each["retrieved"] == [f"d{at}" for at in order]
+        gains = [judgements(n).get(at, 0) for at in order]
+        first = next((rank for rank, gain in enumerate(gains, 1) if gain), None)
+        assert each["rank"] == first
+        assert each["ndcg@10"] == pytest.approx(dcg(gains) / dcg([2, 2, 2, 2, 1, 1, 1, 1]))
+        assert each["mrr@10"] == pytest.approx(1 / first if first and first <= 10 else 0)
+        assert each["recall@100"] == pytest.approx(sum(gain > 0 for gain in gains) / 8)
+    for figure in JUDGED:
+        assert result[figure] == pytest.approx(np.mean([each[figure] for each in written]))
+        assert result["interval"][figure][0] < result[figure] < result["interval"][figure][1]
+
+
+def test_a_collection_in_words_with_its_gaps_told(
+    capsys: Capture, checkpoints: Path, collection: list[object], tmp_path: Path
+) -> None:
+    qrels = tmp_path / "qrels.tsv"
+    with qrels.open("a") as file:
+        file.write("gone\td1\t1\nq1\tlost\t1\n")
+    common = ["evaluate", "--model", checkpoints / "other", *collection, "--against", checkpoints / "poly"]
+    outcome = call(capsys, *common, "--limit", 5)
+    assert outcome.status == 0
+    assert outcome.err.splitlines() == [
+        f"1 judged queries are not in {tmp_path / 'queries.jsonl'} and were left out",
+        f"1 judged documents are not in {tmp_path / 'corpus.jsonl'}; they count as not found",
+    ]
+    lines = outcome.out.splitlines()
+    assert lines[2:4] == ["examples    5", "candidates  150"]
+    assert [line.split()[0] for line in lines[5:8]] == JUDGED
+    assert lines[-1].endswith("resamples of 5 queries.")
+
+
+def failed(capsys: Capture, status: int, *options: object) -> str:
+    return call(capsys, "evaluate", *options).failure(status)
+
+
+def test_models_of_the_wrong_kind(
+    capsys: Capture, checkpoints: Path, data: Path, pool: Path, collection: list[object]
+) -> None:
+    cross, poly = checkpoints / "cross", checkpoints / "poly"
+    cannot = f"{cross} is a cross-encoder, which cannot search a pool; give it as --reranker"
+    for source in (["--data", data, "--pool", pool], collection):
+        assert failed(capsys, 2, "--model", cross, *source) == cannot
+        assert failed(capsys, 2, "--model", poly, "--against", cross, *source) == cannot
+        says = failed(capsys, 2, "--model", poly, "--reranker", poly, *source)
+        assert says == f"{poly} is no cross-encoder; --reranker must be one; give this as --model"
+
+
+def test_files_that_cannot_be_used(
+    capsys: Capture, checkpoints: Path, data: Path, pool: Path, collection: list[object], tmp_path: Path
+) -> None:
+    common = ["--model", checkpoints / "poly"]
+    strange = write_rows(tmp_path / "strange.jsonl", [{"text": "w39 w39"}])
+    says = failed(capsys, 1, *common, "--data", data, "--pool", strange)
+    assert says == "no gold reply is a text of the pool; give a pool that the replies were taken from"
+    empty = write_rows(tmp_path / "empty.jsonl", [])
+    assert failed(capsys, 1, *common, "--data", data, "--pool", empty) == f"{empty}: there is no text to search"
+    missing = tmp_path / "none.jsonl"
+    assert failed(capsys, 1, *common, "--data", data, "--pool", missing) == f"{missing}: no such file"
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\n")
+    says = failed(capsys, 1, *common, *collection)
+    assert says == f"{tmp_path / 'qrels.tsv'}:2: a line must be a query, a document and a score, with tabs between"
+
+
+@pytest.mark.parametrize("options", [[], ["--data", "f", "--corpus", "c"]])
+def test_one_of_data_and_corpus(capsys: Capture, options: list[str]) -> None:
+    outcome = call(capsys, "evaluate", "--model", "m", *options)
+    assert (outcome.status, outcome.out) == (2, "")
+    assert "--data" in outcome.err.splitlines()[-1]
+    assert "--corpus" in outcome.err.splitlines()[-1]
