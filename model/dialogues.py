@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from model.errors import InvalidInput
-from model.jsonlines import COMPRESSIONS as _COMPRESSIONS  # noqa: F401  # for who writes such files
 from model.jsonlines import read_objects
 from model.text import Conversation
 
