@@ -87,7 +87,7 @@ def _late_scores(ranker: LateRanker, dialogues: Sequence[Dialogue], progress: Pr
     for dialogue in dialogues:
         for text in dialogue.candidates:
             row_of.setdefault(text, len(row_of))
-    embeddings = candidate_embeddings(ranker, list(row_of), progress)
+    embeddings, _ = candidate_embeddings(ranker, list(row_of), progress)
     codes = context_codes(ranker, [dialogue.conversation for dialogue in dialogues], progress)
     return [
         scores_of(embeddings[[row_of[text] for text in dialogue.candidates]], vectors)
@@ -95,8 +95,10 @@ def _late_scores(ranker: LateRanker, dialogues: Sequence[Dialogue], progress: Pr
     ]
 
 
-def candidate_embeddings(ranker: LateRanker, texts: Sequence[str], progress: Progress) -> NDArray[np.float32]:
-    """Encode texts, (texts, D); tells of ("candidates", done, total)."""
+def candidate_embeddings(
+    ranker: LateRanker, texts: Sequence[str], progress: Progress
+) -> tuple[NDArray[np.float32], int]:
+    """Encode texts, (texts, D), and count those that lost their end; tells of ("candidates", done, total)."""
     done = 0
 
     def on_done(more: int) -> None:
@@ -104,7 +106,8 @@ def candidate_embeddings(ranker: LateRanker, texts: Sequence[str], progress: Pro
         done += more
         progress("candidates", done, len(texts))
 
-    return ranker.encode_candidates(ranker.tokenize_candidates(texts)[0], on_done)
+    tokens, cut = ranker.tokenize_candidates(texts)
+    return ranker.encode_candidates(tokens, on_done), cut
 
 
 def context_codes(

@@ -4,6 +4,7 @@ What is measured is the model: the scan is exact, so no index adds errors of its
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +18,16 @@ from model.topk import TopK, longest_row, top_k
 DEPTH = 100  # texts retrieved for each context
 
 
+class Retrieval(NamedTuple):
+    """What was found for each context, and how many of the texts were too long for the model and lost their end."""
+
+    found: list[TopK]
+    cut: int
+
+
 def retrieve(
     ranker: LateRanker, conversations: Sequence[Conversation], texts: Sequence[str], progress: Progress
-) -> list[TopK]:
+) -> Retrieval:
     """Find each context's best texts.
 
     Args:
@@ -34,14 +42,14 @@ def retrieve(
     Raises:
         ModelError: the model gives scores that are not finite.
     """
-    embeddings = candidate_embeddings(ranker, texts, progress)
+    embeddings, cut = candidate_embeddings(ranker, texts, progress)
     require_finite(ranker.name, [embeddings])
     longest = longest_row(embeddings)
     found = []
     for codes in context_codes(ranker, conversations, progress):
         require_finite(ranker.name, [codes])
         found.append(top_k(embeddings, codes, DEPTH, longest=longest))
-    return found
+    return Retrieval(found, cut)
 
 
 def rerank(

@@ -76,7 +76,11 @@ class Search:
         self, ranker: LateRanker, contexts: Sequence[Conversation], texts: Sequence[str], progress: Progress
     ) -> list[TopK]:
         """Each context's best texts."""
-        found = retrieve(ranker, contexts, texts, progress)
+        found, cut = retrieve(ranker, contexts, texts, progress)
+        if cut:
+            print(
+                f"{ranker.name} reads {cut} of {len(texts)} texts without their end: they are too long", file=sys.stderr
+            )
         if self.reranker is None:
             return found
         return rerank(self.reranker, contexts, texts, found, self.top_n, progress)
@@ -112,7 +116,10 @@ class Lists:
 
 
 class Pool:
-    """Gold replies to be found among all texts of a pool; each distinct text counts once."""
+    """Gold replies to be found among all texts of a pool; each distinct text counts once.
+
+    A reply that is not among the DEPTH retrieved counts 0 in every figure, `mrr` too.
+    """
 
     unit = "dialogues"
 

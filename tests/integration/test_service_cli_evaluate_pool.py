@@ -144,6 +144,15 @@ def test_each_text_counts_once_and_replies_that_the_pool_lacks_are_left_out(
     ]
 
 
+def test_texts_that_are_too_long_for_the_model_are_told(
+    capsys: Capture, checkpoints: Path, data: Path, tmp_path: Path
+) -> None:
+    pool = write_rows(tmp_path / "long.jsonl", [*POOL, {"text": "w1 " * 20}, {"text": "w2 " * 14}])
+    outcome = call(capsys, "evaluate", "--model", checkpoints / "other", "--data", data, "--pool", pool)
+    assert outcome.status == 0
+    assert outcome.err == f"{checkpoints / 'other'} reads 1 of 152 texts without their end: they are too long\n"
+
+
 def test_two_models_over_a_pool(capsys: Capture, checkpoints: Path, data: Path, pool: Path) -> None:
     common = ["--data", data, "--pool", pool, "--reranker", checkpoints / "cross"]
     alone = {name: evaluated(capsys, "--model", checkpoints / name, *common) for name in ("poly", "other")}

@@ -40,7 +40,7 @@ def all_scores(ranker: LateRanker, context: Conversation, texts: Sequence[str]) 
 @pytest.mark.parametrize("name", ["poly", "bi"])
 def test_what_is_found_are_the_first_of_all_scores_sorted(rankers: dict[str, Any], name: str) -> None:
     texts = [*POOL, *POOL[:30]]  # equal texts, to be found in the pool's order
-    found = retrieve(rankers[name], CONTEXTS, texts, silent)
+    found, _ = retrieve(rankers[name], CONTEXTS, texts, silent)
     for context, best in zip(CONTEXTS, found, strict=True):
         scores = all_scores(rankers[name], context, texts)
         np.testing.assert_allclose(best.scores, scores[best.rows], rtol=1e-4, atol=1e-5)
@@ -54,7 +54,7 @@ def test_what_is_found_are_the_first_of_all_scores_sorted(rankers: dict[str, Any
 
 @pytest.mark.parametrize("name", ["poly", "bi"])
 def test_ranks_are_one_more_than_those_ahead(rankers: dict[str, Any], name: str) -> None:
-    found = retrieve(rankers[name], CONTEXTS, POOL, silent)
+    found, _ = retrieve(rankers[name], CONTEXTS, POOL, silent)
     for at, (context, best) in enumerate(zip(CONTEXTS, found, strict=True)):
         scores = all_scores(rankers[name], context, POOL)
         order = sorted(range(len(POOL)), key=lambda row: (-round(float(scores[row]), 4), row))
@@ -70,7 +70,7 @@ def test_ranks_are_one_more_than_those_ahead(rankers: dict[str, Any], name: str)
 @pytest.mark.parametrize("top_n", [1, 7, 100])
 def test_reranking_orders_the_first_by_the_pairs_and_keeps_the_rest(rankers: dict[str, Any], top_n: int) -> None:
     cross = rankers["cross"]
-    found = retrieve(rankers["poly"], CONTEXTS, POOL, silent)
+    found, _ = retrieve(rankers["poly"], CONTEXTS, POOL, silent)
     told: list[tuple[str, int, int]] = []
     reranked = rerank(cross, CONTEXTS, POOL, found, top_n, lambda *numbers: told.append(numbers))
     assert told == [("pairs", done, 25) for done in range(1, 26)]
@@ -84,7 +84,8 @@ def test_reranking_orders_the_first_by_the_pairs_and_keeps_the_rest(rankers: dic
 
 
 def test_a_small_pool_is_found_whole(rankers: dict[str, Any]) -> None:
-    [found] = retrieve(rankers["bi"], CONTEXTS[:1], POOL[:3], silent)
+    [found], cut = retrieve(rankers["bi"], CONTEXTS[:1], [*POOL[:2], "w1 " * 50], silent)
+    assert cut == 1
     assert sorted(found.rows.tolist()) == [0, 1, 2]
     [reranked] = rerank(rankers["cross"], CONTEXTS[:1], POOL[:3], [found], 20, silent)
     assert sorted(reranked.rows.tolist()) == [0, 1, 2]
@@ -109,7 +110,7 @@ class Damaged(CrossRanker):
 
 
 def test_scores_that_are_no_numbers_are_no_ranking(rankers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    found = retrieve(rankers["bi"], CONTEXTS[:1], POOL[:3], silent)
+    found, _ = retrieve(rankers["bi"], CONTEXTS[:1], POOL[:3], silent)
     with pytest.raises(ModelError, match="damaged gives scores that are not finite"):
         rerank(Damaged(), CONTEXTS[:1], POOL[:3], found, 2, silent)
     dim = rankers["bi"].dim
