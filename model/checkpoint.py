@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from model.adapter import merge, split
 from model.backbone import Backbone, load_base_weights, read_backbone_config, read_weights
 from model.base import BaseModel, resolve_base
 from model.biencoder import BiEncoder
@@ -55,28 +56,29 @@ def from_base(name: str, config: ModelConfig | None = None) -> Ranker:
     """
     base = resolve_base(name)
     config = _with_base(config, base) if config else _zero_shot(base)
-    encoder = _build(config, base.directory)
-    _load_base(encoder, base)
-    weights = _own_tensors(encoder, config) or None
+    encoder = build(config, base.directory)
+    load_base(encoder, base)
+    weights = own_tensors(encoder, config) or None
     files = CheckpointFiles(config, base.directory / BACKBONE_FILE, base.directory / TOKENIZER_FILE, weights)
     return _ranker(name, encoder, files)
 
 
 def _load_checkpoint(directory: Path, name: str) -> Ranker:
-    config = _read_config(directory / CONFIG_FILE)
+    config = read_config(directory / CONFIG_FILE)
     for needed in (BACKBONE_FILE, TOKENIZER_FILE):
         if not (directory / needed).is_file():
             raise CheckpointInvalid(f"{directory}: {needed} is missing")
     weights_file = directory / WEIGHTS_FILE
     own = weights_file if weights_file.is_file() else None
-    encoder = _build(config, directory)
-    if config.weights == "base":
-        _load_base(encoder, resolve_base(config.base_name, config.base_sha256))
+    encoder = build(config, directory)
+    if config.weights != "full":
+        load_base(encoder, resolve_base(config.base_name, config.base_sha256))
     _load_own(encoder, config, own, directory)
     return _ranker(name, encoder, CheckpointFiles(config, directory / BACKBONE_FILE, directory / TOKENIZER_FILE, own))
 
 
-def _read_config(path: Path) -> ModelConfig:
+def read_config(path: Path) -> ModelConfig:
+    """Read a checkpoint's polyrank.json; raises CheckpointInvalid."""
     return ModelConfig.from_json(_read_object(path))
 
 
@@ -90,7 +92,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     return raw
 
 
-def _build(config: ModelConfig, directory: Path) -> Encoder:
+def build(config: ModelConfig, directory: Path) -> Encoder:
     """Build the encoder with the transformer that config.json in `directory` describes; weights still to come."""
     backbone_config = read_backbone_config(directory)
     first = Backbone(backbone_config)
@@ -104,26 +106,28 @@ def _build(config: ModelConfig, directory: Path) -> Encoder:
     return (BiEncoder if config.architecture == "bi" else PolyEncoder)(config, first, second)
 
 
-def _load_base(encoder: Encoder, base: BaseModel) -> None:
+def load_base(encoder: Encoder, base: BaseModel) -> None:
+    """Put a base model's weights into every transformer of the encoder."""
     weights = read_weights(base.directory / WEIGHTS_FILE)
     for module in encoder.children():
         if isinstance(module, Backbone):
             load_base_weights(module, weights, base.name)
 
 
-def _own_tensors(encoder: Encoder, config: ModelConfig) -> dict[str, Tensor]:
+def own_tensors(encoder: Encoder, config: ModelConfig) -> dict[str, Tensor]:
     """The tensors that the checkpoint itself holds; a shared transformer's once, as the context side's."""
-    left_out = _BACKBONES if config.weights == "base" else ("candidate.",) if config.shared_encoder else ()
+    left_out = _BACKBONES if config.weights != "full" else ("candidate.",) if config.shared_encoder else ()
     return {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith(left_out)}
 
 
 def _load_own(encoder: Encoder, config: ModelConfig, path: Path | None, directory: Path) -> None:
-    expected = set(_own_tensors(encoder, config))
+    expected = set(own_tensors(encoder, config))
     if path is None and expected:
         raise CheckpointInvalid(f"{directory}: {WEIGHTS_FILE} is missing")
     if path is None:
         return
-    weights = read_weights(path)
+    own = read_weights(path)
+    adapter, weights = split(own) if config.weights == "adapter" else ({}, own)
     if set(weights) != expected:
         odd = sorted(set(weights) ^ expected)
         raise CheckpointInvalid(f"{path} does not fit {CONFIG_FILE}: {len(odd)} tensors differ, the first is {odd[0]}")
@@ -131,6 +135,7 @@ def _load_own(encoder: Encoder, config: ModelConfig, path: Path | None, director
         encoder.load_state_dict(weights, strict=False)
     except RuntimeError as error:
         raise CheckpointInvalid(f"{path} does not fit {CONFIG_FILE}: a tensor has another shape") from error
+    merge(encoder, adapter)
 
 
 def _ranker(name: str, encoder: Encoder, files: CheckpointFiles) -> Ranker:
@@ -141,7 +146,7 @@ def _ranker(name: str, encoder: Encoder, files: CheckpointFiles) -> Ranker:
 
 
 def _with_base(config: ModelConfig, base: BaseModel) -> ModelConfig:
-    sha256 = base.sha256 if config.weights == "base" else ""
+    sha256 = base.sha256 if config.weights != "full" else ""
     return replace(config, base_name=base.name, base_sha256=sha256)
 
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from model.errors import RankingError
 from service import __version__
-from service.cli import bench, build, demo, evaluate, mine, rank, serve, store
+from service.cli import bench, build, demo, evaluate, mine, rank, serve, store, train
 from service.cli.output import UsageError
 from service.errors import SettingsError
 
-_COMMANDS = (demo, evaluate, mine, build, store, serve, rank, bench)
+_COMMANDS = (demo, train, mine, evaluate, build, store, serve, rank, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

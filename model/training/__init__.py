@@ -1,0 +1,1 @@
+"""Training: from dialogues to a checkpoint. Nothing that serves imports this package."""

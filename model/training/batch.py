@@ -1,0 +1,104 @@
+"""From examples to what a training step needs: token ids, gold columns, and which columns count as negatives."""
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from model.dialogues import Dialogue
+from model.positives import text_key
+from model.text import Assembler
+
+
+class Columns(NamedTuple):
+    """The candidates of a batch, each distinct text once, and what they are to each row.
+
+    texts: N distinct candidate texts.
+    gold: column of each row's gold reply, (B,).
+    allowed: (B, N), False where the column is another correct reply of the row: it must not count as a negative.
+    listed: (B, N), True for the row's gold reply and the negatives that its own example names.
+    """
+
+    texts: list[str]
+    gold: Tensor
+    allowed: Tensor
+    listed: Tensor
+
+
+def columns(examples: Sequence[Dialogue], negatives: int) -> Columns:
+    """Collect the gold replies and up to `negatives` listed negatives of each example.
+
+    Two rows of the same context have several correct replies between them: each other's gold reply is no negative.
+    """
+    place: dict[int, int] = {}
+    texts: list[str] = []
+
+    def column_of(text: str) -> int:
+        key = text_key(text)
+        if key not in place:
+            place[key] = len(texts)
+            texts.append(text)
+        return place[key]
+
+    gold = [column_of(example.response) for example in examples]
+    named = [[column_of(text) for text in example.negatives[:negatives]] for example in examples]
+    allowed = torch.ones(len(examples), len(texts), dtype=torch.bool)
+    listed = torch.zeros(len(examples), len(texts), dtype=torch.bool)
+    correct: dict[object, set[int]] = {}
+    for example, column in zip(examples, gold, strict=True):
+        correct.setdefault(example.conversation, set()).add(column)
+    for row, example in enumerate(examples):
+        for column in correct[example.conversation] - {gold[row]}:
+            allowed[row, column] = False
+        listed[row, [gold[row], *named[row]]] = True
+    return Columns(texts, torch.tensor(gold), allowed, listed & allowed)
+
+
+class LateBatch(NamedTuple):
+    """Token ids of B contexts and N candidates, and the columns' meaning."""
+
+    contexts: list[list[int]]
+    candidates: list[list[int]]
+    columns: Columns
+    examples: Sequence[Dialogue]
+
+
+def late_batch(assembler: Assembler, examples: Sequence[Dialogue], negatives: int) -> LateBatch:
+    """Tokenise a batch for a Bi- or Poly-encoder."""
+    found = columns(examples, negatives)
+    contexts = [assembler.context(example.conversation)[0] for example in examples]
+    return LateBatch(contexts, assembler.candidates(found.texts)[0], found, examples)
+
+
+class CrossBatch(NamedTuple):
+    """Joint token ids of B contexts with 1 + k candidates each, row after row, the gold reply first in its row.
+
+    segment_starts: where the candidate begins in each pair. width: 1 + k.
+    """
+
+    pairs: list[list[int]]
+    segment_starts: list[int]
+    width: int
+
+
+def cross_batch(assembler: Assembler, examples: Sequence[Dialogue], negatives: int, draw: random.Random) -> CrossBatch:
+    """Pair each context with its gold reply and `negatives` others: its own first, then replies of other rows."""
+    found = columns(examples, negatives)
+    width = 1 + min(negatives, int(found.allowed.sum(dim=1).min()) - 1)
+    pairs: list[list[int]] = []
+    starts: list[int] = []
+    for row, example in enumerate(examples):
+        gold = int(found.gold[row])
+        chosen = [gold, *_negatives_of_row(found, row, gold, width - 1, draw)]
+        ids, start, _ = assembler.pairs(example.conversation, [found.texts[column] for column in chosen])
+        pairs += ids
+        starts += [start] * width
+    return CrossBatch(pairs, starts, width)
+
+
+def _negatives_of_row(found: Columns, row: int, gold: int, count: int, draw: random.Random) -> list[int]:
+    own = [column for column in found.listed[row].nonzero()[:, 0].tolist() if column != gold][:count]
+    others = [column for column in found.allowed[row].nonzero()[:, 0].tolist() if column != gold and column not in own]
+    return own + draw.sample(others, count - len(own))

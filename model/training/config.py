@@ -1,0 +1,114 @@
+"""What a training run is told: one frozen value, validated, written into its state and its checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from model.config import Architecture, ContextVectors, Reduction
+from model.errors import InvalidInput
+from model.training.schedule import Schedule
+
+Loss = Literal["listwise", "pointwise"]
+Optimizer = Literal["adamw", "adamax"]
+Precision = Literal["no", "bf16", "fp16"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """Settings of one run. The defaults are the recipe of Humeau et al. 5, for a CPU-sized batch.
+
+    Attributes:
+        architecture: bi, poly or cross.
+        base: a base model, or a checkpoint to go on from.
+        steps: optimizer steps; None: `epochs` times the examples.
+        epochs: passes over the training examples.
+        batch_size: examples a step and process; each is a negative for the others (Bi, Poly).
+        accumulate: batches whose gradients are added up for one step.
+        negatives: listed negatives taken from each example; for a Cross-encoder candidates beside the gold one.
+        loss: listwise (in-batch, LCE) or pointwise (BCE, Cross-encoder only).
+        teacher: a Cross-encoder checkpoint to distil from; empty: none.
+        teacher_weight: share of the distillation in the loss.
+        learning_rate: at the end of warm-up.
+        code_learning_rate: of what is drawn at random: codes and the Cross-encoder's head.
+        optimizer: adamw or adamax.
+        weight_decay: 0.01 in the paper, for public weights.
+        warmup_steps: 100 in the paper (Bi, Poly), 1000 (Cross).
+        schedule: plateau (the paper: times 0.4), linear, cosine, constant.
+        looks: how often an epoch the selection slice is looked at; 2 in the paper.
+        patience: stop after so many looks without improvement; 0: never.
+        tune: all, all-but-embeddings (the paper's best), or top-N layers.
+        lora_rank: train adapters of this rank instead of the weights; 0: the weights.
+        dropout: of the transformer; None: as its config.json says. 0 makes a step on a CPU twice as fast.
+        chunk_tokens: padded tokens encoded at a time; sequences of like length go together.
+        gradient_cache: keep one chunk's graph in memory at a time, at the price of a second forward.
+        gradient_checkpointing: keep one layer's activations at a time, likewise.
+        precision: no, bf16 or fp16 (autocast).
+        seed: of initialisation, shuffling and dropout.
+        context_vectors, n_codes, reduction, shared_encoder, normalize, code_scale, score_scale, max_context_tokens,
+        max_candidate_tokens, max_turns: the checkpoint's (model.config.ModelConfig).
+    """
+
+    architecture: Architecture
+    base: str
+    steps: int | None = None
+    epochs: float = 3.0
+    batch_size: int = 32
+    accumulate: int = 1
+    negatives: int = 7
+    loss: Loss = "listwise"
+    teacher: str = ""
+    teacher_weight: float = 0.5
+    learning_rate: float = 5e-5
+    code_learning_rate: float = 1e-3
+    optimizer: Optimizer = "adamw"
+    weight_decay: float = 0.01
+    warmup_steps: int = 100
+    schedule: Schedule = "plateau"
+    looks: float = 2.0
+    patience: int = 0
+    tune: str = "all-but-embeddings"
+    lora_rank: int = 0
+    dropout: float | None = None
+    chunk_tokens: int = 4096
+    gradient_cache: bool = False
+    gradient_checkpointing: bool = False
+    precision: Precision = "no"
+    seed: int = 0
+    context_vectors: ContextVectors = "codes"
+    n_codes: int = 64
+    reduction: Reduction = "mean"
+    shared_encoder: bool = False
+    normalize: bool = True
+    code_scale: float = 20.0
+    score_scale: float = 20.0
+    max_context_tokens: int = 256
+    max_candidate_tokens: int = 72
+    max_turns: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "accumulate", "negatives", "chunk_tokens"):
+            _require(getattr(self, name) >= 1, f"{name} must be at least 1")
+        for name in ("epochs", "learning_rate", "code_learning_rate", "looks"):
+            _require(getattr(self, name) > 0, f"{name} must be above 0")
+        for name in ("weight_decay", "warmup_steps", "patience", "lora_rank"):
+            _require(getattr(self, name) >= 0, f"{name} must not be negative")
+        _require(self.steps is None or self.steps >= 1, "steps must be at least 1")
+        _require(self.dropout is None or 0 <= self.dropout < 1, "dropout must be at least 0 and below 1")
+        _require(0 <= self.teacher_weight <= 1, "teacher_weight must lie between 0 and 1")
+        late = self.architecture != "cross"
+        _require(not late or self.batch_size >= 2, "batch_size must be at least 2: the others are the negatives")
+        _require(not late or self.loss == "listwise", "the pointwise loss is for cross")
+        _require(late or not self.teacher, "a teacher teaches bi and poly, not cross")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as they are stored."""
+        return asdict(self)
+
+    def differences(self, stored: Mapping[str, Any]) -> list[str]:
+        """Names of the settings that differ from a stored run's."""
+        return [name for name, value in asdict(self).items() if stored.get(name) != value]
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise InvalidInput(message.replace("_", "-"))

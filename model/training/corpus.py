@@ -1,0 +1,125 @@
+"""The dialogues of a run: what is dropped, what is held out for selection, and one example a turn."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from model.dialogues import Dialogue, read_lines
+from model.errors import InvalidInput
+from model.positives import text_key
+from model.text import Conversation
+from model.training.errors import TrainingDataInvalid
+
+SELECTION_EXAMPLES = 1000  # about so many are held out of each file, and never more than a tenth of it
+_SELECTION_SHARE = 0.1
+_HASHES = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """One file of dialogues, read the same way every time.
+
+    Attributes:
+        path: the file.
+        weight: how often a batch is taken from it, relative to the others.
+        every_turn: make an example of every reply in a dialogue, not of its last one alone.
+        held_out_below: dialogues whose hash lies below it are the selection slice.
+    """
+
+    path: Path
+    weight: float
+    every_turn: bool
+    held_out_below: int = 0
+
+    def examples(self, selection: bool = False) -> Iterator[Dialogue]:
+        """Stream the examples to train on, or those of the selection slice; bad and repeated lines are left out."""
+        for example in _kept(self, Report()):
+            if (_hash(example.dialogue) < self.held_out_below) == selection:
+                yield example
+
+
+@dataclass(slots=True)
+class Report:
+    """What one pass over a file found: examples kept, and lines dropped by reason, with the first line of each."""
+
+    kept: int = 0
+    held_out: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    first: dict[str, int] = field(default_factory=dict)
+
+    def drop(self, reason: str, line: int) -> None:
+        """Count a dropped line."""
+        self.dropped[reason] += 1
+        self.first.setdefault(reason, line)
+
+    def __str__(self) -> str:
+        dropped = "; ".join(
+            f"{n} dropped: {reason} (first in line {self.first[reason]})" for reason, n in self.dropped.most_common()
+        )
+        return f"{self.kept} examples, {self.held_out} held out" + (f"; {dropped}" if dropped else "")
+
+
+def survey(path: Path, weight: float, every_turn: bool, max_rejected: float) -> tuple[Corpus, Report]:
+    """Read a file once: count and check its lines, and decide which dialogues are held out.
+
+    The choice depends on the dialogues alone, so every later reading makes the same one.
+
+    Raises:
+        DialoguesInvalid: the file cannot be read.
+        TrainingDataInvalid: it has no examples, or too many of its lines are bad, or it is a single dialogue.
+    """
+    corpus, report = Corpus(path, weight, every_turn), Report()
+    hashes = [_hash(example.dialogue) for example in _kept(corpus, report)]
+    bad = sum(report.dropped.values())
+    if bad > max_rejected * (bad + report.kept):
+        raise TrainingDataInvalid(f"{path}: too many bad lines: {report}; mend them or raise --max-rejected")
+    if len(set(hashes)) < 2:
+        raise TrainingDataInvalid(f"{path}: {report}; training needs at least two dialogues, one of them to select by")
+    share = min(_SELECTION_SHARE, SELECTION_EXAMPLES / len(hashes))
+    below = max(int(share * _HASHES), min(hashes) + 1)
+    report.held_out = sum(each < below for each in hashes)
+    report.kept -= report.held_out
+    if report.kept == 0:
+        raise TrainingDataInvalid(f"{path}: too few dialogues to hold some out for selection; give more")
+    return replace(corpus, held_out_below=below), report
+
+
+def _kept(corpus: Corpus, report: Report) -> Iterator[Dialogue]:
+    seen: set[int] = set()
+    for number, line in read_lines(corpus.path):
+        if isinstance(line, InvalidInput):
+            report.drop(str(line), number)
+            continue
+        for example in _every_turn(line) if corpus.every_turn else (line,):
+            key = _hash(repr((example.conversation, example.response)))
+            if key in seen:
+                report.drop("repeats another example", number)
+            else:
+                seen.add(key)
+                report.kept += 1
+                yield _without_gold(example)
+
+
+def _every_turn(dialogue: Dialogue) -> Iterator[Dialogue]:
+    """The example itself, and one for each earlier turn of the replying side: every other turn, counted from the end.
+
+    Candidates and negatives were chosen for the last reply and stay with it.
+    """
+    turns = dialogue.conversation.turns
+    for at in range(len(turns) % 2, len(turns), 2):
+        if at and turns[at].text.strip():
+            conversation = Conversation(turns[:at], dialogue.conversation.persona)
+            yield Dialogue(conversation, turns[at].text, dialogue=dialogue.dialogue)
+    yield dialogue
+
+
+def _without_gold(example: Dialogue) -> Dialogue:
+    """A negative that equals the gold reply is none."""
+    gold = text_key(example.response)
+    return replace(example, negatives=tuple(text for text in example.negatives if text_key(text) != gold))
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())

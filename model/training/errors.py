@@ -1,0 +1,19 @@
+"""What can go wrong in training, under model.errors.RankingError."""
+
+from model.errors import InvalidInput, ModelError
+
+
+class TrainingDataInvalid(InvalidInput):
+    """The training files hold too little that can be used; the message says what was dropped and why."""
+
+
+class OutputInUse(InvalidInput):
+    """The output directory holds something that this run would overwrite."""
+
+
+class TrainingDiverged(ModelError):
+    """The loss is no finite number; the best checkpoint so far is kept."""
+
+
+class OutOfMemory(ModelError):
+    """A step did not fit into memory; the message says which setting to lower."""

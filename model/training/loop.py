@@ -1,0 +1,262 @@
+"""The training loop: steps, looks at the selection slice, the best checkpoint, and a state to resume from.
+
+Devices, mixed precision and several processes are accelerate's business. Each process draws batches of its own, and the
+gradients are averaged before a step. The random state is set anew at every step from seed, process and step, so that a
+resumed run needs none of it stored.
+"""
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from model.checkpoint import load
+from model.cross_ranker import CrossRanker
+from model.dialogues import Dialogue
+from model.errors import InvalidInput
+from model.training.config import TrainConfig
+from model.training.corpus import Corpus, Report
+from model.training.errors import OutOfMemory, TrainingDiverged
+from model.training.objective import CrossObjective, LateObjective
+from model.training.schedule import LearningRate
+from model.training.selection import Look, look, selection_batches
+from model.training.state import write_state
+from model.training.stream import batches
+from model.training.student import Student
+from model.training.tuning import backbones
+
+_MAX_GRADIENT_NORM = 1.0
+_SAVE_SECONDS = 600.0
+_LOOKS_A_RUN = 2  # at least, however short it is
+
+Watch = Callable[[str, int, int, Mapping[str, float]], None]
+"""Told (what happened: "step" or "look", steps done, steps of the run, figures)."""
+
+
+@dataclass
+class Progress:
+    """Where a run is; with the parameters and the optimizer all that a resumed one needs."""
+
+    step: int = 0
+    best_loss: float = math.inf
+    best_step: int = 0
+    looks_without: int = 0
+
+
+class Training:
+    """One run of training over surveyed files.
+
+    Attributes:
+        student: the model under training.
+        progress: how far it is.
+        steps: of the whole run.
+    """
+
+    def __init__(
+        self, config: TrainConfig, student: Student, corpora: Sequence[tuple[Corpus, Report]], output: Path
+    ) -> None:
+        self.config = config
+        self.student = student
+        self.progress = Progress()
+        self._output = output
+        self._corpora = [corpus for corpus, _ in corpora]
+        self._accelerator = Accelerator(
+            mixed_precision=config.precision,
+            gradient_accumulation_steps=config.accumulate,
+            log_with="tensorboard",
+            project_dir=output / "logs",
+        )
+        self._parameters = student.trainable()
+        self._objective = self._prepare()
+        self._optimizer = self._accelerator.prepare(_optimizer(self._parameters, config))
+        self._rates = [group["lr"] for group in self._optimizer.param_groups]
+        examples_a_step = config.batch_size * config.accumulate * self._accelerator.num_processes
+        epoch = max(1, sum(report.kept for _, report in corpora) // examples_a_step)
+        self.steps = config.steps or math.ceil(config.epochs * epoch)
+        self._look_every = max(1, min(round(epoch / config.looks), self.steps // _LOOKS_A_RUN))
+        self._schedule = LearningRate(config.schedule, config.warmup_steps, self.steps)
+
+    def run(self, watch: Watch) -> None:
+        """Train to the end, or until the selection loss has not improved for `patience` looks.
+
+        Raises:
+            TrainingDiverged: the loss is no finite number.
+            OutOfMemory: a step does not fit.
+        """
+        self._accelerator.init_trackers("")
+        selection = selection_batches(self._corpora, self.config.batch_size)
+        if self.progress.step == 0:
+            self._look(selection, watch)
+        stream = self._stream()
+        saved = time.monotonic()
+        while self.progress.step < self.steps and not self._has_stopped():
+            loss = self._step(list(islice(stream, self.config.accumulate)))
+            self.progress.step += 1
+            watch("step", self.progress.step, self.steps, {"loss": loss})
+            self._accelerator.log({"train/loss": loss, "train/rate": self._factor()}, step=self.progress.step)
+            if self.progress.step % self._look_every == 0 or self.progress.step == self.steps:
+                self._look(selection, watch)
+            elif time.monotonic() - saved < _SAVE_SECONDS:
+                continue
+            self._save_state()
+            saved = time.monotonic()
+        self._accelerator.end_training()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state; raises InvalidInput where settings or data are not the same."""
+        differing = self.config.differences(state["config"])
+        if differing:
+            raise InvalidInput(f"the unfinished run was started with another {', '.join(differing)}; give the same")
+        if state["data"] != self._data_signature():
+            raise InvalidInput("the training files are not those that the unfinished run was started with")
+        for name, parameter in self._parameters.items():
+            parameter.data.copy_(state["parameters"][name])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._schedule.restore(state["schedule"])
+        self.progress = Progress(**state["progress"])
+
+    def _prepare(self) -> LateObjective | CrossObjective:
+        config, device = self.config, self._accelerator.device
+        encoder = self.student.encoder.to(device).train()
+        for backbone in backbones(encoder).values():
+            _run_under(self._accelerator, backbone.transformer, device)
+            if config.gradient_checkpointing:
+                backbone.transformer.gradient_checkpointing_enable()
+        if config.architecture == "cross":
+            return CrossObjective(self.student, config, device)
+        return LateObjective(self.student, config, device, _teacher(config.teacher))
+
+    def _stream(self) -> Iterator[list[Dialogue]]:
+        stream = batches(self._corpora, self.config.batch_size, self.config.seed, self._accelerator.process_index)
+        return islice(stream, self.progress.step * self.config.accumulate, None)
+
+    def _step(self, examples: Sequence[list[Dialogue]]) -> float:
+        draw = self._reseed()
+        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * self._factor()
+        try:
+            losses = [self._objective.step(each, draw, self._accelerator.backward) for each in examples]
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            raise _in_words(error) from error
+        loss = sum(losses) / len(losses)
+        if not math.isfinite(loss):
+            raise TrainingDiverged(
+                f"the loss is {loss} at step {self.progress.step + 1}; lower --learning-rate. "
+                f"{self._output} keeps the best checkpoint, that of step {self.progress.best_step}"
+            )
+        self._average_gradients()
+        self._accelerator.clip_grad_norm_(self._parameters.values(), _MAX_GRADIENT_NORM)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return loss
+
+    def _average_gradients(self) -> None:
+        """Encoding in chunks is nothing that DistributedDataParallel can follow: one reduction a step does the same."""
+        if self._accelerator.num_processes > 1:
+            for parameter in self._parameters.values():
+                if parameter.grad is not None:
+                    parameter.grad = self._accelerator.reduce(parameter.grad, "mean")
+
+    def _reseed(self) -> random.Random:
+        name = f"{self.config.seed}-{self._accelerator.process_index}-{self.progress.step}"
+        draw = random.Random(name)
+        torch.manual_seed(draw.getrandbits(63))
+        return draw
+
+    def _factor(self) -> float:
+        return self._schedule.factor(self.progress.step)
+
+    def _look(self, selection: Sequence[list[Dialogue]], watch: Watch) -> None:
+        seen: Look = look(self.student.encoder, self._objective, selection)
+        watch("look", self.progress.step, self.steps, seen.figures())
+        self._accelerator.log(
+            {f"selection/{name}": value for name, value in seen.figures().items()}, self.progress.step
+        )
+        self._schedule.observe(seen.loss)
+        if seen.loss < self.progress.best_loss:
+            self.progress.best_loss, self.progress.best_step = seen.loss, self.progress.step
+            self.progress.looks_without = 0
+            if self._accelerator.is_main_process:
+                self.student.save(self._output, {"step": self.progress.step, "selection": seen.figures()})
+        else:
+            self.progress.looks_without += 1
+
+    def _has_stopped(self) -> bool:
+        return 0 < self.config.patience <= self.progress.looks_without
+
+    def _save_state(self) -> None:
+        if not self._accelerator.is_main_process:
+            return
+        write_state(
+            self._output,
+            {
+                "config": self.config.to_dict(),
+                "data": self._data_signature(),
+                "parameters": {name: each.detach().cpu() for name, each in self._parameters.items()},
+                "optimizer": self._optimizer.state_dict(),
+                "schedule": self._schedule.state(),
+                "progress": vars(self.progress),
+            },
+        )
+
+    def _data_signature(self) -> list[list[Any]]:
+        return [[str(each.path), each.weight, each.every_turn, each.held_out_below] for each in self._corpora]
+
+
+def _optimizer(parameters: Mapping[str, Tensor], config: TrainConfig) -> torch.optim.Optimizer:
+    """Weights and what was drawn at random in groups of their own; biases and norms do not decay."""
+    fresh = {name for name in parameters if name.split(".")[0] in ("code_vectors", "head")}
+    groups: list[dict[str, Any]] = [
+        {"params": [each for name, each in parameters.items() if name not in fresh and each.ndim > 1]},
+        {
+            "params": [each for name, each in parameters.items() if name not in fresh and each.ndim == 1],
+            "weight_decay": 0.0,
+        },
+        {"params": [parameters[name] for name in parameters if name in fresh], "lr": config.code_learning_rate},
+    ]
+    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adamax
+    used = [group for group in groups if group["params"]]
+    return kind(used, lr=config.learning_rate, weight_decay=config.weight_decay)
+
+
+def _teacher(name: str) -> CrossRanker | None:
+    if not name:
+        return None
+    teacher = load(name)
+    if not isinstance(teacher, CrossRanker):
+        raise InvalidInput(f"{name} is no cross-encoder; a teacher must be one")
+    return teacher
+
+
+def _run_under(accelerator: Accelerator, transformer: Any, device: torch.device) -> None:
+    """Mixed precision for the transformer alone: attention over codes and scores stay in float32.
+
+    On a CPU a step with attention as plain products takes half the time of one with torch's fused kernel, whose
+    backward is slow.
+    """
+    if device.type == "cpu":
+        transformer.set_attn_implementation("eager")
+    forward = transformer.forward
+
+    def autocast_forward(*args: Any, **kwargs: Any) -> Any:
+        with accelerator.autocast():
+            return forward(*args, **kwargs)
+
+    transformer.forward = autocast_forward
+
+
+def _in_words(error: BaseException) -> BaseException:
+    message = str(error).lower()
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or ("memory" in message and "alloc" in message):
+        return OutOfMemory(
+            "a training step does not fit into memory; use --gradient-cache, lower --chunk-tokens, then --batch-size"
+        )
+    return error

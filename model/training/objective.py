@@ -1,0 +1,198 @@
+"""What one step computes: encode a batch in chunks, score it, and send the loss's gradient back."""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from model.attention import ContextCodes, poly_scores
+from model.batching import TokenBatch, length_batches, pad
+from model.biencoder import BiEncoder
+from model.cross_ranker import CrossRanker
+from model.crossencoder import CrossEncoder
+from model.dialogues import Dialogue
+from model.polyencoder import PolyEncoder
+from model.training.batch import CrossBatch, LateBatch, cross_batch, late_batch
+from model.training.config import TrainConfig
+from model.training.gradient_cache import Encode, cached_backward, plain_backward
+from model.training.losses import distillation, listwise, pointwise
+from model.training.student import Student
+
+
+class Measured(NamedTuple):
+    """Of one batch, without training on it: loss, rows whose gold reply came first, rows, and how alike the codes are."""
+
+    loss: float
+    first: int
+    rows: int
+    code_cosine: float = 0.0
+
+
+class LateObjective:
+    """In-batch loss of a Bi- or Poly-encoder, with listed negatives, and distillation where there is a teacher."""
+
+    def __init__(
+        self, student: Student, config: TrainConfig, device: torch.device, teacher: CrossRanker | None
+    ) -> None:
+        assert not isinstance(student.encoder, CrossEncoder)
+        self._encoder = student.encoder
+        self._assembler = student.assembler
+        self._config = config
+        self._device = device
+        self._teacher = teacher
+        self._backward = cached_backward if config.gradient_cache else plain_backward
+
+    def step(self, examples: Sequence[Dialogue], draw: random.Random, backward: Callable[[Tensor], None]) -> float:
+        """Add a batch's gradients to the parameters; returns its loss."""
+        batch = late_batch(self._assembler, examples, self._config.negatives)
+        chunks = _Chunks(self._encoder, batch, self._config.chunk_tokens, self._device)
+        taught = self._teacher_scores(batch)
+
+        def loss_of(encoded: list[Tensor]) -> Tensor:
+            return self._loss(poly_scores(*chunks.joined(encoded)), batch, taught)
+
+        return self._backward(chunks.encode, loss_of, backward).item()
+
+    def measure(self, examples: Sequence[Dialogue], draw: random.Random) -> Measured:
+        """Loss and rank of the gold replies, without gradients."""
+        batch = late_batch(self._assembler, examples, self._config.negatives)
+        chunks = _Chunks(self._encoder, batch, self._config.chunk_tokens, self._device)
+        with torch.no_grad():
+            codes, embeddings = chunks.joined([encode() for encode in chunks.encode])
+            scores = poly_scores(codes, embeddings)
+            loss = self._loss(scores, batch, self._teacher_scores(batch))
+        columns = batch.columns
+        best = scores.cpu().masked_fill(~columns.allowed, float("-inf")).argmax(dim=1)
+        return Measured(loss.item(), int((best == columns.gold).sum()), len(examples), code_cosine(codes))
+
+    def _loss(self, scores: Tensor, batch: LateBatch, taught: Tensor | None) -> Tensor:
+        gold, allowed, listed = (each.to(scores.device) for each in batch.columns[1:])
+        loss = listwise(scores, gold, allowed)
+        if taught is None:
+            return loss
+        weight = self._config.teacher_weight
+        return (1 - weight) * loss + weight * distillation(scores, taught.to(scores.device), listed)
+
+    def _teacher_scores(self, batch: LateBatch) -> Tensor | None:
+        """The teacher's scores of each row's gold reply and listed negatives, (B, N)."""
+        if self._teacher is None:
+            return None
+        columns = batch.columns
+        scores = torch.zeros(columns.listed.shape)
+        for row, example in enumerate(batch.examples):
+            listed = columns.listed[row].nonzero()[:, 0].tolist()
+            pairs, _ = self._teacher.tokenize_pairs(example.conversation, [columns.texts[each] for each in listed])
+            scores[row, listed] = torch.from_numpy(self._teacher.score_pairs(pairs))
+        return scores
+
+
+class CrossObjective:
+    """Listwise (LCE) or point-wise loss of a Cross-encoder over each row's own few candidates."""
+
+    def __init__(self, student: Student, config: TrainConfig, device: torch.device) -> None:
+        assert isinstance(student.encoder, CrossEncoder)
+        self._encoder = student.encoder
+        self._assembler = student.assembler
+        self._config = config
+        self._device = device
+        self._backward = cached_backward if config.gradient_cache else plain_backward
+
+    def step(self, examples: Sequence[Dialogue], draw: random.Random, backward: Callable[[Tensor], None]) -> float:
+        """Add a batch's gradients to the parameters; returns its loss."""
+        batch = cross_batch(self._assembler, examples, self._config.negatives, draw)
+        chunks, order = self._chunks(batch)
+
+        def loss_of(encoded: list[Tensor]) -> Tensor:
+            return self._loss(_in_order(encoded, order), batch.width)
+
+        return self._backward(chunks, loss_of, backward).item()
+
+    def measure(self, examples: Sequence[Dialogue], draw: random.Random) -> Measured:
+        """Loss and rank of the gold replies, without gradients."""
+        batch = cross_batch(self._assembler, examples, self._config.negatives, draw)
+        chunks, order = self._chunks(batch)
+        with torch.no_grad():
+            scores = _in_order([encode() for encode in chunks], order)
+            loss = self._loss(scores, batch.width)
+        first = int((scores.view(-1, batch.width).argmax(dim=1) == 0).sum())
+        return Measured(loss.item(), first, len(examples))
+
+    def _loss(self, scores: Tensor, width: int) -> Tensor:
+        rows = scores.view(-1, width)
+        gold = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+        loss = listwise if self._config.loss == "listwise" else pointwise
+        return loss(rows, gold, torch.ones_like(rows, dtype=torch.bool))
+
+    def _chunks(self, batch: CrossBatch) -> tuple[list[Encode], list[int]]:
+        order = length_batches([len(pair) for pair in batch.pairs], self._config.chunk_tokens)
+
+        def encoding(positions: list[int]) -> Encode:
+            starts = [batch.segment_starts[position] for position in positions]
+            pairs = [batch.pairs[position] for position in positions]
+            tokens = _to(pad(pairs, self._encoder.encoder.pad_id, starts), self._device)
+            return lambda: self._encoder.score_pairs(tokens)
+
+        return [encoding(positions) for positions in order], [each for positions in order for each in positions]
+
+
+class _Chunks:
+    """A late batch in chunks of like length: how to encode each, and how the results are put together again."""
+
+    def __init__(self, encoder: BiEncoder | PolyEncoder, batch: LateBatch, budget: int, device: torch.device) -> None:
+        context_chunks = length_batches([len(each) for each in batch.contexts], budget)
+        candidate_chunks = length_batches([len(each) for each in batch.candidates], budget)
+        self._context_order = [each for positions in context_chunks for each in positions]
+        self._candidate_order = [each for positions in candidate_chunks for each in positions]
+        self._present: list[Tensor] = [torch.empty(0)] * len(context_chunks)
+
+        def of_contexts(chunk: int, positions: list[int]) -> Encode:
+            tokens = _to(pad([batch.contexts[each] for each in positions], encoder.context.pad_id), device)
+
+            def encode() -> Tensor:
+                codes = encoder.encode_context(tokens)
+                self._present[chunk] = codes.mask
+                return codes.vectors
+
+            return encode
+
+        def of_candidates(positions: list[int]) -> Encode:
+            tokens = _to(pad([batch.candidates[each] for each in positions], encoder.candidate.pad_id), device)
+            return lambda: encoder.encode_candidates(tokens)
+
+        self.encode = [of_contexts(chunk, positions) for chunk, positions in enumerate(context_chunks)]
+        self.encode += [of_candidates(positions) for positions in candidate_chunks]
+
+    def joined(self, encoded: list[Tensor]) -> tuple[ContextCodes, Tensor]:
+        """Context vectors (B, M, D) and candidate embeddings (N, D) in the batch's order."""
+        n = len(self._present)
+        width = max(each.shape[1] for each in self._present)  # kinds that take outputs: as many as the chunk has tokens
+        vectors = _in_order([_widened(each, width) for each in encoded[:n]], self._context_order)
+        present = _in_order([_widened(each, width) for each in self._present], self._context_order)
+        return ContextCodes(vectors, present), _in_order(encoded[n:], self._candidate_order)
+
+
+def code_cosine(codes: ContextCodes) -> float:
+    """Mean cosine between different context vectors of one context: near 1, they have collapsed into one."""
+    units = torch.nn.functional.normalize(codes.vectors.float(), dim=-1) * codes.mask[..., None]
+    count = codes.mask.sum(dim=1).float()
+    pairs = count * (count - 1)
+    total = units.sum(dim=1).square().sum(dim=-1) - count  # sum over i != j of u_i . u_j
+    return float((total / pairs.clamp(min=1)).mean())
+
+
+def _widened(tensor: Tensor, width: int) -> Tensor:
+    missing = width - tensor.shape[1]
+    return tensor if not missing else torch.cat([tensor, tensor.new_zeros(len(tensor), missing, *tensor.shape[2:])], 1)
+
+
+def _in_order(chunks: Sequence[Tensor], order: Sequence[int]) -> Tensor:
+    joined = torch.cat(list(chunks))
+    back = torch.empty(len(order), dtype=torch.int64, device=joined.device)
+    back[torch.tensor(order, device=joined.device)] = torch.arange(len(order), device=joined.device)
+    return joined[back]
+
+
+def _to(batch: TokenBatch, device: torch.device) -> TokenBatch:
+    return TokenBatch(*(each.to(device) for each in batch))

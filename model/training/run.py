@@ -1,0 +1,107 @@
+"""A whole run: survey the files, train, and write the summary into the checkpoint."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from model.checkpoint import Ranker, load, read_config
+from model.errors import InvalidInput
+from model.files import CONFIG_FILE
+from model.training.config import TrainConfig
+from model.training.corpus import Report, survey
+from model.training.loop import Training, Watch
+from model.training.state import STATE_FILE, read_state, require_unused
+from model.training.student import start
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Files to train on.
+
+    Attributes:
+        paths: dialogues.
+        weights: how often a batch comes from each, relative to the others; empty: in proportion to their examples.
+        every_turn: make an example of every reply in a dialogue.
+        max_rejected: share of bad lines above which a file is refused.
+    """
+
+    paths: Sequence[Path]
+    weights: Sequence[float] = ()
+    every_turn: bool = False
+    max_rejected: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.weights and len(self.weights) != len(self.paths):
+            raise InvalidInput(f"{len(self.weights)} weights for {len(self.paths)} files; give one each")
+        if any(weight <= 0 for weight in self.weights):
+            raise InvalidInput("weights must be above 0; leave a file out instead")
+
+
+def train(
+    config: TrainConfig,
+    data: Data,
+    output: Path,
+    *,
+    resume: bool = False,
+    on_survey: Callable[[Path, Report], None],
+    watch: Watch,
+) -> Ranker:
+    """Train a model; its best checkpoint, by the selection slice, lies in `output`.
+
+    Args:
+        config: the settings.
+        data: the files.
+        output: a directory that is empty or does not exist yet; with `resume` that of the unfinished run.
+        resume: go on with an unfinished run.
+        on_survey: told what each file holds and what was dropped.
+        watch: told of every step and every look at the selection slice.
+
+    Returns:
+        The best checkpoint, loaded.
+
+    Raises:
+        OutputInUse, TrainingDataInvalid, TrainingDiverged, OutOfMemory: see model.training.errors.
+        InvalidInput: settings that do not go together.
+    """
+    began = time.monotonic()
+    state = read_state(output) if resume else None
+    if state is None:
+        require_unused(output)
+    surveyed = [survey(path, 1.0, data.every_turn, data.max_rejected) for path in data.paths]
+    weights = data.weights or [report.kept for _, report in surveyed]
+    corpora = [
+        (replace(corpus, weight=float(w)), report) for (corpus, report), w in zip(surveyed, weights, strict=True)
+    ]
+    for corpus, report in corpora:
+        on_survey(corpus.path, report)
+    student = start(config)
+    output.mkdir(parents=True, exist_ok=True)
+    training = Training(config, student, corpora, output)
+    if state is not None:
+        training.restore(state)
+    training.run(watch)
+    summary = {
+        "files": [
+            {"name": c.path.name, "examples": r.kept, "held_out": r.held_out, "weight": c.weight} for c, r in corpora
+        ],
+        "settings": config.to_dict(),
+        "steps": training.progress.step,
+        "seconds": round(time.monotonic() - began),
+    }
+    _add_to_summary(output, summary)
+    (output / STATE_FILE).unlink(missing_ok=True)
+    return load(output)
+
+
+def _add_to_summary(directory: Path, more: Mapping[str, Any]) -> None:
+    """The training summary is no part of a checkpoint's identity: it may grow after the weights were written."""
+    path = directory / CONFIG_FILE
+    config = read_config(path)
+    grown = replace(config, training={**config.training, **more})
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(grown.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(unfinished, path)

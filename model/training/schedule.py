@@ -1,0 +1,53 @@
+"""The learning rate over a run: warm-up, then a schedule (Humeau et al. 5.2: multiplied by 0.4 on a plateau)."""
+
+import math
+from typing import Any, Literal
+
+Schedule = Literal["plateau", "linear", "cosine", "constant"]
+
+PLATEAU_FACTOR = 0.4
+
+
+class LearningRate:
+    """The factor on the base learning rate at each step.
+
+    plateau: stays until the selection loss does not improve, then is multiplied by 0.4, each time it is looked at.
+    linear, cosine: falls to zero at the last step. All warm up linearly first.
+    """
+
+    def __init__(self, schedule: Schedule, warmup_steps: int, steps: int) -> None:
+        self._schedule = schedule
+        self._warmup = warmup_steps
+        self._steps = steps
+        self._reduced = 1.0
+        self._best = math.inf
+
+    def factor(self, step: int) -> float:
+        """Factor for the step with this number, from 0.
+
+        >>> rate = LearningRate("linear", warmup_steps=2, steps=6)
+        >>> [rate.factor(step) for step in range(6)]
+        [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+        """
+        if step < self._warmup:
+            return (step + 1) / self._warmup * self._reduced
+        done = min(1.0, (step - self._warmup) / max(1, self._steps - self._warmup))
+        if self._schedule == "linear":
+            return 1.0 - done
+        if self._schedule == "cosine":
+            return 0.5 * (1.0 + math.cos(math.pi * done))
+        return self._reduced
+
+    def observe(self, selection_loss: float) -> None:
+        """Tell the selection loss when it was measured; only `plateau` listens."""
+        if self._schedule == "plateau" and selection_loss >= self._best:
+            self._reduced *= PLATEAU_FACTOR
+        self._best = min(self._best, selection_loss)
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs."""
+        return {"reduced": self._reduced, "best": self._best}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self._reduced, self._best = state["reduced"], state["best"]

@@ -1,0 +1,134 @@
+"""The model a run trains: built from a base model or a checkpoint, and written as a checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model.adapter import split
+from model.backbone import read_weights
+from model.base import BaseModel, resolve_base
+from model.checkpoint import Encoder, build, load, load_base, own_tensors, read_config
+from model.config import AssemblyConfig, ModelConfig
+from model.errors import InvalidInput
+from model.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles
+from model.text import Assembler
+from model.tokenizer import Tokenizer
+from model.training.config import TrainConfig
+from model.training.tuning import adapter_tensors, add_adapters, load_adapters, select_layers, set_dropout
+
+
+@dataclass(frozen=True)
+class Student:
+    """An encoder under training, its config and the files that a checkpoint of it refers to."""
+
+    encoder: Encoder
+    config: ModelConfig
+    backbone_file: Path
+    tokenizer_file: Path
+    assembler: Assembler
+
+    def trainable(self) -> dict[str, Tensor]:
+        """The parameters that training changes, by name."""
+        return {name: each for name, each in self.encoder.named_parameters() if each.requires_grad}
+
+    def save(self, directory: Path, training: Mapping[str, Any]) -> None:
+        """Write a checkpoint of the weights as they are now."""
+        weights = {name: each.detach().cpu() for name, each in self._tensors().items()}
+        config = replace(self.config, training=training)
+        CheckpointFiles(config, self.backbone_file, self.tokenizer_file, weights).write(directory)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        own = own_tensors(self.encoder, self.config)
+        return own | adapter_tensors(self.encoder) if self.config.weights == "adapter" else own
+
+
+def start(config: TrainConfig) -> Student:
+    """Build the model that a run begins with.
+
+    From a base model both sides start equal (Humeau et al. 4.2) and codes and head are drawn at random. From a
+    checkpoint its transformers are taken over, side by side where both have two; codes and head too where they fit.
+
+    Raises:
+        ModelNotFound, CheckpointInvalid: the base cannot be used.
+        InvalidInput: settings that do not go together.
+    """
+    torch.manual_seed(config.seed)
+    directory = Path(config.base)
+    source = read_config(directory / CONFIG_FILE) if (directory / CONFIG_FILE).is_file() else None
+    if source is not None and config.lora_rank and source.weights == "full":
+        raise InvalidInput(
+            f"{directory} holds full weights, which an adapter cannot refer to; train without --lora-rank"
+        )
+    base = resolve_base(source.base_name, source.base_sha256) if source and source.weights != "full" else None
+    if base is None and source is None:
+        base = resolve_base(config.base)
+    files = base.directory if base else directory
+    student_config = _model_config(config, base, Tokenizer(files / TOKENIZER_FILE).separator)
+    encoder = build(student_config, files)
+    if base is not None:
+        load_base(encoder, base)
+    if source is not None and not config.lora_rank:
+        _take_over(encoder, load(directory).encoder.state_dict())
+    _prepare(encoder, config)
+    if source is not None and config.lora_rank and source.weights == "adapter":
+        _take_over_adapters(encoder, read_weights(directory / WEIGHTS_FILE), source)
+    assembler = Assembler(Tokenizer(files / TOKENIZER_FILE), student_config)
+    return Student(encoder, student_config, files / BACKBONE_FILE, files / TOKENIZER_FILE, assembler)
+
+
+def _model_config(config: TrainConfig, base: BaseModel | None, separator: str) -> ModelConfig:
+    adapter = config.lora_rank > 0
+    return ModelConfig(
+        architecture=config.architecture,
+        base_name=base.name if base else config.base,
+        base_sha256=base.sha256 if base and adapter else "",
+        weights="adapter" if adapter else "full",
+        context_vectors=config.context_vectors,
+        n_codes=config.n_codes,
+        reduction=config.reduction,
+        shared_encoder=config.shared_encoder,
+        normalize=config.normalize,
+        code_scale=config.code_scale,
+        score_scale=config.score_scale,
+        max_context_tokens=config.max_context_tokens,
+        max_candidate_tokens=config.max_candidate_tokens,
+        assembly=AssemblyConfig(turn_separator=separator, persona_separator=separator, max_turns=config.max_turns),
+    )
+
+
+def _prepare(encoder: Encoder, config: TrainConfig) -> None:
+    select_layers(encoder, config.tune)
+    if config.lora_rank:
+        add_adapters(encoder, config.lora_rank)
+    if config.dropout is not None:
+        set_dropout(encoder, config.dropout)
+
+
+def _take_over(encoder: Encoder, tensors: Mapping[str, Tensor]) -> None:
+    own = encoder.state_dict()
+    for name, tensor in own.items():
+        found = _counterpart(name, tensors)
+        if found is not None and found.shape == tensor.shape:
+            tensor.copy_(found)
+
+
+def _take_over_adapters(encoder: Encoder, tensors: Mapping[str, Tensor], source: ModelConfig) -> None:
+    adapter, others = split(tensors)
+    wanted = adapter_tensors(encoder)
+    found = {name: _counterpart(name, adapter) for name in wanted}
+    load_adapters(encoder, {name: each for name, each in found.items() if each is not None})
+    _take_over(encoder, others)
+
+
+def _counterpart(name: str, tensors: Mapping[str, Tensor]) -> Tensor | None:
+    """A tensor of that name; or of the other model's transformer that comes nearest to this one's part."""
+    tower, _, rest = name.partition(".")
+    nearest = {"context": ("encoder",), "candidate": ("context", "encoder"), "encoder": ("context",)}.get(tower, ())
+    for each in (tower, *nearest):
+        if (found := tensors.get(f"{each}.{rest}" if rest else each)) is not None:
+            return found
+    return None
