@@ -51,8 +51,8 @@ class ModelConfig:
         architecture: bi, poly or cross.
         base_name: the base model's name, for people; its identity is `base_sha256`.
         base_sha256: sha256 of the base's model.safetensors; empty where the base has no part in the weights.
-        weights: "base": the transformer's weights are the base's own, by reference; "adapter": the base's plus a low-rank
-            difference that the checkpoint holds (model.adapter); "full": the checkpoint holds them.
+        weights: "base": the transformer's weights are the base's own, by reference; "adapter": the base's plus a
+            low-rank difference that the checkpoint holds (model.adapter); "full": the checkpoint holds them.
         context_vectors: which context vectors the Poly-encoder uses (Humeau et al. 4.4, Appendix C).
         n_codes: M of the Poly-encoder.
         reduction: one vector from the token states (Humeau et al. 4.2).

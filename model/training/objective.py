@@ -22,7 +22,7 @@ from model.training.student import Student
 
 
 class Measured(NamedTuple):
-    """Of one batch, without training on it: loss, rows whose gold reply came first, rows, and how alike the codes are."""
+    """Of one batch, without training on it: loss, rows whose gold reply came first, rows, likeness of the codes."""
 
     loss: float
     first: int
