@@ -38,7 +38,8 @@ def merge(module: nn.Module, adapter: Mapping[str, Tensor]) -> None:
         low, high, weight = adapter.get(name + A), adapter.get(name + B), weights.get(name + ".weight")
         if low is None or high is None or weight is None:
             raise CheckpointInvalid(f"the adapter of {name} is half a pair, or the transformer has no such weight")
-        if (high.shape[0], low.shape[-1]) != tuple(weight.shape) or high.shape[-1] != low.shape[0]:
+        fits = low.ndim == high.ndim == 2 and low.shape[0] == high.shape[1]
+        if not fits or (high.shape[0], low.shape[1]) != tuple(weight.shape):
             raise CheckpointInvalid(f"the adapter of {name} does not fit a weight of shape {tuple(weight.shape)}")
         with torch.no_grad():
             weight.add_(high.float() @ low.float())

@@ -122,7 +122,7 @@ def own_tensors(encoder: Encoder, config: ModelConfig) -> dict[str, Tensor]:
 
 def _load_own(encoder: Encoder, config: ModelConfig, path: Path | None, directory: Path) -> None:
     expected = set(own_tensors(encoder, config))
-    if path is None and expected:
+    if path is None and (expected or config.weights == "adapter"):
         raise CheckpointInvalid(f"{directory}: {WEIGHTS_FILE} is missing")
     if path is None:
         return

@@ -1,0 +1,87 @@
+"""Dialogues that a tiny model learns in seconds, and runs of training over them."""
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from command_line import write_rows
+
+from model.checkpoint import Ranker
+from model.dialogues import Dialogue
+from model.text import Conversation
+from model.training.config import TrainConfig
+from model.training.corpus import Report
+from model.training.run import Data, train
+
+SETTINGS: dict[str, Any] = {
+    "architecture": "bi",
+    "steps": 60,
+    "batch_size": 8,
+    "learning_rate": 1e-2,
+    "code_learning_rate": 1e-2,
+    "warmup_steps": 5,
+    "schedule": "constant",
+    "looks": 1.0,
+    "dropout": 0.0,
+    "n_codes": 3,
+    "max_context_tokens": 40,
+    "max_candidate_tokens": 16,
+    "tune": "all",
+}
+
+
+def rows(count: int = 80, topics: int = 4) -> list[dict[str, Any]]:
+    """Examples whose reply follows from the first word of the context; the two others are noise."""
+    noise = [(first, second) for first in range(16, 40) for second in range(16, 40)]
+    random.Random(0).shuffle(noise)
+    return [
+        {
+            "context": [f"w{n % topics} w{n % topics}", f"w{noise[n][0]} w{noise[n][1]}"],
+            "response": f"w{n % topics + topics}",
+            "dialogue": f"d{n}",
+        }
+        for n in range(count)
+    ]
+
+
+def write_examples(path: Path, count: int = 80) -> Path:
+    """A file of them."""
+    return write_rows(path, rows(count))
+
+
+def dialogue(context: str | Sequence[str], response: str, *negatives: str) -> Dialogue:
+    """One example, made by hand."""
+    return Dialogue(Conversation.of(context), response, negatives=negatives)
+
+
+def settings(base: Path, **changed: Any) -> TrainConfig:
+    """Settings for a tiny base; a few are other than the defaults, because the examples are few."""
+    return TrainConfig(**{"base": str(base), **SETTINGS, **changed})
+
+
+class Seen:
+    """What a run told while it went on."""
+
+    def __init__(self) -> None:
+        self.reports: list[Report] = []
+        self.losses: list[float] = []
+        self.looks: list[tuple[int, float]] = []
+
+    def survey(self, path: Path, report: Report) -> None:
+        """A file was read."""
+        self.reports.append(report)
+
+    def watch(self, event: str, step: int, steps: int, figures: Mapping[str, float]) -> None:
+        """A step was made, or a look taken."""
+        if event == "look":
+            self.looks.append((step, figures["loss"]))
+        else:
+            self.losses.append(figures["loss"])
+
+
+def run(config: TrainConfig, data: Path | Data, output: Path, resume: bool = False) -> tuple[Ranker, Seen]:
+    """Train, and give the best checkpoint and what the run told."""
+    seen = Seen()
+    data = data if isinstance(data, Data) else Data([data])
+    return train(config, data, output, resume=resume, on_survey=seen.survey, watch=seen.watch), seen
