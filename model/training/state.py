@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import torch
 
@@ -36,6 +37,9 @@ def read_state(directory: Path) -> dict[str, Any]:
     if not path.is_file():
         raise OutputInUse(f"{directory} holds no unfinished run to resume; start one without --resume")
     try:
+        with ZipFile(path) as archive:  # torch.load does not look at the checksums that torch.save wrote
+            if damaged := archive.testzip():
+                raise BadZipFile(damaged)
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch lets out several types by kind of damage
         raise OutputInUse(f"{path} is damaged; remove {directory} and start again") from error

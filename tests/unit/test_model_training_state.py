@@ -1,0 +1,110 @@
+"""The state of an unfinished run: old or new, never half; damage is told, not trained on."""
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model.training.errors import OutputInUse
+from model.training.state import STATE_FILE, read_state, require_unused, write_state
+
+STATE: dict[str, Any] = {"parameters": {"w": torch.arange(5000.0)}, "progress": {"step": 3, "best_loss": 0.5}}
+
+
+def unfinished(directory: Path) -> Path:
+    return (directory / STATE_FILE).with_suffix(".unfinished")
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    write_state(tmp_path, STATE)
+    found = read_state(tmp_path)
+    assert torch.equal(found["parameters"]["w"], STATE["parameters"]["w"])
+    assert found["progress"] == STATE["progress"]
+    assert [path.name for path in tmp_path.iterdir()] == [STATE_FILE]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_leaves_the_former_state(tmp_path: Path) -> None:
+    write_state(tmp_path, STATE)
+    unfinished(tmp_path).symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as told:
+        write_state(tmp_path, {"progress": {}, "parameters": {"w": torch.zeros(500_000)}})
+    assert told.value.errno == errno.ENOSPC
+    assert read_state(tmp_path)["progress"] == STATE["progress"]
+    assert [path.name for path in tmp_path.iterdir()] == [STATE_FILE]
+
+
+def test_a_kill_while_writing_leaves_the_former_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_state(tmp_path, STATE)
+
+    def killed(_state: object, file: Any) -> None:
+        file.write(b"half a state")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_state(tmp_path, {})
+    assert read_state(tmp_path)["progress"] == STATE["progress"]
+    unfinished(tmp_path).write_bytes(b"as SIGKILL leaves it")
+    write_state(tmp_path, {"progress": {"step": 4}})
+    assert read_state(tmp_path) == {"progress": {"step": 4}}
+    assert not unfinished(tmp_path).exists()
+
+
+@pytest.mark.parametrize("at", [0.01, 0.3, 0.5, 0.7, 0.99])
+def test_flipped_bytes_anywhere_are_noticed(tmp_path: Path, at: float) -> None:
+    write_state(tmp_path, STATE)
+    path = tmp_path / STATE_FILE
+    content = bytearray(path.read_bytes())
+    for place in range(int(at * len(content)), int(at * len(content)) + 8):
+        content[place] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(OutputInUse, match=r"training-state\.pt is damaged; remove .* and start again"):
+        read_state(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", "half"])
+def test_what_is_no_state_is_told(tmp_path: Path, content: bytes | str) -> None:
+    write_state(tmp_path, STATE)
+    path = tmp_path / STATE_FILE
+    whole = path.read_bytes()
+    path.write_bytes(content if isinstance(content, bytes) else whole[: len(whole) // 2])
+    with pytest.raises(OutputInUse, match="is damaged"):
+        read_state(tmp_path)
+
+
+class Evil:
+    """Unpickled, it would make a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[str, str]]:
+        return open, (str(self.path), "w")
+
+
+def test_a_state_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    write_state(tmp_path, {"progress": Evil(tmp_path / "evil")})
+    with pytest.raises(OutputInUse, match="is damaged"):
+        read_state(tmp_path)
+    assert not (tmp_path / "evil").exists()
+
+
+def test_nothing_to_resume_is_told(tmp_path: Path) -> None:
+    with pytest.raises(OutputInUse, match="holds no unfinished run to resume; start one without --resume"):
+        read_state(tmp_path / "missing")
+
+
+def test_an_output_in_use_is_refused(tmp_path: Path) -> None:
+    require_unused(tmp_path)
+    require_unused(tmp_path / "new")
+    (tmp_path / "file").write_text("mine")
+    for used in (tmp_path, tmp_path / "file"):
+        with pytest.raises(OutputInUse, match="is not empty; give --output a new directory"):
+            require_unused(used)
+    write_state(tmp_path, STATE)
+    with pytest.raises(OutputInUse, match="holds an unfinished run; go on with --resume, or remove it"):
+        require_unused(tmp_path)
