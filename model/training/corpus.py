@@ -12,9 +12,10 @@ from model.positives import text_key
 from model.text import Conversation
 from model.training.errors import TrainingDataInvalid
 
-SELECTION_EXAMPLES = 1000  # about so many are held out of each file, and never more than a tenth of it
+SELECTION_EXAMPLES = 1000  # about so many are held out of each file, a tenth of a small one, two dialogues at least
 _SELECTION_SHARE = 0.1
 _HASHES = 2**64
+_REPEATS = "repeats another example"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +69,18 @@ def survey(path: Path, weight: float, every_turn: bool, max_rejected: float) -> 
 
     Raises:
         DialoguesInvalid: the file cannot be read.
-        TrainingDataInvalid: it has no examples, or too many of its lines are bad, or it is a single dialogue.
+        TrainingDataInvalid: it has no examples, or too many of its lines are bad, or its dialogues are fewer than four.
     """
     corpus, report = Corpus(path, weight, every_turn), Report()
     hashes = [_hash(example.dialogue) for example in _kept(corpus, report)]
-    bad = sum(report.dropped.values())
+    bad = report.dropped.total() - report.dropped[_REPEATS]  # those are left out, but nothing is wrong with them
     if bad > max_rejected * (bad + report.kept):
         raise TrainingDataInvalid(f"{path}: too many bad lines: {report}; mend them or raise --max-rejected")
-    if len(set(hashes)) < 2:
-        raise TrainingDataInvalid(f"{path}: {report}; training needs at least two dialogues, one of them to select by")
+    dialogues = sorted(set(hashes))
+    if len(dialogues) < 4:  # one alone has no negatives: its loss is zero whatever the model
+        raise TrainingDataInvalid(f"{path}: {report}; training needs at least four dialogues, two of them to select by")
     share = min(_SELECTION_SHARE, SELECTION_EXAMPLES / len(hashes))
-    below = max(int(share * _HASHES), min(hashes) + 1)
+    below = max(int(share * _HASHES), dialogues[1] + 1)
     report.held_out = sum(each < below for each in hashes)
     report.kept -= report.held_out
     if report.kept == 0:
@@ -95,7 +97,7 @@ def _kept(corpus: Corpus, report: Report) -> Iterator[Dialogue]:
         for example in _every_turn(line) if corpus.every_turn else (line,):
             key = _hash(repr((example.conversation, example.response)))
             if key in seen:
-                report.drop("repeats another example", number)
+                report.drop(_REPEATS, number)
             else:
                 seen.add(key)
                 report.kept += 1
@@ -109,7 +111,7 @@ def _every_turn(dialogue: Dialogue) -> Iterator[Dialogue]:
     """
     turns = dialogue.conversation.turns
     for at in range(len(turns) % 2, len(turns), 2):
-        if at and turns[at].text.strip():
+        if turns[at].text.strip() and any(turn.text.strip() for turn in turns[:at]):
             conversation = Conversation(turns[:at], dialogue.conversation.persona)
             yield Dialogue(conversation, turns[at].text, dialogue=dialogue.dialogue)
     yield dialogue

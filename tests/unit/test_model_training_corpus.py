@@ -1,0 +1,172 @@
+"""What a file of dialogues gives to train on: what is held out, what is dropped, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import write_rows
+
+from model.dialogues import Dialogue, DialoguesInvalid
+from model.training.corpus import SELECTION_EXAMPLES, Corpus, Report, survey
+from model.training.errors import TrainingDataInvalid
+
+Rows = list[dict[str, Any]]
+
+
+def read(path: Path, rows: Rows, *, every_turn: bool = False, max_rejected: float = 1.0) -> tuple[Corpus, Report]:
+    return survey(write_rows(path / "data.jsonl", rows), 2.5, every_turn, max_rejected)
+
+
+def turns(dialogues: int, each: int) -> Rows:
+    """Dialogues of several examples."""
+    return [
+        {"context": [f"hello {d}", f"{n}"], "response": f"reply {d} {n}", "dialogue": f"d{d}"}
+        for d in range(dialogues)
+        for n in range(each)
+    ]
+
+
+def both(corpus: Corpus) -> tuple[list[Dialogue], list[Dialogue]]:
+    return list(corpus.examples()), list(corpus.examples(selection=True))
+
+
+def all_examples(path: Path, rows: Rows, **options: Any) -> list[Dialogue]:
+    """Of training and selection, in the file's order."""
+    fillers: Rows = [{"context": [f"filler {n}"], "response": f"filler {n}"} for n in range(10)]
+    train, held_out = both(read(path, rows + fillers, **options)[0])
+    found = [each for each in train + held_out if not each.response.startswith("filler")]
+    return sorted(found, key=lambda each: (each.dialogue, len(each.conversation.turns)))
+
+
+@pytest.mark.parametrize(("dialogues", "each"), [(4, 1), (4, 30), (10, 1), (40, 5), (300, 3)])
+def test_no_dialogue_is_on_both_sides_and_none_is_lost(tmp_path: Path, dialogues: int, each: int) -> None:
+    corpus, report = read(tmp_path, turns(dialogues, each))
+    train, held_out = both(corpus)
+    assert not {one.dialogue for one in train} & {one.dialogue for one in held_out}
+    assert sorted(one.response for one in train + held_out) == sorted(row["response"] for row in turns(dialogues, each))
+    assert (report.kept, report.held_out) == (len(train), len(held_out))
+    assert min(len({one.dialogue for one in side}) for side in (train, held_out)) > 1, "one has no negatives"
+    assert both(corpus) == (train, held_out), "every pass makes the same choice"
+    assert (corpus.weight, corpus.path.name) == (2.5, "data.jsonl")
+
+
+def test_about_a_tenth_is_held_out_and_of_large_files_a_thousand(tmp_path: Path) -> None:
+    _, small = read(tmp_path, turns(1000, 1))
+    assert small.held_out == pytest.approx(100, abs=40)  # four standard deviations
+    _, large = read(tmp_path, turns(5000, 4))
+    assert large.held_out == pytest.approx(SELECTION_EXAMPLES, abs=260)  # of 5000 dialogues of four
+
+
+def test_the_choice_follows_the_dialogue_and_not_its_place(tmp_path: Path) -> None:
+    rows = turns(60, 2)
+    _, forward = both(read(tmp_path, rows)[0])
+    _, backward = both(read(tmp_path, rows[::-1])[0])
+    assert sorted(each.response for each in forward) == sorted(each.response for each in backward)
+
+
+def test_the_first_turn_names_a_dialogue_that_has_no_name(tmp_path: Path) -> None:
+    rows = [{"context": [f"hello {n % 20}", *("more",) * (n // 20)], "response": f"r{n}"} for n in range(60)]
+    train, held_out = both(read(tmp_path, rows)[0])
+    assert not {one.conversation.turns[0] for one in train} & {one.conversation.turns[0] for one in held_out}
+
+
+def test_every_other_turn_of_the_replying_side_is_an_example(tmp_path: Path) -> None:
+    row = {"context": ["a", "b", "c", "d", "e"], "persona": ["p"], "response": "f", "dialogue": "x"}
+    found = all_examples(tmp_path, [row], every_turn=True)
+    assert [([turn.text for turn in one.conversation.turns], one.response) for one in found] == [
+        (["a"], "b"),
+        (["a", "b", "c"], "d"),
+        (["a", "b", "c", "d", "e"], "f"),
+    ]
+    assert {one.conversation.persona for one in found} == {("p",)}
+    assert {one.dialogue for one in found} == {"x"}
+    assert len(all_examples(tmp_path, [row])) == 1
+
+
+def test_a_dialogue_that_the_replying_side_began_has_no_example_of_its_first_turn(tmp_path: Path) -> None:
+    found = all_examples(tmp_path, [{"context": ["a", "b", "c", "d"], "response": "e"}], every_turn=True)
+    assert [one.response for one in found] == ["c", "e"]
+
+
+def test_what_was_chosen_for_the_last_reply_stays_with_it(tmp_path: Path) -> None:
+    row = {"context": ["a", "b", "c"], "response": "d", "candidates": ["d", "z"], "label": 0, "negatives": ["y"]}
+    first, last = all_examples(tmp_path, [row], every_turn=True)
+    assert (first.candidates, first.label, first.negatives) == ((), -1, ())
+    assert (last.candidates, last.label, last.negatives) == (("d", "z"), 0, ("y",))
+
+
+@pytest.mark.parametrize("context", [["", "b", "c"], [" ", "b", "\t", "d", "e"], ["a", " ", "c"]])
+def test_turns_without_text_make_no_examples(tmp_path: Path, context: list[str]) -> None:
+    found = all_examples(tmp_path, [{"context": context, "response": "z"}], every_turn=True)
+    assert found[-1].response == "z"
+    for one in found:
+        assert one.response.strip()
+        assert any(turn.text.strip() for turn in one.conversation.turns)
+
+
+def test_a_negative_that_equals_the_gold_reply_is_none(tmp_path: Path) -> None:
+    row = {"context": ["a"], "response": "Yes,  please", "negatives": ["no", "yes, PLEASE ", "yes please"]}
+    [found] = all_examples(tmp_path, [row])
+    assert found.negatives == ("no", "yes please")
+
+
+def write_bad(path: Path) -> Path:
+    lines = [f'{{"context": ["hello {n}"], "response": "r{n}"}}' for n in range(20)]
+    lines[2:2] = ["not JSON", "", '{"context": ["a"]}', '{"context": [], "response": "x"}', "nor this", lines[0]]
+    file = path / "bad.jsonl"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def test_what_is_dropped_is_told_by_reason_with_its_first_line(tmp_path: Path) -> None:
+    corpus, report = survey(write_bad(tmp_path), 1.0, False, 0.5)
+    assert report.dropped.total() == 5
+    text = str(report)
+    assert text.startswith(f"{report.kept} examples, {report.held_out} held out; 2 dropped: the line is not JSON")
+    assert "(first in line 3)" in text
+    assert "1 dropped: response must be a text (first in line 5)" in text
+    assert "1 dropped: the context is empty; give at least one turn with text (first in line 6)" in text
+    assert "1 dropped: repeats another example (first in line 8)" in text
+    assert sum(map(len, both(corpus))) == report.kept + report.held_out == 20
+
+
+def test_too_many_bad_lines_are_refused(tmp_path: Path) -> None:
+    path = write_bad(tmp_path)
+    with pytest.raises(TrainingDataInvalid, match=r"bad\.jsonl: too many bad lines: .*not JSON.*raise --max-rejected"):
+        survey(path, 1.0, False, 0.1)
+    survey(path, 1.0, False, 4 / 24)
+    with pytest.raises(TrainingDataInvalid, match="too many bad lines"):
+        survey(path, 1.0, False, 4 / 24 - 0.001)
+
+
+def test_repeats_are_left_out_but_are_no_bad_lines(tmp_path: Path) -> None:
+    """A file with a line a turn holds, with every turn, each example as often as its dialogue goes on."""
+    talk = [f"t{n}" for n in range(8)]
+    rows = [{"context": [f"d{d}", *talk[:at]], "response": talk[at]} for d in range(10) for at in (0, 2, 4, 6)]
+    corpus, report = read(tmp_path, rows, every_turn=True, max_rejected=0.0)
+    assert report.kept + report.held_out == 40 == sum(map(len, both(corpus)))
+    assert report.dropped == {"repeats another example": 10 * (1 + 2 + 3)}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"context": ["a"], "response": "b", "dialogue": "one"}],
+        [{"context": ["a"], "response": f"b{n}", "dialogue": "one"} for n in range(30)],
+        [{"context": ["a"], "response": f"b{n}"} for n in range(30)],
+        turns(3, 20),
+        [],
+    ],
+    ids=["one example", "one name", "one first turn", "three dialogues", "none"],
+)
+def test_a_single_dialogue_is_refused_and_so_are_too_few(tmp_path: Path, rows: Rows) -> None:
+    with pytest.raises(TrainingDataInvalid, match="needs at least four dialogues, two of them to select by"):
+        read(tmp_path, rows)
+
+
+def test_a_file_that_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DialoguesInvalid, match="no such file"):
+        survey(tmp_path / "missing.jsonl", 1.0, False, 0.0)
+    (tmp_path / "damaged.jsonl.gz").write_bytes(b"no gzip at all")
+    with pytest.raises(DialoguesInvalid, match=r"damaged\.jsonl\.gz: cannot be read to its end"):
+        survey(tmp_path / "damaged.jsonl.gz", 1.0, False, 0.0)
