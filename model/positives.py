@@ -37,7 +37,7 @@ class Positives:
     def __init__(self, dialogues: Iterable[Dialogue]) -> None:
         contexts, replies = array("Q"), array("Q")
         for dialogue in dialogues:
-            contexts.append(_context_key(dialogue.conversation))
+            contexts.append(context_key(dialogue.conversation))
             replies.append(text_key(dialogue.response))
         unsorted = np.frombuffer(contexts, np.uint64) if contexts else np.empty(0, np.uint64)
         order = np.argsort(unsorted, kind="stable")
@@ -50,13 +50,14 @@ class Positives:
 
     def of(self, conversation: Conversation) -> NDArray[np.uint64]:
         """`text_key` of each reply that is right for the context, (positives,)."""
-        key = np.uint64(_context_key(conversation))
+        key = np.uint64(context_key(conversation))
         first = np.searchsorted(self._contexts, key, side="left")
         last = np.searchsorted(self._contexts, key, side="right")
         return self._replies[first:last]
 
 
-def _context_key(conversation: Conversation) -> int:
+def context_key(conversation: Conversation) -> int:
+    """The same 64-bit number for contexts whose turns and persona differ in case and white space only."""
     turns = [_normal(turn.text) for turn in conversation.turns]
     persona = [_normal(fact) for fact in conversation.persona]
     return _hash(orjson.dumps([[turn for turn in turns if turn], [fact for fact in persona if fact]]))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from model.dialogues import Dialogue
-from model.positives import text_key
+from model.positives import context_key, text_key
 from model.text import Assembler
 
 
@@ -46,11 +46,12 @@ def columns(examples: Sequence[Dialogue], negatives: int) -> Columns:
     named = [[column_of(text) for text in example.negatives[:negatives]] for example in examples]
     allowed = torch.ones(len(examples), len(texts), dtype=torch.bool)
     listed = torch.zeros(len(examples), len(texts), dtype=torch.bool)
-    correct: dict[object, set[int]] = {}
-    for example, column in zip(examples, gold, strict=True):
-        correct.setdefault(example.conversation, set()).add(column)
-    for row, example in enumerate(examples):
-        for column in correct[example.conversation] - {gold[row]}:
+    correct: dict[int, set[int]] = {}
+    contexts = [context_key(example.conversation) for example in examples]
+    for context, column in zip(contexts, gold, strict=True):
+        correct.setdefault(context, set()).add(column)
+    for row, context in enumerate(contexts):
+        for column in correct[context] - {gold[row]}:
             allowed[row, column] = False
         listed[row, [gold[row], *named[row]]] = True
     return Columns(texts, torch.tensor(gold), allowed, listed & allowed)

@@ -1,0 +1,133 @@
+"""Which texts of a batch are whose negatives: never a correct reply, however it is written and wherever it comes from."""
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.dialogues import Dialogue
+from model.text import Assembler, Conversation
+from model.training.batch import columns, cross_batch
+
+SPELLINGS = ("{}", "{} ", " {}", "{}\t\n")
+
+
+@st.composite
+def texts(draw: st.DrawFn, name: str) -> str:
+    """One of few texts in one of its spellings, so that equal ones are common."""
+    words = f"{name} {draw(st.integers(0, 5))}"
+    return draw(st.sampled_from(SPELLINGS)).format(words.upper() if draw(st.booleans()) else words)
+
+
+replies = texts("reply")
+examples_of = st.lists(
+    st.builds(
+        Dialogue,
+        conversation=st.builds(
+            Conversation.of, st.lists(texts("turn"), min_size=1, max_size=2), st.lists(texts("fact"), max_size=1)
+        ),
+        response=replies,
+        negatives=st.lists(replies, max_size=4).map(tuple),
+    ),
+    min_size=1,
+    max_size=7,
+)
+counts = st.integers(1, 5)
+
+
+def normal(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+def context(example: Dialogue) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    conversation = example.conversation
+    return tuple(normal(turn.text) for turn in conversation.turns), tuple(normal(fact) for fact in conversation.persona)
+
+
+def correct(examples: Sequence[Dialogue], row: int) -> set[str]:
+    """Every reply that the batch knows to be right for the row's context."""
+    return {normal(other.response) for other in examples if context(other) == context(examples[row])}
+
+
+@given(examples_of, counts)
+def test_each_text_has_one_column_and_each_row_its_gold(examples: list[Dialogue], negatives: int) -> None:
+    found = columns(examples, negatives)
+    forms = [normal(text) for text in found.texts]
+    named = [text for each in examples for text in (each.response, *each.negatives[:negatives])]
+    assert len(set(forms)) == len(forms)
+    assert set(forms) == {normal(text) for text in named}
+    assert set(found.texts) <= set(named), "a text is given as it was written"
+    assert [forms[at] for at in found.gold.tolist()] == [normal(each.response) for each in examples]
+
+
+@given(examples_of, counts)
+def test_a_column_is_forbidden_where_it_is_another_correct_reply_and_nowhere_else(
+    examples: list[Dialogue], negatives: int
+) -> None:
+    found = columns(examples, negatives)
+    assert found.allowed.shape == found.listed.shape == (len(examples), len(found.texts))
+    for row, example in enumerate(examples):
+        others = correct(examples, row) - {normal(example.response)}
+        allowed = [normal(text) not in others for text in found.texts]
+        assert found.allowed[row].tolist() == allowed
+        own = {normal(text) for text in (example.response, *example.negatives[:negatives])} - others
+        assert found.listed[row].tolist() == [normal(text) in own for text in found.texts]
+
+
+class Recorder:
+    """Stands in for an assembler: keeps what it is asked to pair."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Conversation, list[str]]] = []
+
+    def pairs(self, conversation: Conversation, found: Sequence[str]) -> tuple[list[list[int]], int, Any]:
+        self.asked.append((conversation, list(found)))
+        n = len(self.asked)
+        return [[n, at] for at in range(len(found))], n, None
+
+
+@given(examples_of, counts, st.integers(0, 3))
+def test_a_cross_batch_has_the_gold_reply_first_and_no_other_correct_one(
+    examples: list[Dialogue], negatives: int, seed: int
+) -> None:
+    recorder = Recorder()
+    batch = cross_batch(cast(Assembler, recorder), examples, negatives, random.Random(seed))
+    assert [conversation for conversation, _ in recorder.asked] == [each.conversation for each in examples]
+    rows = [[normal(text) for text in found] for _, found in recorder.asked]
+    known = {normal(text) for each in examples for text in (each.response, *each.negatives[:negatives])}
+    most = [len(known - correct(examples, row)) for row in range(len(examples))]
+    assert batch.width == 1 + min(negatives, *most)
+    for row, example in enumerate(examples):
+        gold, *others = rows[row]
+        assert len(others) == batch.width - 1
+        assert gold == normal(example.response)
+        assert len(set(others)) == len(others)
+        assert not set(others) & correct(examples, row)
+        own = {normal(text) for text in example.negatives[:negatives]} - correct(examples, row)
+        assert len(set(others) & own) == min(len(own), len(others)), "its own negatives come before those of others"
+    assert batch.pairs == [[n, at] for n in range(1, len(examples) + 1) for at in range(batch.width)]
+    assert batch.segment_starts == [n for n in range(1, len(examples) + 1) for _ in range(batch.width)]
+
+
+@given(examples_of, counts, st.integers(0, 3))
+def test_the_same_draw_gives_the_same_cross_batch(examples: list[Dialogue], negatives: int, seed: int) -> None:
+    def asked() -> list[tuple[Conversation, list[str]]]:
+        recorder = Recorder()
+        cross_batch(cast(Assembler, recorder), examples, negatives, random.Random(seed))
+        return recorder.asked
+
+    assert asked() == asked()
+
+
+@given(st.lists(st.integers(0, 9), min_size=3, max_size=8, unique=True))
+def test_negatives_of_others_are_drawn_and_not_always_the_same(numbers: list[int]) -> None:
+    examples = [Dialogue(Conversation.of(f"turn {n}"), f"reply {n}") for n in numbers]
+    seen = []
+    for seed in range(40):
+        recorder = Recorder()
+        cross_batch(cast(Assembler, recorder), examples, 1, random.Random(seed))
+        seen.append(recorder.asked[0][1][1])
+    assert any(one != other for one, other in pairwise(seen))
