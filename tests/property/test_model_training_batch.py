@@ -1,4 +1,4 @@
-"""Which texts of a batch are whose negatives: never a correct reply, however it is written and wherever it comes from."""
+"""Which texts of a batch are whose negatives: never a correct reply, however it is written."""
 
 import random
 from collections.abc import Sequence
