@@ -1,0 +1,164 @@
+"""What a run begins with: a base model, or a checkpoint to go on from."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import write_base, write_checkpoint
+from tiny_training import settings
+from torch import Tensor
+
+import model
+from model import CrossRanker, LateRanker
+from model.checkpoint import Ranker
+from model.errors import CheckpointInvalid, InvalidInput, ModelNotFound
+from model.files import CheckpointFiles
+from model.training.student import Student, start
+
+TEXTS = ["w4", "w5 w6", "w7 w8 w9 w10", "w30"]
+LATE = [("bi", False), ("bi", True), ("poly", False), ("poly", True)]
+ALL = [*LATE, ("cross", False)]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_base(tmp_path_factory.mktemp("student") / "base", seed=3)
+
+
+def checkpoint(base: Path, directory: Path, **fields: Any) -> Path:
+    """A checkpoint as training leaves one, its two towers unlike each other."""
+    student = start(settings(base, **fields))
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for parameter in student.trainable().values():
+            parameter += 0.05 * torch.randn_like(parameter)
+    student.save(directory, {})
+    return directory
+
+
+def scores(ranker: Ranker) -> list[float]:
+    return [score for _, score in sorted(ranker.rank(["w1 w2", "w3 w31"], TEXTS))]
+
+
+def student_scores(student: Student) -> list[float]:
+    student.encoder.eval()
+    files = CheckpointFiles(student.config, student.backbone_file, student.tokenizer_file, {})
+    kind: Any = CrossRanker if student.config.architecture == "cross" else LateRanker
+    return scores(kind("student", student.encoder, student.assembler, files))
+
+
+def tower(source: Any, name: str) -> dict[str, Tensor]:
+    found = getattr(source.encoder, name).transformer
+    return dict(found.state_dict())
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor], atol: float = 0.0) -> bool:
+    return set(one) == set(other) and all(torch.allclose(each, other[name], 0, atol) for name, each in one.items())
+
+
+@pytest.mark.parametrize(("architecture", "shared"), ALL)
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_scores_of_a_checkpoint_of_the_same_kind_are_the_first_ones(
+    base: Path, tmp_path: Path, architecture: str, shared: bool, rank: int
+) -> None:
+    fields = {"architecture": architecture, "shared_encoder": shared, "lora_rank": rank, "tune": "all"}
+    source = checkpoint(base, tmp_path / "source", **fields)
+    again = start(settings(source, **fields, seed=99))
+    assert student_scores(again) == pytest.approx(scores(model.load(source)), rel=1e-4, abs=1e-4)
+    again.save(tmp_path / "again", {})
+    assert scores(model.load(tmp_path / "again")) == pytest.approx(scores(model.load(source)), rel=1e-4, abs=1e-4)
+
+
+def test_a_run_of_whole_weights_goes_on_from_adapters(base: Path, tmp_path: Path) -> None:
+    source = checkpoint(base, tmp_path / "source", architecture="poly", lora_rank=2)
+    student = start(settings(source, architecture="poly"))
+    assert student.config.weights == "full"
+    assert student_scores(student) == pytest.approx(scores(model.load(source)), rel=1e-5, abs=1e-5)
+    student.save(tmp_path / "full", {})
+    assert scores(model.load(tmp_path / "full")) == pytest.approx(scores(model.load(source)), rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_poly_encoder_goes_on_from_a_bi_encoders_towers(base: Path, tmp_path: Path, rank: int) -> None:
+    bi = checkpoint(base, tmp_path / "bi", lora_rank=2)
+    poly = start(settings(bi, architecture="poly", lora_rank=rank))
+    poly.save(tmp_path / "poly", {})
+    source, found = model.load(bi), model.load(tmp_path / "poly")
+    assert found.config.weights == ("adapter" if rank else "full")
+    for name in ("context", "candidate"):
+        assert same(tower(found, name), tower(source, name), atol=1e-6)
+    assert not same(tower(source, "context"), tower(source, "candidate"), atol=1e-3)
+    codes = poly.encoder.code_vectors
+    assert isinstance(codes, Tensor)
+    assert codes.std().item() == pytest.approx(16**-0.5, rel=0.5), "drawn at random, as from a base"
+
+
+def test_a_cross_encoder_goes_on_from_the_context_tower(base: Path, tmp_path: Path) -> None:
+    bi = checkpoint(base, tmp_path / "bi")
+    cross = start(settings(bi, architecture="cross"))
+    assert same(tower(cross, "encoder"), tower(model.load(bi), "context"))
+
+
+def test_both_towers_go_on_from_a_cross_encoder(base: Path, tmp_path: Path) -> None:
+    source = checkpoint(base, tmp_path / "cross", architecture="cross")
+    poly = start(settings(source, architecture="poly"))
+    for name in ("context", "candidate"):
+        assert same(tower(poly, name), tower(model.load(source), "encoder"))
+
+
+def test_two_towers_go_on_from_a_shared_one(base: Path, tmp_path: Path) -> None:
+    for rank in (0, 2):
+        source = checkpoint(base, tmp_path / f"{rank}", shared_encoder=True, lora_rank=rank)
+        student = start(settings(source, lora_rank=rank))
+        student.save(tmp_path / f"two {rank}", {})
+        found = model.load(tmp_path / f"two {rank}")
+        for name in ("context", "candidate"):
+            assert same(tower(found, name), tower(model.load(source), "context"), atol=1e-6)
+
+
+@pytest.mark.parametrize(("n_codes", "kept"), [(3, True), (4, False)])
+def test_codes_are_taken_over_where_they_fit(base: Path, tmp_path: Path, n_codes: int, kept: bool) -> None:
+    source = checkpoint(base, tmp_path / "source", architecture="poly")
+    student = start(settings(source, architecture="poly", n_codes=n_codes))
+    codes, found = model.load(source).encoder.state_dict()["code_vectors"], student.encoder.state_dict()["code_vectors"]
+    assert found.shape == (n_codes, 16)
+    assert torch.equal(codes, found[: len(codes)]) == kept
+
+
+def test_from_a_base_model_both_sides_start_equal_and_what_is_drawn_goes_by_the_seed(base: Path) -> None:
+    one, same_seed, other = (start(settings(base, architecture="poly", seed=seed)) for seed in (1, 1, 2))
+    assert same(tower(one, "context"), tower(one, "candidate"))
+    assert one.encoder.context is not one.encoder.candidate
+    codes = [each.encoder.state_dict()["code_vectors"] for each in (one, same_seed, other)]
+    assert torch.equal(codes[0], codes[1])
+    assert not torch.equal(codes[0], codes[2])
+
+
+def test_a_zero_shot_checkpoint_is_its_base(base: Path, tmp_path: Path) -> None:
+    zero = model.load(base)
+    zero.save(tmp_path / "zero")
+    for rank in (0, 2):
+        student = start(settings(tmp_path / "zero", lora_rank=rank, shared_encoder=True, score_scale=1.0))
+        assert student_scores(student) == pytest.approx(scores(zero), rel=1e-5)
+
+
+def test_adapters_cannot_refer_to_whole_weights(tmp_path: Path) -> None:
+    full = write_checkpoint(tmp_path, "full", 0, architecture="bi", weights="full")
+    with pytest.raises(InvalidInput, match="holds full weights, which an adapter cannot refer to; train without"):
+        start(settings(full, lora_rank=2))
+
+
+def test_what_cannot_be_begun_with_is_told(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound):
+        start(settings(tmp_path / "missing"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointInvalid):
+        start(settings(tmp_path / "empty"))
+    with pytest.raises(CheckpointInvalid, match="asks for 65 tokens, the transformer allows 64"):
+        start(settings(base, max_context_tokens=65))
+    source = checkpoint(base, tmp_path / "source", lora_rank=2)
+    (source / "model.safetensors").write_bytes(b"damaged")
+    for rank in (0, 2):
+        with pytest.raises(CheckpointInvalid, match="cannot be read as safetensors"):
+            start(settings(source, lora_rank=rank))
