@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class CheckpointFiles:
         if isinstance(self.weights, Path):
             _copy(self.weights, directory / WEIGHTS_FILE)
         elif self.weights is not None:
-            (directory / WEIGHTS_FILE).write_bytes(save(dict(self.weights)))
+            _write_whole(directory / WEIGHTS_FILE, save(dict(self.weights)))
         else:
             (directory / WEIGHTS_FILE).unlink(missing_ok=True)  # another checkpoint's would not fit this config
 
@@ -79,6 +80,16 @@ class CheckpointFiles:
         if isinstance(self.weights, Path):
             return file_sha256(self.weights)
         return hashlib.sha256(save(dict(self.weights))).hexdigest()
+
+
+def _write_whole(target: Path, content: bytes) -> None:
+    """Replace a file in one step: a full disk or a kill leaves the weights that were there before."""
+    unfinished = target.with_suffix(".unfinished")
+    try:
+        unfinished.write_bytes(content)
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _copy(source: Path, target: Path) -> None:
