@@ -1,5 +1,6 @@
 """What a training run is told: one frozen value, validated, written into its state and its checkpoint."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -89,7 +90,7 @@ class TrainConfig:
         for name in ("batch_size", "accumulate", "negatives", "chunk_tokens"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("epochs", "learning_rate", "code_learning_rate", "looks"):
-            _require(getattr(self, name) > 0, f"{name} must be above 0")
+            _require(0 < getattr(self, name) < math.inf, f"{name} must be above 0 and finite")
         for name in ("weight_decay", "warmup_steps", "patience", "lora_rank"):
             _require(getattr(self, name) >= 0, f"{name} must not be negative")
         _require(self.steps is None or self.steps >= 1, "steps must be at least 1")

@@ -18,6 +18,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from model.base import file_sha256
 from model.checkpoint import load
 from model.cross_ranker import CrossRanker
 from model.dialogues import Dialogue
@@ -36,6 +37,7 @@ from model.training.tuning import backbones
 _MAX_GRADIENT_NORM = 1.0
 _SAVE_SECONDS = 600.0
 _LOOKS_A_RUN = 2  # at least, however short it is
+_NO_MEMORY = "a training step does not fit into memory; use --gradient-cache, lower --chunk-tokens, then --batch-size"
 
 Watch = Callable[[str, int, int, Mapping[str, float]], None]
 """Told (what happened: "step" or "look", steps done, steps of the run, figures)."""
@@ -68,6 +70,10 @@ class Training:
         self.progress = Progress()
         self._output = output
         self._corpora = [corpus for corpus, _ in corpora]
+        self._data = [
+            [str(each.path), file_sha256(each.path), each.weight, each.every_turn, each.held_out_below]
+            for each in self._corpora
+        ]
         self._accelerator = Accelerator(
             mixed_precision=config.precision,
             gradient_accumulation_steps=config.accumulate,
@@ -89,8 +95,16 @@ class Training:
 
         Raises:
             TrainingDiverged: the loss is no finite number.
-            OutOfMemory: a step does not fit.
+            OutOfMemory: a step or a look does not fit.
         """
+        try:
+            self._run(watch)
+        except (MemoryError, RuntimeError) as error:  # of torch's own some are RuntimeErrors of no type of their own
+            if _is_lack_of_memory(error):
+                raise OutOfMemory(_NO_MEMORY) from error
+            raise
+
+    def _run(self, watch: Watch) -> None:
         self._accelerator.init_trackers("")
         selection = selection_batches(self._corpora, self.config.batch_size)
         if self.progress.step == 0:
@@ -115,7 +129,7 @@ class Training:
         differing = self.config.differences(state["config"])
         if differing:
             raise InvalidInput(f"the unfinished run was started with another {', '.join(differing)}; give the same")
-        if state["data"] != self._data_signature():
+        if state["data"] != self._data:
             raise InvalidInput("the training files are not those that the unfinished run was started with")
         for name, parameter in self._parameters.items():
             parameter.data.copy_(state["parameters"][name])
@@ -142,10 +156,7 @@ class Training:
         draw = self._reseed()
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * self._factor()
-        try:
-            losses = [self._objective.step(each, draw, self._accelerator.backward) for each in examples]
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            raise _in_words(error) from error
+        losses = [self._objective.step(each, draw, self._accelerator.backward) for each in examples]
         loss = sum(losses) / len(losses)
         if not math.isfinite(loss):
             raise TrainingDiverged(
@@ -199,16 +210,13 @@ class Training:
             self._output,
             {
                 "config": self.config.to_dict(),
-                "data": self._data_signature(),
+                "data": self._data,
                 "parameters": {name: each.detach().cpu() for name, each in self._parameters.items()},
                 "optimizer": self._optimizer.state_dict(),
                 "schedule": self._schedule.state(),
                 "progress": vars(self.progress),
             },
         )
-
-    def _data_signature(self) -> list[list[Any]]:
-        return [[str(each.path), each.weight, each.every_turn, each.held_out_below] for each in self._corpora]
 
 
 def _optimizer(parameters: Mapping[str, Tensor], config: TrainConfig) -> torch.optim.Optimizer:
@@ -253,10 +261,6 @@ def _run_under(accelerator: Accelerator, transformer: Any, device: torch.device)
     transformer.forward = autocast_forward
 
 
-def _in_words(error: BaseException) -> BaseException:
+def _is_lack_of_memory(error: Exception) -> bool:
     message = str(error).lower()
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or ("memory" in message and "alloc" in message):
-        return OutOfMemory(
-            "a training step does not fit into memory; use --gradient-cache, lower --chunk-tokens, then --batch-size"
-        )
-    return error
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or ("memory" in message and "alloc" in message)

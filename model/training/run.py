@@ -1,6 +1,7 @@
 """A whole run: survey the files, train, and write the summary into the checkpoint."""
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,8 +38,8 @@ class Data:
     def __post_init__(self) -> None:
         if self.weights and len(self.weights) != len(self.paths):
             raise InvalidInput(f"{len(self.weights)} weights for {len(self.paths)} files; give one each")
-        if any(weight <= 0 for weight in self.weights):
-            raise InvalidInput("weights must be above 0; leave a file out instead")
+        if not all(0 < weight < math.inf for weight in self.weights):
+            raise InvalidInput("weights must be above 0 and finite; leave a file out instead")
 
 
 def train(
