@@ -1,0 +1,469 @@
+"""Whole runs over tiny models: they learn, keep the best, stop where they must, and go on where they stopped."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from command_line import write_rows
+from safetensors.torch import load_file
+from tiny import write_base, write_checkpoint
+from tiny_training import Seen, dialogue, rows, run, settings, write_examples
+
+import model
+from model.biencoder import BiEncoder
+from model.errors import InvalidInput
+from model.files import WEIGHTS_FILE
+from model.training.config import TrainConfig
+from model.training.corpus import survey
+from model.training.errors import OutOfMemory, OutputInUse, TrainingDataInvalid, TrainingDiverged
+from model.training.objective import CrossObjective, LateObjective
+from model.training.run import Data, train
+from model.training.selection import look, selection_batches
+from model.training.state import STATE_FILE
+from model.training.stream import batches
+from model.training.student import start
+
+KINDS: dict[str, dict[str, Any]] = {
+    "bi": {},
+    "poly": {"architecture": "poly"},
+    "cross": {"architecture": "cross", "negatives": 3},
+    "cross pointwise": {"architecture": "cross", "negatives": 3, "loss": "pointwise"},
+    "adapters": {"lora_rank": 4},
+}
+DIVERGING = {"learning_rate": 1e30, "tune": "all-but-embeddings"}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_base(tmp_path_factory.mktemp("run") / "base", seed=0)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_examples(tmp_path_factory.mktemp("data") / "data.jsonl")
+
+
+def weights(directory: Path) -> dict[str, torch.Tensor]:
+    return load_file(directory / WEIGHTS_FILE)
+
+
+def identical(one: Path, other: Path) -> bool:
+    return (one / WEIGHTS_FILE).read_bytes() == (other / WEIGHTS_FILE).read_bytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_falls_on_what_can_be_learnt(base: Path, data: Path, tmp_path: Path, kind: str) -> None:
+    ranker, seen = run(settings(base, **KINDS[kind], steps=120), data, tmp_path / "out")
+    assert len(seen.losses) == 120
+    assert sum(seen.losses[-5:]) < 0.3 * sum(seen.losses[:5])
+    first, last = seen.looks[0][1], min(loss for _, loss in seen.looks)
+    assert last < 0.4 * first
+    replies = [f"w{n}" for n in range(4, 8)]
+    right = [replies[ranker.rank(row["context"], replies)[0][0]] == row["response"] for row in rows(80)]
+    assert sum(right) > 60, "a guess has 20"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_output_holds_the_best_look(base: Path, data: Path, tmp_path: Path, kind: str) -> None:
+    """A rate that is too high, so that the last look is not the best one."""
+    config = settings(base, **{**KINDS[kind], "learning_rate": 0.05, "looks": 3.0})
+    ranker, seen = run(config, data, tmp_path / "out")
+    best_step, best = min(seen.looks, key=lambda each: (each[1], each[0]))
+    assert seen.looks[-1][1] > best
+    assert ranker.config.training["step"] == best_step
+    assert ranker.config.training["selection"]["loss"] == best
+    again = settings(tmp_path / "out", **{**KINDS[kind], "lora_rank": 0})
+    student = start(again)
+    late = config.architecture != "cross"
+    cpu = torch.device("cpu")
+    objective = LateObjective(student, again, cpu, None) if late else CrossObjective(student, again, cpu)
+    corpus, _ = survey(data, 1.0, False, 0.0)
+    found = look(student.encoder, objective, selection_batches([corpus], config.batch_size))
+    assert found.loss == pytest.approx(best, rel=2e-2 if config.lora_rank else 1e-4, abs=1e-5)
+
+
+def test_the_summary_says_what_was_done(base: Path, data: Path, tmp_path: Path) -> None:
+    ranker, seen = run(settings(base, steps=20), data, tmp_path / "out")
+    summary = json.loads((tmp_path / "out" / "polyrank.json").read_text())["training"]
+    assert summary == ranker.config.training
+    assert set(summary) == {"step", "selection", "files", "settings", "steps", "seconds"}
+    [report] = seen.reports
+    assert summary["files"] == [
+        {"name": "data.jsonl", "examples": report.kept, "held_out": report.held_out, "weight": float(report.kept)}
+    ]
+    assert report.kept + report.held_out == 80
+    assert TrainConfig(**summary["settings"]) == settings(base, steps=20)
+    assert summary["steps"] == 20
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"polyrank.json", "config.json", "tokenizer.json", WEIGHTS_FILE, "logs"}
+    assert list((tmp_path / "out" / "logs").rglob("events.out.tfevents.*"))
+
+
+def test_the_same_seed_gives_the_same_weights(base: Path, data: Path, tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        run(settings(base, architecture="poly", steps=12, dropout=None, seed=seed), data, tmp_path / name)
+    assert identical(tmp_path / "a", tmp_path / "b")
+    assert not identical(tmp_path / "a", tmp_path / "c")
+
+
+def test_memory_savers_give_the_same_run(base: Path, data: Path, tmp_path: Path) -> None:
+    _, plain = run(settings(base, steps=6), data, tmp_path / "plain")
+    for at, fields in enumerate([{"gradient_cache": True, "chunk_tokens": 16}, {"chunk_tokens": 16}]):
+        _, saved = run(settings(base, steps=6, **fields), data, tmp_path / f"{at}")
+        assert saved.losses == pytest.approx(plain.losses, rel=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
+@pytest.mark.parametrize("fields", [{}, {"tune": "all-but-embeddings"}, {"lora_rank": 4}, {"architecture": "cross"}])
+def test_gradient_checkpointing_gives_the_same_run(
+    base: Path, data: Path, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    fields = {"steps": 6, "dropout": None, **fields}
+    _, plain = run(settings(base, **fields), data, tmp_path / "plain")
+    _, saved = run(settings(base, **fields, gradient_checkpointing=True), data, tmp_path / "saved")
+    assert saved.losses == pytest.approx(plain.losses, rel=1e-3)
+    assert len(set(saved.losses)) > 1
+
+
+@pytest.fixture
+def anew() -> Iterator[None]:
+    """Accelerate keeps the precision of a process's first run."""
+    AcceleratorState._reset_state()
+    yield
+    AcceleratorState._reset_state()
+
+
+@pytest.mark.usefixtures("anew")
+@pytest.mark.parametrize("kind", ["bi", "cross"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_learns_too(base: Path, data: Path, tmp_path: Path, kind: str, precision: str) -> None:
+    ranker, seen = run(settings(base, **KINDS[kind], precision=precision), data, tmp_path / "out")
+    assert sum(seen.losses[-5:]) < 0.6 * sum(seen.losses[:5])
+    assert {each.dtype for each in weights(tmp_path / "out").values()} == {torch.float32}
+    assert ranker.config.weights == "full"
+
+
+Captured = list[tuple[list[dict[str, Any]], list[torch.Tensor]]]
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> Captured:
+    """Groups without their parameters, and gradients, of each optimizer step."""
+    found: Captured = []
+    original: Callable[..., Any] = torch.optim.AdamW.step
+
+    def step(self: torch.optim.AdamW, *args: Any, **kwargs: Any) -> Any:
+        groups = [{**group, "params": len(group["params"])} for group in self.param_groups]
+        found.append((groups, [each.grad.clone() for group in self.param_groups for each in group["params"]]))
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    return found
+
+
+def test_accumulated_batches_are_averaged_and_the_gradient_is_clipped(
+    base: Path, data: Path, tmp_path: Path, captured: Captured
+) -> None:
+    config = settings(base, steps=1, accumulate=3, weight_decay=0.0)
+    _, seen = run(config, data, tmp_path / "out")
+    student = start(config)
+    student.encoder.train()
+    corpus, _ = survey(data, 1.0, False, 0.0)
+    objective = LateObjective(student, config, torch.device("cpu"), None)
+    losses = [
+        objective.step(batch, None, lambda each: (each / 3).backward())  # type: ignore[arg-type, no-untyped-call]
+        for batch in islice(batches([corpus], 8, seed=0), 3)
+    ]
+    assert seen.losses == [pytest.approx(sum(losses) / 3)]
+    [(_, found)] = captured
+    parameters = student.trainable().values()
+    norm = math.sqrt(sum(float(each.grad.square().sum()) for each in parameters if each.grad is not None))
+    assert norm > 1
+    expected = sorted(float((each.grad / norm).abs().sum()) for each in parameters if each.grad is not None)
+    assert sorted(float(each.abs().sum()) for each in found) == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_rates_follow_the_schedule_and_norms_do_not_decay(
+    base: Path, data: Path, tmp_path: Path, captured: Captured
+) -> None:
+    config = settings(
+        base, architecture="poly", steps=8, warmup_steps=4, schedule="linear", learning_rate=0.01,
+        code_learning_rate=0.1, weight_decay=0.3,
+    )  # fmt: skip
+    run(config, data, tmp_path / "out")
+    factors = [0.25, 0.5, 0.75, 1.0, 1.0, 0.75, 0.5, 0.25]
+    for (groups, _), factor in zip(captured, factors, strict=True):
+        matrices, vectors, codes = groups
+        assert [matrices["lr"], vectors["lr"], codes["lr"]] == pytest.approx(
+            [0.01 * factor, 0.01 * factor, 0.1 * factor]
+        )
+        assert [matrices["weight_decay"], vectors["weight_decay"]] == [0.3, 0.0]
+        assert codes["params"] == 1
+    student = start(config)
+    assert vectors["params"] == sum(each.ndim == 1 for each in student.trainable().values())
+
+
+def test_the_plateau_is_observed_at_each_look(base: Path, data: Path, tmp_path: Path, captured: Captured) -> None:
+    config = settings(base, steps=30, schedule="plateau", learning_rate=0.05, looks=3.0, warmup_steps=0)
+    _, seen = run(config, data, tmp_path / "out")
+    factor, best, expected = 1.0, math.inf, {}
+    for step, loss in seen.looks:
+        factor *= 0.4 if loss >= best else 1.0
+        best = min(best, loss)
+        expected[step] = factor
+    assert factor < 1
+    for step, (groups, _) in enumerate(captured):
+        last = max(at for at in expected if at <= step)
+        assert groups[0]["lr"] == pytest.approx(0.05 * expected[last])
+
+
+def test_adamax_and_epochs(base: Path, data: Path, tmp_path: Path) -> None:
+    _, seen = run(settings(base, optimizer="adamax", steps=None, epochs=2.0), data, tmp_path / "out")
+    assert len(seen.losses) == 2 * (seen.reports[0].kept // 8)
+    assert sum(seen.losses[-5:]) < sum(seen.losses[:5])
+
+
+def test_it_stops_when_nothing_improves(base: Path, data: Path, tmp_path: Path) -> None:
+    config = settings(base, steps=500, learning_rate=1e-9, code_learning_rate=1e-9, looks=3.0, patience=3)
+    _, seen = run(config, data, tmp_path / "out")
+    assert len(seen.losses) < 500
+    best = min(range(len(seen.looks)), key=lambda at: seen.looks[at][1])
+    assert len(seen.looks) == best + 1 + 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loss_that_is_no_number_stops_the_run_and_the_best_is_kept(
+    base: Path, data: Path, tmp_path: Path, kind: str
+) -> None:
+    config = settings(base, **{**KINDS[kind], **DIVERGING, "code_learning_rate": 1e30})
+    with pytest.raises(
+        TrainingDiverged, match=r"the loss is nan at step \d+; lower --learning-rate\. .* keeps the best"
+    ):
+        run(config, data, tmp_path / "out")
+    assert all(each.isfinite().all() for each in weights(tmp_path / "out").values())
+    scores = [score for _, score in model.load(tmp_path / "out").rank("w1 w2", ["w4", "w5 w6"])]
+    assert all(map(math.isfinite, scores))
+    assert len(set(scores)) == 2
+
+
+def out_of_memory(when: Callable[[BiEncoder], bool], error: Exception) -> Callable[..., Any]:
+    original = BiEncoder.encode_candidates
+
+    def encode(self: BiEncoder, batch: Any) -> torch.Tensor:
+        if when(self):
+            raise error
+        return original(self, batch)
+
+    return encode
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried to"),
+    ],
+)
+@pytest.mark.parametrize("when", ["a step", "a look"])
+def test_memory_that_does_not_suffice_is_told_with_what_to_do(
+    base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, when: str
+) -> None:
+    broken = out_of_memory(lambda encoder: encoder.training == (when == "a step"), error)
+    monkeypatch.setattr(BiEncoder, "encode_candidates", broken)
+    with pytest.raises(
+        OutOfMemory, match=r"does not fit into memory; use --gradient-cache, lower --chunk-tokens, then"
+    ):
+        run(settings(base, steps=4), data, tmp_path / "out")
+
+
+def test_the_optimizer_may_run_out_of_memory_too(
+    base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    with pytest.raises(OutOfMemory):
+        run(settings(base, steps=4), data, tmp_path / "out")
+
+
+def test_another_error_is_not_dressed_up(
+    base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = out_of_memory(lambda encoder: encoder.training, RuntimeError("a defect"))
+    monkeypatch.setattr(BiEncoder, "encode_candidates", broken)
+    with pytest.raises(RuntimeError, match="a defect"):
+        run(settings(base, steps=4), data, tmp_path / "out")
+
+
+class Stop(BaseException):
+    """Ends a run from outside, as Ctrl-C does."""
+
+
+def interrupted(config: TrainConfig, data: Path | Data, output: Path, at: int) -> None:
+    """Run until a step, whose state is not saved any more."""
+
+    def watch(event: str, step: int, steps: int, figures: Mapping[str, float]) -> None:
+        if event == "step" and step == at:
+            raise Stop
+
+    data = data if isinstance(data, Data) else Data([data])
+    with pytest.raises(Stop):
+        train(config, data, output, on_survey=Seen().survey, watch=watch)
+    assert (output / STATE_FILE).is_file()
+
+
+VARIANTS: list[dict[str, Any]] = [
+    {"schedule": "plateau", "learning_rate": 0.05},
+    {"architecture": "poly", "schedule": "cosine", "accumulate": 2, "gradient_cache": True},
+    {"architecture": "cross", "negatives": 2, "optimizer": "adamax"},
+    {"architecture": "poly", "lora_rank": 2, "patience": 2, "learning_rate": 0.05},
+]
+
+
+@pytest.mark.parametrize("fields", VARIANTS)
+@pytest.mark.parametrize("at", [7, 20])
+def test_a_resumed_run_ends_with_the_same_weights(
+    base: Path, data: Path, tmp_path: Path, fields: dict[str, Any], at: int
+) -> None:
+    config = settings(base, **{"steps": 24, "looks": 2.0, "dropout": None, **fields})
+    _, whole = run(config, data, tmp_path / "whole")
+    interrupted(config, data, tmp_path / "out", min(at, len(whole.losses)))
+    with pytest.raises(OutputInUse, match="holds an unfinished run; go on with --resume, or remove it"):
+        run(config, data, tmp_path / "out")
+    _, rest = run(config, data, tmp_path / "out", resume=True)
+    assert 0 < len(rest.losses) < len(whole.losses)
+    assert rest.losses == whole.losses[-len(rest.losses) :]
+    assert rest.looks == whole.looks[-len(rest.looks) :]
+    assert identical(tmp_path / "out", tmp_path / "whole")
+    with pytest.raises(OutputInUse, match="holds no unfinished run to resume"):
+        run(config, data, tmp_path / "out", resume=True)
+
+
+def test_a_run_whose_last_step_was_made_only_has_to_be_finished(base: Path, data: Path, tmp_path: Path) -> None:
+    config = settings(base, steps=12)
+    interrupted(config, data, tmp_path / "out", 12)
+    state = (tmp_path / "out" / STATE_FILE).read_bytes()
+    _, _ = run(config, data, tmp_path / "out", resume=True)
+    (tmp_path / "out" / STATE_FILE).write_bytes(state)  # as if killed between the summary and the state's removal
+    ranker, _ = run(config, data, tmp_path / "out", resume=True)
+    assert ranker.config.training["steps"] == 12
+    assert not (tmp_path / "out" / STATE_FILE).exists()
+
+
+def test_a_resumed_run_must_have_the_same_settings(base: Path, data: Path, tmp_path: Path) -> None:
+    interrupted(settings(base, steps=20, looks=3.0), data, tmp_path / "out", 8)
+    changed = settings(base, steps=20, looks=3.0, learning_rate=0.5, batch_size=4)
+    with pytest.raises(InvalidInput, match=r"was started with another batch_size, learning_rate; give the same"):
+        run(changed, data, tmp_path / "out", resume=True)
+    run(settings(base, steps=20, looks=3.0), data, tmp_path / "out", resume=True)
+
+
+def changed_file(data: Path, parent: Path) -> Data:
+    found = rows(80)
+    found[40]["response"] = "w20"
+    return Data([write_rows(data, found)])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda data, parent: Data([write_examples(parent / "other.jsonl", 70)]),
+        lambda data, parent: Data([data], weights=[3.0]),
+        lambda data, parent: Data([data], every_turn=True),
+        lambda data, parent: Data([data, data]),
+        changed_file,
+    ],
+    ids=["another file", "another weight", "every turn", "more files", "changed since"],
+)
+def test_a_resumed_run_must_have_the_same_files(
+    base: Path, tmp_path: Path, other: Callable[[Path, Path], Data]
+) -> None:
+    config = settings(base, steps=20, looks=3.0)
+    data = write_examples(tmp_path / "data.jsonl")
+    interrupted(config, data, tmp_path / "out", 8)
+    with pytest.raises(InvalidInput, match="the training files are not those that the unfinished run was started with"):
+        run(config, other(data, tmp_path), tmp_path / "out", resume=True)
+
+
+def test_a_full_disk_keeps_the_best_checkpoint(
+    base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full from the third checkpoint on: the second one can still be loaded, and the run be resumed."""
+    original, calls = Path.write_bytes, []
+
+    def full(self: Path, content: bytes) -> int:
+        calls.append(self)
+        if len(calls) > 2:
+            original(self, content[: len(content) // 2])
+            raise OSError(28, "No space left on device", str(self))
+        return original(self, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left"):
+        run(settings(base), data, tmp_path / "out")
+    monkeypatch.undo()
+    assert len(calls) == 3
+    assert math.isfinite(model.load(tmp_path / "out").rank("w1", ["w2"])[0][1])
+    run(settings(base), data, tmp_path / "out", resume=True)
+
+
+def test_an_output_in_use_is_left_alone(base: Path, data: Path, tmp_path: Path) -> None:
+    used = write_checkpoint(tmp_path, "used", 1, architecture="bi")
+    before = model.load(used).fingerprint
+    with pytest.raises(OutputInUse, match="is not empty; give --output a new directory"):
+        run(settings(base), data, used)
+    assert model.load(used).fingerprint == before
+    with pytest.raises(OutputInUse):
+        run(settings(base), data, data)
+
+
+def test_nothing_is_left_of_a_run_that_could_not_begin(base: Path, data: Path, tmp_path: Path) -> None:
+    few = write_examples(tmp_path / "few.jsonl", 3)
+    for config, file, error in (
+        (settings(base), few, TrainingDataInvalid),
+        (settings(base, tune="some"), data, InvalidInput),
+        (settings(base, teacher=str(base)), data, InvalidInput),
+    ):
+        with pytest.raises(error):
+            run(config, file, tmp_path / "out")
+        assert not (tmp_path / "out" / STATE_FILE).exists()
+    run(settings(base, steps=2), data, tmp_path / "out")
+
+
+def test_a_run_learns_from_its_teacher(base: Path, data: Path, tmp_path: Path) -> None:
+    examples = [{**row, "negatives": [f"w{n}" for n in range(4, 8) if f"w{n}" != row["response"]]} for row in rows(80)]
+    listed = write_rows(tmp_path / "listed.jsonl", examples)
+    run(settings(base, architecture="cross", negatives=3), data, tmp_path / "teacher")
+    config = settings(base, teacher=str(tmp_path / "teacher"), teacher_weight=1.0)
+    ranker, seen = run(config, listed, tmp_path / "out")
+    assert min(loss for _, loss in seen.looks) < 0.5 * seen.looks[0][1]
+    assert ranker.rank(["w2 w2", "w30 w31"], ["w4", "w5", "w6", "w7"])[0][0] == 2
+
+
+def test_files_are_drawn_from_by_their_weights(base: Path, data: Path, tmp_path: Path) -> None:
+    more = write_rows(tmp_path / "more.jsonl", [{"context": [f"w{n} w9"], "response": f"w{n}"} for n in range(20)])
+    ranker, seen = run(settings(base, steps=4), Data([data, more], [1.0, 2.5]), tmp_path / "out")
+    assert [(each["name"], each["weight"]) for each in ranker.config.training["files"]] == [
+        ("data.jsonl", 1.0),
+        ("more.jsonl", 2.5),
+    ]
+    assert len(seen.reports) == 2
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, 0.0], [1.0, -1.0], [1.0, math.nan], [1.0, math.inf]])
+def test_weights_that_are_none_are_refused(weights: list[float]) -> None:
+    with pytest.raises(InvalidInput, match="weights"):
+        Data([Path("a"), Path("b")], weights)
+
+
+def test_a_batch_of_one_dialogue_is_possible_for_a_cross_encoder_with_negatives() -> None:
+    assert settings(Path("x"), architecture="cross", batch_size=1).batch_size == 1
+    assert dialogue("w1", "w2", "w3").negatives == ("w3",)
