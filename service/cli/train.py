@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from model.config import ContextVectors, Reduction
+from model.errors import InvalidInput
 from service.cli.output import UsageError, print_json, quiet_libraries
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, and report the figures on --valid."""
     if not 0 <= arguments.max_rejected <= 1:
         raise UsageError("--max-rejected must be a number between 0 and 1")
+    if arguments.valid and not arguments.valid.is_file():  # not to be found out when all is done
+        raise UsageError(f"--valid: {arguments.valid}: no such file")
     quiet_libraries()
     from model.training.config import TrainConfig
     from model.training.run import Data, train
@@ -94,8 +97,11 @@ def run(arguments: argparse.Namespace) -> int:
     given = {name: value for name, value in given.items() if value is not None}
     if given.get("lora_rank"):
         given.setdefault("learning_rate", 5e-4)
-    config = TrainConfig(**given)
-    data = Data(arguments.train, arguments.weights or (), arguments.every_turn, arguments.max_rejected)
+    try:
+        config = TrainConfig(**given)
+        data = Data(arguments.train, arguments.weights or (), arguments.every_turn, arguments.max_rejected)
+    except InvalidInput as error:
+        raise UsageError(f"{error}") from error
     ranker = train(config, data, arguments.output, resume=arguments.resume, on_survey=_print_survey, watch=_Log())
     result: dict[str, Any] = {
         "output": str(arguments.output),

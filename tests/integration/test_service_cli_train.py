@@ -1,0 +1,204 @@
+"""`polyrank train`: what it prints and refuses."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import Outcome, call, write_rows
+from tiny import write_base
+from tiny_training import rows, write_examples
+
+import model
+from model.training.objective import LateObjective
+from model.training.state import STATE_FILE
+
+Capture = pytest.CaptureFixture[str]
+
+RECIPE = {
+    "--architecture": "bi",
+    "--steps": 20,
+    "--batch-size": 8,
+    "--learning-rate": 0.01,
+    "--warmup-steps": 2,
+    "--schedule": "constant",
+    "--dropout": 0,
+    "--max-context-tokens": 40,
+    "--max-candidate-tokens": 16,
+}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_base(tmp_path_factory.mktemp("train") / "base", seed=0)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_examples(tmp_path_factory.mktemp("data") / "data.jsonl")
+
+
+def arguments(base: Path, data: Path, output: Path, /, **changed: object) -> list[object]:
+    given = {"--base": base, "--train": data, "--output": output, **RECIPE}
+    given |= {f"--{name.replace('_', '-')}": value for name, value in changed.items()}
+    return ["train", *(each for pair in given.items() if pair[1] is not None for each in pair)]
+
+
+def train(capsys: Capture, base: Path, data: Path, output: Path, /, *flags: str, **changed: object) -> Outcome:
+    return call(capsys, *arguments(base, data, output, **changed), *flags)
+
+
+@pytest.fixture
+def valid(tmp_path: Path) -> Path:
+    """Lists of all four replies."""
+    replies = [f"w{n}" for n in range(4, 8)]
+    found = [{**row, "candidates": replies} for row in rows(120)[80:]]
+    return write_rows(tmp_path / "valid.jsonl", found)
+
+
+def test_help_names_the_options_by_what_they_are_about(capsys: Capture) -> None:
+    outcome = call(capsys, "train", "--help")
+    assert (outcome.status, outcome.err) == (0, "")
+    for part in ("data:", "recipe (defaults: Humeau et al. 2020):", "memory and speed:", "model:", "--resume"):
+        assert part in outcome.out
+
+
+def test_the_result_is_one_object(capsys: Capture, base: Path, data: Path, valid: Path, tmp_path: Path) -> None:
+    outcome = train(capsys, base, data, tmp_path / "out", "--json", "--valid", str(valid), steps=120)
+    result = outcome.result
+    assert list(result) == [
+        "output", "fingerprint", "step", "selection", "files", "settings", "steps", "seconds", "valid",
+    ]  # fmt: skip
+    ranker = model.load(tmp_path / "out")
+    assert (result["output"], result["fingerprint"]) == (str(tmp_path / "out"), ranker.fingerprint)
+    assert {name: result[name] for name in ranker.config.training} == ranker.config.training
+    assert set(result["selection"]) == {"loss", "recall_at_1", "code_cosine"}
+    evaluated = call(capsys, "evaluate", "--model", tmp_path / "out", "--data", valid, "--json").result
+    assert without_times(result["valid"]) == without_times(evaluated)
+    assert json.dumps(evaluated).count("recall@1") >= 1
+    replies = [f"w{n}" for n in range(4, 8)]
+    right = [replies[ranker.rank(row["context"], replies)[0][0]] == row["response"] for row in rows(120)[80:]]
+    assert sum(right) > 30, "a guess has 10 of 40"
+
+
+def without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_times(each) for name, each in value.items() if "seconds" not in name}
+    return value
+
+
+def test_words_and_progress(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
+    outcome = train(capsys, base, data, tmp_path / "out")
+    assert outcome.status == 0
+    assert re.fullmatch(rf"{tmp_path}/out: trained 20 steps in \d+ s\n", outcome.out)
+    survey, first, *others = outcome.err.splitlines()
+    assert survey == f"{data}: 76 examples, 4 held out"
+    figures = r"loss \d+\.\d{4}  recall_at_1 [01]\.\d{4}  code_cosine -?\d\.\d{4}"
+    assert re.fullmatch(rf"look 0 of 20: {figures}", first)
+    assert all(re.fullmatch(rf"look \d+ of 20: {figures}, \d+ s left", line) for line in others)
+    assert others[-1].startswith("look 20 of 20: ")
+
+
+def test_adapters_have_a_rate_of_their_own(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
+    for name, flags, rate in (("a", ["--lora-rank", "2"], 5e-4), ("b", [], 5e-5), ("c", ["--lora-rank", "0"], 5e-5)):
+        result = train(capsys, base, data, tmp_path / name, "--json", *flags, steps=2, learning_rate=None).result
+        assert result["settings"]["learning_rate"] == rate
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"batch_size": 0}, "batch-size must be at least 1"),
+        ({"batch_size": 1}, "the others are the negatives"),
+        ({"loss": "pointwise"}, "the pointwise loss is for cross"),
+        ({"max_rejected": 2}, "--max-rejected must be a number between 0 and 1"),
+        ({"weights": "nan"}, "weights must be above 0 and finite"),
+        ({"epochs": "inf"}, "epochs must be above 0 and finite"),
+        ({"valid": "missing.jsonl"}, "missing.jsonl"),
+    ],
+)
+def test_wrong_usage(
+    capsys: Capture, base: Path, data: Path, tmp_path: Path, changed: dict[str, Any], says: str
+) -> None:
+    outcome = train(capsys, base, data, tmp_path / "out", "--json", **changed)
+    assert says in outcome.failure(2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_argparse_refuses(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
+    for changed in ({"architecture": "tri"}, {"steps": "many"}, {"precision": "int8"}, {"context_vectors": "middle"}):
+        outcome = train(capsys, base, data, tmp_path / "out", **changed)
+        assert outcome.status == 2
+        assert "error: argument" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"base": "/nowhere/at-all"}, "is neither a local directory nor"),
+        ({"train": "/nowhere/data.jsonl"}, "/nowhere/data.jsonl: no such file"),
+        ({"tune": "some"}, "give all, all-but-embeddings or top-1 to top-2"),
+        ({"max_context_tokens": 900}, "asks for 900 tokens, the transformer allows 64"),
+        ({"learning_rate": "1e30"}, "lower --learning-rate"),
+    ],
+)
+def test_what_fails_is_told_in_one_line(
+    capsys: Capture, base: Path, data: Path, tmp_path: Path, changed: dict[str, Any], says: str
+) -> None:
+    outcome = train(capsys, base, data, tmp_path / "out", "--json", **changed)
+    assert (outcome.status, outcome.out) == (1, "")
+    *progress, last = outcome.err.splitlines()
+    assert last.startswith("polyrank: ")
+    assert says in last
+    assert all(line.startswith((f"{data}: ", "look ")) for line in progress)
+
+
+def test_an_output_in_use(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
+    assert train(capsys, base, data, tmp_path / "out", steps=2).status == 0
+    again = train(capsys, base, data, tmp_path / "out", steps=2)
+    assert "is not empty; give --output a new directory" in again.failure()
+    resumed = train(capsys, base, data, tmp_path / "out", "--resume", steps=2)
+    assert "holds no unfinished run to resume; start one without --resume" in resumed.failure()
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (KeyboardInterrupt(), "interrupted; nothing was left half-written"),
+        (OSError(28, "No space left on device", "x"), "No space left on device: x"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "does not fit into memory; use --gradient-cache"),
+    ],
+)
+def test_what_comes_in_between(
+    capsys: Capture,
+    base: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    says: str,
+) -> None:
+    original, calls = LateObjective.step, []
+
+    def step(*given: Any) -> float:
+        calls.append(1)
+        if len(calls) > 12:
+            raise error
+        return original(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LateObjective, "step", step)
+        outcome = train(capsys, base, data, tmp_path / "out", "--json")
+    assert (outcome.status, outcome.out) == (1, "")
+    assert says in outcome.err.splitlines()[-1]
+    model.load(tmp_path / "out")
+    assert train(capsys, base, data, tmp_path / "out", "--json", "--resume").result["steps"] == 20
+
+
+def test_a_damaged_state_is_told(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / STATE_FILE).write_bytes(b"\0" * 100)
+    outcome = train(capsys, base, data, tmp_path / "out", "--resume")
+    assert re.search(r"training-state\.pt is damaged; remove .*/out and start again", outcome.failure())
