@@ -1,0 +1,127 @@
+"""A run of several processes, one after the other's death or side by side, ends as one would expect of one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import REPOSITORY, ended, start
+from safetensors.torch import load_file
+from tiny import write_base
+from tiny_training import write_examples
+
+import model
+from model.training.state import STATE_FILE
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+RECIPE = [
+    "--architecture=poly", "--steps=120", "--batch-size=8", "--learning-rate=0.01", "--warmup-steps=2",
+    "--dropout=0.1", "--max-context-tokens=40", "--max-candidate-tokens=16", "--json",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_base(tmp_path_factory.mktemp("processes") / "base", seed=0)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_examples(tmp_path_factory.mktemp("data") / "data.jsonl")
+
+
+def killed_with_a_state(command: list[object], output: Path, former: int) -> int:
+    """Start a run, kill it as soon as it has written a state newer than that; returns the time of the state."""
+    process = start(*command, **ONE_THREAD)
+    path, deadline = output / STATE_FILE, time.monotonic() + 60
+    while not path.exists() or path.stat().st_mtime_ns == former:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL, "it was still at work"
+    return path.stat().st_mtime_ns
+
+
+def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(base: Path, data: Path, tmp_path: Path) -> None:
+    def command(name: str, *flags: str) -> list[object]:
+        return ["train", "--base", base, "--train", data, "--output", tmp_path / name, *RECIPE, *flags]
+
+    state = killed_with_a_state(command("out"), tmp_path / "out", 0)
+    killed_with_a_state(command("out", "--resume"), tmp_path / "out", state)
+    resumed = ended(start(*command("out", "--resume"), **ONE_THREAD))
+    whole = ended(start(*command("whole"), **ONE_THREAD))
+    assert resumed.result["fingerprint"] == whole.result["fingerprint"]
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "whole")]
+    assert weights[0] == weights[1]
+    assert resumed.result["step"] == whole.result["step"] > 0
+    assert not (tmp_path / "out" / STATE_FILE).exists()
+    looks = [int(line.split()[1]) for line in resumed.err.splitlines() if line.startswith("look ")]
+    assert 0 not in looks, "it did not begin anew"
+
+
+TWO = """
+import json, os, sys
+from pathlib import Path
+from safetensors.torch import save_file
+from model.training.config import TrainConfig
+from model.training.corpus import survey
+from model.training.loop import Training
+from model.training.student import start
+
+base, data, output = map(Path, sys.argv[1:])
+config = TrainConfig(
+    architecture="poly", base=str(base), n_codes=3, steps=20, batch_size=4, learning_rate=0.01, dropout=0.1,
+    warmup_steps=2, schedule="plateau", max_context_tokens=40, max_candidate_tokens=16, tune="all",
+)
+student = start(config)
+training = Training(config, student, [survey(data, 1.0, False, 0.0)], output)
+losses = {"step": {}, "look": {}}
+
+def watch(event, step, steps, figures):
+    losses[event][step] = figures["loss"]
+    if event == "look":
+        weights = {name: each.detach().clone() for name, each in student.encoder.state_dict().items()}
+        save_file(weights, output / f"{os.environ['RANK']}-{step}.safetensors")
+
+training.run(watch)
+told = {**losses, "progress": vars(training.progress), "processes": int(os.environ["WORLD_SIZE"])}
+(output / f"{os.environ['RANK']}.json").write_text(json.dumps(told))
+"""
+
+
+def test_two_processes_have_the_same_weights_at_every_look(base: Path, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(TWO)
+    output = tmp_path / "out"
+    output.mkdir()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "two.py"), str(base), str(data), str(output)],
+        env={**os.environ, **ONE_THREAD, "PYTHONPATH": str(REPOSITORY), "ACCELERATE_USE_CPU": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    one, other = (json.loads((output / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert one["processes"] == 2
+    assert one["look"] == other["look"], "both look at the same slice"
+    assert one["progress"] == other["progress"]
+    assert set(one["step"]) == {str(step) for step in range(1, 21)}
+    assert all(loss != other["step"][step] for step, loss in one["step"].items()), "each has batches of its own"
+    for step in one["look"]:
+        first, second = (load_file(output / f"{rank}-{step}.safetensors") for rank in (0, 1))
+        assert all(torch.equal(each, second[name]) for name, each in first.items())
+    best = one["progress"]["best_step"]
+    assert best > 0
+    assert one["look"][str(best)] < 0.6 * one["look"]["0"]
+    ranker = model.load(output)
+    assert ranker.config.training["step"] == best
+    saved = load_file(output / f"0-{best}.safetensors")
+    assert all(torch.equal(each, saved[name]) for name, each in ranker.encoder.state_dict().items())
