@@ -78,7 +78,8 @@ def _dialogue(raw: dict[str, Any]) -> Dialogue:
     candidates = tuple(_texts(raw, "candidates"))
     label = _label(raw, candidates, response)
     negatives = tuple(_texts(raw, "negatives"))
-    dialogue = str(raw.get("dialogue", conversation.turns[0].text))
+    named = raw.get("dialogue")
+    dialogue = conversation.turns[0].text if named is None else str(named)
     return Dialogue(conversation, response, candidates, label, negatives, dialogue)
 
 

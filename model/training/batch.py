@@ -10,6 +10,7 @@ from torch import Tensor
 from model.dialogues import Dialogue
 from model.positives import context_key, text_key
 from model.text import Assembler
+from model.training.errors import TrainingDataInvalid
 
 
 class Columns(NamedTuple):
@@ -85,9 +86,14 @@ class CrossBatch(NamedTuple):
 
 
 def cross_batch(assembler: Assembler, examples: Sequence[Dialogue], negatives: int, draw: random.Random) -> CrossBatch:
-    """Pair each context with its gold reply and `negatives` others: its own first, then replies of other rows."""
+    """Pair each context with its gold reply and `negatives` others: its own first, then replies of other rows.
+
+    Raises TrainingDataInvalid where a batch of one has no negative: nothing would be learnt, and nobody would notice.
+    """
     found = columns(examples, negatives)
     width = 1 + min(negatives, int(found.allowed.sum(dim=1).min()) - 1)
+    if width == 1 and len(examples) == 1:
+        raise TrainingDataInvalid("an example has no negatives, and in a batch of one no others; raise --batch-size")
     pairs: list[list[int]] = []
     starts: list[int] = []
     for row, example in enumerate(examples):

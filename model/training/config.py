@@ -14,6 +14,20 @@ Optimizer = Literal["adamw", "adamax"]
 Precision = Literal["no", "bf16", "fp16"]
 
 
+MODEL_FIELDS = (
+    "context_vectors",
+    "n_codes",
+    "reduction",
+    "shared_encoder",
+    "normalize",
+    "code_scale",
+    "score_scale",
+    "max_context_tokens",
+    "max_candidate_tokens",
+    "max_turns",
+)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
     """Settings of one run. The defaults are the recipe of Humeau et al. 5, for a CPU-sized batch.
@@ -46,7 +60,8 @@ class TrainConfig:
         precision: no, bf16 or fp16 (autocast).
         seed: of initialisation, shuffling and dropout.
         context_vectors, n_codes, reduction, shared_encoder, normalize, code_scale, score_scale, max_context_tokens,
-        max_candidate_tokens, max_turns: the checkpoint's (model.config.ModelConfig).
+        max_candidate_tokens, max_turns: the checkpoint's (model.config.ModelConfig). None: as the checkpoint to go on
+            from has it, or what suits a sentence encoder (model.training.student).
     """
 
     architecture: Architecture
@@ -75,15 +90,15 @@ class TrainConfig:
     gradient_checkpointing: bool = False
     precision: Precision = "no"
     seed: int = 0
-    context_vectors: ContextVectors = "codes"
-    n_codes: int = 64
-    reduction: Reduction = "mean"
-    shared_encoder: bool = False
-    normalize: bool = True
-    code_scale: float = 20.0
-    score_scale: float = 20.0
-    max_context_tokens: int = 256
-    max_candidate_tokens: int = 72
+    context_vectors: ContextVectors | None = None
+    n_codes: int | None = None
+    reduction: Reduction | None = None
+    shared_encoder: bool | None = None
+    normalize: bool | None = None
+    code_scale: float | None = None
+    score_scale: float | None = None
+    max_context_tokens: int | None = None
+    max_candidate_tokens: int | None = None
     max_turns: int | None = None
 
     def __post_init__(self) -> None:
@@ -96,6 +111,8 @@ class TrainConfig:
         _require(self.steps is None or self.steps >= 1, "steps must be at least 1")
         _require(self.dropout is None or 0 <= self.dropout < 1, "dropout must be at least 0 and below 1")
         _require(0 <= self.teacher_weight <= 1, "teacher_weight must lie between 0 and 1")
+        _require(self.n_codes is None or self.n_codes >= 1, "n_codes must be at least 1")
+        _require(0 <= self.seed < 2**63, "seed must be at least 0 and below 2**63")
         late = self.architecture != "cross"
         _require(not late or self.batch_size >= 2, "batch_size must be at least 2: the others are the negatives")
         _require(not late or self.loss == "listwise", "the pointwise loss is for cross")

@@ -107,8 +107,9 @@ class Training:
     def _run(self, watch: Watch) -> None:
         self._accelerator.init_trackers("")
         selection = selection_batches(self._corpora, self.config.batch_size)
-        if self.progress.step == 0:
+        if math.isinf(self.progress.best_loss):
             self._look(selection, watch)
+            self._save_state()
         stream = self._stream()
         saved = time.monotonic()
         while self.progress.step < self.steps and not self._has_stopped():
@@ -122,6 +123,9 @@ class Training:
                 continue
             self._save_state()
             saved = time.monotonic()
+
+    def end(self) -> None:
+        """Close the logs and leave the other processes."""
         self._accelerator.end_training()
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -143,7 +147,7 @@ class Training:
         for backbone in backbones(encoder).values():
             _run_under(self._accelerator, backbone.transformer, device)
             if config.gradient_checkpointing:
-                backbone.transformer.gradient_checkpointing_enable()
+                backbone.transformer.activation_checkpointing_enable()
         if config.architecture == "cross":
             return CrossObjective(self.student, config, device)
         return LateObjective(self.student, config, device, _teacher(config.teacher))
@@ -157,7 +161,7 @@ class Training:
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * self._factor()
         losses = [self._objective.step(each, draw, self._accelerator.backward) for each in examples]
-        loss = sum(losses) / len(losses)
+        loss = self._mean_over_processes(sum(losses) / len(losses))
         if not math.isfinite(loss):
             raise TrainingDiverged(
                 f"the loss is {loss} at step {self.progress.step + 1}; lower --learning-rate. "
@@ -168,6 +172,11 @@ class Training:
         self._optimizer.step()
         self._optimizer.zero_grad()
         return loss
+
+    def _mean_over_processes(self, loss: float) -> float:
+        """What is no number in one process is none in all: they stop together, and none waits for another."""
+        local = torch.tensor(loss, device=self._accelerator.device)
+        return float(self._accelerator.reduce(local, "mean"))
 
     def _average_gradients(self) -> None:
         """Encoding in chunks is nothing that DistributedDataParallel can follow: one reduction a step does the same."""
@@ -191,7 +200,7 @@ class Training:
         self._accelerator.log(
             {f"selection/{name}": value for name, value in seen.figures().items()}, self.progress.step
         )
-        self._schedule.observe(seen.loss)
+        self._schedule.observe(self.progress.step, seen.loss)
         if seen.loss < self.progress.best_loss:
             self.progress.best_loss, self.progress.best_step = seen.loss, self.progress.step
             self.progress.looks_without = 0

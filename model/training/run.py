@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
+
 from model.checkpoint import Ranker, load, read_config
 from model.errors import InvalidInput
 from model.files import CONFIG_FILE
 from model.training.config import TrainConfig
-from model.training.corpus import Report, survey
+from model.training.corpus import Corpus, Report, survey
 from model.training.loop import Training, Watch
 from model.training.state import STATE_FILE, read_state, require_unused
 from model.training.student import start
@@ -50,7 +52,7 @@ def train(
     resume: bool = False,
     on_survey: Callable[[Path, Report], None],
     watch: Watch,
-) -> Ranker:
+) -> Ranker | None:
     """Train a model; its best checkpoint, by the selection slice, lies in `output`.
 
     Args:
@@ -62,40 +64,52 @@ def train(
         watch: told of every step and every look at the selection slice.
 
     Returns:
-        The best checkpoint, loaded.
+        The best checkpoint, loaded; of several processes (`accelerate launch`) the main one alone gets it.
 
     Raises:
         OutputInUse, TrainingDataInvalid, TrainingDiverged, OutOfMemory: see model.training.errors.
         InvalidInput: settings that do not go together.
     """
     began = time.monotonic()
+    processes = PartialState()
     state = read_state(output) if resume else None
     if state is None:
         require_unused(output)
+    processes.wait_for_everyone()  # before one of them makes the directory that must be unused
     surveyed = [survey(path, 1.0, data.every_turn, data.max_rejected) for path in data.paths]
     weights = data.weights or [report.kept for _, report in surveyed]
     corpora = [
         (replace(corpus, weight=float(w)), report) for (corpus, report), w in zip(surveyed, weights, strict=True)
     ]
-    for corpus, report in corpora:
-        on_survey(corpus.path, report)
+    if processes.is_main_process:
+        for corpus, report in corpora:
+            on_survey(corpus.path, report)
     student = start(config)
     output.mkdir(parents=True, exist_ok=True)
     training = Training(config, student, corpora, output)
     if state is not None:
         training.restore(state)
-    training.run(watch)
+    training.run(watch if processes.is_main_process else lambda *_: None)
+    if processes.is_main_process:
+        _finish(output, config, corpora, training.progress.step, time.monotonic() - began)
+    training.end()
+    return load(output) if processes.is_main_process else None
+
+
+def _finish(
+    output: Path, config: TrainConfig, corpora: Sequence[tuple[Corpus, Report]], steps: int, seconds: float
+) -> None:
+    """Say in the checkpoint how it was made; then nothing is left to resume."""
     summary = {
         "files": [
             {"name": c.path.name, "examples": r.kept, "held_out": r.held_out, "weight": c.weight} for c, r in corpora
         ],
         "settings": config.to_dict(),
-        "steps": training.progress.step,
-        "seconds": round(time.monotonic() - began),
+        "steps": steps,
+        "seconds": round(seconds),
     }
     _add_to_summary(output, summary)
     (output / STATE_FILE).unlink(missing_ok=True)
-    return load(output)
 
 
 def _add_to_summary(directory: Path, more: Mapping[str, Any]) -> None:

@@ -38,9 +38,9 @@ class LearningRate:
             return 0.5 * (1.0 + math.cos(math.pi * done))
         return self._reduced
 
-    def observe(self, selection_loss: float) -> None:
-        """Tell the selection loss when it was measured; only `plateau` listens."""
-        if self._schedule == "plateau" and selection_loss >= self._best:
+    def observe(self, step: int, selection_loss: float) -> None:
+        """Tell the selection loss after so many steps; only `plateau` listens, and only once the rate is warm."""
+        if self._schedule == "plateau" and step > self._warmup and selection_loss >= self._best:
             self._reduced *= PLATEAU_FACTOR
         self._best = min(self._best, selection_loss)
 

@@ -17,7 +17,7 @@ from model.errors import InvalidInput
 from model.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles
 from model.text import Assembler
 from model.tokenizer import Tokenizer
-from model.training.config import TrainConfig
+from model.training.config import MODEL_FIELDS, TrainConfig
 from model.training.tuning import adapter_tensors, add_adapters, load_adapters, select_layers, set_dropout
 
 
@@ -67,7 +67,8 @@ def start(config: TrainConfig) -> Student:
     if base is None and source is None:
         base = resolve_base(config.base)
     files = base.directory if base else directory
-    student_config = _model_config(config, base, Tokenizer(files / TOKENIZER_FILE).separator)
+    tokenizer = Tokenizer(files / TOKENIZER_FILE)
+    student_config = _model_config(config, base, source or _from_a_base(tokenizer.separator))
     encoder = build(student_config, files)
     if base is not None:
         load_base(encoder, base)
@@ -76,27 +77,42 @@ def start(config: TrainConfig) -> Student:
     _prepare(encoder, config)
     if source is not None and config.lora_rank and source.weights == "adapter":
         _take_over_adapters(encoder, read_weights(directory / WEIGHTS_FILE), source)
-    assembler = Assembler(Tokenizer(files / TOKENIZER_FILE), student_config)
+    assembler = Assembler(tokenizer, student_config)
     return Student(encoder, student_config, files / BACKBONE_FILE, files / TOKENIZER_FILE, assembler)
 
 
-def _model_config(config: TrainConfig, base: BaseModel | None, separator: str) -> ModelConfig:
-    adapter = config.lora_rank > 0
+def _from_a_base(separator: str) -> ModelConfig:
+    """What a model that begins with a base model's weights is like where nothing else is said.
+
+    Unit length and scales are for sentence encoders, whose raw outputs leave both softmaxes flat.
+    """
     return ModelConfig(
+        architecture="bi",
+        base_name="",
+        reduction="mean",
+        normalize=True,
+        code_scale=20.0,
+        score_scale=20.0,
+        max_context_tokens=256,
+        max_candidate_tokens=72,
+        assembly=AssemblyConfig(turn_separator=separator, persona_separator=separator),
+    )
+
+
+def _model_config(config: TrainConfig, base: BaseModel | None, source: ModelConfig) -> ModelConfig:
+    """The source's config, but for what this run says."""
+    adapter = config.lora_rank > 0
+    given = {name: value for name in MODEL_FIELDS if (value := getattr(config, name)) is not None}
+    turns = given.pop("max_turns", source.assembly.max_turns)
+    return replace(
+        source,
+        **given,
         architecture=config.architecture,
         base_name=base.name if base else config.base,
         base_sha256=base.sha256 if base and adapter else "",
         weights="adapter" if adapter else "full",
-        context_vectors=config.context_vectors,
-        n_codes=config.n_codes,
-        reduction=config.reduction,
-        shared_encoder=config.shared_encoder,
-        normalize=config.normalize,
-        code_scale=config.code_scale,
-        score_scale=config.score_scale,
-        max_context_tokens=config.max_context_tokens,
-        max_candidate_tokens=config.max_candidate_tokens,
-        assembly=AssemblyConfig(turn_separator=separator, persona_separator=separator, max_turns=config.max_turns),
+        assembly=replace(source.assembly, max_turns=turns),
+        training={},
     )
 
 

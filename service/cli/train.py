@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
     _add_data(parser.add_argument_group("data"))
     _add_recipe(parser.add_argument_group("recipe (defaults: Humeau et al. 2020)"))
     _add_memory(parser.add_argument_group("memory and speed"))
-    _add_model(parser.add_argument_group("model"))
+    _add_model(parser.add_argument_group("model (not given: as the checkpoint in --base has it, or the default)"))
     parser.set_defaults(run=run)
 
 
@@ -74,8 +74,8 @@ def _add_model(group: Any) -> None:
     group.add_argument("--context-vectors", choices=get_args(ContextVectors), help="default: codes")
     group.add_argument("--n-codes", type=int, metavar="M", help="default: 64")
     group.add_argument("--reduction", choices=get_args(Reduction), help="default: mean")
-    group.add_argument("--shared-encoder", action="store_true", help="one transformer for both sides")
-    group.add_argument("--no-normalize", dest="normalize", action="store_false", help="the paper: no unit length")
+    group.add_argument("--shared-encoder", action="store_const", const=True, help="one transformer for both sides")
+    group.add_argument("--no-normalize", dest="normalize", action="store_const", const=False, help="as in the paper")
     group.add_argument("--code-scale", type=float, help="default: 20; the paper: 1")
     group.add_argument("--score-scale", type=float, help="default: 20; the paper: 1")
     group.add_argument("--max-context-tokens", type=int, metavar="N", help="default: 256")
@@ -103,6 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
     except InvalidInput as error:
         raise UsageError(f"{error}") from error
     ranker = train(config, data, arguments.output, resume=arguments.resume, on_survey=_print_survey, watch=_Log())
+    if ranker is None:  # the main process reports
+        return 0
     result: dict[str, Any] = {
         "output": str(arguments.output),
         "fingerprint": ranker.fingerprint,

@@ -13,7 +13,7 @@ from accelerate.state import AcceleratorState
 from command_line import write_rows
 from safetensors.torch import load_file
 from tiny import write_base, write_checkpoint
-from tiny_training import Seen, dialogue, rows, run, settings, write_examples
+from tiny_training import Seen, rows, run, settings, write_examples
 
 import model
 from model.biencoder import BiEncoder
@@ -119,7 +119,6 @@ def test_memory_savers_give_the_same_run(base: Path, data: Path, tmp_path: Path)
         assert saved.losses == pytest.approx(plain.losses, rel=1e-3)
 
 
-@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
 @pytest.mark.parametrize("fields", [{}, {"tune": "all-but-embeddings"}, {"lora_rank": 4}, {"architecture": "cross"}])
 def test_gradient_checkpointing_gives_the_same_run(
     base: Path, data: Path, tmp_path: Path, fields: dict[str, Any]
@@ -465,6 +464,12 @@ def test_weights_that_are_none_are_refused(weights: list[float]) -> None:
         Data([Path("a"), Path("b")], weights)
 
 
-def test_a_batch_of_one_dialogue_is_possible_for_a_cross_encoder_with_negatives() -> None:
-    assert settings(Path("x"), architecture="cross", batch_size=1).batch_size == 1
-    assert dialogue("w1", "w2", "w3").negatives == ("w3",)
+def test_a_cross_encoder_learns_from_batches_of_one_where_they_list_negatives(
+    base: Path, data: Path, tmp_path: Path
+) -> None:
+    config = settings(base, architecture="cross", batch_size=1, steps=2)
+    listed = write_rows(tmp_path / "listed.jsonl", [{**row, "negatives": ["w30", "w31"]} for row in rows(80)])
+    _, seen = run(config, listed, tmp_path / "out")
+    assert seen.looks[0][1] > 0
+    with pytest.raises(TrainingDataInvalid, match="raise --batch-size"):
+        run(config, data, tmp_path / "none")

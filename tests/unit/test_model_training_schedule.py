@@ -39,27 +39,36 @@ def test_cosine_falls_along_half_a_wave_to_zero() -> None:
 def test_only_the_plateau_listens_to_the_selection_loss(schedule: Schedule) -> None:
     told = rate(schedule)
     for loss in (1.0, 2.0, 3.0):
-        told.observe(loss)
+        told.observe(STEPS, loss)
     assert [told.factor(step) for step in range(STEPS)] == [rate(schedule).factor(step) for step in range(STEPS)]
 
 
 def test_the_plateau_is_left_by_the_papers_factor_each_time_nothing_improves() -> None:
     told, factors = rate("plateau"), []
     for loss in (3.0, 2.0, 2.0, 2.5, 1.9, 1.95, float("nan")):
-        told.observe(loss)
+        told.observe(STEPS, loss)
         factors.append(told.factor(STEPS))
     once, twice, thrice = PLATEAU_FACTOR, PLATEAU_FACTOR**2, PLATEAU_FACTOR**3
     assert PLATEAU_FACTOR == 0.4
     assert factors == pytest.approx([1, 1, once, twice, twice, thrice, thrice])
 
 
+def test_what_is_seen_while_the_rate_still_rises_does_not_reduce_it() -> None:
+    told = rate("plateau")
+    for step in (0, WARMUP // 2, WARMUP):
+        told.observe(step, 2.0)
+    assert told.factor(STEPS) == 1.0
+    told.observe(WARMUP + 1, 2.0)
+    assert told.factor(STEPS) == PLATEAU_FACTOR
+
+
 def test_a_restored_schedule_goes_on_as_the_first_one() -> None:
     first, again = rate("plateau"), rate("plateau")
     for loss in (2.0, 1.0, 1.5):
-        first.observe(loss)
+        first.observe(STEPS, loss)
     again.restore(first.state())
     for told in (first, again):
-        told.observe(1.2)  # better than the last, not than the best
+        told.observe(STEPS, 1.2)  # better than the last, not than the best
     assert again.factor(STEPS) == first.factor(STEPS) == pytest.approx(0.16)
 
 
