@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model import Conversation, Truncation
+from model.errors import CheckpointInvalid
 from service.errors import InferenceFailed
 from service.values import Place
 
@@ -30,6 +31,16 @@ class PairScorer(Protocol):
 
     def score_pairs(self, pairs: Any) -> NDArray[np.float32]:
         """Score tokenised pairs, (N,)."""
+
+
+def load_reranker(name: str, load: Callable[[str], Any]) -> "Reranker":
+    """Load a cross-encoder, warmed up; raises CheckpointInvalid for a model of another architecture."""
+    scorer = load(name)
+    if scorer.architecture != "cross":
+        raise CheckpointInvalid(f"--reranker {name}: needs a cross-encoder, not a {scorer.architecture}-encoder")
+    reranker = Reranker(scorer)
+    reranker.warm_up()
+    return reranker
 
 
 class Reranker:

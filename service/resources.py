@@ -15,12 +15,11 @@ from starlette.requests import Request
 from index_builder.errors import GenerationError, StoreUnavailable
 from index_builder.generations import GenerationStore
 from index_builder.redis_store import drop_generation
-from model.errors import CheckpointInvalid
 from service.jobs import Jobs
 from service.live import Live
 from service.metrics import Metrics
 from service.ranking import Ranking
-from service.reranking import Reranker
+from service.reranking import Reranker, load_reranker
 from service.serving import LoadRanker, Opener
 from service.settings import Settings
 from service.worker import ModelThread
@@ -88,13 +87,8 @@ async def opened(settings: Settings, metrics: Metrics, load: LoadRanker) -> Asyn
 def _load_reranker(settings: Settings, load: LoadRanker, metrics: Metrics) -> Reranker | None:
     if settings.reranker is None:
         return None
-    scorer = load(settings.reranker)
-    if scorer.architecture != "cross":
-        raise CheckpointInvalid(
-            f"--reranker {settings.reranker}: needs a cross-encoder, not a {scorer.architecture}-encoder"
-        )
-    reranker = Reranker(scorer)
-    reranker.warm_up()
+    reranker = load_reranker(settings.reranker, load)
+    scorer = reranker.scorer
     metrics.show_model("reranker", scorer.name, scorer.architecture, scorer.fingerprint)
     return reranker
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from service.settings import CANDIDATES_CEILING
+from service.values import TOP_N
 
 MAX_TURNS = 1000
 MAX_PERSONA = 100
@@ -84,7 +85,7 @@ class CandidateIn(Strict):
 class RerankIn(Strict):
     """How many of the best the cross-encoder reads."""
 
-    top_n: int = Field(default=20, ge=1, le=1000)
+    top_n: int = Field(default=TOP_N, ge=1, le=1000)
 
 
 class ExpectIn(Strict):

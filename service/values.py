@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from model import Conversation, Truncation
 
+TOP_N = 20  # how many a cross-encoder reads where the request does not say
+
 
 class Given(NamedTuple):
     """A candidate sent along: by its id in the generation, as a text, or as a text under a name (both)."""

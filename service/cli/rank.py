@@ -29,6 +29,7 @@ def add_to(commands: Any) -> None:
     source.add_argument("--store", type=Path, help="a store's directory, no service needed")
     parser.add_argument("--top-k", type=int, default=10, metavar="K", help="default: 10")
     parser.add_argument("--rerank", action="store_true", help="let the service's cross-encoder read the first ones")
+    parser.add_argument("--reranker", metavar="MODEL", help="with --store: the cross-encoder that reads the first ones")
     parser.add_argument("--json", action="store_true", help="print the answer as one JSON object")
     parser.set_defaults(run=run)
 
@@ -37,10 +38,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Rank, and print the best replies."""
     if not 1 <= arguments.top_k <= 1000:
         raise UsageError("--top-k must be from 1 to 1000")
-    if arguments.store and arguments.rerank:
-        raise UsageError("--rerank needs a service that was started with --reranker; use --url")
+    if arguments.store and arguments.rerank and not arguments.reranker:
+        raise UsageError("--rerank with --store needs --reranker MODEL")
+    if arguments.reranker and not arguments.store:
+        raise UsageError("--reranker goes with --store; a service has its own")
     if arguments.store:
-        answer = from_store(arguments.store, arguments.turns, arguments.top_k)
+        answer = from_store(arguments.store, arguments.turns, arguments.top_k, arguments.reranker)
     else:
         answer = _from_service(arguments.url or DEFAULT_URL, arguments.turns, arguments.top_k, arguments.rerank)
     if arguments.json:
@@ -51,19 +54,26 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_results(answer: dict[str, Any]) -> None:
-    """Print an answer's replies, best first."""
-    for result in answer["results"]:
-        print(f"{result['rank']:3}  {result['score']:8.3f}  {result['text']}")
+    """Print an answer's replies, best first; with the scores of both encoders where two have read them."""
+    results = answer["results"]
+    both = any(result["scores"].get("cross") is not None for result in results)
+    if both:
+        print("        cross      late")
+    for result in results:
+        columns = [result["scores"].get("cross"), result["scores"]["late"]] if both else [result["score"]]
+        scores = "  ".join(f"{'-':>8}" if score is None else f"{score:8.3f}" for score in columns)
+        print(f"{result['rank']:3}  {scores}  {result['text']}")
 
 
-def from_store(root: Path, turns: list[str], top_k: int) -> dict[str, Any]:
+def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = None) -> dict[str, Any]:
     """Rank over a store's active generation in this process; the answer is a service's, without timings."""
     quiet_libraries()
-    from model import Conversation
+    from model import Conversation, load
     from service.ranking import Ranking
+    from service.reranking import load_reranker
     from service.responses import answer_of
     from service.serving import Opener
-    from service.values import RankRequest
+    from service.values import TOP_N, RankRequest
 
     if not root.is_dir():
         raise UsageError(f"{root} is no directory; polyrank build makes a store")
@@ -72,8 +82,10 @@ def from_store(root: Path, turns: list[str], top_k: int) -> dict[str, Any]:
     for which, why in refused:
         print(f"{which} was passed over: {why}", file=sys.stderr)
     serving = Opener(lambda *_: None).serve(generation)
-    request = RankRequest(conversation=conversation, deadline=time.monotonic() + _TIMEOUT_SECONDS, top_k=top_k)
-    ranked = Ranking().rank(serving, request)
+    ranking = Ranking(load_reranker(reranker, load) if reranker else None)
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    request = RankRequest(conversation=conversation, deadline=deadline, top_k=top_k, top_n=TOP_N if reranker else None)
+    ranked = ranking.rank(serving, request)
     return answer_of(serving, ranked)
 
 

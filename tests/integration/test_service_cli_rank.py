@@ -67,8 +67,21 @@ def test_a_second_look_by_the_service(capsys: Capture, store: Path, service: Ser
     results = call(capsys, "rank", *TURNS, "--rerank", "--json", "--url", service.url).result["results"]
     crossed = [each["scores"]["cross"] for each in results]
     assert crossed == sorted(crossed, reverse=True)
-    message = call(capsys, "rank", *TURNS, "--rerank", "--store", store).failure(2)
-    assert "use --url" in message
+    lines = call(capsys, "rank", *TURNS, "--rerank", "--url", service.url).out.splitlines()
+    assert lines[0].split() == ["cross", "late"]
+    assert [line.split()[:3] for line in lines[1:]] == [
+        [str(each["rank"]), f"{each['scores']['cross']:.3f}", f"{each['scores']['late']:.3f}"] for each in results
+    ]
+
+
+def test_a_second_look_without_a_service(capsys: Capture, store: Path, service: Served, checkpoints: Path) -> None:
+    by_service = call(capsys, "rank", *TURNS, "--rerank", "--json", "--url", service.url).result["results"]
+    flags = ["--rerank", "--reranker", checkpoints / "cross", "--store", store]
+    assert call(capsys, "rank", *TURNS, "--json", *flags).result["results"] == by_service
+    assert "needs --reranker MODEL" in call(capsys, "rank", *TURNS, "--rerank", "--store", store).failure(2)
+    assert "a service has its own" in call(capsys, "rank", *TURNS, "--reranker", "x").failure(2)
+    message = call(capsys, "rank", *TURNS, "--reranker", checkpoints / "poly", "--store", store).failure()
+    assert "needs a cross-encoder" in message
 
 
 def test_what_the_service_refuses_is_told_in_its_words(capsys: Capture, tmp_path: Path) -> None:
