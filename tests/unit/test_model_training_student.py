@@ -14,6 +14,7 @@ from model import CrossRanker, LateRanker
 from model.checkpoint import Ranker
 from model.errors import CheckpointInvalid, InvalidInput, ModelNotFound
 from model.files import CheckpointFiles
+from model.training.config import TrainConfig
 from model.training.student import Student, start
 
 TEXTS = ["w4", "w5 w6", "w7 w8 w9 w10", "w30"]
@@ -162,3 +163,16 @@ def test_what_cannot_be_begun_with_is_told(base: Path, tmp_path: Path) -> None:
     for rank in (0, 2):
         with pytest.raises(CheckpointInvalid, match="cannot be read as safetensors"):
             start(settings(source, lora_rank=rank))
+
+
+def test_what_is_not_said_is_taken_over_from_the_checkpoint(base: Path, tmp_path: Path) -> None:
+    fields = {"normalize": False, "score_scale": 3.0, "reduction": "first", "max_context_tokens": 33, "max_turns": 2}
+    source = checkpoint(base, tmp_path / "source", architecture="bi", **fields)
+    going_on = TrainConfig(architecture="poly", base=str(source), n_codes=5, max_turns=4)
+    config = start(going_on).config
+    assert (config.architecture, config.n_codes, config.assembly.max_turns) == ("poly", 5, 4)
+    assert {name: getattr(config, name) for name in fields if name != "max_turns"} == {
+        name: value for name, value in fields.items() if name != "max_turns"
+    }
+    fresh = start(TrainConfig(architecture="bi", base=str(base), max_context_tokens=33, max_candidate_tokens=16)).config
+    assert (fresh.normalize, fresh.score_scale, fresh.reduction) == (True, 20.0, "mean")
