@@ -163,7 +163,7 @@ def _zero_shot(base: BaseModel) -> ModelConfig:
         shared_encoder=True,
         normalize=True,
         max_context_tokens=min(256, limit),
-        max_candidate_tokens=min(128, limit),
+        max_candidate_tokens=min(256, limit),
         assembly=AssemblyConfig(turn_separator=separator, persona_separator=separator),
     )
 

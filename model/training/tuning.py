@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from model.adapter import A, B
@@ -52,6 +53,9 @@ def add_adapters(encoder: nn.Module, rank: int) -> None:
         backbone.requires_grad_(False)
         # alpha = rank: the product is added as it is, which is what a checkpoint says.
         inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=rank, target_modules=targets), backbone.transformer)
+        for module in backbone.modules():
+            if isinstance(module, LoraLayer):
+                module.cast_input_dtype_enabled = False  # autocast does it where it must; peft would copy every input
 
 
 def adapter_tensors(encoder: nn.Module) -> dict[str, Tensor]:
