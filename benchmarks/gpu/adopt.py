@@ -1,0 +1,64 @@
+"""Let an adapter that was trained on the half-precision base refer to the base itself.
+
+    python -m benchmarks.gpu.adopt CHECKPOINT [CHECKPOINT ...] --base MODEL
+
+The checkpoint says by a sha256 which weights it was trained on. Rounding MODEL's weights must give exactly that file:
+then the two differ by no more than the rounding, which leaves about three digits of each number. Measure the adopted
+checkpoint again: the figures of its run are those of slightly different weights.
+"""
+
+import argparse
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.gpu.pack import halved
+from model.base import BaseModel, resolve_base
+from model.checkpoint import load, read_config
+from model.errors import InvalidInput, RankingError
+from model.files import CONFIG_FILE, WEIGHTS_FILE
+
+
+def adopt(checkpoint: Path, base_name: str) -> str:
+    """Set the checkpoint's reference to the base; returns its new fingerprint. Doing it again changes nothing.
+
+    Raises:
+        InvalidInput: the checkpoint holds no adapter, or it was trained on something else than this base rounded.
+        ModelNotFound, CheckpointInvalid: checkpoint or base cannot be used.
+    """
+    if not (checkpoint / CONFIG_FILE).is_file():
+        raise InvalidInput(f"{checkpoint} is no checkpoint: it has no {CONFIG_FILE}")
+    config = read_config(checkpoint / CONFIG_FILE)
+    if config.weights != "adapter":
+        raise InvalidInput(f"{checkpoint} holds {config.weights} weights; only an adapter refers to its base")
+    base = resolve_base(base_name)
+    if config.base_sha256 not in (base.sha256, _rounded_sha256(base)):
+        raise InvalidInput(f"{checkpoint} was trained on other weights than those of {base_name} in half precision")
+    training = dict(config.training)
+    if "settings" in training:
+        training["settings"] = {**training["settings"], "base": base.name}  # a folder that only the other machine had
+    adopted = replace(config, base_name=base.name, base_sha256=base.sha256, training=training)
+    text = json.dumps(adopted.to_json(), indent=2, ensure_ascii=False) + "\n"
+    (checkpoint / CONFIG_FILE).write_text(text, encoding="utf-8")
+    return load(checkpoint).fingerprint
+
+
+def _rounded_sha256(base: BaseModel) -> str:
+    return hashlib.sha256(halved(base.directory / WEIGHTS_FILE)).hexdigest()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checkpoints", nargs="+", type=Path, metavar="CHECKPOINT")
+    parser.add_argument("--base", required=True, help="the base model whose rounded weights were trained on")
+    arguments = parser.parse_args()
+    for checkpoint in arguments.checkpoints:
+        try:
+            print(f"{checkpoint}: {adopt(checkpoint, arguments.base)}")
+        except RankingError as error:
+            parser.exit(1, f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""One run on the GPU: the product's training and evaluation, and what they took."""
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor
+
+from benchmarks.gpu.pack import EVALUATION
+from model.batching import TokenBatch
+from model.checkpoint import Ranker
+from model.dialogues import read_dialogues
+from model.evaluate import evaluate
+from model.intervals import group_numbers, intervals
+from model.metrics import rank_values
+from model.training.config import TrainConfig
+from model.training.run import Data, train
+
+Record = dict[str, Any]
+
+# What is read of a dialogue: the same in every run, so that their figures can be compared.
+READING = {"max_turns": 6, "max_context_tokens": 128, "max_candidate_tokens": 48}
+CHUNK_TOKENS = 65_536  # a GPU wants large products; a batch of 512 is two of them
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Clock:
+    """Times the steps alone: what lies between two of them, unless a look at the selection slice does."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.seconds = 0.0
+        self._last: float | None = None
+
+    def __call__(self, event: str, step: int, steps: int, figures: Mapping[str, float]) -> None:
+        now = time.perf_counter()
+        if event == "look":
+            print(f"  look {step} of {steps}: {dict(figures)}", file=sys.stderr, flush=True)
+            self._last = None
+            return
+        if self._last is not None:
+            self.steps += 1
+            self.seconds += now - self._last
+        self._last = now
+
+
+def trained(config: TrainConfig, data: Data, output: Path) -> tuple[Ranker, Record]:
+    """Train; returns the best checkpoint and what the run took.
+
+    `seconds` is all of it, `examples_per_second` the steps alone, `peak_memory_bytes` what tensors took on the GPU.
+    """
+    gc.collect()  # the run before this one, whose parts refer to each other
+    if DEVICE == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    clock, began = Clock(), time.perf_counter()
+    ranker = train(config, data, output, on_survey=lambda *_: None, watch=clock)
+    seconds = time.perf_counter() - began
+    assert ranker is not None  # one process
+    summary = ranker.config.training
+    return ranker, {
+        "steps": summary["steps"],
+        "seconds": round(seconds, 1),
+        "examples_per_second": round(clock.steps * config.batch_size / clock.seconds, 1) if clock.steps else None,
+        "peak_memory_bytes": torch.cuda.max_memory_allocated() if DEVICE == "cuda" else None,
+        "selection": {"step": summary["step"], **summary["selection"]},
+        "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+    }
+
+
+def evaluated(ranker: Ranker, pack: Path, names: Sequence[str] = EVALUATION) -> Record:
+    """Figures on each file's own lists of candidates, with 95 % intervals over dialogues, as `polyrank evaluate`."""
+    _run_on(DEVICE, ranker)
+    return {name: _figures(ranker, pack / name) for name in names}
+
+
+def _figures(ranker: Ranker, path: Path) -> Record:
+    began = time.perf_counter()
+    dialogues = [each for each in read_dialogues(path) if each.candidates]
+    values = rank_values(evaluate(ranker, dialogues, lambda *_: None).ranks)
+    low, high = intervals(np.column_stack(list(values.values())), group_numbers(each.dialogue for each in dialogues))
+    ends = zip(values.items(), low.tolist(), high.tolist(), strict=True)
+    return {
+        "examples": len(dialogues),
+        **{name: {"value": float(each.mean()), "interval": [low, high]} for (name, each), low, high in ends},
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def _run_on(device: str, ranker: Ranker) -> None:
+    """The encoder computes on a device; a ranker goes on to see tensors in main memory."""
+    encoder = ranker.encoder.to(device)
+    for name in ("encode_context", "encode_candidates", "score_pairs"):
+        if hasattr(encoder, name):
+            setattr(encoder, name, _there_and_back(device, getattr(encoder, name)))
+
+
+def _there_and_back(device: str, method: Callable[[TokenBatch], Any]) -> Callable[[TokenBatch], Any]:
+    def call(batch: TokenBatch) -> Any:
+        result = method(TokenBatch(*(each.to(device) for each in batch)))
+        return result.cpu() if isinstance(result, Tensor) else type(result)(*(each.cpu() for each in result))
+
+    return call

@@ -1,0 +1,35 @@
+"""What travels to the machine with the GPU: dialogues, and a base model's weights in half precision."""
+
+from pathlib import Path
+
+from safetensors.torch import save
+
+from model.backbone import read_weights
+
+MOST_BYTES = 60 * 2**20
+BASE = "base"
+
+PERSONA_CHAT = "synthetic_persona_chat/train.jsonl.zst"
+UBUNTU = "ubuntu_irc/train.jsonl.zst"
+MULTIWOZ = "multiwoz21/valid.jsonl.zst"
+TASKMASTER = "taskmaster4/train.jsonl.zst"
+CONVAI2_VALID = "convai2/valid_a.self_original.jsonl.zst"
+UBUNTU_VALID = "ubuntu_irc/valid.jsonl.zst"
+FILES = (
+    PERSONA_CHAT,
+    UBUNTU,
+    MULTIWOZ,
+    TASKMASTER,
+    CONVAI2_VALID,
+    UBUNTU_VALID,
+    "dailydialog/train.jsonl.zst",
+    "dailydialog/valid.jsonl.zst",
+    "dailydialog_pp/valid.jsonl.zst",
+)
+EVALUATION = (CONVAI2_VALID, UBUNTU_VALID)
+
+
+def halved(weights: Path) -> bytes:
+    """A safetensors file with every fractional number rounded to half precision; the same bytes every time."""
+    tensors = read_weights(weights)
+    return save({name: each.half() if each.is_floating_point() else each for name, each in tensors.items()})

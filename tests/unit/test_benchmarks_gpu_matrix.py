@@ -1,0 +1,74 @@
+"""The table of runs: each can be started, differs from the first in what its name says, and is run once."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import save_file
+from tiny import write_base
+from transformers import BertConfig, BertModel
+
+from benchmarks.gpu.matrix import EXAMPLES, RUNS, config_of, left_to_do
+from model.errors import InvalidInput
+from model.training.student import start
+
+FOLLOWS_FROM_BATCH_SIZE = {"batch_size", "steps", "warmup_steps"}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One that reads as much and has as many layers as the runs ask for."""
+    base = write_base(tmp_path_factory.mktemp("matrix") / "base", seed=0)
+    settings = json.loads((base / "config.json").read_text())
+    config = BertConfig(**{**settings, "num_hidden_layers": 4, "max_position_embeddings": 128})
+    (base / "config.json").write_text(json.dumps(config.to_dict()))
+    save_file(BertModel(config, add_pooling_layer=False).state_dict(), str(base / "model.safetensors"))
+    return base
+
+
+def written(path: Path, *records: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def record(name: str, base: str = "elsewhere/base", **changed: Any) -> dict[str, Any]:
+    return {"run": name, "settings": {**config_of(name, Path(base)).to_dict(), **changed}}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_run_can_be_started(name: str, base: Path) -> None:
+    student = start(config_of(name, base))
+    assert student.trainable()
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_runs_differ_in_what_their_names_say(name: str, base: Path) -> None:
+    run, first = config_of(name, base), asdict(config_of("bi", base))
+    differing = set(run.differences(first))
+    said = set(RUNS[name][1])
+    assert differing == said - {"architecture"} | ({"architecture"} if run.architecture != "bi" else set()) | (
+        FOLLOWS_FROM_BATCH_SIZE if "batch_size" in said else set()
+    )
+    assert run.steps is not None
+    assert run.steps * run.batch_size == EXAMPLES
+
+
+def test_no_two_runs_are_the_same(base: Path) -> None:
+    assert len({json.dumps(config_of(name, base).to_dict()) for name in RUNS}) == len(RUNS)
+
+
+def test_a_run_with_a_result_is_skipped_wherever_the_base_lay(tmp_path: Path) -> None:
+    results = written(tmp_path / "results.jsonl", record("poly-16"), record("bi"))
+    assert list(left_to_do(["bi", "poly-64", "poly-16"], results, tmp_path, EXAMPLES)) == ["poly-64"]
+
+
+def test_without_results_all_are_left(tmp_path: Path) -> None:
+    assert list(left_to_do(list(RUNS), tmp_path / "none.jsonl", tmp_path, EXAMPLES)) == list(RUNS)
+
+
+def test_a_result_of_other_settings_is_not_mixed_in(tmp_path: Path) -> None:
+    results = written(tmp_path / "results.jsonl", record("bi", steps=3, seed=9))
+    with pytest.raises(InvalidInput, match="bi with another seed, steps"):
+        left_to_do(["bi"], results, tmp_path, EXAMPLES)
