@@ -107,7 +107,7 @@ def test_without_once_the_store_is_served(capsys: Capture, checkpoints: Path, mo
 
 
 def test_outside_a_clone_there_is_no_sample(capsys: Capture, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "__file__", str(home / "site-packages" / "service" / "cli" / "demo.py"))
+    monkeypatch.setattr(demo, "SOURCE", home / "site-packages")
     message = call(capsys, "demo", "--once").failure(2)
     assert message.endswith("pool.jsonl is missing; the demo runs from a clone of the source")
     assert list(home.iterdir()) == []
