@@ -60,7 +60,7 @@ def test_the_format_of_the_file() -> None:
         ({"architecture": {}}, "architecture"),
         ({"context_vectors": "middle"}, "context_vectors"),
         ({"reduction": None}, "reduction"),
-        ({"weights": "adapter"}, "weights"),
+        ({"weights": "half"}, "weights"),
         ({"n_codes": "4"}, "n_codes is '4', not a whole number"),
         ({"n_codes": True}, "n_codes is True, not a whole number"),
         ({"n_codes": 4.0}, "n_codes"),

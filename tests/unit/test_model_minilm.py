@@ -77,7 +77,7 @@ def test_long_texts_are_cut_to_the_lengths_it_was_made_for(ranker: LateRanker) -
     ids, truncation = ranker.tokenize_context(Conversation.of("word " * 1000))
     assert (len(ids), truncation.tokens) == (256, 1000 - 254)
     candidates, cut = ranker.tokenize_candidates(["word " * 1000, "word"])
-    assert ([len(each) for each in candidates], cut) == ([128, 3], 1)
+    assert ([len(each) for each in candidates], cut) == ([256, 3], 1)
 
 
 def test_its_checkpoint_refers_to_the_base(ranker: LateRanker, tmp_path: Path) -> None:
