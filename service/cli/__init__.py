@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from model.errors import RankingError
 from service import __version__
 from service.cli import bench, build, demo, evaluate, mine, rank, serve, store, train
+from service.cli.interrupt import no_interrupt_lost
 from service.cli.output import UsageError
 from service.errors import SettingsError
 
@@ -20,7 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     arguments = _parser().parse_args(argv)
     try:
-        status: int = arguments.run(arguments)
+        with no_interrupt_lost():
+            status: int = arguments.run(arguments)
     except (UsageError, SettingsError) as error:
         return _say(f"{error}", 2)
     except RankingError as error:
