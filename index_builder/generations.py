@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from index_builder.durable import make_directory, rename_durably, sync_tree
 from index_builder.errors import (
     BuildBusy,
     GenerationCorrupt,
@@ -25,6 +24,7 @@ from index_builder.generation import TEMPORARY_PREFIX, Generation, read_manifest
 from index_builder.lock import locked
 from index_builder.manifest import Manifest
 from index_builder.pointer import Pointer, is_generation_id
+from model.durable import make_directory, rename_durably, sync_tree
 
 _STAMP = "%Y%m%dT%H%M%S%f"
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import orjson
 
-from index_builder.durable import make_directory, write_atomically
 from index_builder.errors import JobConflict, JobElsewhere, JobNotFound
 from index_builder.lock import is_locked, locked
+from model.durable import make_directory, write_atomically
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from index_builder.durable import write_atomically
 from index_builder.errors import GenerationCorrupt, GenerationNotFound
+from model.durable import write_atomically
 
 _ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
 _HISTORY_LENGTH = 100

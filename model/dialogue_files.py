@@ -1,6 +1,5 @@
 """Write dialogues as `model.dialogues` reads them: a file that is complete or not there at all."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +8,7 @@ import orjson
 import pyarrow as pa
 
 from model.dialogues import Dialogue, DialoguesInvalid
+from model.durable import replacing
 from model.jsonlines import COMPRESSIONS
 
 _BUFFER_BYTES = 1 << 16
@@ -30,22 +30,17 @@ def new_dialogues(path: Path) -> Iterator[Callable[[Dialogue], None]]:
     suffix = next((suffix for suffix in COMPRESSIONS if path.name.lower().endswith(suffix)), None)
     if suffix is None:
         raise DialoguesInvalid(f"{path}: unknown kind of file; use one of {', '.join(COMPRESSIONS)}")
-    # The process's own: two that write the same file must not mix their lines.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        compression = COMPRESSIONS[suffix]
-        with pa.output_stream(str(temporary), compression, _BUFFER_BYTES) as stream:  # type: ignore[arg-type]  # None
+    compression = COMPRESSIONS[suffix]
+    with (
+        replacing(path) as temporary,
+        # None is for a file that is written as it is; the stubs know the names of the compressions only.
+        pa.output_stream(str(temporary), compression, _BUFFER_BYTES) as stream,  # type: ignore[arg-type]
+    ):
 
-            def write(dialogue: Dialogue) -> None:
-                stream.write(_line(dialogue))
+        def write(dialogue: Dialogue) -> None:
+            stream.write(_line(dialogue))
 
-            yield write
-        _sync(temporary)
-        os.replace(temporary, path)
-        _sync(path.parent)
-    except BaseException:  # Ctrl-C too
-        temporary.unlink(missing_ok=True)
-        raise
+        yield write
 
 
 def _line(dialogue: Dialogue) -> bytes:
@@ -57,12 +52,3 @@ def _line(dialogue: Dialogue) -> bytes:
         row |= {"candidates": dialogue.candidates, "label": dialogue.label}
     row |= {"negatives": dialogue.negatives, "dialogue": dialogue.dialogue}
     return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def _sync(path: Path) -> None:
-    """Put a file's bytes, or a directory's names, on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

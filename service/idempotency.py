@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from index_builder.durable import write_atomically
+from model.durable import write_atomically
 from service.errors import HeaderInvalid, IdempotencyMismatch
 
 KEY = re.compile(r"[\x21-\x7e]{1,255}")

@@ -1,6 +1,5 @@
 """The state of an unfinished run on disk: what a resumed run needs to end with the same weights."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from zipfile import BadZipFile, ZipFile
 
 import torch
 
+from model.durable import replacing
 from model.training.errors import OutputInUse
 
 STATE_FILE = "training-state.pt"
@@ -15,17 +15,8 @@ STATE_FILE = "training-state.pt"
 
 def write_state(directory: Path, state: Mapping[str, Any]) -> None:
     """Replace the state in one step: a kill leaves the old one or the new one."""
-    path = directory / STATE_FILE
-    unfinished = path.with_suffix(".unfinished")
-    try:
-        with unfinished.open("wb") as file:
-            torch.save(dict(state), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)  # a full disk must not be left fuller
-        raise
+    with replacing(directory / STATE_FILE) as temporary, temporary.open("wb") as file:
+        torch.save(dict(state), file)
 
 
 def read_state(directory: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from index_builder.durable import write_atomically
+from model.durable import write_atomically
 from service.cli.output import Progress, UsageError, print_json, quiet_libraries
 
 if TYPE_CHECKING:

@@ -210,11 +210,11 @@ def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
         f"sync {tmp}",
         f"rename {tmp} -> generations/{new}",
         "sync generations",
-        "sync HISTORY.tmp",
-        "rename HISTORY.tmp -> HISTORY",
+        f"sync .HISTORY.{os.getpid()}.tmp",
+        f"rename .HISTORY.{os.getpid()}.tmp -> HISTORY",
         "sync .",
-        "sync CURRENT.tmp",
-        "rename CURRENT.tmp -> CURRENT",
+        f"sync .CURRENT.{os.getpid()}.tmp",
+        f"rename .CURRENT.{os.getpid()}.tmp -> CURRENT",
         "sync .",
     ]
     assert GenerationStore(root).history() == [old]

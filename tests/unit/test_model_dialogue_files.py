@@ -117,7 +117,10 @@ def test_a_killed_process_leaves_what_was_there(tmp_path: Path, name: str) -> No
             assert process.stdout.readline() == "written\n"
             process.kill()
         assert (path.read_bytes() if path.exists() else None) == expected
+        assert len(list(tmp_path.glob(".*.tmp"))) == 1, "the next to write it removes what was left"
         path.unlink(missing_ok=True)
+    written(path, [BARE])
+    assert [each.name for each in tmp_path.iterdir()] == [name]
 
 
 @pytest.mark.parametrize("name", ["data.json", "data.csv", "data.jsonl.bz2", "data"])

@@ -1,6 +1,7 @@
 """The state of an unfinished run: old or new, never half; damage is told, not trained on."""
 
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from model.training.state import STATE_FILE, read_state, require_unused, write_s
 STATE: dict[str, Any] = {"parameters": {"w": torch.arange(5000.0)}, "progress": {"step": 3, "best_loss": 0.5}}
 
 
-def unfinished(directory: Path) -> Path:
-    return (directory / STATE_FILE).with_suffix(".unfinished")
+def temporary(directory: Path, pid: int) -> Path:
+    return directory / f".{STATE_FILE}.{pid}.tmp"
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -28,7 +29,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_leaves_the_former_state(tmp_path: Path) -> None:
     write_state(tmp_path, STATE)
-    unfinished(tmp_path).symlink_to("/dev/full")
+    temporary(tmp_path, os.getpid()).symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left") as told:
         write_state(tmp_path, {"progress": {}, "parameters": {"w": torch.zeros(500_000)}})
     assert told.value.errno == errno.ENOSPC
@@ -48,10 +49,12 @@ def test_a_kill_while_writing_leaves_the_former_state(tmp_path: Path, monkeypatc
         with pytest.raises(KeyboardInterrupt):
             write_state(tmp_path, {})
     assert read_state(tmp_path)["progress"] == STATE["progress"]
-    unfinished(tmp_path).write_bytes(b"as SIGKILL leaves it")
+    assert [path.name for path in tmp_path.iterdir()] == [STATE_FILE]
+    for pid in (os.getpid(), 2**22 + 1):  # its number may be given again
+        temporary(tmp_path, pid).write_bytes(b"as SIGKILL leaves it")
     write_state(tmp_path, {"progress": {"step": 4}})
     assert read_state(tmp_path) == {"progress": {"step": 4}}
-    assert not unfinished(tmp_path).exists()
+    assert [path.name for path in tmp_path.iterdir()] == [STATE_FILE]
 
 
 @pytest.mark.parametrize("at", [0.01, 0.3, 0.5, 0.7, 0.99])
