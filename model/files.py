@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from model.base import file_sha256
 from model.config import ModelConfig
+from model.durable import replacing, write_atomically
 from model.errors import InvalidInput
 
 CONFIG_FILE = "polyrank.json"
@@ -56,23 +56,29 @@ class CheckpointFiles:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def write(self, directory: Path) -> None:
-        """Write the files to a directory, which is made if need be; another checkpoint in it is replaced.
+        """Write the files to a directory, which is made if need be; another checkpoint in it is replaced file by file.
 
         Raises InvalidInput when the directory holds a base model, which others refer to.
         """
         if (directory / BACKBONE_FILE).is_file() and not (directory / CONFIG_FILE).is_file():
             raise InvalidInput(f"{directory} holds a base model; save to another directory")
         directory.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self.config.to_json(), indent=2, ensure_ascii=False) + "\n"
-        (directory / CONFIG_FILE).write_text(text, encoding="utf-8")
+        # Each file is old or new as a whole, and a kill between two of them leaves: in a new directory, what loading
+        # refuses and what is no base model either, so that it can be written again; in a run of training, the better
+        # weights under the figures of the former ones; of another checkpoint, its config over weights that loading
+        # refuses, unless all their shapes are equal.
+        self._write_weights(directory / WEIGHTS_FILE)
+        write_config(directory / CONFIG_FILE, self.config)
         _copy(self.backbone_file, directory / BACKBONE_FILE)
         _copy(self.tokenizer_file, directory / TOKENIZER_FILE)
+
+    def _write_weights(self, path: Path) -> None:
         if isinstance(self.weights, Path):
-            _copy(self.weights, directory / WEIGHTS_FILE)
+            _copy(self.weights, path)
         elif self.weights is not None:
-            _write_whole(directory / WEIGHTS_FILE, save(dict(self.weights)))
+            write_atomically(path, save(dict(self.weights)))
         else:
-            (directory / WEIGHTS_FILE).unlink(missing_ok=True)  # another checkpoint's would not fit this config
+            path.unlink(missing_ok=True)  # another checkpoint's would not fit this config
 
     def _weights_sha256(self) -> str:
         if self.weights is None:
@@ -82,16 +88,13 @@ class CheckpointFiles:
         return hashlib.sha256(save(dict(self.weights))).hexdigest()
 
 
-def _write_whole(target: Path, content: bytes) -> None:
-    """Replace a file in one step: a full disk or a kill leaves the weights that were there before."""
-    unfinished = target.with_suffix(".unfinished")
-    try:
-        unfinished.write_bytes(content)
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
+def write_config(path: Path, config: ModelConfig) -> None:
+    """Write or replace a checkpoint's polyrank.json, in one step."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(config.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _copy(source: Path, target: Path) -> None:
     if not (target.exists() and target.samefile(source)):  # a checkpoint may be saved to where it was loaded from
-        shutil.copyfile(source, target)
+        with replacing(target) as temporary:
+            shutil.copyfile(source, temporary)

@@ -1,8 +1,6 @@
 """A whole run: survey the files, train, and write the summary into the checkpoint."""
 
-import json
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +11,7 @@ from accelerate import PartialState
 
 from model.checkpoint import Ranker, load, read_config
 from model.errors import InvalidInput
-from model.files import CONFIG_FILE
+from model.files import CONFIG_FILE, write_config
 from model.training.config import TrainConfig
 from model.training.corpus import Corpus, Report, survey
 from model.training.loop import Training, Watch
@@ -116,7 +114,4 @@ def _add_to_summary(directory: Path, more: Mapping[str, Any]) -> None:
     """The training summary is no part of a checkpoint's identity: it may grow after the weights were written."""
     path = directory / CONFIG_FILE
     config = read_config(path)
-    grown = replace(config, training={**config.training, **more})
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(grown.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(unfinished, path)
+    write_config(path, replace(config, training={**config.training, **more}))

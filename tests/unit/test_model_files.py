@@ -1,0 +1,127 @@
+"""Writing a checkpoint over another: each file is old or new, and a kill between two of them does little harm."""
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny import write_checkpoint
+
+import model
+from model.checkpoint import read_config
+from model.errors import CheckpointInvalid
+from model.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles, write_config
+
+FILES = [WEIGHTS_FILE, CONFIG_FILE, BACKBONE_FILE, TOKENIZER_FILE]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("files"), "poly", 0, architecture="poly", n_codes=4)
+
+
+@pytest.fixture
+def directory(source: Path, tmp_path: Path) -> Path:
+    """A checkpoint to write over."""
+    return Path(shutil.copytree(source, tmp_path / "checkpoint"))
+
+
+@pytest.fixture
+def better(source: Path) -> CheckpointFiles:
+    """What a run of training writes next: other weights and another summary."""
+    config = replace(read_config(source / CONFIG_FILE), training={"step": 2})
+    weights = {name: tensor + 0.5 for name, tensor in load_file(source / WEIGHTS_FILE).items()}
+    return CheckpointFiles(config, source / BACKBONE_FILE, source / TOKENIZER_FILE, weights)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def write_killed(files: CheckpointFiles, directory: Path, replaced: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write, and die after so many files are replaced."""
+    original, left = os.replace, iter(range(replaced))
+
+    def limited(source: Path, target: Path) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        original(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", limited)
+        with pytest.raises(KeyboardInterrupt):
+            files.write(directory)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("full_at", FILES)
+def test_a_full_disk_leaves_the_old_file(directory: Path, better: CheckpointFiles, full_at: str) -> None:
+    before = contents(directory)
+    (directory / f".{full_at}.{os.getpid()}.tmp").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        better.write(directory)
+    after = contents(directory)
+    assert set(after) == set(before)
+    unreached = FILES[FILES.index(full_at) :]
+    assert {name: after[name] for name in unreached} == {name: before[name] for name in unreached}
+    model.load(directory)
+
+
+def test_a_config_is_replaced_as_a_whole(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, config = contents(directory), read_config(directory / CONFIG_FILE)
+
+    def killed(path: Path, text: str, **_: object) -> None:
+        path.write_bytes(text.encode()[:20])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_config(directory / CONFIG_FILE, replace(config, training={"step": 3}))
+    assert contents(directory) == before
+    write_config(directory / CONFIG_FILE, replace(config, training={"step": 3}))
+    assert read_config(directory / CONFIG_FILE).training == {"step": 3}
+
+
+@pytest.mark.parametrize("replaced", range(len(FILES)))
+def test_a_first_checkpoint_cut_short_is_refused_and_can_be_written_again(
+    better: CheckpointFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: int
+) -> None:
+    directory = tmp_path / "new"
+    write_killed(better, directory, replaced, monkeypatch)
+    assert set(contents(directory)) == set(FILES[:replaced])
+    with pytest.raises(CheckpointInvalid, match=r"is no model|is missing"):
+        model.load(directory)
+    better.write(directory)
+    assert model.load(directory).fingerprint == better.fingerprint
+
+
+@pytest.mark.parametrize("replaced", range(len(FILES)))
+def test_a_better_checkpoint_cut_short_has_the_weights_of_one_of_the_two(
+    directory: Path, better: CheckpointFiles, monkeypatch: pytest.MonkeyPatch, replaced: int
+) -> None:
+    """Never better figures over the former weights."""
+    before = model.load(directory)
+    write_killed(better, directory, replaced, monkeypatch)
+    assert model.load(directory).fingerprint == (better if replaced else before).fingerprint
+    assert read_config(directory / CONFIG_FILE).training == ({"step": 2} if replaced > 1 else {})
+
+
+@pytest.mark.parametrize("replaced", range(2))
+def test_a_checkpoint_of_another_kind_cut_short_is_the_former_or_refused(
+    directory: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: int
+) -> None:
+    before = model.load(directory).fingerprint
+    write_checkpoint(tmp_path, "cross", 1, architecture="cross")
+    weights = {name: torch.clone(each) for name, each in load_file(tmp_path / "cross" / WEIGHTS_FILE).items()}
+    config = read_config(tmp_path / "cross" / CONFIG_FILE)
+    other = CheckpointFiles(config, source / BACKBONE_FILE, source / TOKENIZER_FILE, weights)
+    write_killed(other, directory, replaced, monkeypatch)
+    if replaced:
+        with pytest.raises(CheckpointInvalid, match="does not fit"):
+            model.load(directory)
+    else:
+        assert model.load(directory).fingerprint == before
