@@ -69,8 +69,13 @@ def _main() -> None:
         pid = os.fork()
         if pid == 0:
             _be_builder(json.loads(line))
-        print(pid, flush=True)  # noqa: T201
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)  # noqa: T201
+        _say(pid)
+        _say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+def _say(number: int) -> None:
+    sys.stdout.write(f"{number}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
