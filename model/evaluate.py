@@ -75,7 +75,7 @@ def evaluate(ranker: LateRanker | CrossRanker, dialogues: Sequence[Dialogue], pr
     return Evaluation(np.array(ranks, np.int64), scores)
 
 
-def require_finite(name: str, scores: Iterable[NDArray[np.float32]]) -> None:
+def require_finite(name: str, scores: Iterable[NDArray[np.floating]]) -> None:
     """Refuse scores that are no numbers: nothing is above them. Raises ModelError, which names the model."""
     if not all(np.isfinite(each).all() for each in scores):
         raise ModelError(f"{name} gives scores that are not finite numbers; its weights are damaged")

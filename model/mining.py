@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from model.cross_ranker import CrossRanker
 from model.dialogues import Dialogue
-from model.errors import InvalidInput, ModelError
-from model.evaluate import Progress
+from model.errors import InvalidInput
+from model.evaluate import Progress, require_finite
 from model.late_ranker import LateRanker
 from model.positives import Positives, text_key
 from model.topk import longest_row, scores_of, top_k
@@ -190,7 +190,7 @@ class Miner:
     def _bound(self, codes: NDArray[np.float32], gold: NDArray[np.float32], margin: float) -> float:
         gold_score = float(scores_of(gold[None], codes)[0])
         random_score = float(scores_of(self._random, codes).mean(dtype=np.float64))
-        _require_finite(np.array([gold_score, random_score]), self._ranker)
+        require_finite(self._ranker.name, [np.array([gold_score, random_score])])
         return score_bound(gold_score, random_score, margin)
 
     def _chosen(self, dialogue: Dialogue, rows: NDArray[np.int64]) -> tuple[str, ...]:
@@ -209,7 +209,7 @@ class Miner:
             group = order[start : start + self._rules.negatives]
             texts = [dialogue.response, *(self._pool.texts[row] for row in rows[group])]
             scores = check.score_pairs(check.tokenize_pairs(dialogue.conversation, texts)[0])
-            _require_finite(scores, check)
+            require_finite(check.name, [scores])
             below = scores[1:] < scores[0] - self._rules.check_margin
             self._count("check", int((~below).sum()))
             passed = np.append(passed, group[below])
@@ -223,10 +223,5 @@ class Miner:
 
 def _encoded(ranker: LateRanker, texts: Sequence[str]) -> NDArray[np.float32]:
     vectors = ranker.encode_candidates(ranker.tokenize_candidates(texts)[0])
-    _require_finite(vectors, ranker)
+    require_finite(ranker.name, [vectors])
     return vectors
-
-
-def _require_finite(numbers: NDArray[np.floating], ranker: LateRanker | CrossRanker) -> None:
-    if not np.isfinite(numbers).all():
-        raise ModelError(f"{ranker.name} gives scores that are not finite numbers; its weights are damaged")
