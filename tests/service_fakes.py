@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from brute_force import paper_scores
 from numpy.typing import NDArray
 
 from index_builder.build import build
@@ -156,11 +157,9 @@ def brute_force(
     top_k: int,
     keep: Callable[[Candidate], bool] = lambda _: True,
 ) -> list[tuple[str, float]]:
-    """The closed form in float64 over every stored vector, ties by row."""
+    """Every stored vector scored the paper's way, ties by row."""
     codes = serving.ranker.encode_contexts([serving.ranker.tokenize_context(Conversation.of(text))[0]])[0]
     candidates = serving.generation.candidates.rows(range(len(serving.generation.candidates)))
-    s = np.asarray(serving.generation.store.matrix, np.float64) @ codes.astype(np.float64).T
-    weights = np.exp(s - s.max(axis=1, keepdims=True))
-    scores = ((weights / weights.sum(axis=1, keepdims=True)) * s).sum(axis=1)
-    order = np.lexsort((np.arange(len(scores)), -scores.astype(np.float32)))
+    scores = paper_scores(serving.generation.store.matrix, codes)
+    order = np.argsort(-scores, kind="stable")
     return [(candidates[row].id, float(scores[row])) for row in order if keep(candidates[row])][:top_k]

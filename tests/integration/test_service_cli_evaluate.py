@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from brute_force import paper_scores
 from command_line import call, write_rows
 
 import model
@@ -53,11 +54,8 @@ def scores_by_hand(ranker: Any, row: Row) -> list[float]:
     [codes] = ranker.encode_contexts([ranker.tokenize_context(conversation)[0]])
     scores = []
     for text in row["candidates"]:
-        [vector] = ranker.encode_candidates(ranker.tokenize_candidates([text])[0])
-        s = codes.astype(np.float64) @ vector.astype(np.float64)
-        weights = np.exp(s - s.max())
-        attended = weights @ codes.astype(np.float64) / weights.sum()
-        scores.append(round(float(attended @ vector), 5))  # equal texts tie, whatever they were batched with
+        [score] = paper_scores(ranker.encode_candidates(ranker.tokenize_candidates([text])[0]), codes)
+        scores.append(round(float(score), 5))  # equal texts tie, whatever they were batched with
     return scores
 
 

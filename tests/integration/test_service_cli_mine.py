@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from brute_force import paper_scores
 from command_line import Outcome, call, ended, start, write_rows
 
 import model
@@ -42,12 +43,9 @@ def scores(name: Path, dialogue: Dialogue, texts: list[str]) -> list[float]:
     if isinstance(ranker, CrossRanker):
         return [float(each) for each in ranker.score_pairs(ranker.tokenize_pairs(dialogue.conversation, texts)[0])]
     assert isinstance(ranker, LateRanker)
-    vectors = ranker.encode_candidates(ranker.tokenize_candidates(texts)[0]).astype(np.float64)
+    vectors = ranker.encode_candidates(ranker.tokenize_candidates(texts)[0])
     [codes] = ranker.encode_contexts([ranker.tokenize_context(dialogue.conversation)[0]])
-    s = vectors @ codes.T.astype(np.float64)
-    weights = np.exp(s - s.max(axis=1, keepdims=True))
-    weights /= weights.sum(axis=1, keepdims=True)
-    return [float(each) for each in (weights * s).sum(axis=1)]
+    return [float(each) for each in paper_scores(vectors, codes)]
 
 
 @pytest.mark.parametrize("name", ["poly", "other"])

@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from brute_force import paper_scores
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from tiny import write_checkpoint
 
 import model
@@ -56,15 +56,6 @@ def same(text: str) -> str:
 
 def context_of(dialogue: Dialogue) -> tuple[list[str], tuple[str, ...]]:
     return [same(turn.text) for turn in dialogue.conversation.turns], dialogue.conversation.persona
-
-
-def paper_scores(embeddings: NDArray[np.float32], codes: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Attended context vector first, then its product with the candidate (Humeau et al. 4.4)."""
-    y, candidates = codes.astype(np.float64), embeddings.astype(np.float64)
-    s = candidates @ y.T
-    weights = np.exp(s - s.max(axis=1, keepdims=True))
-    weights /= weights.sum(axis=1, keepdims=True)
-    return ((weights @ y) * candidates).sum(axis=1).astype(np.float32)
 
 
 def by_hand(pool: list[str], dialogues: list[Dialogue], late: LateRanker, rules: MiningRules) -> list[list[str]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from brute_force import paper_scores
 from golden import oracle
 from numpy.typing import NDArray
 
@@ -14,15 +15,6 @@ from model.topk import TopK, longest_row, scores_of, top_k
 torch.set_num_threads(1)  # on matrices this small threads only wait for each other
 
 SEEDS = range(200)
-
-
-def brute_force(matrix: NDArray[np.floating], codes: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Every row's score, as the paper writes it: attended vector first, then the product with the candidate."""
-    y, candidates = codes.astype(np.float64), matrix.astype(np.float64)
-    s = candidates @ y.T
-    weights = np.exp(s - s.max(axis=1, keepdims=True))
-    weights /= weights.sum(axis=1, keepdims=True)
-    return ((weights @ y) * candidates).sum(axis=1).astype(np.float32)
 
 
 def best_of(scores: NDArray[np.float32], rows: NDArray[np.int64], k: int) -> TopK:
@@ -58,7 +50,7 @@ class Case:
         scale = float(rng.choice([1.0, 20.0, 100.0]))
         codes = (rng.normal(size=(m, d)) / np.sqrt(d) * scale).astype(np.float32)
         rows = np.flatnonzero(rng.random(n) < 0.5).astype(np.int64) if seed // 8 % 2 else None
-        found = brute_force(matrix, codes)
+        found = paper_scores(matrix, codes)
         group = int((found == found.max()).sum())
         k = int(rng.choice([1, 2, 5, group, group + 1, max(1, group - 1), n, n + 7]))
         return cls(matrix, codes, k, rows, group)
@@ -66,7 +58,7 @@ class Case:
     @property
     def expected(self) -> TopK:
         everything = np.arange(len(self.matrix)) if self.rows is None else self.rows
-        return best_of(brute_force(self.matrix, self.codes), everything, self.k)
+        return best_of(paper_scores(self.matrix, self.codes), everything, self.k)
 
     @property
     def found(self) -> TopK:
@@ -107,7 +99,7 @@ def test_equals_brute_force_over_many_blocks(m: int, dtype: type) -> None:
     matrix[rng.integers(30_000, size=10_000)] = matrix[rng.integers(50, size=10_000)]
     codes = (rng.normal(size=(m, 16)) * 5).astype(np.float32)
     for k in (1, 10, 1000):
-        assert_same(top_k(matrix, codes, k), best_of(brute_force(matrix, codes), np.arange(30_000), k))
+        assert_same(top_k(matrix, codes, k), best_of(paper_scores(matrix, codes), np.arange(30_000), k))
 
 
 @pytest.mark.parametrize("m", [1, 5])
@@ -122,14 +114,14 @@ def test_rows_closer_than_float32_can_tell(seed: int, m: int, monkeypatch: pytes
     row = rng.normal(size=384)
     matrix = (row * (1 + 2e-7 * rng.normal(size=(600, 384)))).astype(np.float32)
     codes = np.vstack([row, *[-row] * (m - 1)]).astype(np.float32)
-    assert_same(top_k(matrix, codes, 9), best_of(brute_force(matrix, codes), np.arange(600), 9))
+    assert_same(top_k(matrix, codes, 9), best_of(paper_scores(matrix, codes), np.arange(600), 9))
 
 
 def test_brute_force_is_the_loop_oracle() -> None:
     rng = np.random.default_rng(0)
     matrix, codes = rng.normal(size=(20, 8)).astype(np.float32), rng.normal(size=(5, 8)).astype(np.float32)
     loops = [oracle.candidate_attention(codes.astype(float).tolist(), row.astype(float).tolist()) for row in matrix]
-    np.testing.assert_allclose(brute_force(matrix, codes), loops, rtol=1e-7)
+    np.testing.assert_allclose(paper_scores(matrix, codes), loops, rtol=1e-7)
 
 
 @pytest.mark.parametrize("k", [1, 3, 40])
@@ -195,7 +187,7 @@ def test_memory_stays_bounded_where_everything_ties(monkeypatch: pytest.MonkeyPa
     rng = np.random.default_rng(4)
     matrix = rng.normal(size=(40, 8)).astype(np.float32)
     codes = rng.normal(size=(4, 8)).astype(np.float32)
-    assert_same(top_k(matrix, codes, 40), best_of(brute_force(matrix, codes), np.arange(40), 40))
+    assert_same(top_k(matrix, codes, 40), best_of(paper_scores(matrix, codes), np.arange(40), 40))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
