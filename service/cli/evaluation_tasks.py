@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import model
-from index_builder.pool import Candidate, Rejected, read_pool
 from model import Conversation, CrossRanker, LateRanker
 from model.beir import read_collection
 from model.dialogues import Dialogue, read_dialogues
@@ -22,6 +21,7 @@ from model.metrics import RECALL_AT, Values, first_relevant, judged_values, rank
 from model.retrieval_evaluation import DEPTH, rank_in, rerank, retrieve
 from model.topk import TopK
 from service.cli.output import UsageError
+from service.cli.pool import read_candidates
 
 
 class Outcome(NamedTuple):
@@ -204,15 +204,8 @@ def _load_late(name: str) -> LateRanker:
 def _distinct_texts(pools: Sequence[Path]) -> tuple[list[str], list[str]]:
     """Each text of a pool once, and the id of its first row; raises InvalidInput where there is none."""
     id_of: dict[str, str] = {}
-    bad: list[Rejected] = []
-    for row in read_pool(pools):
-        if isinstance(row, Candidate):
-            id_of.setdefault(row.text, row.id)
-        else:
-            bad.append(row)
-    if bad:
-        first = f"{bad[0].file}:{bad[0].line}: {bad[0].reason}"
-        print(f"{len(bad)} bad rows of the pool were left out; the first: {first}", file=sys.stderr)
+    for candidate in read_candidates(pools):
+        id_of.setdefault(candidate.text, candidate.id)
     if not id_of:
         raise InvalidInput(f"{', '.join(map(str, pools))}: there is no text to search")
     return list(id_of.values()), list(id_of)

@@ -4,14 +4,13 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from index_builder.pool import Candidate, Rejected, read_pool
 from model.errors import InvalidInput
 from service.cli.build import load_late
 from service.cli.output import Progress, UsageError, print_json
+from service.cli.pool import read_candidates
 
 if TYPE_CHECKING:
     from model import CrossRanker
@@ -98,32 +97,19 @@ def _mined(arguments: argparse.Namespace) -> "Miner":
     from model.positives import Positives
 
     with new_dialogues(arguments.output) as write:
-        rows = read_pool(arguments.pool)
+        candidates = read_candidates(arguments.pool)
         positives = Positives(read_dialogues(arguments.data))
         if not len(positives):
             raise InvalidInput(f"{arguments.data} holds no example; there is nothing to mine for")
         ranker, check = load_late(arguments.model), _load_check(arguments.check)
         with Progress("texts") as progress:
-            pool = TextPool.encode(ranker, _texts(rows), progress)
+            pool = TextPool.encode(ranker, (each.text for each in candidates), progress)
         miner = Miner(ranker, pool, positives, _rules(arguments), check)
         with Progress("examples") as progress:
             for done, dialogue in enumerate(miner.mine(read_dialogues(arguments.data)), 1):
                 write(dialogue)
                 progress("mine", done, len(positives))
     return miner
-
-
-def _texts(rows: Iterator[Candidate | Rejected]) -> Iterator[str]:
-    """The texts of the good rows; the bad ones are counted."""
-    first, count = None, 0
-    for row in rows:
-        if isinstance(row, Candidate):
-            yield row.text
-        else:
-            first, count = first or row, count + 1
-    if first is not None:
-        where = f"{first.file}:{first.line}: {first.reason}"
-        print(f"{count} bad rows of the pool were left out, the first is {where}", file=sys.stderr)
 
 
 def _load_check(name: str | None) -> "CrossRanker | None":

@@ -118,7 +118,7 @@ def test_words_count_what_was_found_and_what_was_left_out(
     assert (outcome.status, outcome.out) == (0, "")
     rejected, summary, without = outcome.err.splitlines()
     assert rejected == (
-        f"2 bad rows of the pool were left out, the first is {tmp_path / 'pool.jsonl'}:151: 'text' is empty"
+        f"2 bad rows of the pool were left out; the first: {tmp_path / 'pool.jsonl'}:151: 'text' is empty"
     )
     assert " negatives for 30 examples in " in summary
     assert "; left out: positive " in summary
