@@ -23,9 +23,9 @@ from typing import Any
 
 import redis
 
-import model
 from index_builder.build import build
 from index_builder.pool import read_pool
+from model.checkpoint import load_late
 from model.dialogues import read_dialogues
 from service.bench.serving import served
 
@@ -72,8 +72,7 @@ def main() -> int:
     parser.add_argument("--model", default="sentence-transformers/all-MiniLM-L6-v2")
     parser.add_argument("--count", type=int, default=200)
     arguments = parser.parse_args()
-    ranker = model.load(arguments.model)
-    assert isinstance(ranker, model.LateRanker), "a bi- or poly-encoder"
+    ranker = load_late(arguments.model)
     dialogues = islice(read_dialogues(arguments.data), arguments.count)
     bodies = [{"context": [turn.text for turn in each.conversation.turns], "top_k": 10} for each in dialogues]
     with tempfile.TemporaryDirectory() as directory, redis_server(Path(directory)) as redis_url:

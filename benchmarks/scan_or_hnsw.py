@@ -21,6 +21,7 @@ import model
 from index_builder.faiss_index import CandidateIndex, union
 from index_builder.index_choice import choose_index
 from index_builder.pool import Candidate, read_pool
+from model.checkpoint import Ranker, load_late
 from model.dialogues import read_dialogues
 from model.topk import TopK, longest_row, top_k
 from service.bench.timing import machine
@@ -98,15 +99,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     print(machine(), f"seed {arguments.seed}, M {arguments.codes}")
-    bi = model.load(arguments.model)
-    ranker = bi
+    bi = load_late(arguments.model)
+    ranker: Ranker = bi
     if arguments.codes > 1:
         config = model.ModelConfig(
             architecture="poly", base_name="", weights="base", context_vectors="last", n_codes=arguments.codes,
             shared_encoder=True, reduction="mean", normalize=True, score_scale=20.0, max_context_tokens=256,
         )  # fmt: skip
         ranker = model.from_base(arguments.model, config)
-    assert isinstance(bi, model.LateRanker), "a bi- or poly-encoder"
     assert isinstance(ranker, model.LateRanker), "asked for"
     matrix = embed_pool(bi, arguments.pool)
     dialogues = list(islice(read_dialogues(arguments.contexts), arguments.count))

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import cast
 
 from index_builder.build import build
 from index_builder.encoder import CandidateEncoder
@@ -23,7 +22,7 @@ from index_builder.generations import GenerationStore
 from index_builder.jobs import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobStore
 from index_builder.pool import read_pool
 from index_builder.stages import PUBLISHING
-from model.errors import InvalidInput, RankingError
+from model.errors import RankingError
 
 _REPORT_SECONDS = 0.5
 # Behind the server that answers meanwhile on the same machine.
@@ -118,12 +117,9 @@ def _build(root: Path, reporter: _Reporter) -> str:
 
 
 def _load(name: str) -> CandidateEncoder:
-    import model  # torch: only here, after the job was taken
+    from model import checkpoint  # torch: only here, after the job was taken
 
-    ranker = model.load(name)
-    if isinstance(ranker, model.CrossRanker):
-        raise InvalidInput(f"{name} is a cross-encoder, which has no candidate embeddings; name a bi- or poly-encoder")
-    return cast(CandidateEncoder, ranker)
+    return checkpoint.load_late(name)
 
 
 def _load_active(store: GenerationStore) -> CandidateEncoder:

@@ -15,7 +15,7 @@ from model.biencoder import BiEncoder
 from model.config import AssemblyConfig, ModelConfig, Reduction
 from model.cross_ranker import CrossRanker
 from model.crossencoder import CrossEncoder
-from model.errors import CheckpointInvalid
+from model.errors import CheckpointInvalid, InvalidInput
 from model.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles
 from model.late_ranker import LateRanker
 from model.polyencoder import PolyEncoder
@@ -44,6 +44,32 @@ def load(name: str | Path) -> Ranker:
     if os.path.isdir(directory) and not (directory / BACKBONE_FILE).is_file():
         raise CheckpointInvalid(f"{directory} is no model: it holds neither {CONFIG_FILE} nor {BACKBONE_FILE}")
     return from_base(str(name))
+
+
+def load_late(name: str | Path) -> LateRanker:
+    """Load a Bi- or Poly-encoder.
+
+    Raises:
+        InvalidInput: the model is a Cross-encoder.
+        ModelNotFound, CheckpointInvalid: as `load`.
+    """
+    ranker = load(name)
+    if isinstance(ranker, CrossRanker):
+        raise InvalidInput(f"{name} is a cross-encoder, which has no candidate embeddings; give a bi- or poly-encoder")
+    return ranker
+
+
+def load_cross(name: str | Path) -> CrossRanker:
+    """Load a Cross-encoder.
+
+    Raises:
+        InvalidInput: the model is a Bi- or Poly-encoder; a base model is loaded as a Bi-encoder.
+        ModelNotFound, CheckpointInvalid: as `load`.
+    """
+    ranker = load(name)
+    if isinstance(ranker, LateRanker):
+        raise InvalidInput(f"{name} is a {ranker.architecture}-encoder; give a cross-encoder")
+    return ranker
 
 
 def from_base(name: str, config: ModelConfig | None = None) -> Ranker:

@@ -13,11 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import model
+from model import checkpoint
 from model.errors import RankingError
 from service import __version__, openapi, problems, routes_index, routes_ops, routes_rank
 from service.errors import BodyTooLarge, ClientGone, DeadlineExceeded, NotReady, Overloaded, TooManyCandidates
 from service.metrics import Metrics
 from service.middleware import BodyBound, Requests
+from service.reranking import LoadScorer
 from service.resources import opened
 from service.serving import LoadRanker
 from service.settings import Settings
@@ -35,18 +37,21 @@ _REJECTED = {
 }
 
 
-def create_app(settings: Settings, load: LoadRanker = model.load) -> FastAPI:
+def create_app(
+    settings: Settings, load: LoadRanker = model.load, load_cross: LoadScorer = checkpoint.load_cross
+) -> FastAPI:
     """Make the app; models and generation are loaded when its lifespan begins.
 
     Args:
         settings: everything that it depends on.
-        load: loads a checkpoint.
+        load: loads a generation's model.
+        load_cross: loads the cross-encoder.
     """
     metrics = Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with opened(settings, metrics, load) as held:
+        async with opened(settings, metrics, load, load_cross) as held:
             app.state.resources = held
             yield
 

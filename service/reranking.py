@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model import Conversation, Truncation
-from model.errors import CheckpointInvalid
 from service.errors import InferenceFailed
 from service.values import Place
 
@@ -33,12 +32,12 @@ class PairScorer(Protocol):
         """Score tokenised pairs, (N,)."""
 
 
-def load_reranker(name: str, load: Callable[[str], Any]) -> "Reranker":
-    """Load a cross-encoder, warmed up; raises CheckpointInvalid for a model of another architecture."""
-    scorer = load(name)
-    if scorer.architecture != "cross":
-        raise CheckpointInvalid(f"--reranker {name}: needs a cross-encoder, not a {scorer.architecture}-encoder")
-    reranker = Reranker(scorer)
+LoadScorer = Callable[[str], PairScorer]
+
+
+def load_reranker(name: str, load_cross: LoadScorer) -> "Reranker":
+    """Load a cross-encoder, warmed up."""
+    reranker = Reranker(load_cross(name))
     reranker.warm_up()
     return reranker
 

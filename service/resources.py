@@ -19,7 +19,7 @@ from service.jobs import Jobs
 from service.live import Live
 from service.metrics import Metrics
 from service.ranking import Ranking
-from service.reranking import Reranker, load_reranker
+from service.reranking import LoadScorer, Reranker, load_reranker
 from service.serving import LoadRanker, Opener
 from service.settings import Settings
 from service.worker import ModelThread
@@ -49,11 +49,14 @@ def resources(request: Request) -> Resources:
 
 
 @asynccontextmanager
-async def opened(settings: Settings, metrics: Metrics, load: LoadRanker) -> AsyncIterator[Resources]:
+async def opened(
+    settings: Settings, metrics: Metrics, load: LoadRanker, load_cross: LoadScorer
+) -> AsyncIterator[Resources]:
     """Load the models and the generation, and follow the store until the end of the block.
 
     Raises:
-        ModelError: the cross-encoder cannot be loaded. (A generation that cannot is no error: readiness tells of it.)
+        ModelError, InvalidInput: the cross-encoder cannot be loaded, or is none. (A generation that cannot is no error:
+            readiness tells of it.)
     """
     loop = asyncio.get_running_loop()
     if settings.threads is not None:
@@ -62,7 +65,7 @@ async def opened(settings: Settings, metrics: Metrics, load: LoadRanker) -> Asyn
     vectors_url = settings.redis() if settings.vectors == "redis" else None
     live = Live(store, Opener(metrics.count_cache, vectors_url, load), metrics)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as loader:
-        reranker = await loop.run_in_executor(loader, _load_reranker, settings, load, metrics)
+        reranker = await loop.run_in_executor(loader, _load_reranker, settings, load_cross, metrics)
         await loop.run_in_executor(loader, live.start)
 
         async def switch() -> None:
@@ -84,10 +87,10 @@ async def opened(settings: Settings, metrics: Metrics, load: LoadRanker) -> Asyn
             live.current = None
 
 
-def _load_reranker(settings: Settings, load: LoadRanker, metrics: Metrics) -> Reranker | None:
+def _load_reranker(settings: Settings, load_cross: LoadScorer, metrics: Metrics) -> Reranker | None:
     if settings.reranker is None:
         return None
-    reranker = load_reranker(settings.reranker, load)
+    reranker = load_reranker(settings.reranker, load_cross)
     scorer = reranker.scorer
     metrics.show_model("reranker", scorer.name, scorer.architecture, scorer.fingerprint)
     return reranker

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from service.cli.build import load_late
+from service.cli.models import load_late
 from service.cli.output import Progress, UsageError, print_json, quiet_libraries
 
 if TYPE_CHECKING:

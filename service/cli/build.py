@@ -3,16 +3,14 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from index_builder.build import BuildResult, build
 from index_builder.codec import DTYPES
 from index_builder.index_choice import KINDS
 from index_builder.pool import read_pool
-from service.cli.output import Progress, UsageError, print_json, quiet_libraries
-
-if TYPE_CHECKING:
-    from model import LateRanker
+from service.cli.models import load_late
+from service.cli.output import Progress, print_json
 
 
 def add_to(commands: Any) -> None:
@@ -54,17 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
         state = "published" if arguments.no_activate else "active"
         print(f"generation {built.generation} is {state}: {built.count} candidates in {built.seconds:.1f} s")
     return 0
-
-
-def load_late(name: str) -> "LateRanker":
-    """Load a Bi- or Poly-encoder; raises UsageError for a Cross-encoder."""
-    quiet_libraries()
-    import model
-
-    ranker = model.load(name)
-    if not isinstance(ranker, model.LateRanker):
-        raise UsageError(f"{name} is a cross-encoder, which has no vectors to store; give a bi- or poly-encoder")
-    return ranker
 
 
 def _described(built: BuildResult) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from index_builder.build import build
 from index_builder.errors import GenerationError
 from index_builder.generations import GenerationStore
 from index_builder.pool import Candidate, read_pool
-from service.cli.build import load_late
 from service.cli.evaluate import measure
+from service.cli.models import load_late
 from service.cli.output import Progress, UsageError
 from service.cli.rank import from_store, print_results
 from service.settings import Settings

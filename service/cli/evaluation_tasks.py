@@ -20,6 +20,7 @@ from model.intervals import group_numbers
 from model.metrics import RECALL_AT, Values, first_relevant, judged_values, rank_values
 from model.retrieval_evaluation import DEPTH, rank_in, rerank, retrieve
 from model.topk import TopK
+from service.cli.models import load_cross, load_late
 from service.cli.output import UsageError
 from service.cli.pool import read_candidates
 
@@ -62,10 +63,7 @@ class Search:
             return cls(None, top_n)
         if not 1 <= top_n <= DEPTH:
             raise UsageError(f"--top-n must be from 1 to {DEPTH}")
-        loaded = model.load(reranker)
-        if not isinstance(loaded, CrossRanker):
-            raise UsageError(f"{reranker} is no cross-encoder; --reranker must be one; give this as --model")
-        return cls(loaded, top_n)
+        return cls(load_cross("--reranker", reranker), top_n)
 
     @property
     def described(self) -> dict[str, Any]:
@@ -139,7 +137,7 @@ class Pool:
 
     def prepare(self, name: str) -> Callable[[Progress], Outcome]:
         """Load a Bi- or Poly-encoder."""
-        ranker = _load_late(name)
+        ranker = _load_searcher(name)
         return lambda progress: self._measure(ranker, progress)
 
     def _measure(self, ranker: LateRanker, progress: Progress) -> Outcome:
@@ -173,7 +171,7 @@ class Judged:
 
     def prepare(self, name: str) -> Callable[[Progress], Outcome]:
         """Load a Bi- or Poly-encoder."""
-        ranker = _load_late(name)
+        ranker = _load_searcher(name)
         return lambda progress: self._measure(ranker, progress)
 
     def _measure(self, ranker: LateRanker, progress: Progress) -> Outcome:
@@ -194,11 +192,8 @@ class Judged:
         return Outcome(values, lines)
 
 
-def _load_late(name: str) -> LateRanker:
-    ranker = model.load(name)
-    if not isinstance(ranker, LateRanker):
-        raise UsageError(f"{name} is a cross-encoder, which cannot search a pool; give it as --reranker")
-    return ranker
+def _load_searcher(name: str) -> LateRanker:
+    return load_late(name, hint=", and this one as --reranker")
 
 
 def _distinct_texts(pools: Sequence[Path]) -> tuple[list[str], list[str]]:

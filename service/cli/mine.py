@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model.errors import InvalidInput
-from service.cli.build import load_late
+from service.cli.models import load_cross, load_late
 from service.cli.output import Progress, UsageError, print_json
 from service.cli.pool import read_candidates
 
 if TYPE_CHECKING:
-    from model import CrossRanker
     from model.mining import Miner, MiningRules, Tally
 
 
@@ -101,7 +100,8 @@ def _mined(arguments: argparse.Namespace) -> "Miner":
         positives = Positives(read_dialogues(arguments.data))
         if not len(positives):
             raise InvalidInput(f"{arguments.data} holds no example; there is nothing to mine for")
-        ranker, check = load_late(arguments.model), _load_check(arguments.check)
+        ranker = load_late(arguments.model)
+        check = load_cross("--check", arguments.check) if arguments.check is not None else None
         with Progress("texts") as progress:
             pool = TextPool.encode(ranker, (each.text for each in candidates), progress)
         miner = Miner(ranker, pool, positives, _rules(arguments), check)
@@ -110,17 +110,6 @@ def _mined(arguments: argparse.Namespace) -> "Miner":
                 write(dialogue)
                 progress("mine", done, len(positives))
     return miner
-
-
-def _load_check(name: str | None) -> "CrossRanker | None":
-    if name is None:
-        return None
-    import model
-
-    ranker = model.load(name)
-    if not isinstance(ranker, model.CrossRanker):
-        raise UsageError(f"--check {name} is no cross-encoder; give the checkpoint of one")
-    return ranker
 
 
 def _rules(arguments: argparse.Namespace) -> "MiningRules":

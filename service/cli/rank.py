@@ -68,7 +68,8 @@ def print_results(answer: dict[str, Any]) -> None:
 def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = None) -> dict[str, Any]:
     """Rank over a store's active generation in this process; the answer is a service's, without timings."""
     quiet_libraries()
-    from model import Conversation, load
+    from model import Conversation
+    from model.checkpoint import load_cross
     from service.ranking import Ranking
     from service.reranking import load_reranker
     from service.responses import answer_of
@@ -82,7 +83,7 @@ def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = 
     for which, why in refused:
         print(f"{which} was passed over: {why}", file=sys.stderr)
     serving = Opener(lambda *_: None).serve(generation)
-    ranking = Ranking(load_reranker(reranker, load) if reranker else None)
+    ranking = Ranking(load_reranker(reranker, load_cross) if reranker else None)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     request = RankRequest(conversation=conversation, deadline=deadline, top_k=top_k, top_n=TOP_N if reranker else None)
     ranked = ranking.rank(serving, request)

@@ -29,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     settings = Settings(
         store=root, max_body_bytes=BOUND, max_candidates=10_000, max_text_chars=20_000, reranker="cross"
     )
-    with serve(create_app(settings, load)) as served:
+    with serve(create_app(settings, load, load)) as served:
         served.rank(context="warm")
         yield served
 

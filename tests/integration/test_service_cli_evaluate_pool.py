@@ -225,12 +225,15 @@ def test_models_of_the_wrong_kind(
     capsys: Capture, checkpoints: Path, data: Path, pool: Path, collection: list[object]
 ) -> None:
     cross, poly = checkpoints / "cross", checkpoints / "poly"
-    cannot = f"{cross} is a cross-encoder, which cannot search a pool; give it as --reranker"
+    cannot = (
+        f"{cross} is a cross-encoder, which has no candidate embeddings; give a bi- or poly-encoder, and this one as "
+        "--reranker"
+    )
     for source in (["--data", data, "--pool", pool], collection):
         assert failed(capsys, 2, "--model", cross, *source) == cannot
         assert failed(capsys, 2, "--model", poly, "--against", cross, *source) == cannot
         says = failed(capsys, 2, "--model", poly, "--reranker", poly, *source)
-        assert says == f"{poly} is no cross-encoder; --reranker must be one; give this as --model"
+        assert says == f"--reranker {poly} is a poly-encoder; give a cross-encoder"
 
 
 def test_files_that_cannot_be_used(

@@ -171,8 +171,9 @@ def test_what_makes_no_sense_together_is_wrong_usage(
         assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
         return message
 
-    assert refused(cross, output).endswith("give a bi- or poly-encoder")
-    assert refused(poly, output, "--check", poly) == f"--check {poly} is no cross-encoder; give the checkpoint of one"
+    says = f"{cross} is a cross-encoder, which has no candidate embeddings; give a bi- or poly-encoder"
+    assert refused(cross, output) == says
+    assert refused(poly, output, "--check", poly) == f"--check {poly} is a poly-encoder; give a cross-encoder"
     assert refused(poly, output, "--check-margin", "1") == "--check-margin needs --check"
     assert (
         refused(poly, output, "--skip", "9", "--depth", "9") == "--skip must be less than --depth, or no text is left"

@@ -81,7 +81,7 @@ def test_a_second_look_without_a_service(capsys: Capture, store: Path, service: 
     assert "needs --reranker MODEL" in call(capsys, "rank", *TURNS, "--rerank", "--store", store).failure(2)
     assert "a service has its own" in call(capsys, "rank", *TURNS, "--reranker", "x").failure(2)
     message = call(capsys, "rank", *TURNS, "--reranker", checkpoints / "poly", "--store", store).failure()
-    assert "needs a cross-encoder" in message
+    assert message == f"{checkpoints / 'poly'} is a poly-encoder; give a cross-encoder"
 
 
 def test_what_the_service_refuses_is_told_in_its_words(capsys: Capture, tmp_path: Path) -> None:

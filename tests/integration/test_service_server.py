@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 
 import model
 from index_builder.build import build
-from model.errors import CheckpointInvalid
+from model.errors import InvalidInput
 from service.app import create_app
 from service.settings import Settings
 
@@ -147,7 +147,7 @@ def test_a_reranker_that_is_none_is_one_line(start: Start, store: Path) -> None:
 
 def test_a_reranker_that_is_no_cross_encoder_is_refused(store: Path, checkpoints: Path) -> None:
     app = create_app(Settings(store=store, reranker=str(checkpoints / "poly")))
-    with pytest.raises(CheckpointInvalid, match="cross-encoder"), TestClient(app):
+    with pytest.raises(InvalidInput, match="poly is a poly-encoder; give a cross-encoder"), TestClient(app):
         pass
 
 

@@ -1,0 +1,31 @@
+"""Models that the command line names: one of the wrong kind is wrong usage."""
+
+from typing import TYPE_CHECKING
+
+from model.errors import InvalidInput
+from service.cli.output import UsageError, quiet_libraries
+
+if TYPE_CHECKING:
+    from model import CrossRanker, LateRanker
+
+
+def load_late(name: str, hint: str = "") -> "LateRanker":
+    """Load a Bi- or Poly-encoder; raises UsageError for a Cross-encoder, with `hint` at the end of its message."""
+    quiet_libraries()
+    from model import checkpoint
+
+    try:
+        return checkpoint.load_late(name)
+    except InvalidInput as error:
+        raise UsageError(f"{error}{hint}") from error
+
+
+def load_cross(flag: str, name: str) -> "CrossRanker":
+    """Load the Cross-encoder that a flag names; raises UsageError for a model of another kind."""
+    quiet_libraries()
+    from model import checkpoint
+
+    try:
+        return checkpoint.load_cross(name)
+    except InvalidInput as error:
+        raise UsageError(f"{flag} {error}") from error
