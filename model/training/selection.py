@@ -2,13 +2,13 @@
 
 import random
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from torch import nn
 
 from model.dialogues import Dialogue
 from model.training.corpus import Corpus
-from model.training.objective import Measured
+from model.training.objective import CrossObjective, LateObjective
 
 _SEED = 0  # the same batches in every run: runs are compared by them
 
@@ -25,13 +25,6 @@ class Look(NamedTuple):
         return self._asdict()
 
 
-class Measures(Protocol):
-    """An objective, as far as a look needs it."""
-
-    def measure(self, examples: Sequence[Dialogue], draw: random.Random) -> Measured:
-        """Measure one batch."""
-
-
 def selection_batches(corpora: Sequence[Corpus], batch_size: int) -> list[list[Dialogue]]:
     """Cut each file's slice into batches like those of training; a rest too small to be one joins the last."""
     found: list[list[Dialogue]] = []
@@ -44,7 +37,7 @@ def selection_batches(corpora: Sequence[Corpus], batch_size: int) -> list[list[D
     return found
 
 
-def look(encoder: nn.Module, objective: Measures, batches: Sequence[Sequence[Dialogue]]) -> Look:
+def look(encoder: nn.Module, objective: LateObjective | CrossObjective, batches: Sequence[Sequence[Dialogue]]) -> Look:
     """Measure all batches with dropout off; larger batches count for more."""
     draw = random.Random(_SEED)
     encoder.eval()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from model.adapter import split
 from model.backbone import read_weights
-from model.base import BaseModel, resolve_base
+from model.base import resolve_base
 from model.checkpoint import Encoder, build, load, load_base, own_tensors, read_config
 from model.config import AssemblyConfig, ModelConfig
 from model.errors import InvalidInput
@@ -58,37 +58,59 @@ def start(config: TrainConfig) -> Student:
     """
     torch.manual_seed(config.seed)
     directory = Path(config.base)
-    source = read_config(directory / CONFIG_FILE) if (directory / CONFIG_FILE).is_file() else None
-    if source is not None and config.lora_rank and source.weights == "full":
+    if not (directory / CONFIG_FILE).is_file():
+        return _from_base(config)
+    return _adapters_from_checkpoint(config, directory) if config.lora_rank else _from_checkpoint(config, directory)
+
+
+def _from_base(config: TrainConfig) -> Student:
+    base = resolve_base(config.base)
+    source = _like_a_sentence_encoder(base.name, Tokenizer(base.directory / TOKENIZER_FILE).separator)
+    student = _untrained(_model_config(config, source, base.sha256), base.directory)
+    load_base(student.encoder, base)
+    _prepare(student.encoder, config)
+    return student
+
+
+def _from_checkpoint(config: TrainConfig, directory: Path) -> Student:
+    source = load(directory)
+    student = _untrained(_model_config(config, source.config, ""), directory)
+    _take_over(student.encoder, source.encoder.state_dict())
+    _prepare(student.encoder, config)
+    return student
+
+
+def _adapters_from_checkpoint(config: TrainConfig, directory: Path) -> Student:
+    source = read_config(directory / CONFIG_FILE)
+    if source.weights == "full":
         raise InvalidInput(
             f"{directory} holds full weights, which an adapter cannot refer to; train without --lora-rank"
         )
-    base = resolve_base(source.base_name, source.base_sha256) if source and source.weights != "full" else None
-    if base is None and source is None:
-        base = resolve_base(config.base)
-    files = base.directory if base else directory
-    tokenizer = Tokenizer(files / TOKENIZER_FILE)
-    student_config = _model_config(config, base, source or _from_a_base(tokenizer.separator))
-    encoder = build(student_config, files)
-    if base is not None:
-        load_base(encoder, base)
-    if source is not None and not config.lora_rank:
-        _take_over(encoder, load(directory).encoder.state_dict())
-    _prepare(encoder, config)
-    if source is not None and config.lora_rank and source.weights == "adapter":
-        _take_over_adapters(encoder, read_weights(directory / WEIGHTS_FILE), source)
-    assembler = Assembler(tokenizer, student_config)
-    return Student(encoder, student_config, files / BACKBONE_FILE, files / TOKENIZER_FILE, assembler)
+    base = resolve_base(source.base_name, source.base_sha256)
+    student = _untrained(_model_config(config, source, base.sha256), directory)
+    load_base(student.encoder, base)
+    _prepare(student.encoder, config)
+    weights = directory / WEIGHTS_FILE
+    adapter, others = split(read_weights(weights) if weights.is_file() else {})
+    if source.weights == "adapter":
+        _take_over_adapters(student.encoder, adapter)
+    _take_over(student.encoder, others)
+    return student
 
 
-def _from_a_base(separator: str) -> ModelConfig:
+def _untrained(config: ModelConfig, files: Path) -> Student:
+    assembler = Assembler(Tokenizer(files / TOKENIZER_FILE), config)
+    return Student(build(config, files), config, files / BACKBONE_FILE, files / TOKENIZER_FILE, assembler)
+
+
+def _like_a_sentence_encoder(base_name: str, separator: str) -> ModelConfig:
     """What a model that begins with a base model's weights is like where nothing else is said.
 
     Unit length and scales are for sentence encoders, whose raw outputs leave both softmaxes flat.
     """
     return ModelConfig(
         architecture="bi",
-        base_name="",
+        base_name=base_name,
         reduction="mean",
         normalize=True,
         code_scale=20.0,
@@ -99,7 +121,7 @@ def _from_a_base(separator: str) -> ModelConfig:
     )
 
 
-def _model_config(config: TrainConfig, base: BaseModel | None, source: ModelConfig) -> ModelConfig:
+def _model_config(config: TrainConfig, source: ModelConfig, base_sha256: str) -> ModelConfig:
     """The source's config, but for what this run says."""
     adapter = config.lora_rank > 0
     given = {name: value for name in MODEL_FIELDS if (value := getattr(config, name)) is not None}
@@ -108,8 +130,7 @@ def _model_config(config: TrainConfig, base: BaseModel | None, source: ModelConf
         source,
         **given,
         architecture=config.architecture,
-        base_name=base.name if base else config.base,
-        base_sha256=base.sha256 if base and adapter else "",
+        base_sha256=base_sha256 if adapter else "",
         weights="adapter" if adapter else "full",
         assembly=replace(source.assembly, max_turns=turns),
         training={},
@@ -132,12 +153,9 @@ def _take_over(encoder: Encoder, tensors: Mapping[str, Tensor]) -> None:
             tensor.copy_(found)
 
 
-def _take_over_adapters(encoder: Encoder, tensors: Mapping[str, Tensor], source: ModelConfig) -> None:
-    adapter, others = split(tensors)
-    wanted = adapter_tensors(encoder)
-    found = {name: _counterpart(name, adapter) for name in wanted}
+def _take_over_adapters(encoder: Encoder, tensors: Mapping[str, Tensor]) -> None:
+    found = {name: _counterpart(name, tensors) for name in adapter_tensors(encoder)}
     load_adapters(encoder, {name: each for name, each in found.items() if each is not None})
-    _take_over(encoder, others)
 
 
 def _counterpart(name: str, tensors: Mapping[str, Tensor]) -> Tensor | None:

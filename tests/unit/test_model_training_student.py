@@ -127,6 +127,16 @@ def test_codes_are_taken_over_where_they_fit(base: Path, tmp_path: Path, n_codes
     assert torch.equal(codes, found[: len(codes)]) == kept
 
 
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(("architecture", "name"), [("poly", "code_vectors"), ("cross", "head.weight")])
+def test_codes_and_head_on_a_bases_own_weights_are_taken_over(
+    tmp_path: Path, architecture: str, name: str, rank: int
+) -> None:
+    source = write_checkpoint(tmp_path, "source", 5, architecture=architecture, weights="base", n_codes=3)
+    student = start(settings(source, architecture=architecture, lora_rank=rank))
+    assert torch.equal(student.encoder.state_dict()[name], model.load(source).encoder.state_dict()[name])
+
+
 def test_from_a_base_model_both_sides_start_equal_and_what_is_drawn_goes_by_the_seed(base: Path) -> None:
     one, same_seed, other = (start(settings(base, architecture="poly", seed=seed)) for seed in (1, 1, 2))
     assert same(tower(one, "context"), tower(one, "candidate"))
