@@ -1,7 +1,7 @@
 """From examples to what a training step needs: token ids, gold columns, and which columns count as negatives."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -28,10 +28,10 @@ class Columns(NamedTuple):
     listed: Tensor
 
 
-def columns(examples: Sequence[Dialogue], negatives: int) -> Columns:
-    """Collect the gold replies and up to `negatives` listed negatives of each example.
+def columns(examples: Sequence[Dialogue], others: Sequence[Dialogue], negatives: int) -> Columns:
+    """Collect the gold replies and up to `negatives` listed negatives of each example, and the replies of `others`.
 
-    Two rows of the same context have several correct replies between them: each other's gold reply is no negative.
+    Two examples of the same context have several correct replies between them: each other's gold reply is no negative.
     """
     place: dict[int, int] = {}
     texts: list[str] = []
@@ -45,13 +45,14 @@ def columns(examples: Sequence[Dialogue], negatives: int) -> Columns:
 
     gold = [column_of(example.response) for example in examples]
     named = [[column_of(text) for text in example.negatives[:negatives]] for example in examples]
+    lent = [column_of(other.response) for other in others]
+    contexts = [context_key(example.conversation) for example in (*examples, *others)]
     allowed = torch.ones(len(examples), len(texts), dtype=torch.bool)
     listed = torch.zeros(len(examples), len(texts), dtype=torch.bool)
     correct: dict[int, set[int]] = {}
-    contexts = [context_key(example.conversation) for example in examples]
-    for context, column in zip(contexts, gold, strict=True):
+    for context, column in zip(contexts, gold + lent, strict=True):
         correct.setdefault(context, set()).add(column)
-    for row, context in enumerate(contexts):
+    for row, context in enumerate(contexts[: len(examples)]):
         for column in correct[context] - {gold[row]}:
             allowed[row, column] = False
         listed[row, [gold[row], *named[row]]] = True
@@ -67,9 +68,11 @@ class LateBatch(NamedTuple):
     examples: Sequence[Dialogue]
 
 
-def late_batch(assembler: Assembler, examples: Sequence[Dialogue], negatives: int) -> LateBatch:
+def late_batch(
+    assembler: Assembler, examples: Sequence[Dialogue], others: Sequence[Dialogue], negatives: int
+) -> LateBatch:
     """Tokenise a batch for a Bi- or Poly-encoder."""
-    found = columns(examples, negatives)
+    found = columns(examples, others, negatives)
     contexts = [assembler.context(example.conversation)[0] for example in examples]
     return LateBatch(contexts, assembler.candidates(found.texts)[0], found, examples)
 
@@ -85,27 +88,48 @@ class CrossBatch(NamedTuple):
     width: int
 
 
-def cross_batch(assembler: Assembler, examples: Sequence[Dialogue], negatives: int, draw: random.Random) -> CrossBatch:
-    """Pair each context with its gold reply and `negatives` others: its own first, then replies of other rows.
+Scores = Callable[[Sequence[Dialogue], Sequence[str]], Tensor]
+"""A retriever's scores (B, N) of N texts as replies to each of B examples."""
+
+
+def cross_batch(
+    assembler: Assembler,
+    examples: Sequence[Dialogue],
+    others: Sequence[Dialogue],
+    negatives: int,
+    draw: random.Random,
+    score: Scores | None = None,
+) -> CrossBatch:
+    """Pair each context with its gold reply and `negatives` more: those it lists first, then others of the batch.
+
+    These are drawn; or, where a retriever scores them, all but one are its best. The one keeps easy negatives known.
 
     Raises TrainingDataInvalid where a batch of one has no negative: nothing would be learnt, and nobody would notice.
     """
-    found = columns(examples, negatives)
+    found = columns(examples, others, negatives)
     width = 1 + min(negatives, int(found.allowed.sum(dim=1).min()) - 1)
-    if width == 1 and len(examples) == 1:
+    if width == 1 and len(examples) + len(others) == 1:
         raise TrainingDataInvalid("an example has no negatives, and in a batch of one no others; raise --batch-size")
+    scores = score(examples, found.texts) if score else None
     pairs: list[list[int]] = []
     starts: list[int] = []
     for row, example in enumerate(examples):
         gold = int(found.gold[row])
-        chosen = [gold, *_negatives_of_row(found, row, gold, width - 1, draw)]
+        hardness = None if scores is None else scores[row]
+        chosen = [gold, *_negatives_of_row(found, row, width - 1, draw, hardness)]
         ids, start, _ = assembler.pairs(example.conversation, [found.texts[column] for column in chosen])
         pairs += ids
         starts += [start] * width
     return CrossBatch(pairs, starts, width)
 
 
-def _negatives_of_row(found: Columns, row: int, gold: int, count: int, draw: random.Random) -> list[int]:
-    own = [column for column in found.listed[row].nonzero()[:, 0].tolist() if column != gold][:count]
-    others = [column for column in found.allowed[row].nonzero()[:, 0].tolist() if column != gold and column not in own]
-    return own + draw.sample(others, count - len(own))
+def _negatives_of_row(found: Columns, row: int, count: int, draw: random.Random, hardness: Tensor | None) -> list[int]:
+    gold = int(found.gold[row])
+    chosen = [column for column in found.listed[row].nonzero()[:, 0].tolist() if column != gold][:count]
+    others = [column for column in found.allowed[row].nonzero()[:, 0].tolist() if column not in (gold, *chosen)]
+    if hardness is not None:
+        others.sort(key=lambda column: -hardness[column].item())
+        hardest = max(0, count - len(chosen) - 1)
+        chosen += others[:hardest]
+        del others[:hardest]
+    return chosen + draw.sample(others, count - len(chosen))

@@ -40,6 +40,10 @@ class TrainConfig:
         batch_size: examples a step and process; each is a negative for the others (Bi, Poly).
         accumulate: batches whose gradients are added up for one step.
         negatives: listed negatives taken from each example; for a Cross-encoder candidates beside the gold one.
+        extra_replies: replies of so many other examples go with a batch, as negatives of all its rows: where replies
+            are much shorter than contexts they are cheap ones.
+        retriever: a Bi- or Poly-encoder checkpoint that picks a Cross-encoder's negatives among the batch's replies,
+            the ones it ranks highest; empty: they are drawn.
         loss: listwise (in-batch, LCE) or pointwise (BCE, Cross-encoder only).
         teacher: a Cross-encoder checkpoint to distil from; empty: none.
         teacher_weight: share of the distillation in the loss.
@@ -71,6 +75,8 @@ class TrainConfig:
     batch_size: int = 32
     accumulate: int = 1
     negatives: int = 7
+    extra_replies: int = 0
+    retriever: str = ""
     loss: Loss = "listwise"
     teacher: str = ""
     teacher_weight: float = 0.5
@@ -106,7 +112,7 @@ class TrainConfig:
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("epochs", "learning_rate", "code_learning_rate", "looks"):
             _require(0 < getattr(self, name) < math.inf, f"{name} must be above 0 and finite")
-        for name in ("weight_decay", "warmup_steps", "patience", "lora_rank"):
+        for name in ("extra_replies", "weight_decay", "warmup_steps", "patience", "lora_rank"):
             _require(getattr(self, name) >= 0, f"{name} must not be negative")
         _require(self.steps is None or self.steps >= 1, "steps must be at least 1")
         _require(self.dropout is None or 0 <= self.dropout < 1, "dropout must be at least 0 and below 1")
@@ -116,6 +122,7 @@ class TrainConfig:
         late = self.architecture != "cross"
         _require(not late or self.batch_size >= 2, "batch_size must be at least 2: the others are the negatives")
         _require(not late or self.loss == "listwise", "the pointwise loss is for cross")
+        _require(not late or not self.retriever, "a retriever picks the negatives of cross, not of bi and poly")
         _require(late or not self.teacher, "a teacher teaches bi and poly, not cross")
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from model.positives import text_key
 from model.text import Conversation
 from model.training.errors import TrainingDataInvalid
 
-SELECTION_EXAMPLES = 1000  # about so many are held out of each file, a tenth of a small one, two dialogues at least
-_SELECTION_SHARE = 0.1
+_SELECTION_SHARE = 0.1  # of a small file; of a large one as many examples as the caller says
 _HASHES = 2**64
 _REPEATS = "repeats another example"
 
@@ -24,14 +23,14 @@ class Corpus:
 
     Attributes:
         path: the file.
-        weight: how often a batch is taken from it, relative to the others.
         every_turn: make an example of every reply in a dialogue, not of its last one alone.
+        weight: how often a batch is taken from it, relative to the others.
         held_out_below: dialogues whose hash lies below it are the selection slice.
     """
 
     path: Path
-    weight: float
     every_turn: bool
+    weight: float
     held_out_below: int = 0
 
     def examples(self, selection: bool = False) -> Iterator[Dialogue]:
@@ -62,16 +61,26 @@ class Report:
         return f"{self.kept} examples, {self.held_out} held out" + (f"; {dropped}" if dropped else "")
 
 
-def survey(path: Path, weight: float, every_turn: bool, max_rejected: float) -> tuple[Corpus, Report]:
+def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> tuple[Corpus, Report]:
     """Read a file once: count and check its lines, and decide which dialogues are held out.
 
-    The choice depends on the dialogues alone, so every later reading makes the same one.
+    The choice depends on the dialogues alone, so every later reading makes the same one; a smaller slice is part of a
+    larger one.
+
+    Args:
+        path: the file.
+        every_turn: make an example of every reply in a dialogue.
+        max_rejected: share of bad lines above which the file is refused.
+        held_out: about so many examples are; a tenth of a small file, and two dialogues at least.
+
+    Returns:
+        The corpus, its weight the number of its examples, and what was found.
 
     Raises:
         DialoguesInvalid: the file cannot be read.
         TrainingDataInvalid: it has no examples, or too many of its lines are bad, or its dialogues are fewer than four.
     """
-    corpus, report = Corpus(path, weight, every_turn), Report()
+    corpus, report = Corpus(path, every_turn, weight=0.0), Report()
     hashes = [_hash(example.dialogue) for example in _kept(corpus, report)]
     bad = report.dropped.total() - report.dropped[_REPEATS]  # those are left out, but nothing is wrong with them
     if bad > max_rejected * (bad + report.kept):
@@ -79,13 +88,13 @@ def survey(path: Path, weight: float, every_turn: bool, max_rejected: float) -> 
     dialogues = sorted(set(hashes))
     if len(dialogues) < 4:  # one alone has no negatives: its loss is zero whatever the model
         raise TrainingDataInvalid(f"{path}: {report}; training needs at least four dialogues, two of them to select by")
-    share = min(_SELECTION_SHARE, SELECTION_EXAMPLES / len(hashes))
+    share = min(_SELECTION_SHARE, held_out / len(hashes))
     below = max(int(share * _HASHES), dialogues[1] + 1)
     report.held_out = sum(each < below for each in hashes)
     report.kept -= report.held_out
     if report.kept == 0:
         raise TrainingDataInvalid(f"{path}: too few dialogues to hold some out for selection; give more")
-    return replace(corpus, held_out_below=below), report
+    return replace(corpus, weight=float(report.kept), held_out_below=below), report
 
 
 def _kept(corpus: Corpus, report: Report) -> Iterator[Dialogue]:

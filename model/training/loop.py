@@ -19,8 +19,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from model.base import file_sha256
-from model.checkpoint import load
-from model.cross_ranker import CrossRanker
+from model.checkpoint import load_cross, load_late
 from model.dialogues import Dialogue
 from model.errors import InvalidInput
 from model.training.config import TrainConfig
@@ -30,7 +29,7 @@ from model.training.objective import CrossObjective, LateObjective
 from model.training.schedule import LearningRate
 from model.training.selection import Look, look, selection_batches
 from model.training.state import write_state
-from model.training.stream import batches
+from model.training.stream import Batch, batches
 from model.training.student import Student
 from model.training.tuning import backbones
 
@@ -149,18 +148,22 @@ class Training:
             if config.gradient_checkpointing:
                 backbone.transformer.activation_checkpointing_enable()
         if config.architecture == "cross":
-            return CrossObjective(self.student, config, device)
-        return LateObjective(self.student, config, device, _teacher(config.teacher))
+            return CrossObjective(
+                self.student, config, device, load_late(config.retriever) if config.retriever else None
+            )
+        return LateObjective(self.student, config, device, load_cross(config.teacher) if config.teacher else None)
 
-    def _stream(self) -> Iterator[list[Dialogue]]:
-        stream = batches(self._corpora, self.config.batch_size, self.config.seed, self._accelerator.process_index)
+    def _stream(self) -> Iterator[Batch]:
+        config = self.config
+        rank = self._accelerator.process_index
+        stream = batches(self._corpora, config.batch_size, config.seed, extra_replies=config.extra_replies, rank=rank)
         return islice(stream, self.progress.step * self.config.accumulate, None)
 
-    def _step(self, examples: Sequence[list[Dialogue]]) -> float:
+    def _step(self, drawn: Sequence[Batch]) -> float:
         draw = self._reseed()
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * self._factor()
-        losses = [self._objective.step(each, draw, self._accelerator.backward) for each in examples]
+        losses = [self._objective.step(each, draw, self._accelerator.backward) for each in drawn]
         loss = self._mean_over_processes(sum(losses) / len(losses))
         if not math.isfinite(loss):
             raise TrainingDiverged(
@@ -242,15 +245,6 @@ def _optimizer(parameters: Mapping[str, Tensor], config: TrainConfig) -> torch.o
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adamax
     used = [group for group in groups if group["params"]]
     return kind(used, lr=config.learning_rate, weight_decay=config.weight_decay)
-
-
-def _teacher(name: str) -> CrossRanker | None:
-    if not name:
-        return None
-    teacher = load(name)
-    if not isinstance(teacher, CrossRanker):
-        raise InvalidInput(f"{name} is no cross-encoder; a teacher must be one")
-    return teacher
 
 
 def _run_under(accelerator: Accelerator, transformer: Any, device: torch.device) -> None:

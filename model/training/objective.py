@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -13,11 +14,14 @@ from model.biencoder import BiEncoder
 from model.cross_ranker import CrossRanker
 from model.crossencoder import CrossEncoder
 from model.dialogues import Dialogue
+from model.late_ranker import LateRanker
 from model.polyencoder import PolyEncoder
+from model.topk import scores_of
 from model.training.batch import CrossBatch, LateBatch, cross_batch, late_batch
 from model.training.config import TrainConfig
 from model.training.gradient_cache import Encode, cached_backward, plain_backward
 from model.training.losses import distillation, listwise, pointwise
+from model.training.stream import Batch
 from model.training.student import Student
 
 
@@ -44,9 +48,9 @@ class LateObjective:
         self._teacher = teacher
         self._backward = cached_backward if config.gradient_cache else plain_backward
 
-    def step(self, examples: Sequence[Dialogue], draw: random.Random, backward: Callable[[Tensor], None]) -> float:
+    def step(self, drawn: Batch, draw: random.Random, backward: Callable[[Tensor], None]) -> float:
         """Add a batch's gradients to the parameters; returns its loss."""
-        batch = late_batch(self._assembler, examples, self._config.negatives)
+        batch = late_batch(self._assembler, drawn.examples, drawn.others, self._config.negatives)
         chunks = _Chunks(self._encoder, batch, self._config.chunk_tokens, self._device)
         taught = self._teacher_scores(batch)
 
@@ -57,7 +61,7 @@ class LateObjective:
 
     def measure(self, examples: Sequence[Dialogue], draw: random.Random) -> Measured:
         """Loss and rank of the gold replies, without gradients."""
-        batch = late_batch(self._assembler, examples, self._config.negatives)
+        batch = late_batch(self._assembler, examples, (), self._config.negatives)
         chunks = _Chunks(self._encoder, batch, self._config.chunk_tokens, self._device)
         with torch.no_grad():
             codes, embeddings = chunks.joined([encode() for encode in chunks.encode])
@@ -91,17 +95,20 @@ class LateObjective:
 class CrossObjective:
     """Listwise (LCE) or point-wise loss of a Cross-encoder over each row's own few candidates."""
 
-    def __init__(self, student: Student, config: TrainConfig, device: torch.device) -> None:
+    def __init__(
+        self, student: Student, config: TrainConfig, device: torch.device, retriever: LateRanker | None
+    ) -> None:
         assert isinstance(student.encoder, CrossEncoder)
+        self._retriever = retriever
         self._encoder = student.encoder
         self._assembler = student.assembler
         self._config = config
         self._device = device
         self._backward = cached_backward if config.gradient_cache else plain_backward
 
-    def step(self, examples: Sequence[Dialogue], draw: random.Random, backward: Callable[[Tensor], None]) -> float:
+    def step(self, drawn: Batch, draw: random.Random, backward: Callable[[Tensor], None]) -> float:
         """Add a batch's gradients to the parameters; returns its loss."""
-        batch = cross_batch(self._assembler, examples, self._config.negatives, draw)
+        batch = self._batch(drawn.examples, drawn.others, draw)
         chunks, order = self._chunks(batch)
 
         def loss_of(encoded: list[Tensor]) -> Tensor:
@@ -111,7 +118,7 @@ class CrossObjective:
 
     def measure(self, examples: Sequence[Dialogue], draw: random.Random) -> Measured:
         """Loss and rank of the gold replies, without gradients."""
-        batch = cross_batch(self._assembler, examples, self._config.negatives, draw)
+        batch = self._batch(examples, (), draw)
         chunks, order = self._chunks(batch)
         with torch.no_grad():
             scores = _in_order([encode() for encode in chunks], order)
@@ -124,6 +131,10 @@ class CrossObjective:
         gold = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
         loss = listwise if self._config.loss == "listwise" else pointwise
         return loss(rows, gold, torch.ones_like(rows, dtype=torch.bool))
+
+    def _batch(self, examples: Sequence[Dialogue], others: Sequence[Dialogue], draw: random.Random) -> CrossBatch:
+        score = None if self._retriever is None else partial(_retriever_scores, self._retriever)
+        return cross_batch(self._assembler, examples, others, self._config.negatives, draw, score)
 
     def _chunks(self, batch: CrossBatch) -> tuple[list[Encode], list[int]]:
         order = length_batches([len(pair) for pair in batch.pairs], self._config.chunk_tokens)
@@ -171,6 +182,13 @@ class _Chunks:
         vectors = _in_order([_widened(each, width) for each in encoded[:n]], self._context_order)
         present = _in_order([_widened(each, width) for each in self._present], self._context_order)
         return ContextCodes(vectors, present), _in_order(encoded[n:], self._candidate_order)
+
+
+def _retriever_scores(retriever: LateRanker, examples: Sequence[Dialogue], texts: Sequence[str]) -> Tensor:
+    """Scores (B, N) of the texts as replies to each example."""
+    embeddings = retriever.encode_candidates(retriever.tokenize_candidates(texts)[0])
+    contexts = [retriever.tokenize_context(example.conversation)[0] for example in examples]
+    return torch.stack([torch.from_numpy(scores_of(embeddings, each)) for each in retriever.encode_contexts(contexts)])
 
 
 def code_cosine(codes: ContextCodes) -> float:

@@ -28,18 +28,22 @@ class Data:
         weights: how often a batch comes from each, relative to the others; empty: in proportion to their examples.
         every_turn: make an example of every reply in a dialogue.
         max_rejected: share of bad lines above which a file is refused.
+        held_out: about so many examples of each file are the selection slice, of a small one a tenth.
     """
 
     paths: Sequence[Path]
     weights: Sequence[float] = ()
     every_turn: bool = False
     max_rejected: float = 0.01
+    held_out: int = 1000
 
     def __post_init__(self) -> None:
         if self.weights and len(self.weights) != len(self.paths):
             raise InvalidInput(f"{len(self.weights)} weights for {len(self.paths)} files; give one each")
         if not all(0 < weight < math.inf for weight in self.weights):
             raise InvalidInput("weights must be above 0 and finite; leave a file out instead")
+        if self.held_out < 1:
+            raise InvalidInput("held-out must be at least 1")
 
 
 def train(
@@ -74,11 +78,12 @@ def train(
     if state is None:
         require_unused(output)
     processes.wait_for_everyone()  # before one of them makes the directory that must be unused
-    surveyed = [survey(path, 1.0, data.every_turn, data.max_rejected) for path in data.paths]
-    weights = data.weights or [report.kept for _, report in surveyed]
-    corpora = [
-        (replace(corpus, weight=float(w)), report) for (corpus, report), w in zip(surveyed, weights, strict=True)
-    ]
+    corpora = [survey(path, data.every_turn, data.max_rejected, data.held_out) for path in data.paths]
+    if data.weights:
+        corpora = [
+            (replace(corpus, weight=weight), report)
+            for (corpus, report), weight in zip(corpora, data.weights, strict=True)
+        ]
     if processes.is_main_process:
         for corpus, report in corpora:
             on_survey(corpus.path, report)

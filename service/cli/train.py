@@ -37,6 +37,9 @@ def _add_data(group: Any) -> None:
     group.add_argument("--weights", nargs="+", type=float, metavar="W", help="of the files; default: their sizes")
     group.add_argument("--valid", type=Path, metavar="F", help="report figures on these lists when done; never selects")
     group.add_argument("--every-turn", action="store_true", help="an example of every reply, not of the last alone")
+    group.add_argument(
+        "--held-out", type=int, default=1000, metavar="N", help="examples of a file to select by; default: 1000"
+    )
     group.add_argument("--max-rejected", type=float, default=0.01, metavar="SHARE", help="default: 0.01")
 
 
@@ -46,6 +49,10 @@ def _add_recipe(group: Any) -> None:
     group.add_argument("--batch-size", type=int, help="default: 32")
     group.add_argument("--accumulate", type=int, metavar="N", help="batches a step; default: 1")
     group.add_argument("--negatives", type=int, metavar="N", help="listed negatives a row; cross: others; default: 7")
+    group.add_argument(
+        "--extra-replies", type=int, metavar="N", help="a batch, of other examples, as negatives; default: 0"
+    )
+    group.add_argument("--retriever", metavar="MODEL", help="cross: picks the batch's hardest replies as negatives")
     group.add_argument("--loss", choices=("listwise", "pointwise"), help="pointwise: cross only")
     group.add_argument("--teacher", metavar="MODEL", help="a cross-encoder to distil from")
     group.add_argument("--teacher-weight", type=float, metavar="SHARE", help="default: 0.5")
@@ -99,7 +106,9 @@ def run(arguments: argparse.Namespace) -> int:
         given.setdefault("learning_rate", 5e-4)
     try:
         config = TrainConfig(**given)
-        data = Data(arguments.train, arguments.weights or (), arguments.every_turn, arguments.max_rejected)
+        data = Data(
+            arguments.train, arguments.weights or (), arguments.every_turn, arguments.max_rejected, arguments.held_out
+        )
     except InvalidInput as error:
         raise UsageError(f"{error}") from error
     ranker = train(config, data, arguments.output, resume=arguments.resume, on_survey=_print_survey, watch=_Log())

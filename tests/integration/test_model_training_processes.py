@@ -81,7 +81,7 @@ config = TrainConfig(
     warmup_steps=2, schedule="plateau", max_context_tokens=40, max_candidate_tokens=16, tune="all",
 )
 student = start(config)
-training = Training(config, student, [survey(data, 1.0, False, 0.0)], output)
+training = Training(config, student, [survey(data, False, 0.0, 1000)], output)
 losses = {"step": {}, "look": {}}
 
 def watch(event, step, steps, figures):

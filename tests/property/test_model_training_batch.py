@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, cast
 
+import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -23,18 +24,20 @@ def texts(draw: st.DrawFn, name: str) -> str:
 
 
 replies = texts("reply")
+contexts = st.builds(
+    Conversation.of, st.lists(texts("turn"), min_size=1, max_size=2), st.lists(texts("fact"), max_size=1)
+)
 examples_of = st.lists(
     st.builds(
         Dialogue,
-        conversation=st.builds(
-            Conversation.of, st.lists(texts("turn"), min_size=1, max_size=2), st.lists(texts("fact"), max_size=1)
-        ),
+        conversation=contexts,
         response=replies,
         negatives=st.lists(replies, max_size=4).map(tuple),
     ),
     min_size=1,
     max_size=7,
 )
+others_of = st.lists(st.builds(Dialogue, conversation=contexts, response=replies), max_size=4)
 counts = st.integers(1, 5)
 
 
@@ -52,25 +55,28 @@ def correct(examples: Sequence[Dialogue], row: int) -> set[str]:
     return {normal(other.response) for other in examples if context(other) == context(examples[row])}
 
 
-@given(examples_of, counts)
-def test_each_text_has_one_column_and_each_row_its_gold(examples: list[Dialogue], negatives: int) -> None:
-    found = columns(examples, negatives)
+@given(examples_of, others_of, counts)
+def test_each_text_has_one_column_and_each_row_its_gold(
+    examples: list[Dialogue], others: list[Dialogue], negatives: int
+) -> None:
+    found = columns(examples, others, negatives)
     forms = [normal(text) for text in found.texts]
     named = [text for each in examples for text in (each.response, *each.negatives[:negatives])]
+    named += [other.response for other in others]
     assert len(set(forms)) == len(forms)
     assert set(forms) == {normal(text) for text in named}
     assert set(found.texts) <= set(named), "a text is given as it was written"
     assert [forms[at] for at in found.gold.tolist()] == [normal(each.response) for each in examples]
 
 
-@given(examples_of, counts)
+@given(examples_of, others_of, counts)
 def test_a_column_is_forbidden_where_it_is_another_correct_reply_and_nowhere_else(
-    examples: list[Dialogue], negatives: int
+    examples: list[Dialogue], lent: list[Dialogue], negatives: int
 ) -> None:
-    found = columns(examples, negatives)
+    found = columns(examples, lent, negatives)
     assert found.allowed.shape == found.listed.shape == (len(examples), len(found.texts))
     for row, example in enumerate(examples):
-        others = correct(examples, row) - {normal(example.response)}
+        others = correct([*examples, *lent], row) - {normal(example.response)}
         allowed = [normal(text) not in others for text in found.texts]
         assert found.allowed[row].tolist() == allowed
         own = {normal(text) for text in (example.response, *example.negatives[:negatives])} - others
@@ -89,26 +95,28 @@ class Recorder:
         return [[n, at] for at in range(len(found))], n, None
 
 
-@given(examples_of, counts, st.integers(0, 3))
+@given(examples_of, others_of, counts, st.integers(0, 3))
 def test_a_cross_batch_has_the_gold_reply_first_and_no_other_correct_one(
-    examples: list[Dialogue], negatives: int, seed: int
+    examples: list[Dialogue], others: list[Dialogue], negatives: int, seed: int
 ) -> None:
-    assume(len(examples) > 1)
+    assume(len(examples) + len(others) > 1)
     recorder = Recorder()
-    batch = cross_batch(cast(Assembler, recorder), examples, negatives, random.Random(seed))
+    batch = cross_batch(cast(Assembler, recorder), examples, others, negatives, random.Random(seed))
     assert [conversation for conversation, _ in recorder.asked] == [each.conversation for each in examples]
     rows = [[normal(text) for text in found] for _, found in recorder.asked]
     known = {normal(text) for each in examples for text in (each.response, *each.negatives[:negatives])}
-    most = [len(known - correct(examples, row)) for row in range(len(examples))]
+    known |= {normal(other.response) for other in others}
+    everyone = [*examples, *others]
+    most = [len(known - correct(everyone, row)) for row in range(len(examples))]
     assert batch.width == 1 + min(negatives, *most)
     for row, example in enumerate(examples):
-        gold, *others = rows[row]
-        assert len(others) == batch.width - 1
+        gold, *chosen = rows[row]
+        assert len(chosen) == batch.width - 1
         assert gold == normal(example.response)
-        assert len(set(others)) == len(others)
-        assert not set(others) & correct(examples, row)
-        own = {normal(text) for text in example.negatives[:negatives]} - correct(examples, row)
-        assert len(set(others) & own) == min(len(own), len(others)), "its own negatives come before those of others"
+        assert len(set(chosen)) == len(chosen)
+        assert not set(chosen) & correct(everyone, row)
+        own = {normal(text) for text in example.negatives[:negatives]} - correct(everyone, row)
+        assert len(set(chosen) & own) == min(len(own), len(chosen)), "its own negatives come before those of others"
     assert batch.pairs == [[n, at] for n in range(1, len(examples) + 1) for at in range(batch.width)]
     assert batch.segment_starts == [n for n in range(1, len(examples) + 1) for _ in range(batch.width)]
 
@@ -119,7 +127,7 @@ def test_the_same_draw_gives_the_same_cross_batch(examples: list[Dialogue], nega
 
     def asked() -> list[tuple[Conversation, list[str]]]:
         recorder = Recorder()
-        cross_batch(cast(Assembler, recorder), examples, negatives, random.Random(seed))
+        cross_batch(cast(Assembler, recorder), examples, (), negatives, random.Random(seed))
         return recorder.asked
 
     assert asked() == asked()
@@ -131,6 +139,34 @@ def test_negatives_of_others_are_drawn_and_not_always_the_same(numbers: list[int
     seen = []
     for seed in range(40):
         recorder = Recorder()
-        cross_batch(cast(Assembler, recorder), examples, 1, random.Random(seed))
+        cross_batch(cast(Assembler, recorder), examples, (), 1, random.Random(seed))
         seen.append(recorder.asked[0][1][1])
     assert any(one != other for one, other in pairwise(seen))
+
+
+def hardness(examples: Sequence[Dialogue], found: Sequence[str]) -> torch.Tensor:
+    """A retriever that ranks texts by the number they end with."""
+    return torch.tensor([[float(text.split()[-1]) for text in found]] * len(examples))
+
+
+@given(st.permutations(range(9)), st.integers(1, 8), st.integers(0, 9))
+def test_a_retrievers_best_are_taken_and_one_is_drawn(numbers: list[int], negatives: int, seed: int) -> None:
+    everyone = [Dialogue(Conversation.of(f"turn {n}"), f"reply {n}") for n in numbers]
+    recorder = Recorder()
+    examples, others = everyone[:3], everyone[3:]
+    cross_batch(cast(Assembler, recorder), examples, others, negatives, random.Random(seed), hardness)
+    for example, (_, [gold, *chosen]) in zip(examples, recorder.asked, strict=True):
+        assert gold == example.response
+        hardest = [f"reply {n}" for n in range(8, -1, -1) if f"reply {n}" != gold]
+        assert chosen[:-1] == hardest[: negatives - 1]
+        assert chosen[-1] in hardest[negatives - 1 :]
+
+
+def test_the_one_that_is_drawn_is_not_always_the_same() -> None:
+    everyone = [Dialogue(Conversation.of(f"turn {n}"), f"reply {n}") for n in range(9)]
+    seen = set()
+    for seed in range(40):
+        recorder = Recorder()
+        cross_batch(cast(Assembler, recorder), everyone[:1], everyone[1:], 2, random.Random(seed), hardness)
+        seen.add(recorder.asked[0][1][-1])
+    assert len(seen) > 3

@@ -22,6 +22,7 @@ from model.biencoder import BiEncoder
 from model.dialogues import Dialogue
 from model.polyencoder import PolyEncoder
 from model.training.objective import CrossObjective, LateObjective
+from model.training.stream import Batch
 from model.training.student import Student, start
 
 ONE_CHUNK = 10**6
@@ -92,11 +93,13 @@ class Kind:
         )
         device = torch.device("cpu")
         late = config.architecture != "cross"
-        objective = LateObjective(student, config, device, None) if late else CrossObjective(student, config, device)
+        objective = (
+            LateObjective(student, config, device, None) if late else CrossObjective(student, config, device, None)
+        )
         student.encoder.zero_grad()
         with dropping(student.encoder, dropout):
             torch.manual_seed(1)
-            loss = objective.step(examples, random.Random(2), lambda each: each.backward())  # type: ignore[no-untyped-call]
+            loss = objective.step(Batch(examples, []), random.Random(2), lambda each: each.backward())  # type: ignore[no-untyped-call]
         found = {name: each.grad.clone() for name, each in student.trainable().items() if each.grad is not None}
         assert set(found) == set(student.trainable()), "every parameter has its gradient"
         return loss, found

@@ -20,13 +20,14 @@ def config(**changed: Any) -> TrainConfig:
         *[({name: 0}, name) for name in ("batch_size", "accumulate", "negatives", "chunk_tokens", "steps")],
         *[({name: value}, name) for name in ("epochs", "learning_rate", "code_learning_rate", "looks")
           for value in (0.0, -1.0, math.nan, math.inf)],
-        *[({name: -1}, name) for name in ("weight_decay", "warmup_steps", "patience", "lora_rank")],
+        *[({name: -1}, name) for name in ("extra_replies", "weight_decay", "warmup_steps", "patience", "lora_rank")],
         ({"weight_decay": math.nan}, "weight_decay"),
         *[({"dropout": value}, "dropout") for value in (-0.1, 1.0, math.nan)],
         *[({"teacher_weight": value}, "teacher_weight") for value in (-0.1, 1.1, math.nan)],
         ({"batch_size": 1}, "the others are the negatives"),
         ({"loss": "pointwise"}, "the pointwise loss is for cross"),
         ({"architecture": "cross", "teacher": "t"}, "a teacher teaches bi and poly"),
+        ({"retriever": "r"}, "a retriever picks the negatives of cross"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_by_its_options_name(fields: dict[str, Any], says: str) -> None:

@@ -7,14 +7,16 @@ import pytest
 from command_line import write_rows
 
 from model.dialogues import Dialogue, DialoguesInvalid
-from model.training.corpus import SELECTION_EXAMPLES, Corpus, Report, survey
+from model.training.corpus import Corpus, Report, survey
 from model.training.errors import TrainingDataInvalid
 
 Rows = list[dict[str, Any]]
 
 
-def read(path: Path, rows: Rows, *, every_turn: bool = False, max_rejected: float = 1.0) -> tuple[Corpus, Report]:
-    return survey(write_rows(path / "data.jsonl", rows), 2.5, every_turn, max_rejected)
+def read(
+    path: Path, rows: Rows, *, every_turn: bool = False, max_rejected: float = 1.0, held_out: int = 1000
+) -> tuple[Corpus, Report]:
+    return survey(write_rows(path / "data.jsonl", rows), every_turn, max_rejected, held_out)
 
 
 def turns(dialogues: int, each: int) -> Rows:
@@ -47,14 +49,17 @@ def test_no_dialogue_is_on_both_sides_and_none_is_lost(tmp_path: Path, dialogues
     assert (report.kept, report.held_out) == (len(train), len(held_out))
     assert min(len({one.dialogue for one in side}) for side in (train, held_out)) > 1, "one has no negatives"
     assert both(corpus) == (train, held_out), "every pass makes the same choice"
-    assert (corpus.weight, corpus.path.name) == (2.5, "data.jsonl")
+    assert (corpus.weight, corpus.path.name) == (len(train), "data.jsonl")
 
 
-def test_about_a_tenth_is_held_out_and_of_large_files_a_thousand(tmp_path: Path) -> None:
+def test_about_a_tenth_is_held_out_and_of_large_files_as_many_as_asked(tmp_path: Path) -> None:
     _, small = read(tmp_path, turns(1000, 1))
     assert small.held_out == pytest.approx(100, abs=40)  # four standard deviations
-    _, large = read(tmp_path, turns(5000, 4))
-    assert large.held_out == pytest.approx(SELECTION_EXAMPLES, abs=260)  # of 5000 dialogues of four
+    large, report = read(tmp_path, turns(5000, 4))
+    assert report.held_out == pytest.approx(1000, abs=260)  # of 5000 dialogues of four
+    smaller, report = read(tmp_path, turns(5000, 4), held_out=200)
+    assert report.held_out == pytest.approx(200, abs=116)
+    assert {each.response for each in both(smaller)[1]} < {each.response for each in both(large)[1]}
 
 
 def test_the_choice_follows_the_dialogue_and_not_its_place(tmp_path: Path) -> None:
@@ -119,7 +124,7 @@ def write_bad(path: Path) -> Path:
 
 
 def test_what_is_dropped_is_told_by_reason_with_its_first_line(tmp_path: Path) -> None:
-    corpus, report = survey(write_bad(tmp_path), 1.0, False, 0.5)
+    corpus, report = survey(write_bad(tmp_path), False, 0.5, 1000)
     assert report.dropped.total() == 5
     text = str(report)
     assert text.startswith(f"{report.kept} examples, {report.held_out} held out; 2 dropped: the line is not JSON")
@@ -133,10 +138,10 @@ def test_what_is_dropped_is_told_by_reason_with_its_first_line(tmp_path: Path) -
 def test_too_many_bad_lines_are_refused(tmp_path: Path) -> None:
     path = write_bad(tmp_path)
     with pytest.raises(TrainingDataInvalid, match=r"bad\.jsonl: too many bad lines: .*not JSON.*raise --max-rejected"):
-        survey(path, 1.0, False, 0.1)
-    survey(path, 1.0, False, 4 / 24)
+        survey(path, False, 0.1, 1000)
+    survey(path, False, 4 / 24, 1000)
     with pytest.raises(TrainingDataInvalid, match="too many bad lines"):
-        survey(path, 1.0, False, 4 / 24 - 0.001)
+        survey(path, False, 4 / 24 - 0.001, 1000)
 
 
 def test_repeats_are_left_out_but_are_no_bad_lines(tmp_path: Path) -> None:
@@ -166,7 +171,7 @@ def test_a_single_dialogue_is_refused_and_so_are_too_few(tmp_path: Path, rows: R
 
 def test_a_file_that_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     with pytest.raises(DialoguesInvalid, match="no such file"):
-        survey(tmp_path / "missing.jsonl", 1.0, False, 0.0)
+        survey(tmp_path / "missing.jsonl", False, 0.0, 1000)
     (tmp_path / "damaged.jsonl.gz").write_bytes(b"no gzip at all")
     with pytest.raises(DialoguesInvalid, match=r"damaged\.jsonl\.gz: cannot be read to its end"):
-        survey(tmp_path / "damaged.jsonl.gz", 1.0, False, 0.0)
+        survey(tmp_path / "damaged.jsonl.gz", False, 0.0, 1000)

@@ -18,6 +18,7 @@ from model.training.config import TrainConfig
 from model.training.corpus import Corpus
 from model.training.objective import CrossObjective, LateObjective, Measured, code_cosine
 from model.training.selection import Look, look, selection_batches
+from model.training.stream import Batch
 from model.training.student import Student, start
 
 CPU = torch.device("cpu")
@@ -37,15 +38,15 @@ def made(base: Path, **fields: Any) -> tuple[Student, TrainConfig]:
 
 def measured(base: Path, examples: list[Dialogue], **fields: Any) -> Measured:
     student, config = made(base, **fields)
-    kind: Any = CrossObjective if config.architecture == "cross" else lambda *given: LateObjective(*given, None)
-    objective = kind(student, config, CPU)
+    kind: Any = CrossObjective if config.architecture == "cross" else LateObjective
+    objective = kind(student, config, CPU, None)
     return objective.measure(examples, random.Random(0))  # type: ignore[no-any-return]
 
 
 def stepped(base: Path, examples: list[Dialogue], **fields: Any) -> tuple[float, list[torch.Tensor]]:
     student, config = made(base, **fields)
-    kind: Any = CrossObjective if config.architecture == "cross" else lambda *given: LateObjective(*given, None)
-    loss = kind(student, config, CPU).step(examples, random.Random(0), lambda each: each.backward())
+    kind: Any = CrossObjective if config.architecture == "cross" else LateObjective
+    loss = kind(student, config, CPU, None).step(Batch(examples, []), random.Random(0), lambda each: each.backward())
     return loss, [each.grad for each in student.encoder.parameters() if each.grad is not None]
 
 
@@ -148,7 +149,9 @@ def test_a_teacher_does_not_learn(base: Path, tmp_path: Path) -> None:
     assert isinstance(teacher, CrossRanker)
     student, config = made(base, teacher="set")
     examples = [dialogue("w1 w2", "w4", "w6"), dialogue("w9", "w10", "w1")]
-    LateObjective(student, config, CPU, teacher).step(examples, random.Random(0), lambda each: each.backward())  # type: ignore[no-untyped-call]
+    LateObjective(student, config, CPU, teacher).step(
+        Batch(examples, []), random.Random(0), lambda each: each.backward()
+    )  # type: ignore[no-untyped-call]
     assert all(each.grad is None for each in teacher.encoder.parameters())
 
 
@@ -203,3 +206,21 @@ def test_selection_batches_are_like_those_of_training(examples: int, sizes: list
     names = [each.response for batch in found[: len(sizes)] for each in batch]
     assert sorted(names, key=int) == [str(n) for n in range(examples)]
     assert selection_batches([held, held], 4) == found
+
+
+def test_replies_of_others_are_negatives_of_all_rows(base: Path) -> None:
+    rows = [dialogue("w1 w2", "w4"), dialogue("w9", "w10")]
+    others = [dialogue("w5", "w6"), dialogue("w9", "w11"), dialogue("w3", "W4 ")]
+    student, config = made(base)
+    objective = LateObjective(student, config, CPU, None)
+    loss = objective.step(Batch(rows, others), random.Random(0), lambda each: None)
+    student.save(base.parent / "with others", {})
+    ranker = model.load(base.parent / "with others")
+    expected = [
+        -torch.tensor([score for _, score in sorted(ranker.rank(context, texts))]).log_softmax(0)[0].item()
+        for context, texts in (
+            (["w1 w2"], ["w4", "w10", "w6", "w11"]),
+            (["w9"], ["w10", "w4", "w6"]),
+        )  # w11 is right too
+    ]
+    assert loss == pytest.approx(sum(expected) / 2, rel=1e-4)

@@ -82,8 +82,8 @@ def test_the_output_holds_the_best_look(base: Path, data: Path, tmp_path: Path, 
     student = start(again)
     late = config.architecture != "cross"
     cpu = torch.device("cpu")
-    objective = LateObjective(student, again, cpu, None) if late else CrossObjective(student, again, cpu)
-    corpus, _ = survey(data, 1.0, False, 0.0)
+    objective = LateObjective(student, again, cpu, None) if late else CrossObjective(student, again, cpu, None)
+    corpus, _ = survey(data, False, 0.0, 1000)
     found = look(student.encoder, objective, selection_batches([corpus], config.batch_size))
     assert found.loss == pytest.approx(best, rel=2e-2 if config.lora_rank else 1e-4, abs=1e-5)
 
@@ -174,7 +174,7 @@ def test_accumulated_batches_are_averaged_and_a_large_gradient_is_clipped(
     _, seen = run(config, data, tmp_path / "out")
     student = start(config)
     student.encoder.train()
-    corpus, _ = survey(data, 1.0, False, 0.0)
+    corpus, _ = survey(data, False, 0.0, 1000)
     objective = LateObjective(student, config, torch.device("cpu"), None)
     losses = [
         objective.step(batch, None, lambda each: (each / 3).backward())  # type: ignore[arg-type, no-untyped-call]
@@ -427,10 +427,12 @@ def test_an_output_in_use_is_left_alone(base: Path, data: Path, tmp_path: Path) 
 
 def test_nothing_is_left_of_a_run_that_could_not_begin(base: Path, data: Path, tmp_path: Path) -> None:
     few = write_examples(tmp_path / "few.jsonl", 3)
+    cross = write_checkpoint(tmp_path, "cross", 1, architecture="cross")
     for config, file, error in (
         (settings(base), few, TrainingDataInvalid),
         (settings(base, tune="some"), data, InvalidInput),
         (settings(base, teacher=str(base)), data, InvalidInput),
+        (settings(base, architecture="cross", retriever=str(cross)), data, InvalidInput),
     ):
         with pytest.raises(error):
             run(config, file, tmp_path / "out")
@@ -444,6 +446,16 @@ def test_a_run_learns_from_its_teacher(base: Path, data: Path, tmp_path: Path) -
     run(settings(base, architecture="cross", negatives=3), data, tmp_path / "teacher")
     config = settings(base, teacher=str(tmp_path / "teacher"), teacher_weight=1.0)
     ranker, seen = run(config, listed, tmp_path / "out")
+    assert min(loss for _, loss in seen.looks) < 0.5 * seen.looks[0][1]
+    assert ranker.rank(["w2 w2", "w30 w31"], ["w4", "w5", "w6", "w7"])[0][0] == 2
+
+
+def test_a_cross_encoder_learns_from_a_retrievers_negatives(base: Path, data: Path, tmp_path: Path) -> None:
+    run(settings(base), data, tmp_path / "retriever")
+    config = settings(
+        base, architecture="cross", retriever=str(tmp_path / "retriever"), negatives=2, batch_size=4, extra_replies=12
+    )
+    ranker, seen = run(config, data, tmp_path / "out")
     assert min(loss for _, loss in seen.looks) < 0.5 * seen.looks[0][1]
     assert ranker.rank(["w2 w2", "w30 w31"], ["w4", "w5", "w6", "w7"])[0][0] == 2
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from command_line import write_rows
 
-from model.dialogues import Dialogue
 from model.training.corpus import Corpus
-from model.training.stream import batches
+from model.training.stream import Batch, batches
 
 
 @pytest.fixture
@@ -21,15 +20,12 @@ def corpora(tmp_path: Path) -> list[Corpus]:
 
 def corpus(path: Path, count: int, weight: float) -> Corpus:
     rows = [{"context": [f"{path.stem}{n}"], "response": f"reply {n}"} for n in range(count)]
-    return Corpus(write_rows(path, rows), weight, every_turn=False)
+    return Corpus(write_rows(path, rows), every_turn=False, weight=weight)
 
 
-def names(batch: list[Dialogue]) -> list[str]:
-    return [example.dialogue for example in batch]
-
-
-def drawn(stream: Iterator[list[Dialogue]], count: int) -> list[list[str]]:
-    return [names(batch) for batch in islice(stream, count)]
+def drawn(stream: Iterator[Batch], count: int) -> list[list[str]]:
+    """Names of the examples of each batch, those that lend their reply behind the others."""
+    return [[example.dialogue for example in batch.examples + batch.others] for batch in islice(stream, count)]
 
 
 def test_the_same_seed_and_rank_give_the_same_batches(corpora: list[Corpus]) -> None:
@@ -72,3 +68,11 @@ def test_a_batch_comes_from_one_file_and_files_by_weight(corpora: list[Corpus]) 
 def test_a_batch_larger_than_a_file_has_examples_twice(corpora: list[Corpus]) -> None:
     [batch] = drawn(batches(corpora[1:], 45, seed=0), 1)
     assert sorted(Counter(batch).values()) == [2] * 15 + [3] * 5
+
+
+def test_replies_of_others_come_from_the_same_file_and_are_not_those_of_the_examples(corpora: list[Corpus]) -> None:
+    stream = batches(corpora, 4, seed=0, extra_replies=6)
+    for batch in islice(stream, 50):
+        assert (len(batch.examples), len(batch.others)) == (4, 6)
+    [together] = drawn(batches(corpora[:1], 15, seed=0, extra_replies=45), 1)
+    assert sorted(together) == sorted(f"a{n}" for n in range(60)), "an example is used once an epoch, as either"
