@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from tqdm import tqdm
+
 from model.config import ContextVectors, Reduction
 from model.errors import InvalidInput
 from service.cli.output import UsageError, print_json, quiet_libraries
@@ -111,7 +113,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     except InvalidInput as error:
         raise UsageError(f"{error}") from error
-    ranker = train(config, data, arguments.output, resume=arguments.resume, on_survey=_print_survey, watch=_Log())
+    with _Log() as log:
+        ranker = train(config, data, arguments.output, resume=arguments.resume, on_survey=_print_survey, watch=log)
     if ranker is None:  # the main process reports
         return 0
     result: dict[str, Any] = {
@@ -135,20 +138,47 @@ def _print_survey(path: Path, report: "Report") -> None:
 
 
 class _Log:
-    """Lines on standard error: every look, and the loss now and then."""
+    """What a run tells, on standard error: a bar of steps on a terminal, the loss now and then elsewhere; every look.
+
+    Use as a context manager.
+    """
 
     def __init__(self) -> None:
         self._began = self._said = time.monotonic()
         self._first: int | None = None
+        self._bar: tqdm[Any] | None = None
+
+    def __enter__(self) -> "_Log":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
 
     def __call__(self, event: str, step: int, steps: int, figures: Mapping[str, float]) -> None:
-        now = time.monotonic()
         if self._first is None:
-            self._first, self._began = step, now
+            self._first, self._began = step, time.monotonic()
+        values = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        if sys.stderr.isatty():
+            self._draw(event, step, steps, values)
+        else:
+            self._log(event, step, steps, values)
+
+    def _draw(self, event: str, step: int, steps: int, values: str) -> None:
+        if self._bar is None:
+            self._bar = tqdm(desc="train", total=steps, unit="step", initial=step)
+        if event == "look":
+            self._bar.write(f"look {step} of {steps}: {values}", file=sys.stderr)
+        else:
+            self._bar.set_postfix_str(values, refresh=False)
+            self._bar.update(step - self._bar.n)
+
+    def _log(self, event: str, step: int, steps: int, values: str) -> None:
+        now = time.monotonic()
         if event == "step" and now - self._said < _LOG_EVERY_SECONDS:
             return
         self._said = now
+        assert self._first is not None
         done = step - self._first
         left = f", {(now - self._began) / done * (steps - step):.0f} s left" if done else ""
-        values = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
         print(f"{event} {step} of {steps}: {values}{left}", file=sys.stderr, flush=True)

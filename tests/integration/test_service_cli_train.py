@@ -1,7 +1,9 @@
 """`polyrank train`: what it prints and refuses."""
 
+import io
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tiny_training import rows, write_examples
 import model
 from model.training.objective import LateObjective
 from model.training.state import STATE_FILE
+from service.cli import main
 
 Capture = pytest.CaptureFixture[str]
 
@@ -28,6 +31,11 @@ RECIPE = {
     "--max-context-tokens": 40,
     "--max-candidate-tokens": 16,
 }
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +107,18 @@ def test_words_and_progress(capsys: Capture, base: Path, data: Path, tmp_path: P
     assert re.fullmatch(rf"look 0 of 20: {figures}", first)
     assert all(re.fullmatch(rf"look \d+ of 20: {figures}, \d+ s left", line) for line in others)
     assert others[-1].startswith("look 20 of 20: ")
+
+
+def test_a_terminal_gets_a_bar_and_a_line_for_each_look(
+    monkeypatch: pytest.MonkeyPatch, base: Path, data: Path, tmp_path: Path
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert main([str(each) for each in arguments(base, data, tmp_path / "out")]) == 0
+    shown = re.split(r"[\r\n]+", terminal.getvalue())
+    looks = [line.split(":")[0] for line in shown if line.startswith("look")]
+    assert looks == [f"look {step} of 20" for step in range(0, 21, 4)]
+    assert re.match(r"train: 100%\|.*\| 20/20 \[.*step.*, loss \d", shown[-2])
 
 
 def test_adapters_have_a_rate_of_their_own(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
