@@ -96,18 +96,23 @@ told = {**losses, "progress": vars(training.progress), "processes": int(os.envir
 """
 
 
-def test_two_processes_have_the_same_weights_at_every_look(base: Path, data: Path, tmp_path: Path) -> None:
-    (tmp_path / "two.py").write_text(TWO)
-    output = tmp_path / "out"
-    output.mkdir()
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, str(tmp_path / "two.py"), str(base), str(data), str(output)],
+def launch_two(*command: object) -> subprocess.CompletedProcess[str]:
+    """Run a script, or a module behind "-m", in two processes, as `torchrun` does."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return subprocess.run(
+        [*launcher, *map(str, command)],
         env={**os.environ, **ONE_THREAD, "PYTHONPATH": str(REPOSITORY), "ACCELERATE_USE_CPU": "1"},
         capture_output=True,
         text=True,
         timeout=60,
     )
+
+
+def test_two_processes_have_the_same_weights_at_every_look(base: Path, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(TWO)
+    output = tmp_path / "out"
+    output.mkdir()
+    done = launch_two(tmp_path / "two.py", base, data, output)
     assert done.returncode == 0, done.stderr
     one, other = (json.loads((output / f"{rank}.json").read_text()) for rank in (0, 1))
     assert one["processes"] == 2
@@ -125,3 +130,44 @@ def test_two_processes_have_the_same_weights_at_every_look(base: Path, data: Pat
     assert ranker.config.training["step"] == best
     saved = load_file(output / f"0-{best}.safetensors")
     assert all(torch.equal(each, saved[name]) for name, each in ranker.encoder.state_dict().items())
+
+
+def test_the_command_runs_in_two_processes_and_one_of_them_reports(base: Path, data: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    done = launch_two("-m", "service.cli", "train", "--base", base, "--train", data, "--output", output, *RECIPE)
+    assert done.returncode == 0, done.stderr
+    *_, line = done.stdout.splitlines()  # gloo greets on standard output
+    result = json.loads(line)
+    assert result["fingerprint"] == model.load(output).fingerprint
+    assert result["steps"] == 120
+    assert [line.split(":")[0] for line in done.stderr.splitlines() if "look 0 of" in line] == ["look 0 of 120"]
+    assert not (output / STATE_FILE).exists()
+
+
+DIVERGING = """
+import os
+from pathlib import Path
+import sys
+from model.training.errors import TrainingDiverged
+from model.training.objective import LateObjective
+
+exec(Path(sys.argv.pop(1)).read_text().split("training.run(watch)")[0])
+if os.environ["RANK"] == "1":
+    LateObjective.step, whole = (lambda *given: whole(*given) * float("nan")), LateObjective.step
+try:
+    training.run(watch)
+except TrainingDiverged as error:
+    (output / f"{os.environ['RANK']}.told").write_text(str(error))
+"""
+
+
+def test_where_one_process_diverges_all_stop(base: Path, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(TWO)
+    (tmp_path / "diverging.py").write_text(DIVERGING)
+    output = tmp_path / "out"
+    output.mkdir()
+    done = launch_two(tmp_path / "diverging.py", tmp_path / "two.py", base, data, output)
+    assert done.returncode == 0, done.stderr
+    told = [(output / f"{rank}.told").read_text() for rank in (0, 1)]
+    assert told[0] == told[1]
+    assert told[0].startswith("the loss is nan at step 1; lower --learning-rate.")
