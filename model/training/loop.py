@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
+from accelerate.utils import parse_flag_from_env
 from torch import Tensor
 
 from model.base import file_sha256
@@ -74,6 +75,7 @@ class Training:
             for each in self._corpora
         ]
         self._accelerator = Accelerator(
+            cpu=processes().device.type == "cpu",
             mixed_precision=config.precision,
             gradient_accumulation_steps=config.accumulate,
             log_with="tensorboard",
@@ -229,6 +231,16 @@ class Training:
                 "progress": vars(self.progress),
             },
         )
+
+
+def processes() -> PartialState:
+    """Join the other processes of the run, if `torchrun` or `accelerate launch` started several.
+
+    accelerate has to be told where there is no GPU: each of several processes would take itself for the only one, and
+    all would write the same checkpoint.
+    """
+    on_cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
+    return PartialState(cpu=on_cpu)
 
 
 def _optimizer(parameters: Mapping[str, Tensor], config: TrainConfig) -> torch.optim.Optimizer:

@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
-
 from model.checkpoint import Ranker, load, read_config
 from model.errors import InvalidInput
 from model.files import CONFIG_FILE, write_config
 from model.training.config import TrainConfig
 from model.training.corpus import Corpus, Report, survey
-from model.training.loop import Training, Watch
+from model.training.loop import Training, Watch, processes
 from model.training.state import STATE_FILE, read_state, require_unused
 from model.training.student import start
 
@@ -73,18 +71,18 @@ def train(
         InvalidInput: settings that do not go together.
     """
     began = time.monotonic()
-    processes = PartialState()
     state = read_state(output) if resume else None
     if state is None:
         require_unused(output)
-    processes.wait_for_everyone()  # before one of them makes the directory that must be unused
+    everyone = processes()
+    everyone.wait_for_everyone()  # before one of them makes the directory that must be unused
     corpora = [survey(path, data.every_turn, data.max_rejected, data.held_out) for path in data.paths]
     if data.weights:
         corpora = [
             (replace(corpus, weight=weight), report)
             for (corpus, report), weight in zip(corpora, data.weights, strict=True)
         ]
-    if processes.is_main_process:
+    if everyone.is_main_process:
         for corpus, report in corpora:
             on_survey(corpus.path, report)
     student = start(config)
@@ -92,11 +90,14 @@ def train(
     training = Training(config, student, corpora, output)
     if state is not None:
         training.restore(state)
-    training.run(watch if processes.is_main_process else lambda *_: None)
-    if processes.is_main_process:
-        _finish(output, config, corpora, training.progress.step, time.monotonic() - began)
-    training.end()
-    return load(output) if processes.is_main_process else None
+    try:
+        training.run(watch if everyone.is_main_process else lambda *_: None)
+    finally:
+        training.end()
+    if not everyone.is_main_process:
+        return None
+    _finish(output, config, corpora, training.progress.step, time.monotonic() - began)
+    return load(output)
 
 
 def _finish(

@@ -101,7 +101,7 @@ def launch_two(*command: object) -> subprocess.CompletedProcess[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     return subprocess.run(
         [*launcher, *map(str, command)],
-        env={**os.environ, **ONE_THREAD, "PYTHONPATH": str(REPOSITORY), "ACCELERATE_USE_CPU": "1"},
+        env={**os.environ, **ONE_THREAD, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
         timeout=60,
@@ -158,6 +158,8 @@ try:
     training.run(watch)
 except TrainingDiverged as error:
     (output / f"{os.environ['RANK']}.told").write_text(str(error))
+finally:
+    training.end()
 """
 
 
