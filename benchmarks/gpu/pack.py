@@ -22,9 +22,6 @@ FILES = (
     TASKMASTER,
     CONVAI2_VALID,
     UBUNTU_VALID,
-    "dailydialog/train.jsonl.zst",
-    "dailydialog/valid.jsonl.zst",
-    "dailydialog_pp/valid.jsonl.zst",
 )
 EVALUATION = (CONVAI2_VALID, UBUNTU_VALID)
 

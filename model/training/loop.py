@@ -234,7 +234,7 @@ class Training:
 
 
 def processes() -> PartialState:
-    """Join the other processes of the run, if `torchrun` or `accelerate launch` started several.
+    """Join the other processes of the run, if `torchrun` started several.
 
     accelerate has to be told where there is no GPU: each of several processes would take itself for the only one, and
     all would write the same checkpoint.

@@ -64,7 +64,7 @@ def train(
         watch: told of every step and every look at the selection slice.
 
     Returns:
-        The best checkpoint, loaded; of several processes (`accelerate launch`) the main one alone gets it.
+        The best checkpoint, loaded; of several processes (`torchrun`) the main one alone gets it.
 
     Raises:
         OutputInUse, TrainingDataInvalid, TrainingDiverged, OutOfMemory: see model.training.errors.
