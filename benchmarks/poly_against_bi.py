@@ -1,0 +1,105 @@
+"""Poly-encoder against Bi-encoder: the same data, steps and seeds, paired over the examples of both yardsticks.
+
+    python benchmarks/poly_against_bi.py --data DATA --output FOLDER [--steps 150] [--seeds 0 1 2] [--base MODEL]
+
+DATA holds the converted sets (`checkpoints/train.sh` names the folders). Each run is the recipe of the shipped
+checkpoints, shortened to `--steps`; FOLDER keeps the checkpoints, and what lies there already is not trained again. The
+figure of an example is the mean over the seeds; intervals are over whole dialogues.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.checkpoint import load
+from model.dialogues import Dialogue, read_dialogues
+from model.evaluate import evaluate
+from model.intervals import group_numbers, intervals
+from model.metrics import recall_at_k
+from model.training.config import TrainConfig
+from model.training.run import Data, train
+
+TRAIN = {
+    "synthetic_persona_chat/train.jsonl.zst": 5.0,
+    "ubuntu_irc/train.jsonl.zst": 5.0,
+    "multiwoz21/valid.jsonl.zst": 1.0,
+    "taskmaster4/train.jsonl.zst": 0.3,
+}
+YARDSTICKS = ("convai2/valid_a.self_original.jsonl.zst", "ubuntu_irc/valid.jsonl.zst")
+ARCHITECTURES = ("bi", "poly")
+
+
+def config_of(architecture: str, base: str, steps: int, seed: int) -> TrainConfig:
+    """The recipe of `checkpoints/train.sh`, for fewer steps."""
+    return TrainConfig(
+        architecture="poly" if architecture == "poly" else "bi",
+        base=base,
+        steps=steps,
+        seed=seed,
+        batch_size=64,
+        learning_rate=1e-3,
+        code_learning_rate=5e-3,
+        warmup_steps=20,
+        schedule="cosine",
+        looks=0.1,
+        lora_rank=32,
+        dropout=0.0,
+        precision="bf16",
+        max_turns=6,
+        max_context_tokens=128,
+        max_candidate_tokens=48,
+    )
+
+
+def trained(config: TrainConfig, data: Path, output: Path) -> Path:
+    """The run's checkpoint, trained unless it is there."""
+    if not (output / "polyrank.json").is_file() or (output / "training-state.pt").is_file():
+        files = Data([data / name for name in TRAIN], list(TRAIN.values()), held_out=300)
+        resume = (output / "training-state.pt").is_file()
+        train(config, files, output, resume=resume, on_survey=lambda *_: None, watch=lambda *_: None)
+    return output
+
+
+def hits(model: Path, dialogues: Sequence[Dialogue]) -> NDArray[np.float64]:
+    """1 where the gold reply comes first, (examples,)."""
+    return recall_at_k(evaluate(load(model), dialogues, lambda *_: None).ranks, 1).astype(np.float64)
+
+
+def report(name: str, dialogues: Sequence[Dialogue], models: dict[str, list[Path]]) -> None:
+    """Print a table row for each architecture and the paired difference."""
+    found = {kind: np.stack([hits(each, dialogues) for each in paths]) for kind, paths in models.items()}
+    found["poly - bi"] = found["poly"] - found["bi"]
+    groups = group_numbers(dialogue.dialogue for dialogue in dialogues)
+    ends = intervals(np.column_stack([each.mean(axis=0) for each in found.values()]), groups)
+    for (kind, each), low, high in zip(found.items(), *ends, strict=True):
+        seeds = ", ".join(f"{value:.3f}" for value in each.mean(axis=1))
+        print(f"| {name} | {kind} | {each.mean():.3f} [{low:.3f}, {high:.3f}] | {seeds} |", flush=True)
+
+
+def main() -> None:
+    """Train what is missing, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--base", default="sentence-transformers/all-MiniLM-L6-v2")
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    given = parser.parse_args()
+    models: dict[str, list[Path]] = {kind: [] for kind in ARCHITECTURES}
+    for seed in given.seeds:
+        for kind in ARCHITECTURES:
+            config = config_of(kind, given.base, given.steps, seed)
+            models[kind].append(trained(config, given.data, given.output / f"{kind}-{seed}"))
+            print(f"trained {kind}, seed {seed}", file=sys.stderr, flush=True)
+    print(f"| set | model | R@1, {len(given.seeds)} seeds | each |\n| --- | --- | --- | --- |")
+    for name in YARDSTICKS:
+        dialogues = [each for each in read_dialogues(given.data / name) if each.candidates]
+        report(name.split("/")[0], dialogues, models)
+
+
+if __name__ == "__main__":
+    main()
