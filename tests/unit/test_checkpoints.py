@@ -1,0 +1,41 @@
+"""The checkpoints that come with the source: small, complete, made of what may be shipped, and as good as they say."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import model
+
+SHIPPED = Path(__file__).parents[2] / "checkpoints"
+NAMES = sorted(path.parent.name for path in SHIPPED.glob("*/polyrank.json"))
+CC_BY = ("synthetic_persona_chat/train.", "ubuntu_irc/train.", "multiwoz21/valid.", "taskmaster4/train.")
+CONVERSATION = ["hi, I ordered shoes last week", "Hello! What can I do for you?", "where is my parcel?"]
+REPLIES = ["We have two restaurants in the centre.", "Could you give me your order number?", "sudo apt-get install it"]
+
+
+def test_all_of_them_are_small() -> None:
+    files = [path for path in SHIPPED.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 30e6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_checkpoint_says_how_it_was_made(name: str) -> None:
+    raw = (SHIPPED / name / "polyrank.json").read_text()
+    training = json.loads(raw)["training"]
+    assert training["files"]
+    assert all(each["name"].startswith(CC_BY) for each in training["files"])
+    assert '"/' not in raw, "a path of the machine that it was trained on"
+    card = (SHIPPED / name / "README.md").read_text()
+    assert card.startswith(f"# {name}\n")
+    for needed in ("CC BY 4.0", "Apache-2.0", f"checkpoints/train.sh {name}", "polyrank evaluate"):
+        assert needed in re.sub(r"\s+", " ", card)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_checkpoint_is_an_adapter_that_ranks(name: str) -> None:
+    ranker = model.load(SHIPPED / name)
+    assert ranker.config.architecture == name.removeprefix("chat-")
+    assert ranker.config.weights == "adapter"
+    assert ranker.rank(CONVERSATION, REPLIES)[0][0] == 1
