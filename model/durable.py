@@ -9,6 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
+from secrets import token_hex
+from typing import BinaryIO
+
+_TOKEN_BYTES = 8
+_ANY_TOKEN = "[0-9a-f]" * 2 * _TOKEN_BYTES
 
 
 def sync_file(path: Path) -> None:
@@ -57,11 +62,10 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         OSError: the directory is missing, full or may not be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    _remove_leftovers(path, temporary)
+    _remove_leftovers(path)
+    temporary, held = _new_beside(path)
     try:
-        with temporary.open("wb") as held:
-            _lock(held.fileno(), fcntl.LOCK_SH)  # tells the others that the writer lives, however long it takes
+        with held:
             yield temporary
             sync_file(temporary)
             rename_durably(temporary, path)
@@ -76,11 +80,27 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
-def _remove_leftovers(path: Path, own: Path) -> None:
-    """Remove the temporary files that nobody holds; a process id would not tell, as containers share file systems."""
-    for each in path.parent.glob(f".{escape(path.name)}.*.tmp"):
-        if each == own or not each.name.removeprefix(f".{path.name}.").removesuffix(".tmp").isdecimal():
-            continue
+def _temporary_name(name: str, token: str) -> str:
+    return f".{name}.{token}.tmp"
+
+
+def _new_beside(path: Path) -> tuple[Path, BinaryIO]:
+    """Make a temporary file that is this writer's alone; its lock tells the others that the writer lives.
+
+    The name is drawn, as containers that share a file system may all be process 1.
+    """
+    while True:
+        temporary = path.with_name(_temporary_name(path.name, token_hex(_TOKEN_BYTES)))
+        held = temporary.open("wb")
+        _lock(held.fileno(), fcntl.LOCK_SH)
+        if temporary.exists():
+            return temporary, held
+        held.close()  # before it was locked another writer took it for a leftover
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the temporary files of the same target that nobody holds."""
+    for each in path.parent.glob(_temporary_name(escape(path.name), _ANY_TOKEN)):
         with suppress(OSError), each.open("rb") as file:
             if _lock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):
                 each.unlink()

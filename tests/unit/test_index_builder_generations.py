@@ -1,5 +1,6 @@
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -187,7 +188,7 @@ def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
     fsync, replace = os.fsync, os.replace
 
     def named(path: str | Path) -> str:
-        return os.path.relpath(path, root)
+        return re.sub(r"\.[0-9a-f]{16}\.tmp$", ".DRAWN.tmp", os.path.relpath(path, root))
 
     def record_fsync(descriptor: int) -> None:
         calls.append(f"sync {named(os.readlink(f'/proc/self/fd/{descriptor}'))}")
@@ -210,11 +211,11 @@ def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
         f"sync {tmp}",
         f"rename {tmp} -> generations/{new}",
         "sync generations",
-        f"sync .HISTORY.{os.getpid()}.tmp",
-        f"rename .HISTORY.{os.getpid()}.tmp -> HISTORY",
+        "sync .HISTORY.DRAWN.tmp",
+        "rename .HISTORY.DRAWN.tmp -> HISTORY",
         "sync .",
-        f"sync .CURRENT.{os.getpid()}.tmp",
-        f"rename .CURRENT.{os.getpid()}.tmp -> CURRENT",
+        "sync .CURRENT.DRAWN.tmp",
+        "rename .CURRENT.DRAWN.tmp -> CURRENT",
         "sync .",
     ]
     assert GenerationStore(root).history() == [old]

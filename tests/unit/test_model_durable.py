@@ -2,16 +2,20 @@
 
 import fcntl
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from full_disk import FULL, fill_disk
 
 from model.durable import replacing, write_atomically
 
+TOKEN = "0123456789abcdef"
 
-def temporary_of(path: Path, pid: object) -> Path:
-    return path.with_name(f".{path.name}.{pid}.tmp")
+
+def temporary_of(path: Path, token: str = TOKEN) -> Path:
+    return path.with_name(f".{path.name}.{token}.tmp")
 
 
 def names(directory: Path) -> set[str]:
@@ -34,7 +38,7 @@ def test_the_block_fills_the_file_that_appears_when_it_ends(path: Path) -> None:
     before = content(path)
     with replacing(path) as temporary:
         temporary.write_bytes(b"new")
-        assert temporary == temporary_of(path, os.getpid())
+        assert re.fullmatch(r"\.file\.[0-9a-f]{16}\.tmp", temporary.name)
         assert content(path) == before
     assert content(path) == b"new"
     assert names(path.parent) == {"file"}
@@ -74,10 +78,10 @@ def test_a_disk_that_fails_afterwards_leaves_what_was_there(
     assert (content(path), names(path.parent)) == before
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_leaves_what_was_there(path: Path) -> None:
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+def test_a_full_disk_leaves_what_was_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = content(path), names(path.parent)
-    temporary_of(path, os.getpid()).symlink_to("/dev/full")
+    fill_disk(monkeypatch, path)
     with pytest.raises(OSError, match="No space left"):
         write_atomically(path, b"new")
     assert (content(path), names(path.parent)) == before
@@ -92,13 +96,14 @@ def test_bytes_are_on_the_disk_before_the_name(path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "fsync", recorded(os.fsync, lambda fd: (os.readlink(f"/proc/self/fd/{fd}"),)))
     monkeypatch.setattr(os, "replace", recorded(os.replace, lambda *paths: tuple(map(str, paths))))
     write_atomically(path, b"new")
-    temporary = str(temporary_of(path, os.getpid()))
+    [(temporary,), *_] = calls
     assert calls == [(temporary,), (temporary, str(path)), (str(path.parent),)]
+    assert temporary.endswith(".tmp")
 
 
-def test_what_a_killed_process_left_is_removed(path: Path) -> None:
-    temporary_of(path, 2**22 + 1).write_bytes(b"half")
-    temporary_of(path, os.getpid()).write_bytes(b"half, and longer than the new one")
+def test_what_killed_processes_left_is_removed(path: Path) -> None:
+    for token in (TOKEN, "f" * 16):
+        temporary_of(path, token).write_bytes(b"half")
     write_atomically(path, b"new")
     assert content(path) == b"new"
     assert names(path.parent) == {"file"}
@@ -106,34 +111,55 @@ def test_what_a_killed_process_left_is_removed(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["[a-z]*", "file*", "a?"])
 def test_a_name_that_looks_like_a_pattern(tmp_path: Path, name: str) -> None:
-    path, other = tmp_path / name, temporary_of(tmp_path / "file2", 1)
-    temporary_of(path, 1).touch()
+    path, other = tmp_path / name, temporary_of(tmp_path / "file2")
+    temporary_of(path).touch()
     other.touch()
     write_atomically(path, b"new")
     assert names(tmp_path) == {name, other.name}
 
 
 def test_what_others_write_is_left_alone(path: Path) -> None:
-    """Another process at the same file, whatever its number; and files of other names."""
-    others = {temporary_of(path, 1), temporary_of(path, "kept"), temporary_of(path.with_name("file.x"), 1)}
+    """Another process at the same file; and files of other names."""
+    others = {temporary_of(path), temporary_of(path, "kept"), temporary_of(path.with_name(f"file.{TOKEN}"))}
     for each in others:
         each.write_bytes(b"theirs")
-    with temporary_of(path, 1).open("rb") as held:
+    with temporary_of(path).open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_SH)
         write_atomically(path, b"new")
     assert names(path.parent) == {"file"} | {each.name for each in others}
     assert {each.read_bytes() for each in others} == {b"theirs"}
 
 
-def test_of_two_writers_the_later_one_wins(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with replacing(path) as first:
-        first.write_bytes(b"first")
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "getpid", lambda: 1)
-            write_atomically(path, b"second, of another process")
+def test_of_two_writers_the_later_one_wins(path: Path) -> None:
+    """Their process number may be the same: each container has a process 1."""
+    with replacing(path) as first, first.open("wb") as stream:
+        stream.write(b"first, ")
+        stream.flush()
+        write_atomically(path, b"second")
         assert first.exists(), "the lock says that its writer lives"
-        assert content(path) == b"second, of another process"
-    assert content(path) == b"first"
+        stream.write(b"but later")
+        stream.flush()
+        assert content(path) == b"second"
+    assert content(path) == b"first, but later"
+    assert names(path.parent) == {"file"}
+
+
+def test_a_file_that_is_taken_for_a_leftover_before_it_is_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flock, others = fcntl.flock, [b"another's"]
+
+    def late(descriptor: int, operation: int) -> None:
+        if operation == fcntl.LOCK_SH and others:
+            write_atomically(path, others.pop())
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with replacing(path) as temporary:
+        assert not others
+        assert temporary.exists()
+        write_atomically(path, b"a third one's")
+        assert temporary.exists(), "now it is locked"
+        temporary.write_bytes(b"new")
+    assert content(path) == b"new"
     assert names(path.parent) == {"file"}
 
 
@@ -141,11 +167,11 @@ def test_a_file_system_without_locks_will_do(path: Path, monkeypatch: pytest.Mon
     def none(*_: object) -> None:
         raise OSError(38, "Function not implemented")
 
-    temporary_of(path, 1).write_bytes(b"nobody can tell whose")
+    temporary_of(path).write_bytes(b"nobody can tell whose")
     monkeypatch.setattr(fcntl, "flock", none)
     write_atomically(path, b"new")
     assert content(path) == b"new"
-    assert names(path.parent) == {"file", temporary_of(path, 1).name}
+    assert names(path.parent) == {"file", temporary_of(path).name}
 
 
 def test_a_missing_directory_is_an_error_of_the_system(tmp_path: Path) -> None:

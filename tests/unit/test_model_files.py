@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from full_disk import FULL, fill_disk
 from safetensors.torch import load_file
 from tiny import write_checkpoint
 
@@ -56,11 +57,13 @@ def write_killed(files: CheckpointFiles, directory: Path, replaced: int, monkeyp
             files.write(directory)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("full_at", FILES)
-def test_a_full_disk_leaves_the_old_file(directory: Path, better: CheckpointFiles, full_at: str) -> None:
+def test_a_full_disk_leaves_the_old_file(
+    directory: Path, better: CheckpointFiles, full_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = contents(directory)
-    (directory / f".{full_at}.{os.getpid()}.tmp").symlink_to("/dev/full")
+    fill_disk(monkeypatch, directory / full_at)
     with pytest.raises(OSError, match="No space left"):
         better.write(directory)
     after = contents(directory)

@@ -1,21 +1,17 @@
 """The state of an unfinished run: old or new, never half; damage is told, not trained on."""
 
 import errno
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from full_disk import FULL, fill_disk
 
 from model.training.errors import OutputInUse
 from model.training.state import STATE_FILE, read_state, require_unused, write_state
 
 STATE: dict[str, Any] = {"parameters": {"w": torch.arange(5000.0)}, "progress": {"step": 3, "best_loss": 0.5}}
-
-
-def temporary(directory: Path, pid: int) -> Path:
-    return directory / f".{STATE_FILE}.{pid}.tmp"
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -26,10 +22,10 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [STATE_FILE]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_leaves_the_former_state(tmp_path: Path) -> None:
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+def test_a_full_disk_leaves_the_former_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_state(tmp_path, STATE)
-    temporary(tmp_path, os.getpid()).symlink_to("/dev/full")
+    fill_disk(monkeypatch, tmp_path / STATE_FILE)
     with pytest.raises(OSError, match="No space left") as told:
         write_state(tmp_path, {"progress": {}, "parameters": {"w": torch.zeros(500_000)}})
     assert told.value.errno == errno.ENOSPC
@@ -50,8 +46,7 @@ def test_a_kill_while_writing_leaves_the_former_state(tmp_path: Path, monkeypatc
             write_state(tmp_path, {})
     assert read_state(tmp_path)["progress"] == STATE["progress"]
     assert [path.name for path in tmp_path.iterdir()] == [STATE_FILE]
-    for pid in (os.getpid(), 2**22 + 1):  # its number may be given again
-        temporary(tmp_path, pid).write_bytes(b"as SIGKILL leaves it")
+    (tmp_path / f".{STATE_FILE}.0123456789abcdef.tmp").write_bytes(b"as SIGKILL leaves it")
     write_state(tmp_path, {"progress": {"step": 4}})
     assert read_state(tmp_path) == {"progress": {"step": 4}}
     assert [path.name for path in tmp_path.iterdir()] == [STATE_FILE]
