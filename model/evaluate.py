@@ -10,7 +10,6 @@ from model.cross_ranker import CrossRanker
 from model.dialogues import Dialogue
 from model.errors import InvalidInput, ModelError
 from model.late_ranker import LateRanker
-from model.metrics import recall_at_k, reciprocal_rank
 from model.text import Conversation
 from model.topk import scores_of
 
@@ -21,7 +20,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Scores of the candidates, ranks of the gold replies, and what follows from them.
+    """Scores of the candidates and ranks of the gold replies, of which model.metrics makes figures.
 
     Attributes:
         ranks: rank of the gold reply in each example's own list, 1 is best, (examples,).
@@ -30,15 +29,6 @@ class Evaluation:
 
     ranks: NDArray[np.int64]
     scores: Sequence[NDArray[np.float32]]
-
-    def recall_at(self, k: int) -> float:
-        """Share of examples whose gold reply is among the first k."""
-        return float(recall_at_k(self.ranks, k).mean())
-
-    @property
-    def mrr(self) -> float:
-        """Mean of 1 / rank."""
-        return float(reciprocal_rank(self.ranks).mean())
 
 
 def gold_rank(scores: NDArray[np.float32], label: int) -> int:

@@ -9,6 +9,7 @@ import orjson
 
 from model.durable import write_atomically
 from service.cli.output import Progress, UsageError, print_json, quiet_libraries
+from service.cli.output_file import require_writable
 
 if TYPE_CHECKING:
     from service.cli.evaluation_report import Report
@@ -79,14 +80,12 @@ def _check(arguments: argparse.Namespace) -> None:
             "--reranker needs --pool or --corpus; to rank each example's own candidates give it as --model",
         ),
         (arguments.top_n is not None and not arguments.reranker, "--top-n goes with --reranker"),
-        (
-            bool(arguments.output) and not arguments.output.parent.is_dir(),
-            "--output must be in a directory that exists",
-        ),
-        (bool(arguments.output) and arguments.output.is_dir(), "--output is a directory; name a file in it"),
     ]
     if says := next((says for refused, says in refusals if refused), None):
         raise UsageError(says)
+    if arguments.output:
+        inputs = (arguments.data, arguments.corpus, arguments.queries, arguments.qrels, *(arguments.pool or ()))
+        require_writable(arguments.output, filter(None, inputs))
 
 
 def _task(arguments: argparse.Namespace) -> "Task":

@@ -4,16 +4,21 @@ import argparse
 import math
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model.errors import InvalidInput
 from service.cli.models import load_cross, load_late
 from service.cli.output import Progress, UsageError, print_json
+from service.cli.output_file import require_writable
 from service.cli.pool import read_candidates
 
 if TYPE_CHECKING:
+    from model.dialogues import Dialogue
     from model.mining import Miner, MiningRules, Tally
+    from model.positives import Positives
+    from model.training.corpus import Report
 
 
 def add_to(commands: Any) -> None:
@@ -40,6 +45,13 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--check-margin", type=_number, metavar="X", help="by at least so much; default: 0")
     parser.add_argument("--sample", action="store_true", help="draw from what remains instead of taking the hardest")
     parser.add_argument("--seed", type=_whole, default=0, help="of what is drawn; default: 0")
+    parser.add_argument(
+        "--max-rejected",
+        type=float,
+        default=0.01,
+        metavar="SHARE",
+        help="of bad lines in --data, which are left out; default: 0.01",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.set_defaults(run=run)
 
@@ -75,41 +87,64 @@ def _print_summary(tally: "Tally", seconds: float) -> None:
 
 
 def _check_usage(arguments: argparse.Namespace) -> None:
-    output: Path = arguments.output
     if arguments.skip >= arguments.depth:
         raise UsageError("--skip must be less than --depth, or no text is left")
     if arguments.check_margin is not None and arguments.check is None:
         raise UsageError("--check-margin needs --check")
-    if output.is_dir():
-        raise UsageError(f"--output {output} is a directory; name a file")
-    if not output.parent.is_dir():
-        raise UsageError(f"--output {output}: there is no directory {output.parent}")
-    if output.exists() and any(path.exists() and output.samefile(path) for path in (arguments.data, *arguments.pool)):
-        raise UsageError(f"--output {output} is an input too; name another file")
+    if not 0 <= arguments.max_rejected <= 1:
+        raise UsageError("--max-rejected must be a number between 0 and 1")
+    require_writable(arguments.output, (arguments.data, *arguments.pool))
 
 
 def _mined(arguments: argparse.Namespace) -> "Miner":
-    """Read everything once before the work begins, so that a bad line ends it at once."""
+    """Read everything once before the work begins, so that files which are refused end it at once."""
     from model.dialogue_files import new_dialogues
-    from model.dialogues import read_dialogues
     from model.mining import Miner, TextPool
-    from model.positives import Positives
+    from model.training.corpus import Report
 
     with new_dialogues(arguments.output) as write:
         candidates = read_candidates(arguments.pool)
-        positives = Positives(read_dialogues(arguments.data))
-        if not len(positives):
-            raise InvalidInput(f"{arguments.data} holds no example; there is nothing to mine for")
+        positives = _surveyed(arguments.data, arguments.max_rejected)
         ranker = load_late(arguments.model)
         check = load_cross("--check", arguments.check) if arguments.check is not None else None
         with Progress("texts") as progress:
             pool = TextPool.encode(ranker, (each.text for each in candidates), progress)
         miner = Miner(ranker, pool, positives, _rules(arguments), check)
         with Progress("examples") as progress:
-            for done, dialogue in enumerate(miner.mine(read_dialogues(arguments.data)), 1):
+            for done, dialogue in enumerate(miner.mine(_good_lines(arguments.data, Report())), 1):
                 write(dialogue)
                 progress("mine", done, len(positives))
     return miner
+
+
+def _surveyed(data: Path, max_rejected: float) -> "Positives":
+    """Read the examples once; says on standard error what is left out. Raises InvalidInput where it is too much."""
+    from model.positives import Positives
+    from model.training.corpus import Report
+
+    report = Report()
+    positives = Positives(_good_lines(data, report))
+    bad = report.dropped.total()
+    found = [f"{len(positives)} examples"]
+    for reason, count in report.dropped.most_common():
+        found.append(f"{count} dropped: {reason} (first in line {report.first[reason]})")
+    if bad > max_rejected * (bad + len(positives)):
+        raise InvalidInput(f"{data}: too many bad lines: {'; '.join(found)}; mend them or raise --max-rejected")
+    if not len(positives):
+        raise InvalidInput(f"{data} holds no example; there is nothing to mine for")
+    if bad:
+        print(f"{data}: {'; '.join(found)}", file=sys.stderr)
+    return positives
+
+
+def _good_lines(data: Path, report: "Report") -> Iterator["Dialogue"]:
+    from model.dialogues import read_lines
+
+    for number, line in read_lines(data):
+        if isinstance(line, InvalidInput):
+            report.drop(f"{line}", number)
+        else:
+            yield line
 
 
 def _rules(arguments: argparse.Namespace) -> "MiningRules":

@@ -241,8 +241,22 @@ def test_a_failure_leaves_the_output_as_it_was(capsys: Capture, checkpoints: Pat
     call(capsys, *common, output).failure()
     assert output.read_text() == "what was there before"
     missing = tmp_path / "none" / "output.jsonl"
-    assert call(capsys, *common, missing).failure(2) == "--output must be in a directory that exists"
-    assert call(capsys, *common, tmp_path).failure(2) == "--output is a directory; name a file in it"
+    says = f"--output {missing}: there is no directory {missing.parent}"
+    assert call(capsys, *common, missing).failure(2) == says
+    assert call(capsys, *common, tmp_path).failure(2) == f"--output {tmp_path} is a directory; name a file"
+
+
+@pytest.mark.parametrize("flag", ["--data", "--pool", "--corpus", "--queries", "--qrels"])
+def test_an_output_that_is_an_input_is_refused(capsys: Capture, checkpoints: Path, tmp_path: Path, flag: str) -> None:
+    task = ("--data", "--pool") if flag in ("--data", "--pool") else ("--corpus", "--queries", "--qrels")
+    inputs = {each: write_rows(tmp_path / f"{each[2:]}.jsonl", ROWS) for each in task}
+    (tmp_path / "link.jsonl").symlink_to(inputs[flag])
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    arguments = [each for pair in inputs.items() for each in pair]
+    for output in (inputs[flag], tmp_path / "link.jsonl"):
+        refused = call(capsys, "evaluate", "--model", checkpoints / "poly", *arguments, "--output", output)
+        assert refused.failure(2) == f"--output {output} is an input too; name another file"
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_bad_lines_and_files_are_named(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:

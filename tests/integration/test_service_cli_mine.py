@@ -126,6 +126,35 @@ def test_words_count_what_was_found_and_what_was_left_out(
     assert without.endswith(" examples have none; a larger --depth leaves more")
 
 
+def test_bad_lines_are_left_out_and_told_as_in_training(
+    capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path
+) -> None:
+    output, whole = tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
+    assert mine(capsys, checkpoints / "poly", files, whole).status == 0
+    rows = [{"context": ["w1"]}, *DATA[:20], ["no object"], *DATA[20:], {"context": ["w1"], "response": 3}]
+    data = write_rows(tmp_path / "data.jsonl", rows)
+    options = ["--max-rejected", 3 / 33]
+    result = mine(capsys, checkpoints / "poly", files, output, *options)
+    assert result.status == 0
+    no_text, no_object = "response must be a text (first in line 1)", "the line is not a JSON object (first in line 22)"
+    found = f"30 examples; 2 dropped: {no_text}; 1 dropped: {no_object}"
+    assert result.err.splitlines()[0] == f"{data}: {found}"
+    assert output.read_bytes() == whole.read_bytes()
+    output.unlink()
+    for options in ([], ["--max-rejected", 0.09]):
+        message = mine(capsys, checkpoints / "poly", files, output, *options).failure()
+        assert message == f"{data}: too many bad lines: {found}; mend them or raise --max-rejected"
+    assert not output.exists()
+
+
+def test_one_bad_line_in_a_hundred_is_tolerated(
+    capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path
+) -> None:
+    write_rows(tmp_path / "data.jsonl", [*DATA, *DATA, *DATA, *DATA[:9], {"context": ["w1"]}])
+    outcome = mine(capsys, checkpoints / "poly", files, tmp_path / "out.jsonl", "--json")
+    assert outcome.result["examples"] == 99
+
+
 def test_several_pools_are_one(capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path) -> None:
     more = write_rows(tmp_path / "more.jsonl", [{"text": "w30 w31 w32", "id": "more"}])
     output = tmp_path / "out.jsonl"
@@ -181,6 +210,9 @@ def test_what_makes_no_sense_together_is_wrong_usage(
     for name in ("data.jsonl", "pool.jsonl", "link.jsonl"):
         assert refused(poly, tmp_path / name) == f"--output {tmp_path / name} is an input too; name another file"
     assert refused(poly, tmp_path.parent) == f"--output {tmp_path.parent} is a directory; name a file"
+    for share in ("-0.1", "1.1", "nan"):
+        says = "--max-rejected must be a number between 0 and 1"
+        assert refused(poly, output, "--max-rejected", share) == says
     nowhere = tmp_path / "none" / "out.jsonl"
     assert refused(poly, nowhere) == f"--output {nowhere}: there is no directory {nowhere.parent}"
 
@@ -220,7 +252,8 @@ def test_inputs_that_hold_nothing_are_named(
     none = tmp_path / "none.jsonl"
     assert failed(empty, pool) == f"{empty} holds no example; there is nothing to mine for"
     assert failed(data, empty) == "the pool holds no text; there is nothing to mine"
-    assert failed(bad, pool) == f"{bad}:31: response must be a text"
+    found = "30 examples; 1 dropped: response must be a text (first in line 31)"
+    assert failed(bad, pool) == f"{bad}: too many bad lines: {found}; mend them or raise --max-rejected"
     assert failed(none, pool) == f"{none}: no such file"
     assert "no such file" in failed(data, none)
     assert failed(data, pool, "out.txt").startswith(f"{tmp_path / 'out.txt'}: unknown kind of file")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from model.cross_ranker import CrossRanker, TokenizedPairs
 from model.dialogues import Dialogue
 from model.errors import InvalidInput, ModelError
-from model.evaluate import Evaluation, evaluate, gold_rank
+from model.evaluate import evaluate, gold_rank
 from model.text import Conversation, Truncation
 
 
@@ -97,13 +97,6 @@ def test_a_score_that_is_no_number_is_no_rank(ranker: Any, score: str, label: in
     good = example(1, ["1", "2"], 0)
     with pytest.raises(ModelError, match=f"{ranker.name} gives scores that are not finite"):
         evaluate(ranker, [good, example(1, [score, "2"], label)], silent)
-
-
-def test_figures_by_hand() -> None:
-    evaluation = Evaluation(np.array([1, 2, 3, 5, 6, 10, 11, 1]), [])
-    recalls = {k: evaluation.recall_at(k) for k in (1, 2, 5, 10)}
-    assert recalls == {1: 2 / 8, 2: 3 / 8, 5: 5 / 8, 10: 7 / 8}
-    assert evaluation.mrr == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 5 + 1 / 6 + 1 / 10 + 1 / 11 + 1) / 8)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,12 @@ def test_figures_of_ranks_are_named_after_their_depth() -> None:
     assert list(rank_values(np.array([1]))) == ["recall@1", "recall@2", "recall@5", "recall@10", "mrr"]
 
 
+def test_figures_of_ranks_by_hand() -> None:
+    means = {name: each.mean() for name, each in rank_values(np.array([1, 2, 3, 5, 6, 10, 11, 1])).items()}
+    recalls = {"recall@1": 2 / 8, "recall@2": 3 / 8, "recall@5": 5 / 8, "recall@10": 7 / 8}
+    assert means == recalls | {"mrr": pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 5 + 1 / 6 + 1 / 10 + 1 / 11 + 1) / 8)}
+
+
 def test_ndcg_by_hand_has_a_linear_gain() -> None:
     gains, judged = array(0, 3, 1), array(1, 2, 3)
     ideal = 3 + 2 / math.log2(3) + 1 / 2
