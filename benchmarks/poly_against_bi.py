@@ -3,8 +3,9 @@
     python benchmarks/poly_against_bi.py --data DATA --output FOLDER [--steps 150] [--seeds 0 1 2] [--base MODEL]
 
 DATA holds the converted sets (`checkpoints/train.sh` names the folders). Each run is the recipe of the shipped
-checkpoints, shortened to `--steps`; FOLDER keeps the checkpoints, and what lies there already is not trained again. The
-figure of an example is the mean over the seeds; intervals are over whole dialogues.
+checkpoints, shortened to `--steps`; FOLDER keeps the checkpoints. What is finished there is not trained again, and what
+was interrupted goes on; runs of other settings are refused. The figure of an example is the mean over the seeds;
+intervals are over whole dialogues.
 """
 
 import argparse
@@ -15,13 +16,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from model.checkpoint import load
+from model.checkpoint import load, read_config
 from model.dialogues import Dialogue, read_dialogues
+from model.errors import InvalidInput, RankingError
 from model.evaluate import evaluate
+from model.files import CONFIG_FILE
 from model.intervals import group_numbers, intervals
 from model.metrics import recall_at_k
 from model.training.config import TrainConfig
 from model.training.run import Data, train
+from model.training.state import STATE_FILE
 
 TRAIN = {
     "synthetic_persona_chat/train.jsonl.zst": 5.0,
@@ -56,11 +60,22 @@ def config_of(architecture: str, base: str, steps: int, seed: int) -> TrainConfi
 
 
 def trained(config: TrainConfig, data: Path, output: Path) -> Path:
-    """The run's checkpoint, trained unless it is there."""
-    if not (output / "polyrank.json").is_file() or (output / "training-state.pt").is_file():
+    """The run's checkpoint, trained unless it is there.
+
+    Raises:
+        InvalidInput: what lies there is of other settings, or was cut short before it could be resumed.
+        RankingError: a model or a file cannot be used.
+    """
+    resume = (output / STATE_FILE).is_file()
+    if resume or not (output / CONFIG_FILE).is_file():
         files = Data([data / name for name in TRAIN], list(TRAIN.values()), held_out=300)
-        resume = (output / "training-state.pt").is_file()
         train(config, files, output, resume=resume, on_survey=lambda *_: None, watch=lambda *_: None)
+        return output
+    summary = read_config(output / CONFIG_FILE).training
+    if "steps" not in summary:  # which the end of a run adds; the first look saves a checkpoint before any step
+        raise InvalidInput(f"{output} holds a run that was cut short and cannot be resumed; remove it")
+    if differing := config.differences(summary["settings"]):
+        raise InvalidInput(f"{output} was trained with another {', '.join(differing)}; give another --output")
     return output
 
 
@@ -81,14 +96,24 @@ def report(name: str, dialogues: Sequence[Dialogue], models: dict[str, list[Path
 
 
 def main() -> None:
-    """Train what is missing, then print the table."""
+    """Print the table, or in one line why there is none."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--base", default="sentence-transformers/all-MiniLM-L6-v2")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    given = parser.parse_args()
+    try:
+        compare(parser.parse_args())
+    except RankingError as error:
+        parser.exit(1, f"{error}\n")
+
+
+def compare(given: argparse.Namespace) -> None:
+    """Train what is missing, then print the table."""
+    yardsticks = {  # read first: a wrong path is not to be found out when all is trained
+        name: [each for each in read_dialogues(given.data / name) if each.candidates] for name in YARDSTICKS
+    }
     models: dict[str, list[Path]] = {kind: [] for kind in ARCHITECTURES}
     for seed in given.seeds:
         for kind in ARCHITECTURES:
@@ -96,8 +121,7 @@ def main() -> None:
             models[kind].append(trained(config, given.data, given.output / f"{kind}-{seed}"))
             print(f"trained {kind}, seed {seed}", file=sys.stderr, flush=True)
     print(f"| set | model | R@1, {len(given.seeds)} seeds | each |\n| --- | --- | --- | --- |")
-    for name in YARDSTICKS:
-        dialogues = [each for each in read_dialogues(given.data / name) if each.candidates]
+    for name, dialogues in yardsticks.items():
         report(name.split("/")[0], dialogues, models)
 
 

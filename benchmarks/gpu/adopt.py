@@ -9,7 +9,6 @@ checkpoint again: the figures of its run are those of slightly different weights
 
 import argparse
 import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from benchmarks.gpu.pack import halved
 from model.base import BaseModel, resolve_base
 from model.checkpoint import load, read_config
 from model.errors import InvalidInput, RankingError
-from model.files import CONFIG_FILE, WEIGHTS_FILE
+from model.files import CONFIG_FILE, WEIGHTS_FILE, write_config
 
 
 def adopt(checkpoint: Path, base_name: str) -> str:
@@ -39,8 +38,7 @@ def adopt(checkpoint: Path, base_name: str) -> str:
     if "settings" in training:
         training["settings"] = {**training["settings"], "base": base.name}  # a folder that only the other machine had
     adopted = replace(config, base_name=base.name, base_sha256=base.sha256, training=training)
-    text = json.dumps(adopted.to_json(), indent=2, ensure_ascii=False) + "\n"
-    (checkpoint / CONFIG_FILE).write_text(text, encoding="utf-8")
+    write_config(checkpoint / CONFIG_FILE, adopted)
     return load(checkpoint).fingerprint
 
 
