@@ -50,7 +50,8 @@ def start(config: TrainConfig) -> Student:
     """Build the model that a run begins with.
 
     From a base model both sides start equal (Humeau et al. 4.2) and codes and head are drawn at random. From a
-    checkpoint its transformers are taken over, side by side where both have two; codes and head too where they fit.
+    checkpoint its transformers are taken over, side by side where both have two, the context side's where this model
+    has one; codes and head too where they fit.
 
     Raises:
         ModelNotFound, CheckpointInvalid: the base cannot be used.
@@ -75,7 +76,7 @@ def _from_base(config: TrainConfig) -> Student:
 def _from_checkpoint(config: TrainConfig, directory: Path) -> Student:
     source = load(directory)
     student = _untrained(_model_config(config, source.config, ""), directory)
-    _take_over(student.encoder, source.encoder.state_dict())
+    _take_over(own_tensors(student.encoder, student.config), source.encoder.state_dict())
     _prepare(student.encoder, config)
     return student
 
@@ -94,7 +95,7 @@ def _adapters_from_checkpoint(config: TrainConfig, directory: Path) -> Student:
     adapter, others = split(read_weights(weights) if weights.is_file() else {})
     if source.weights == "adapter":
         _take_over_adapters(student.encoder, adapter)
-    _take_over(student.encoder, others)
+    _take_over(own_tensors(student.encoder, student.config), others)
     return student
 
 
@@ -145,8 +146,8 @@ def _prepare(encoder: Encoder, config: TrainConfig) -> None:
         set_dropout(encoder, config.dropout)
 
 
-def _take_over(encoder: Encoder, tensors: Mapping[str, Tensor]) -> None:
-    own = encoder.state_dict()
+def _take_over(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Fill the tensors that a checkpoint would hold: a shared transformer's once, as the context side's."""
     for name, tensor in own.items():
         found = _counterpart(name, tensors)
         if found is not None and found.shape == tensor.shape:

@@ -118,6 +118,20 @@ def test_two_towers_go_on_from_a_shared_one(base: Path, tmp_path: Path) -> None:
             assert same(tower(found, name), tower(model.load(source), "context"), atol=1e-6)
 
 
+@pytest.mark.parametrize("architecture", ["bi", "poly"])
+@pytest.mark.parametrize(("before", "rank"), [(0, 0), (2, 2), (2, 0)])
+def test_a_shared_encoder_goes_on_from_the_context_tower_of_two(
+    base: Path, tmp_path: Path, architecture: str, before: int, rank: int
+) -> None:
+    source = checkpoint(base, tmp_path / "source", architecture=architecture, lora_rank=before)
+    student = start(settings(source, architecture=architecture, lora_rank=rank, shared_encoder=True))
+    student.save(tmp_path / "shared", {})
+    found, towers = model.load(tmp_path / "shared"), model.load(source)
+    assert found.config.shared_encoder
+    assert same(tower(found, "candidate"), tower(towers, "context"), atol=1e-6)
+    assert not same(tower(towers, "context"), tower(towers, "candidate"), atol=1e-3)
+
+
 @pytest.mark.parametrize(("n_codes", "kept"), [(3, True), (4, False)])
 def test_codes_are_taken_over_where_they_fit(base: Path, tmp_path: Path, n_codes: int, kept: bool) -> None:
     source = checkpoint(base, tmp_path / "source", architecture="poly")
