@@ -15,7 +15,7 @@ _NEEDED = ("hidden_size", "max_position_embeddings", "vocab_size")
 
 
 class Backbone(nn.Module):
-    """Token ids to token states with scaled-dot-product attention kernels.
+    """Token ids to token states, with fused attention kernels where the family has them (MPNet has none).
 
     Attributes:
         dim: D, the hidden size.
@@ -30,7 +30,7 @@ class Backbone(nn.Module):
             self.transformer.pooler = None  # a head for next-sentence prediction: none of our encoders reads it
         self.dim: int = config.hidden_size
         self.pad_id: int = config.pad_token_id or 0
-        self.max_tokens: int = config.max_position_embeddings - _reserved_positions(config)
+        self.max_tokens: int = config.max_position_embeddings - _reserved_positions(self.transformer)
         self._has_segments = getattr(config, "type_vocab_size", 1) > 1
 
     def forward(self, batch: TokenBatch) -> Tensor:
@@ -81,7 +81,8 @@ def load_base_weights(backbone: Backbone, weights: Mapping[str, Tensor], source:
 def _transformer(config: PretrainedConfig) -> Any:
     build: Callable[..., Any] = AutoModel.from_config
     try:
-        return build(config, attn_implementation="sdpa")
+        # Explicitly no wish, whatever config.json asks for: transformers takes "sdpa", or "eager" where there is none.
+        return build(config, attn_implementation=None)
     except Exception as error:  # sizes that do not fit each other surface as torch's or transformers' own errors
         raise CheckpointInvalid(f"no transformer can be built from config.json: {_one_line(error)}") from error
 
@@ -90,7 +91,8 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _reserved_positions(config: PretrainedConfig) -> int:
-    """RoBERTa and its kin count positions from pad_token_id + 1."""
-    counts_from_pad = config.model_type in {"roberta", "xlm-roberta", "camembert", "mpnet"}
-    return (config.pad_token_id or 0) + 1 if counts_from_pad else 0
+def _reserved_positions(transformer: Any) -> int:
+    """RoBERTa and its kin, MPNet among them, count positions from the one after padding's, which the table tells."""
+    table = getattr(getattr(transformer, "embeddings", None), "position_embeddings", None)
+    padding: int | None = getattr(table, "padding_idx", None)
+    return 0 if padding is None else padding + 1

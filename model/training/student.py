@@ -18,7 +18,7 @@ from model.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from model.text import Assembler
 from model.tokenizer import Tokenizer
 from model.training.config import MODEL_FIELDS, TrainConfig
-from model.training.tuning import adapter_tensors, add_adapters, load_adapters, select_layers, set_dropout
+from model.training.tuning import adapter_tensors, add_adapters, backbones, load_adapters, select_layers, set_dropout
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,10 @@ def _prepare(encoder: Encoder, config: TrainConfig) -> None:
         add_adapters(encoder, config.lora_rank)
     if config.dropout is not None:
         set_dropout(encoder, config.dropout)
+    for transformer in (each.transformer for each in backbones(encoder).values()):
+        if config.gradient_checkpointing and not transformer.supports_gradient_checkpointing:
+            family = transformer.config.model_type
+            raise InvalidInput(f"{family} keeps all layers' activations; train without --gradient-checkpointing")
 
 
 def _take_over(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:

@@ -12,6 +12,9 @@ from model.backbone import Backbone
 from model.errors import CheckpointInvalid, InvalidInput
 
 _LAYER = re.compile(r"\.layers?\.(\d+)\.")
+_EMBEDDINGS = re.compile(r"\.embed")  # the map from narrow embeddings to the hidden size (ALBERT, ELECTRA) included
+_WHOLE = "BERT, RoBERTa, DistilBERT, MPNet, ELECTRA and ModernBERT"
+_RATE = (float, int)  # by type, because a switch is an int too
 _TOP = re.compile(r"top-(\d+)")
 
 
@@ -22,34 +25,51 @@ def select_layers(encoder: nn.Module, tune: str) -> None:
         encoder: any architecture.
         tune: "all", "all-but-embeddings", or "top-N" layers.
 
-    Raises InvalidInput for another word, or more layers than there are.
+    Raises InvalidInput for another word, more layers than there are, or what cannot be told apart in this family.
     """
     for backbone in backbones(encoder).values():
-        names = [name for name, _ in backbone.named_parameters()]
-        n_layers = 1 + max((int(found[1]) for found in map(_LAYER.search, names) if found), default=-1)
-        lowest = _lowest_layer(tune, n_layers)
+        tuned = _tuned(tune, {name for name, _ in backbone.named_parameters()}, _family(backbone))
         for name, parameter in backbone.named_parameters():
-            layer = _LAYER.search(name)
-            parameter.requires_grad_(tune == "all" or (layer is not None and int(layer[1]) >= lowest))
+            parameter.requires_grad_(name in tuned)
 
 
-def _lowest_layer(tune: str, n_layers: int) -> int:
-    if tune in ("all", "all-but-embeddings"):
-        return 0
+def _tuned(tune: str, names: set[str], family: str) -> set[str]:
+    embeddings = {name for name in names if _EMBEDDINGS.search(name)}
+    layers = {name: int(found[1]) for name in names if (found := _LAYER.search(name))}
+    n_layers = 1 + max(layers.values(), default=-1)
     top = _TOP.fullmatch(tune)
-    if top is None or not 1 <= int(top[1]) <= n_layers:
-        raise InvalidInput(f"tune is {tune!r}; give all, all-but-embeddings or top-1 to top-{n_layers}")
-    return n_layers - int(top[1])
+    if tune == "all":
+        return names
+    if tune == "all-but-embeddings" and embeddings:
+        return names - embeddings
+    if top and 1 <= int(top[1]) <= n_layers:
+        return {name for name, layer in layers.items() if layer >= n_layers - int(top[1])}
+    raise InvalidInput(f"tune is {tune!r}; give {_choices(bool(embeddings), n_layers, family)}")
+
+
+def _choices(has_embeddings: bool, n_layers: int, family: str) -> str:
+    words = ["all"] + ["all-but-embeddings"] * has_embeddings + [f"top-1 to top-{n_layers}"] * (n_layers > 0)
+    said = " or ".join(", ".join(words).rsplit(", ", 1))
+    if has_embeddings and n_layers:
+        return said
+    return f"{said}: the layers of {family} share their weights or go by other names than those of {_WHOLE}"
 
 
 def add_adapters(encoder: nn.Module, rank: int) -> None:
-    """Put a low-rank adapter beside every linear map that would be tuned, and freeze the transformer's own weights."""
+    """Put a low-rank adapter beside every linear map that would be tuned, and freeze the transformer's own weights.
+
+    Raises InvalidInput where there is no such map.
+    """
     for backbone in backbones(encoder).values():
         targets = [
             name
             for name, module in backbone.transformer.named_modules()
             if isinstance(module, nn.Linear) and module.weight.requires_grad
         ]
+        if not targets:
+            raise InvalidInput(
+                f"{_family(backbone)} has no linear map to put an adapter beside; train without --lora-rank"
+            )
         backbone.requires_grad_(False)
         # alpha = rank: the product is added as it is, which is what a checkpoint says.
         inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=rank, target_modules=targets), backbone.transformer)
@@ -75,16 +95,25 @@ def load_adapters(encoder: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def set_dropout(encoder: nn.Module, probability: float) -> None:
-    """Set every dropout of the transformers, that of the attention weights included."""
+    """Set every dropout of the transformers, that of the attention weights included.
+
+    Some families (ModernBERT) keep a rate of attention as a number. What they build only for a rate above 0 stays out.
+    """
     for backbone in backbones(encoder).values():
         for module in backbone.modules():
             if isinstance(module, nn.Dropout):
                 module.p = probability
+            for name in [name for name, value in vars(module).items() if "dropout" in name and type(value) in _RATE]:
+                setattr(module, name, probability)
 
 
 def backbones(encoder: nn.Module) -> dict[str, Backbone]:
     """The transformers of an encoder by name; a shared one once."""
     return {name: module for name, module in encoder.named_children() if isinstance(module, Backbone)}
+
+
+def _family(backbone: Backbone) -> str:
+    return str(backbone.transformer.config.model_type)
 
 
 def _adapters(encoder: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
