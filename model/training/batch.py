@@ -103,6 +103,7 @@ def cross_batch(
     """Pair each context with its gold reply and `negatives` more: those it lists first, then others of the batch.
 
     These are drawn; or, where a retriever scores them, all but one are its best. The one keeps easy negatives known.
+    A batch that leaves the retriever no place is not scored.
 
     Raises TrainingDataInvalid where a batch of one has no negative: nothing would be learnt, and nobody would notice.
     """
@@ -110,7 +111,8 @@ def cross_batch(
     width = 1 + min(negatives, int(found.allowed.sum(dim=1).min()) - 1)
     if width == 1 and len(examples) + len(others) == 1:
         raise TrainingDataInvalid("an example has no negatives, and in a batch of one no others; raise --batch-size")
-    scores = score(examples, found.texts) if score else None
+    most_open = width - int(found.listed.sum(dim=1).min())  # places of a row that its own negatives do not fill
+    scores = score(examples, found.texts) if score and most_open > 1 else None
     pairs: list[list[int]] = []
     starts: list[int] = []
     for row, example in enumerate(examples):

@@ -43,7 +43,7 @@ class TrainConfig:
         extra_replies: replies of so many other examples go with a batch, as negatives of all its rows: where replies
             are much shorter than contexts they are cheap ones.
         retriever: a Bi- or Poly-encoder checkpoint that picks a Cross-encoder's negatives among the batch's replies,
-            the ones it ranks highest; empty: they are drawn.
+            the ones it ranks highest, but one that is drawn; empty: all are drawn.
         loss: listwise (in-batch, LCE) or pointwise (BCE, Cross-encoder only).
         teacher: a Cross-encoder checkpoint to distil from; empty: none.
         teacher_weight: share of the distillation in the loss.
@@ -117,12 +117,23 @@ class TrainConfig:
         _require(self.steps is None or self.steps >= 1, "steps must be at least 1")
         _require(self.dropout is None or 0 <= self.dropout < 1, "dropout must be at least 0 and below 1")
         _require(0 <= self.teacher_weight <= 1, "teacher_weight must lie between 0 and 1")
-        _require(self.n_codes is None or self.n_codes >= 1, "n_codes must be at least 1")
+        for name, least in (("n_codes", 1), ("max_turns", 1), ("max_context_tokens", 8), ("max_candidate_tokens", 8)):
+            value = getattr(self, name)  # as in ModelConfig, whose message would name a file that is not there yet
+            _require(value is None or value >= least, f"{name} must be at least {least}")
+        for name in ("code_scale", "score_scale"):
+            value = getattr(self, name)
+            _require(value is None or 0 < value < math.inf, f"{name} must be above 0 and finite")
         _require(0 <= self.seed < 2**63, "seed must be at least 0 and below 2**63")
+        self._require_what_goes_together()
+
+    def _require_what_goes_together(self) -> None:
         late = self.architecture != "cross"
         _require(not late or self.batch_size >= 2, "batch_size must be at least 2: the others are the negatives")
         _require(not late or self.loss == "listwise", "the pointwise loss is for cross")
         _require(not late or not self.retriever, "a retriever picks the negatives of cross, not of bi and poly")
+        _require(
+            not self.retriever or self.negatives >= 2, "negatives must be at least 2 with a retriever: one is drawn"
+        )
         _require(late or not self.teacher, "a teacher teaches bi and poly, not cross")
 
     def to_dict(self) -> dict[str, Any]:

@@ -42,15 +42,26 @@ class Corpus:
 
 @dataclass(slots=True)
 class Report:
-    """What one pass over a file found: examples kept, and lines dropped by reason, with the first line of each."""
+    """What one pass over a file found.
 
+    Attributes:
+        lines: read, blank ones left out.
+        kept: examples to train on.
+        held_out: examples of the selection slice.
+        with_negatives: of those kept, how many list negatives.
+        dropped: by reason, bad lines and repeated examples.
+        first: the first line of each reason.
+    """
+
+    lines: int = 0
     kept: int = 0
     held_out: int = 0
+    with_negatives: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     first: dict[str, int] = field(default_factory=dict)
 
     def drop(self, reason: str, line: int) -> None:
-        """Count a dropped line."""
+        """Count a bad line or a repeated example."""
         self.dropped[reason] += 1
         self.first.setdefault(reason, line)
 
@@ -81,9 +92,12 @@ def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> 
         TrainingDataInvalid: it has no examples, or too many of its lines are bad, or its dialogues are fewer than four.
     """
     corpus, report = Corpus(path, every_turn, weight=0.0), Report()
-    hashes = [_hash(example.dialogue) for example in _kept(corpus, report)]
+    hashes, listing = [], []
+    for example in _kept(corpus, report):
+        hashes.append(_hash(example.dialogue))
+        listing.append(bool(example.negatives))
     bad = report.dropped.total() - report.dropped[_REPEATS]  # those are left out, but nothing is wrong with them
-    if bad > max_rejected * (bad + report.kept):
+    if bad > max_rejected * report.lines:
         raise TrainingDataInvalid(f"{path}: too many bad lines: {report}; mend them or raise --max-rejected")
     dialogues = sorted(set(hashes))
     if len(dialogues) < 4:  # one alone has no negatives: its loss is zero whatever the model
@@ -92,6 +106,7 @@ def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> 
     below = max(int(share * _HASHES), dialogues[1] + 1)
     report.held_out = sum(each < below for each in hashes)
     report.kept -= report.held_out
+    report.with_negatives = sum(lists for each, lists in zip(hashes, listing, strict=True) if each >= below)
     if report.kept == 0:
         raise TrainingDataInvalid(f"{path}: too few dialogues to hold some out for selection; give more")
     return replace(corpus, weight=float(report.kept), held_out_below=below), report
@@ -100,6 +115,7 @@ def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> 
 def _kept(corpus: Corpus, report: Report) -> Iterator[Dialogue]:
     seen: set[int] = set()
     for number, line in read_lines(corpus.path):
+        report.lines += 1
         if isinstance(line, InvalidInput):
             report.drop(str(line), number)
             continue

@@ -67,9 +67,8 @@ class LateObjective:
             codes, embeddings = chunks.joined([encode() for encode in chunks.encode])
             scores = poly_scores(codes, embeddings)
             loss = self._loss(scores, batch, self._teacher_scores(batch))
-        columns = batch.columns
-        best = scores.cpu().masked_fill(~columns.allowed, float("-inf")).argmax(dim=1)
-        return Measured(loss.item(), int((best == columns.gold).sum()), len(examples), code_cosine(codes))
+        first = _gold_first(scores.cpu(), batch.columns.gold, batch.columns.allowed)
+        return Measured(loss.item(), first, len(examples), code_cosine(codes))
 
     def _loss(self, scores: Tensor, batch: LateBatch, taught: Tensor | None) -> Tensor:
         gold, allowed, listed = (each.to(scores.device) for each in batch.columns[1:])
@@ -123,7 +122,8 @@ class CrossObjective:
         with torch.no_grad():
             scores = _in_order([encode() for encode in chunks], order)
             loss = self._loss(scores, batch.width)
-        first = int((scores.view(-1, batch.width).argmax(dim=1) == 0).sum())
+        rows = scores.cpu().view(-1, batch.width)
+        first = _gold_first(rows, torch.zeros(len(rows), dtype=torch.int64), torch.ones_like(rows, dtype=torch.bool))
         return Measured(loss.item(), first, len(examples))
 
     def _loss(self, scores: Tensor, width: int) -> Tensor:
@@ -189,6 +189,19 @@ def _retriever_scores(retriever: LateRanker, examples: Sequence[Dialogue], texts
     embeddings = retriever.encode_candidates(retriever.tokenize_candidates(texts)[0])
     contexts = [retriever.tokenize_context(example.conversation)[0] for example in examples]
     return torch.stack([torch.from_numpy(scores_of(embeddings, each)) for each in retriever.encode_contexts(contexts)])
+
+
+def _gold_first(scores: Tensor, gold: Tensor, allowed: Tensor) -> int:
+    """Rows whose gold reply is strictly ahead of all others that count: a model that ranks nothing has none.
+
+    >>> scores = torch.tensor([[1.0, 0.0], [1.0, 1.0], [torch.nan, torch.nan]])
+    >>> _gold_first(scores, torch.tensor([0, 0, 0]), torch.ones(3, 2, dtype=torch.bool))
+    1
+    """
+    own = scores.gather(1, gold[:, None])
+    others = allowed.scatter(1, gold[:, None], False)
+    ahead = ((own > scores) | ~others).all(dim=1)
+    return int((ahead & own[:, 0].isfinite()).sum())
 
 
 def code_cosine(codes: ContextCodes) -> float:

@@ -162,6 +162,24 @@ def test_a_retrievers_best_are_taken_and_one_is_drawn(numbers: list[int], negati
         assert chosen[-1] in hardest[negatives - 1 :]
 
 
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=5), st.integers(2, 5))
+def test_a_retriever_is_asked_only_where_it_has_a_place_to_fill(listed: list[int], negatives: int) -> None:
+    """One place of a row is drawn; those that its own negatives fill are not the retriever's either."""
+    examples = [
+        Dialogue(Conversation.of(f"turn {n}"), f"reply {n}", negatives=tuple(f"wrong {n} {m}" for m in range(count)))
+        for n, count in enumerate(listed)
+    ]
+    others = [Dialogue(Conversation.of(f"turn {n}"), f"reply {n}") for n in range(10, 15)]
+    asked = []
+
+    def score(rows: Sequence[Dialogue], found: Sequence[str]) -> torch.Tensor:
+        asked.append(rows)
+        return torch.zeros(len(rows), len(found))
+
+    cross_batch(cast(Assembler, Recorder()), examples, others, negatives, random.Random(0), score)
+    assert bool(asked) == (negatives - min(listed) > 1)
+
+
 def test_the_one_that_is_drawn_is_not_always_the_same() -> None:
     everyone = [Dialogue(Conversation.of(f"turn {n}"), f"reply {n}") for n in range(9)]
     seen = set()

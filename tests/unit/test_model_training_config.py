@@ -28,6 +28,11 @@ def config(**changed: Any) -> TrainConfig:
         ({"loss": "pointwise"}, "the pointwise loss is for cross"),
         ({"architecture": "cross", "teacher": "t"}, "a teacher teaches bi and poly"),
         ({"retriever": "r"}, "a retriever picks the negatives of cross"),
+        ({"architecture": "cross", "retriever": "r", "negatives": 1}, "negatives must be at least 2 with a retriever"),
+        *[({name: 0}, f"{name} must be at least 1") for name in ("n_codes", "max_turns")],
+        *[({name: 7}, f"{name} must be at least 8") for name in ("max_context_tokens", "max_candidate_tokens")],
+        *[({name: value}, f"{name} must be above 0 and finite") for name in ("code_scale", "score_scale")
+          for value in (0.0, -1.0, math.nan, math.inf)],
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_by_its_options_name(fields: dict[str, Any], says: str) -> None:
@@ -38,7 +43,8 @@ def test_what_makes_no_sense_is_refused_by_its_options_name(fields: dict[str, An
 
 def test_the_edges_are_allowed() -> None:
     config(batch_size=2, weight_decay=0, warmup_steps=0, dropout=0, teacher_weight=1, steps=1, patience=0)
-    config(architecture="cross", batch_size=1, loss="pointwise")
+    config(architecture="cross", batch_size=1, loss="pointwise", retriever="r", negatives=2)
+    config(n_codes=1, max_turns=1, max_context_tokens=8, max_candidate_tokens=8, code_scale=1e-9, score_scale=1e-9)
 
 
 def test_the_stored_settings_are_plain_and_tell_runs_apart() -> None:

@@ -1,5 +1,6 @@
 """What a file of dialogues gives to train on: what is held out, what is dropped, and what is refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +140,33 @@ def test_too_many_bad_lines_are_refused(tmp_path: Path) -> None:
     path = write_bad(tmp_path)
     with pytest.raises(TrainingDataInvalid, match=r"bad\.jsonl: too many bad lines: .*not JSON.*raise --max-rejected"):
         survey(path, False, 0.1, 1000)
-    survey(path, False, 4 / 24, 1000)
+    survey(path, False, 4 / 25, 1000)  # four of 25 lines, of which one repeats another
     with pytest.raises(TrainingDataInvalid, match="too many bad lines"):
-        survey(path, False, 4 / 24 - 0.001, 1000)
+        survey(path, False, 4 / 25 - 0.001, 1000)
+
+
+def test_bad_lines_are_a_share_of_lines_and_not_of_the_examples_in_them(tmp_path: Path) -> None:
+    talk = [f"t{n}" for n in range(9)]
+    lines = [json.dumps({"context": [f"d{d}", *talk], "response": "bye"}) for d in range(18)]
+    path = tmp_path / "bad.jsonl"
+    path.write_text("\n".join([*lines, "not JSON", "", "nor this"]) + "\n")
+    with pytest.raises(TrainingDataInvalid, match="too many bad lines"):
+        survey(path, True, 0.05, 1000)
+    _, report = survey(path, True, 2 / 20, 1000)
+    assert (report.lines, report.kept + report.held_out) == (20, 18 * 5)
+
+
+def test_examples_with_negatives_are_counted_on_the_training_side(tmp_path: Path) -> None:
+    rows = turns(60, 2)
+    for row in rows[::3]:
+        row["negatives"] = ["no"]
+    rows[1]["negatives"] = [rows[1]["response"]]  # which is none
+    corpus, report = read(tmp_path, rows)
+    train, held_out = both(corpus)
+    assert report.with_negatives == sum(bool(each.negatives) for each in train)
+    assert 0 < report.with_negatives < 40
+    assert any(each.negatives for each in held_out)
+    assert read(tmp_path, turns(60, 2))[1].with_negatives == 0
 
 
 def test_repeats_are_left_out_but_are_no_bad_lines(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A batch's loss: correct replies are no negatives, a teacher's share, what a look measures."""
 
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from tiny_training import dialogue, settings
 import model
 from model import CrossRanker, LateRanker
 from model.attention import ContextCodes
+from model.crossencoder import CrossEncoder
 from model.dialogues import Dialogue
 from model.text import Conversation
+from model.training import objective as objective_module
 from model.training.config import TrainConfig
 from model.training.corpus import Corpus
 from model.training.objective import CrossObjective, LateObjective, Measured, code_cosine
@@ -117,6 +120,22 @@ def test_a_look_counts_gold_replies_ahead_of_all_that_may_count(base: Path) -> N
     # The gold reply of the second is right for the first too: what is ahead of the first's own gold reply is no error.
     both_right = [dialogue("w0 w1 w2", "w30 w0"), dialogue("w0 w1 w2", "w0 w1 w2")]
     assert measured(base, both_right).first == 2
+
+
+@pytest.mark.parametrize("architecture", ["bi", "cross"])
+@pytest.mark.parametrize("score", [math.nan, 0.0, math.inf])
+def test_a_gold_reply_that_is_not_ahead_is_not_first(
+    base: Path, monkeypatch: pytest.MonkeyPatch, architecture: str, score: float
+) -> None:
+    """Scores that are all alike rank nothing, wherever the gold reply stands; nor do those that are no numbers."""
+    monkeypatch.setattr(CrossEncoder, "score_pairs", lambda _, batch: torch.full((len(batch.ids),), score))
+    monkeypatch.setattr(
+        objective_module, "poly_scores", lambda codes, texts: torch.full((len(codes.mask), len(texts)), score)
+    )
+    examples = [dialogue("w1", "w2"), dialogue("w5 w6", "w3 w9"), dialogue("w7", "w8")]
+    found = measured(base, examples, architecture=architecture)
+    assert (found.first, found.rows) == (0, 3)
+    assert measured(base, examples[:2], architecture=architecture).first == 0
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
