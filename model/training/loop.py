@@ -1,15 +1,14 @@
 """The training loop: steps, looks at the selection slice, the best checkpoint, and a state to resume from.
 
-Devices, mixed precision and several processes are accelerate's business. Each process draws batches of its own, and the
-gradients are averaged before a step. The random state is set anew at every step from seed, process and step, so that a
-resumed run needs none of it stored.
+Devices, mixed precision and several processes are accelerate's business. Each process takes its own batches out
+of one order that all share, and the gradients are averaged before a step. The random state is set anew at every step
+from seed, process and step, so that a resumed run needs none of it stored.
 """
 
 import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,17 @@ from accelerate.utils import parse_flag_from_env
 from torch import Tensor
 
 from model.base import file_sha256
-from model.checkpoint import load_cross, load_late
+from model.checkpoint import Ranker, load_cross, load_late
+from model.cross_ranker import CrossRanker
 from model.dialogues import Dialogue
-from model.errors import InvalidInput
+from model.late_ranker import LateRanker
 from model.training.config import TrainConfig
 from model.training.corpus import Corpus, Report
 from model.training.errors import OutOfMemory, TrainingDiverged
 from model.training.objective import CrossObjective, LateObjective
 from model.training.schedule import LearningRate
 from model.training.selection import Look, look, selection_batches
-from model.training.state import write_state
+from model.training.state import Origin, Progress, files_sha256, write_state
 from model.training.stream import Batch, batches
 from model.training.student import Student
 from model.training.tuning import backbones
@@ -43,16 +43,6 @@ Watch = Callable[[str, int, int, Mapping[str, float]], None]
 """Told (what happened: "step" or "look", steps done, steps of the run, figures)."""
 
 
-@dataclass
-class Progress:
-    """Where a run is; with the parameters and the optimizer all that a resumed one needs."""
-
-    step: int = 0
-    best_loss: float = math.inf
-    best_step: int = 0
-    looks_without: int = 0
-
-
 class Training:
     """One run of training over surveyed files.
 
@@ -63,17 +53,20 @@ class Training:
     """
 
     def __init__(
-        self, config: TrainConfig, student: Student, corpora: Sequence[tuple[Corpus, Report]], output: Path
+        self,
+        config: TrainConfig,
+        student: Student,
+        corpora: Sequence[tuple[Corpus, Report]],
+        output: Path,
+        began: float,
     ) -> None:
+        """Prepare a run that began at that time of `time.monotonic()`."""
         self.config = config
         self.student = student
         self.progress = Progress()
         self._output = output
+        self._counted = began
         self._corpora = [corpus for corpus, _ in corpora]
-        self._data = [
-            [str(each.path), file_sha256(each.path), each.weight, each.every_turn, each.held_out_below]
-            for each in self._corpora
-        ]
         self._accelerator = Accelerator(
             cpu=processes().device.type == "cpu",
             mixed_precision=config.precision,
@@ -82,7 +75,10 @@ class Training:
             project_dir=output / "logs",
         )
         self._parameters = student.trainable()
-        self._objective = self._prepare()
+        teacher = load_cross(config.teacher) if config.teacher else None
+        retriever = load_late(config.retriever) if config.retriever else None
+        self._origin = self._identified({"teacher": teacher, "retriever": retriever})
+        self._objective = self._prepare(teacher, retriever)
         self._optimizer = self._accelerator.prepare(_optimizer(self._parameters, config))
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
         examples_a_step = config.batch_size * config.accumulate * self._accelerator.num_processes
@@ -107,7 +103,7 @@ class Training:
 
     def _run(self, watch: Watch) -> None:
         self._accelerator.init_trackers("")
-        selection = selection_batches(self._corpora, self.config.batch_size)
+        selection = selection_batches(self._corpora, self.config.batch_size + self.config.extra_replies)
         if math.isinf(self.progress.best_loss):
             self._look(selection, watch)
             self._save_state()
@@ -130,19 +126,26 @@ class Training:
         self._accelerator.end_training()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state; raises InvalidInput where settings or data are not the same."""
-        differing = self.config.differences(state["config"])
-        if differing:
-            raise InvalidInput(f"the unfinished run was started with another {', '.join(differing)}; give the same")
-        if state["data"] != self._data:
-            raise InvalidInput("the training files are not those that the unfinished run was started with")
+        """Go on from a saved state; raises InvalidInput where it is that of a run of something else."""
+        self._origin.require_same(state)
         for name, parameter in self._parameters.items():
             parameter.data.copy_(state["parameters"][name])
         self._optimizer.load_state_dict(state["optimizer"])
         self._schedule.restore(state["schedule"])
+        if self._accelerator.scaler and state["scaler"]:  # a CPU has none
+            self._accelerator.scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**state["progress"])
 
-    def _prepare(self) -> LateObjective | CrossObjective:
+    def _identified(self, others: Mapping[str, Ranker | None]) -> Origin:
+        data = [
+            [str(each.path), file_sha256(each.path), each.weight, each.every_turn, each.held_out_below]
+            for each in self._corpora
+        ]
+        models: dict[str, Any] = {name: each.fingerprint for name, each in others.items() if each}
+        models["base"] = files_sha256(self.student.backbone_file.parent)
+        return Origin(self.config, data, models, self._accelerator.num_processes)
+
+    def _prepare(self, teacher: CrossRanker | None, retriever: LateRanker | None) -> LateObjective | CrossObjective:
         config, device = self.config, self._accelerator.device
         encoder = self.student.encoder.to(device).train()
         for backbone in backbones(encoder).values():
@@ -150,15 +153,19 @@ class Training:
             if config.gradient_checkpointing:
                 backbone.transformer.activation_checkpointing_enable()
         if config.architecture == "cross":
-            return CrossObjective(
-                self.student, config, device, load_late(config.retriever) if config.retriever else None
-            )
-        return LateObjective(self.student, config, device, load_cross(config.teacher) if config.teacher else None)
+            return CrossObjective(self.student, config, device, retriever)
+        return LateObjective(self.student, config, device, teacher)
 
     def _stream(self) -> Iterator[Batch]:
         config = self.config
-        rank = self._accelerator.process_index
-        stream = batches(self._corpora, config.batch_size, config.seed, extra_replies=config.extra_replies, rank=rank)
+        stream = batches(
+            self._corpora,
+            config.batch_size,
+            config.seed,
+            extra_replies=config.extra_replies,
+            rank=self._accelerator.process_index,
+            n_ranks=self._accelerator.num_processes,
+        )
         return islice(stream, self.progress.step * self.config.accumulate, None)
 
     def _step(self, drawn: Sequence[Batch]) -> float:
@@ -206,13 +213,15 @@ class Training:
             {f"selection/{name}": value for name, value in seen.figures().items()}, self.progress.step
         )
         self._schedule.observe(self.progress.step, seen.loss)
-        if seen.loss < self.progress.best_loss:
+        if seen.loss < self.progress.best_loss:  # what is no finite number is not
             self.progress.best_loss, self.progress.best_step = seen.loss, self.progress.step
             self.progress.looks_without = 0
             if self._accelerator.is_main_process:
                 self.student.save(self._output, {"step": self.progress.step, "selection": seen.figures()})
         else:
             self.progress.looks_without += 1
+        if math.isinf(self.progress.best_loss):
+            raise TrainingDiverged(f"the loss is {seen.loss} before the first step; give another --base or --precision")
 
     def _has_stopped(self) -> bool:
         return 0 < self.config.patience <= self.progress.looks_without
@@ -220,14 +229,18 @@ class Training:
     def _save_state(self) -> None:
         if not self._accelerator.is_main_process:
             return
+        now = time.monotonic()
+        self.progress.seconds += now - self._counted
+        self._counted = now
+        scaler = self._accelerator.scaler  # of fp16 on a GPU
         write_state(
             self._output,
             {
-                "config": self.config.to_dict(),
-                "data": self._data,
+                **self._origin.to_dict(),
                 "parameters": {name: each.detach().cpu() for name, each in self._parameters.items()},
                 "optimizer": self._optimizer.state_dict(),
                 "schedule": self._schedule.state(),
+                "scaler": scaler and scaler.state_dict(),
                 "progress": vars(self.progress),
             },
         )

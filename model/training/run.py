@@ -12,8 +12,9 @@ from model.errors import InvalidInput
 from model.files import CONFIG_FILE, write_config
 from model.training.config import TrainConfig
 from model.training.corpus import Corpus, Report, survey
+from model.training.errors import TrainingDataInvalid
 from model.training.loop import Training, Watch, processes
-from model.training.state import STATE_FILE, read_state, require_unused
+from model.training.state import STATE_FILE, Progress, read_state, require_unused
 from model.training.student import start
 
 
@@ -76,18 +77,15 @@ def train(
         require_unused(output)
     everyone = processes()
     everyone.wait_for_everyone()  # before one of them makes the directory that must be unused
-    corpora = [survey(path, data.every_turn, data.max_rejected, data.held_out) for path in data.paths]
-    if data.weights:
-        corpora = [
-            (replace(corpus, weight=weight), report)
-            for (corpus, report), weight in zip(corpora, data.weights, strict=True)
-        ]
+    student = start(config)  # what is wrong with the settings is told before the files are read, which may take minutes
+    corpora = _surveyed(data)
     if everyone.is_main_process:
         for corpus, report in corpora:
             on_survey(corpus.path, report)
-    student = start(config)
+    if config.teacher:
+        _require_negatives(corpora)
     output.mkdir(parents=True, exist_ok=True)
-    training = Training(config, student, corpora, output)
+    training = Training(config, student, corpora, output, began)
     if state is not None:
         training.restore(state)
     try:
@@ -96,21 +94,37 @@ def train(
         training.end()
     if not everyone.is_main_process:
         return None
-    _finish(output, config, corpora, training.progress.step, time.monotonic() - began)
+    _finish(output, config, corpora, training.progress)
     return load(output)
 
 
-def _finish(
-    output: Path, config: TrainConfig, corpora: Sequence[tuple[Corpus, Report]], steps: int, seconds: float
-) -> None:
+def _surveyed(data: Data) -> list[tuple[Corpus, Report]]:
+    corpora = [survey(path, data.every_turn, data.max_rejected, data.held_out) for path in data.paths]
+    if not data.weights:
+        return corpora
+    return [
+        (replace(corpus, weight=weight), report) for (corpus, report), weight in zip(corpora, data.weights, strict=True)
+    ]
+
+
+def _require_negatives(corpora: Sequence[tuple[Corpus, Report]]) -> None:
+    """A teacher's distribution over the gold reply alone is the same as any student's: it would teach nothing."""
+    for corpus, report in corpora:
+        if not report.with_negatives:
+            raise TrainingDataInvalid(
+                f"{corpus.path}: no example lists negatives, from which a teacher teaches; add them by `polyrank mine`"
+            )
+
+
+def _finish(output: Path, config: TrainConfig, corpora: Sequence[tuple[Corpus, Report]], progress: Progress) -> None:
     """Say in the checkpoint how it was made; then nothing is left to resume."""
     summary = {
         "files": [
             {"name": c.path.name, "examples": r.kept, "held_out": r.held_out, "weight": c.weight} for c, r in corpora
         ],
         "settings": config.to_dict(),
-        "steps": steps,
-        "seconds": round(seconds),
+        "steps": progress.step,
+        "seconds": round(progress.seconds),
     }
     _add_to_summary(output, summary)
     (output / STATE_FILE).unlink(missing_ok=True)

@@ -25,13 +25,17 @@ class Look(NamedTuple):
         return self._asdict()
 
 
-def selection_batches(corpora: Sequence[Corpus], batch_size: int) -> list[list[Dialogue]]:
-    """Cut each file's slice into batches like those of training; a rest too small to be one joins the last."""
+def selection_batches(corpora: Sequence[Corpus], n_replies: int) -> list[list[Dialogue]]:
+    """Cut each file's slice into batches; a rest too small to be one joins the last.
+
+    n_replies: how many replies a batch of training has, its rows' and those lent by others: its rows are each other's
+    negatives, so that a look is as hard as a step.
+    """
     found: list[list[Dialogue]] = []
     for corpus in corpora:
         examples = list(corpus.examples(selection=True))
         random.Random(_SEED).shuffle(examples)  # neighbours in a file are turns of one dialogue
-        cuts = range(0, max(1, len(examples) - batch_size // 2), batch_size)
+        cuts = range(0, max(1, len(examples) - n_replies // 2), n_replies)
         ends = [*cuts[1:], len(examples)]
         found += [examples[start:end] for start, end in zip(cuts, ends, strict=True)]
     return found

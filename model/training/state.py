@@ -1,16 +1,75 @@
 """The state of an unfinished run on disk: what a resumed run needs to end with the same weights."""
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 import torch
 
+from model.base import file_sha256
 from model.durable import replacing
+from model.errors import InvalidInput
+from model.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
+from model.training.config import TrainConfig
 from model.training.errors import OutputInUse
 
 STATE_FILE = "training-state.pt"
+
+
+@dataclass
+class Progress:
+    """Where a run is; `seconds` are those that it took so far, the ones before it was resumed included."""
+
+    step: int = 0
+    best_loss: float = math.inf
+    best_step: int = 0
+    looks_without: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a run was started with: only with the same does a resumed one end with the same weights.
+
+    Attributes:
+        config: its settings.
+        data: of each file its path, sha256, and how it is read.
+        models: what identifies the content of base, teacher and retriever, by the setting's name.
+        processes: how many share its steps.
+    """
+
+    config: TrainConfig
+    data: list[list[Any]]
+    models: dict[str, Any]
+    processes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as the state stores them."""
+        return {
+            "config": self.config.to_dict(), "data": self.data, "models": self.models, "processes": self.processes
+        }  # fmt: skip
+
+    def require_same(self, state: Mapping[str, Any]) -> None:
+        """Raises InvalidInput where the state is that of a run that was started with something else."""
+        was = "the unfinished run was started with"
+        if differing := self.config.differences(state["config"]):
+            raise InvalidInput(f"{was} another {', '.join(differing)}; give the same")
+        if state["data"] != self.data:
+            raise InvalidInput(f"the training files are not those that {was}")
+        stored = state.get("models", {})  # missing where an older release wrote it
+        if changed := [name for name, content in self.models.items() if stored.get(name) != content]:
+            raise InvalidInput(f"{was} another {', '.join(changed)}: its files are not the same; give the same")
+        if state["processes"] != self.processes:
+            raise InvalidInput(f"{was} another number of processes, {state['processes']}; give the same")
+
+
+def files_sha256(directory: Path) -> dict[str, str]:
+    """sha256 of each of a base's or checkpoint's files by name: what it is, whatever its path."""
+    files = (directory / name for name in (CONFIG_FILE, BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE))
+    return {file.name: file_sha256(file) for file in files if file.is_file()}
 
 
 def write_state(directory: Path, state: Mapping[str, Any]) -> None:

@@ -67,12 +67,13 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(base: Path, data
 
 
 TWO = """
-import json, os, sys
+import json, os, sys, time
 from pathlib import Path
 from safetensors.torch import save_file
 from model.training.config import TrainConfig
 from model.training.corpus import survey
 from model.training.loop import Training
+from model.training.objective import LateObjective
 from model.training.student import start
 
 base, data, output = map(Path, sys.argv[1:])
@@ -81,8 +82,15 @@ config = TrainConfig(
     warmup_steps=2, schedule="plateau", max_context_tokens=40, max_candidate_tokens=16, tune="all",
 )
 student = start(config)
-training = Training(config, student, [survey(data, False, 0.0, 1000)], output)
+training = Training(config, student, [survey(data, False, 0.0, 1000)], output, time.monotonic())
 losses = {"step": {}, "look": {}}
+rows, unrecorded = [], LateObjective.step
+
+def step(self, drawn, *given):
+    rows.append([example.dialogue for example in drawn.examples])
+    return unrecorded(self, drawn, *given)
+
+LateObjective.step = step
 
 def watch(event, step, steps, figures):
     losses[event][step] = figures["loss"]
@@ -91,7 +99,7 @@ def watch(event, step, steps, figures):
         save_file(weights, output / f"{os.environ['RANK']}-{step}.safetensors")
 
 training.run(watch)
-told = {**losses, "progress": vars(training.progress), "processes": int(os.environ["WORLD_SIZE"])}
+told = {**losses, "rows": rows, "progress": vars(training.progress), "processes": int(os.environ["WORLD_SIZE"])}
 (output / f"{os.environ['RANK']}.json").write_text(json.dumps(told))
 """
 
@@ -117,7 +125,10 @@ def test_two_processes_have_the_same_weights_at_every_look(base: Path, data: Pat
     one, other = (json.loads((output / f"{rank}.json").read_text()) for rank in (0, 1))
     assert one["processes"] == 2
     assert one["look"] == other["look"], "both look at the same slice"
+    assert one["progress"].pop("seconds") > other["progress"].pop("seconds") == 0, "the one that reports counts them"
     assert one["progress"] == other["progress"]
+    epoch = [name for rank in (one, other) for batch in rank["rows"][:9] for name in batch]
+    assert len(set(epoch)) == len(epoch) == 9 * 2 * 4, "of the file's 76 examples none comes twice"
     assert set(one["step"]) == {str(step) for step in range(1, 21)}
     assert one["step"] == other["step"], "the loss told is that of all processes: they would stop together"
     for step in one["look"]:

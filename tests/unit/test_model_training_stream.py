@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import write_rows
 
+from model.dialogues import Dialogue
 from model.training.corpus import Corpus
 from model.training.stream import Batch, batches
 
@@ -28,16 +29,35 @@ def drawn(stream: Iterator[Batch], count: int) -> list[list[str]]:
     return [[example.dialogue for example in batch.examples + batch.others] for batch in islice(stream, count)]
 
 
-def test_the_same_seed_and_rank_give_the_same_batches(corpora: list[Corpus]) -> None:
+def test_the_same_seed_gives_the_same_batches(corpora: list[Corpus]) -> None:
     first = drawn(batches(corpora, 4, seed=5), 50)
     assert drawn(batches(corpora, 4, seed=5), 50) == first
     assert drawn(batches(corpora, 4, seed=6), 50) != first
-    assert drawn(batches(corpora, 4, seed=5, rank=1), 50) != first
 
 
-def test_ranks_and_seeds_are_not_mixed_up(corpora: list[Corpus]) -> None:
-    """Seed 1 of process 11 and seed 11 of process 1 have the same digits."""
-    assert drawn(batches(corpora, 4, seed=1, rank=11), 20) != drawn(batches(corpora, 4, seed=11, rank=1), 20)
+@pytest.mark.parametrize("n_ranks", [2, 3, 5])
+def test_the_processes_together_see_every_example_once_an_epoch(corpora: list[Corpus], n_ranks: int) -> None:
+    streams = [batches(corpora[:1], 2, seed=5, rank=rank, n_ranks=n_ranks, buffer=7) for rank in range(n_ranks)]
+    for _ in range(3):
+        shares = [drawn(stream, 60 // (2 * n_ranks)) for stream in streams]
+        found = [name for share in shares for batch in share for name in batch]
+        assert sorted(found) == sorted(f"a{n}" for n in range(60))
+
+
+def test_the_processes_share_the_batches_that_one_process_would_draw(corpora: list[Corpus]) -> None:
+    alone = drawn(batches(corpora, 12, seed=5), 40)
+    shares = [drawn(batches(corpora, 4, seed=5, rank=rank, n_ranks=3), 40) for rank in range(3)]
+    steps = [[name for share in step for name in share] for step in zip(*shares, strict=True)]
+    assert steps == alone, "which are of one file each"
+
+
+def test_the_processes_share_the_others_too(corpora: list[Corpus]) -> None:
+    def others(extra_replies: int, rank: int, n_ranks: int) -> list[list[str]]:
+        stream = batches(corpora, 4, seed=5, extra_replies=extra_replies, rank=rank, n_ranks=n_ranks)
+        return [[example.dialogue for example in batch.others] for batch in islice(stream, 40)]
+
+    shares = [others(5, rank, 2) for rank in range(2)]
+    assert [one + other for one, other in zip(*shares, strict=True)] == others(10, 0, 1)
 
 
 @pytest.mark.parametrize("buffer", [1, 7, 59, 60, 61, 1000])
@@ -70,9 +90,34 @@ def test_a_batch_larger_than_a_file_has_examples_twice(corpora: list[Corpus]) ->
     assert sorted(Counter(batch).values()) == [2] * 15 + [3] * 5
 
 
-def test_replies_of_others_come_from_the_same_file_and_are_not_those_of_the_examples(corpora: list[Corpus]) -> None:
-    stream = batches(corpora, 4, seed=0, extra_replies=6)
-    for batch in islice(stream, 50):
+def test_replies_of_others_come_from_the_same_file(corpora: list[Corpus]) -> None:
+    for batch in islice(batches(corpora, 4, seed=0, extra_replies=6), 50):
         assert (len(batch.examples), len(batch.others)) == (4, 6)
-    [together] = drawn(batches(corpora[:1], 15, seed=0, extra_replies=45), 1)
-    assert sorted(together) == sorted(f"a{n}" for n in range(60)), "an example is used once an epoch, as either"
+        assert len({example.dialogue[0] for example in batch.examples + batch.others}) == 1
+
+
+def test_replies_of_others_leave_the_rows_as_they_are(corpora: list[Corpus]) -> None:
+    """An epoch stays a pass over the examples; the others are drawn in an order of their own."""
+    found = list(islice(batches(corpora[:1], 6, seed=0, extra_replies=6), 10))
+    rows = [example.dialogue for batch in found for example in batch.examples]
+    others = [example.dialogue for batch in found for example in batch.others]
+    assert sorted(rows) == sorted(others) == sorted(f"a{n}" for n in range(60))
+    assert rows != others
+    assert rows == [name for batch in drawn(batches(corpora[:1], 6, seed=0), 10) for name in batch]
+
+
+def test_where_no_others_are_wanted_the_file_is_read_once(
+    corpora: list[Corpus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = []
+    original = Corpus.examples
+
+    def examples(self: Corpus, selection: bool = False) -> Iterator[Dialogue]:
+        readings.append(self.path)
+        return original(self, selection)
+
+    monkeypatch.setattr(Corpus, "examples", examples)
+    next(batches(corpora[:1], 4, seed=0))
+    assert len(readings) == 1
+    next(batches(corpora[:1], 4, seed=0, extra_replies=1))
+    assert len(readings) == 3
