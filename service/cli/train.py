@@ -1,6 +1,7 @@
 """`polyrank train`: from dialogues to a checkpoint."""
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -11,11 +12,15 @@ from tqdm import tqdm
 
 from model.config import ContextVectors, Reduction
 from model.errors import InvalidInput
+from service.cli.models import load_cross, load_late
 from service.cli.output import UsageError, print_json, quiet_libraries
 
 if TYPE_CHECKING:
+    from model.training.config import TrainConfig
     from model.training.corpus import Report
+    from model.training.run import Data
 
+_TUNE = re.compile(r"all|all-but-embeddings|top-[1-9]\d*")
 _LOG_EVERY_SECONDS = 10.0
 
 
@@ -42,7 +47,7 @@ def _add_data(group: Any) -> None:
     group.add_argument(
         "--held-out", type=int, default=1000, metavar="N", help="examples of a file to select by; default: 1000"
     )
-    group.add_argument("--max-rejected", type=float, default=0.01, metavar="SHARE", help="default: 0.01")
+    group.add_argument("--max-rejected", type=float, default=0.01, metavar="SHARE", help="of bad lines; default: 0.01")
 
 
 def _add_recipe(group: Any) -> None:
@@ -54,7 +59,7 @@ def _add_recipe(group: Any) -> None:
     group.add_argument(
         "--extra-replies", type=int, metavar="N", help="a batch, of other examples, as negatives; default: 0"
     )
-    group.add_argument("--retriever", metavar="MODEL", help="cross: picks the batch's hardest replies as negatives")
+    group.add_argument("--retriever", metavar="MODEL", help="cross: ranks the batch's replies, for hard negatives")
     group.add_argument("--loss", choices=("listwise", "pointwise"), help="pointwise: cross only")
     group.add_argument("--teacher", metavar="MODEL", help="a cross-encoder to distil from")
     group.add_argument("--teacher-weight", type=float, metavar="SHARE", help="default: 0.5")
@@ -94,25 +99,11 @@ def _add_model(group: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and report the figures on --valid."""
-    if not 0 <= arguments.max_rejected <= 1:
-        raise UsageError("--max-rejected must be a number between 0 and 1")
-    if arguments.valid and not arguments.valid.is_file():  # not to be found out when all is done
-        raise UsageError(f"--valid: {arguments.valid}: no such file")
     quiet_libraries()
-    from model.training.config import TrainConfig
-    from model.training.run import Data, train
+    from model.training.run import train
 
-    given = {name: value for name, value in vars(arguments).items() if name in TrainConfig.__slots__}
-    given = {name: value for name, value in given.items() if value is not None}
-    if given.get("lora_rank"):
-        given.setdefault("learning_rate", 5e-4)
-    try:
-        config = TrainConfig(**given)
-        data = Data(
-            arguments.train, arguments.weights or (), arguments.every_turn, arguments.max_rejected, arguments.held_out
-        )
-    except InvalidInput as error:
-        raise UsageError(f"{error}") from error
+    config, data = _settings(arguments)
+    _check(arguments)
     with _Log() as log:
         ranker = train(config, data, arguments.output, resume=arguments.resume, on_survey=_print_survey, watch=log)
     if ranker is None:  # the main process reports
@@ -131,6 +122,46 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(f"{arguments.output}: trained {result['steps']} steps in {result['seconds']} s")
     return 0
+
+
+def _settings(arguments: argparse.Namespace) -> tuple["TrainConfig", "Data"]:
+    from model.training.config import TrainConfig
+    from model.training.run import Data
+
+    given = {name: value for name, value in vars(arguments).items() if name in TrainConfig.__slots__}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given.get("lora_rank"):
+        given.setdefault("learning_rate", 5e-4)
+    try:
+        return TrainConfig(**given), Data(
+            arguments.train, arguments.weights or (), arguments.every_turn, arguments.max_rejected, arguments.held_out
+        )
+    except InvalidInput as error:
+        raise UsageError(f"{error}") from error
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse what would be found out after minutes of reading the files, or when all is done; raises UsageError."""
+    if not 0 <= arguments.max_rejected <= 1:
+        raise UsageError("--max-rejected must be a number between 0 and 1")
+    if arguments.tune and not _TUNE.fullmatch(arguments.tune):
+        raise UsageError(f"--tune is {arguments.tune!r}; give all, all-but-embeddings or top-N, N layers")
+    if arguments.valid:
+        _require_candidates(arguments.valid)
+    if arguments.teacher:  # loaded again by the run, which takes a moment beside it
+        load_cross("--teacher", arguments.teacher)
+    if arguments.retriever:
+        load_late(arguments.retriever, hint=" as --retriever")
+
+
+def _require_candidates(valid: Path) -> None:
+    from model.dialogues import DialoguesInvalid, read_dialogues
+
+    try:
+        if not any(example.candidates for example in read_dialogues(valid)):  # most often the first one has some
+            raise UsageError(f"--valid: {valid}: no example has `candidates`; there is nothing to rank")
+    except DialoguesInvalid as error:
+        raise UsageError(f"--valid: {error}") from error
 
 
 def _print_survey(path: Path, report: "Report") -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from command_line import Outcome, call, write_rows
-from tiny import write_base
+from tiny import write_base, write_checkpoint
 from tiny_training import rows, write_examples
 
 import model
@@ -136,7 +136,11 @@ def test_adapters_have_a_rate_of_their_own(capsys: Capture, base: Path, data: Pa
         ({"max_rejected": 2}, "--max-rejected must be a number between 0 and 1"),
         ({"weights": "nan"}, "weights must be above 0 and finite"),
         ({"epochs": "inf"}, "epochs must be above 0 and finite"),
-        ({"valid": "missing.jsonl"}, "missing.jsonl"),
+        ({"valid": "missing.jsonl"}, "--valid: missing.jsonl: no such file"),
+        ({"tune": "bogus"}, "--tune is 'bogus'; give all, all-but-embeddings or top-N"),
+        ({"max_turns": 0}, "max-turns must be at least 1"),
+        ({"max_context_tokens": 4}, "max-context-tokens must be at least 8"),
+        ({"code_scale": 0}, "code-scale must be above 0 and finite"),
     ],
 )
 def test_wrong_usage(
@@ -145,6 +149,23 @@ def test_wrong_usage(
     outcome = train(capsys, base, data, tmp_path / "out", "--json", **changed)
     assert says in outcome.failure(2)
     assert not (tmp_path / "out").exists()
+
+
+def test_wrong_files_and_models_are_told_before_the_training_files_are_read(
+    capsys: Capture, base: Path, data: Path, tmp_path: Path
+) -> None:
+    cross = write_checkpoint(tmp_path, "cross", 1, architecture="cross")
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("nothing\n")
+    for changed, says in (
+        ({"teacher": base}, f"--teacher {base} is a bi-encoder; give a cross-encoder"),
+        ({"architecture": "cross", "retriever": cross}, "give a bi- or poly-encoder as --retriever"),
+        ({"valid": data}, f"--valid: {data}: no example has `candidates`"),
+        ({"valid": broken}, f"--valid: {broken}:1: the line is not JSON"),
+    ):
+        outcome = train(capsys, base, Path("/nowhere/data.jsonl"), tmp_path / "out", **changed)
+        assert says in outcome.failure(2)
+        assert not (tmp_path / "out").exists()
 
 
 def test_what_argparse_refuses(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
@@ -159,7 +180,7 @@ def test_what_argparse_refuses(capsys: Capture, base: Path, data: Path, tmp_path
     [
         ({"base": "/nowhere/at-all"}, "is neither a local directory nor"),
         ({"train": "/nowhere/data.jsonl"}, "/nowhere/data.jsonl: no such file"),
-        ({"tune": "some"}, "give all, all-but-embeddings or top-1 to top-2"),
+        ({"tune": "top-3"}, "give all, all-but-embeddings or top-1 to top-2"),
         ({"max_context_tokens": 900}, "asks for 900 tokens, the transformer allows 64"),
         ({"learning_rate": "1e30"}, "lower --learning-rate"),
     ],
