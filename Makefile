@@ -1,6 +1,6 @@
 # Everything runs in .venv, which is made on first use with the versions of constraints.txt.
 #   make demo [ONCE=1] [PORT=8000]    the bundled sample: build, rank an example, serve (ONCE: evaluate instead)
-#   make test                         the whole suite
+#   make test [WORKERS=2]             the whole suite, in so many processes of one thread each
 #   make lint | make format
 #   make openapi                      write docs/openapi.json anew
 # TORCH_INDEX=https://download.pytorch.org/whl/cpu spares a machine without a GPU the CUDA packages.
@@ -10,6 +10,7 @@ USABLE := import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <=
 PYTHON ?= $(shell for each in python3 python3.12 python3.11; do \
 	$$each -c '$(USABLE)' 2>/dev/null && echo $$each && break; done)
 PORT ?= 8000
+WORKERS ?= 2
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
@@ -22,7 +23,7 @@ demo: .venv/.demo
 	$(BIN)/polyrank demo --port $(PORT) $(if $(ONCE),--once)
 
 test: .venv/.dev
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

@@ -4,9 +4,12 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from redis_process import RedisProcess
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported: no test may ask the network for a model
+settings.register_profile("polyrank", deadline=None)  # on a busy machine an example may take long, and is no failure
+settings.load_profile("polyrank")
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ def dialogues(draw: st.DrawFn) -> Dialogue:
     return Dialogue(Conversation.of(context, persona), response, tuple(candidates), label, tuple(negatives), name)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(dialogues(), max_size=5), st.sampled_from([".jsonl", ".jsonl.gz", ".jsonl.zst"]))
 def test_round_trip(examples: list[Dialogue], suffix: str) -> None:
     with tempfile.TemporaryDirectory() as directory:

@@ -96,7 +96,7 @@ RULES = st.builds(
 
 
 @pytest.mark.parametrize("name", ["bi", "poly"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10_000), RULES)
 def test_the_hardest_are_those_of_brute_force(name: str, seed: int, rules: MiningRules) -> None:
     pool, dialogues = drawn(seed)
@@ -106,7 +106,7 @@ def test_the_hardest_are_those_of_brute_force(name: str, seed: int, rules: Minin
     assert mined(pool, dialogues, late, rules) == [each[: rules.negatives] for each in expected]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10_000), RULES)
 def test_a_draw_is_from_what_brute_force_leaves(seed: int, rules: MiningRules) -> None:
     pool, dialogues = drawn(seed)
@@ -118,7 +118,7 @@ def test_a_draw_is_from_what_brute_force_leaves(seed: int, rules: MiningRules) -
         assert negatives == [text for text in window if text in negatives]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10_000), RULES)
 def test_the_cross_encoder_filters_as_if_it_read_everything(seed: int, rules: MiningRules) -> None:
     pool, dialogues = drawn(seed)

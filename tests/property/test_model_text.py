@@ -71,7 +71,7 @@ def assembled(
     return persona + body[over:], Truncation(turns=total - len(turns), tokens=tokens + over)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     CONVERSATIONS,
     st.integers(8, 80),
