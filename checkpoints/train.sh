@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Train the shipped checkpoints anew: DATA=folder with the converted sets OUTPUT=new folder checkpoints/train.sh [NAME...]
-# On 2 cores about 45 minutes each. The base is all-MiniLM-L6-v2.
+# On 2 cores about 50 minutes each. The base is all-MiniLM-L6-v2.
 set -euo pipefail
 : "${DATA:?folder with ubuntu_irc, synthetic_persona_chat, multiwoz21 and taskmaster4}" "${OUTPUT:?a new folder}"
 
@@ -18,9 +18,10 @@ both_rounds() { # name, flags: a second round at a lower rate goes on from the f
     --steps 520 --warmup-steps 20 --learning-rate 6e-4 --code-learning-rate 3e-3 "${@:2}"
 }
 
-[ $# -gt 0 ] || set -- chat-poly
+[ $# -gt 0 ] || set -- chat-bi chat-poly
 for name in "$@"; do
   case $name in
+    chat-bi) both_rounds chat-bi --architecture bi ;;
     chat-poly) both_rounds chat-poly --architecture poly --n-codes 64 ;;
     *) echo "no checkpoint is called $name" >&2 && exit 2 ;;
   esac
