@@ -65,11 +65,22 @@ class Report:
         self.dropped[reason] += 1
         self.first.setdefault(reason, line)
 
+    @property
+    def bad(self) -> int:
+        """How many lines are no examples; a repeated example is left out too, but nothing is wrong with it."""
+        return self.dropped.total() - self.dropped[_REPEATS]
+
+    def require_few_bad(self, path: Path, max_rejected: float) -> None:
+        """Raises TrainingDataInvalid where more than that share of the lines is bad."""
+        if self.bad > max_rejected * self.lines:
+            raise TrainingDataInvalid(f"{path}: too many bad lines: {self}; mend them or raise --max-rejected")
+
     def __str__(self) -> str:
-        dropped = "; ".join(
-            f"{n} dropped: {reason} (first in line {self.first[reason]})" for reason, n in self.dropped.most_common()
-        )
-        return f"{self.kept} examples, {self.held_out} held out" + (f"; {dropped}" if dropped else "")
+        dropped = [
+            f"; {n} dropped: {reason} (first in line {self.first[reason]})" for reason, n in self.dropped.most_common()
+        ]
+        held_out = f", {self.held_out} held out" if self.held_out else ""
+        return f"{self.kept} examples{held_out}" + "".join(dropped)
 
 
 def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> tuple[Corpus, Report]:
@@ -96,9 +107,7 @@ def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> 
     for example in _kept(corpus, report):
         hashes.append(_hash(example.dialogue))
         listing.append(bool(example.negatives))
-    bad = report.dropped.total() - report.dropped[_REPEATS]  # those are left out, but nothing is wrong with them
-    if bad > max_rejected * report.lines:
-        raise TrainingDataInvalid(f"{path}: too many bad lines: {report}; mend them or raise --max-rejected")
+    report.require_few_bad(path, max_rejected)
     dialogues = sorted(set(hashes))
     if len(dialogues) < 4:  # one alone has no negatives: its loss is zero whatever the model
         raise TrainingDataInvalid(f"{path}: {report}; training needs at least four dialogues, two of them to select by")

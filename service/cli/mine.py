@@ -118,22 +118,17 @@ def _mined(arguments: argparse.Namespace) -> "Miner":
 
 
 def _surveyed(data: Path, max_rejected: float) -> "Positives":
-    """Read the examples once; says on standard error what is left out. Raises InvalidInput where it is too much."""
+    """Read the examples once; says on standard error what is left out, and raises TrainingDataInvalid for too much."""
     from model.positives import Positives
     from model.training.corpus import Report
 
     report = Report()
     positives = Positives(_good_lines(data, report))
-    bad = report.dropped.total()
-    found = [f"{len(positives)} examples"]
-    for reason, count in report.dropped.most_common():
-        found.append(f"{count} dropped: {reason} (first in line {report.first[reason]})")
-    if bad > max_rejected * (bad + len(positives)):
-        raise InvalidInput(f"{data}: too many bad lines: {'; '.join(found)}; mend them or raise --max-rejected")
-    if not len(positives):
+    report.require_few_bad(data, max_rejected)
+    if not report.kept:
         raise InvalidInput(f"{data} holds no example; there is nothing to mine for")
-    if bad:
-        print(f"{data}: {'; '.join(found)}", file=sys.stderr)
+    if report.bad:
+        print(f"{data}: {report}", file=sys.stderr)
     return positives
 
 
@@ -141,9 +136,11 @@ def _good_lines(data: Path, report: "Report") -> Iterator["Dialogue"]:
     from model.dialogues import read_lines
 
     for number, line in read_lines(data):
+        report.lines += 1
         if isinstance(line, InvalidInput):
             report.drop(f"{line}", number)
         else:
+            report.kept += 1
             yield line
 
 

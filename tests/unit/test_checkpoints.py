@@ -15,7 +15,8 @@ CONVERSATION = ["hi, I ordered shoes last week", "Hello! What can I do for you?"
 REPLIES = ["We have two restaurants in the centre.", "Could you give me your order number?", "sudo apt-get install it"]
 
 
-def test_all_of_them_are_small() -> None:
+def test_all_are_here_and_small() -> None:
+    assert NAMES == ["chat-bi", "chat-poly"]
     files = [path for path in SHIPPED.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 30e6
 
