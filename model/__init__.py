@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from model.checkpoint import from_base, load
     from model.config import AssemblyConfig, ModelConfig
-    from model.cross_ranker import CrossRanker, TokenizedPairs
+    from model.cross_ranker import CrossRanker
     from model.late_ranker import LateRanker
+    from model.pairs import Pairs
     from model.text import Conversation, Truncation, Turn
 
 _HOMES = {
@@ -20,7 +21,7 @@ _HOMES = {
     "CrossRanker": "model.cross_ranker",
     "LateRanker": "model.late_ranker",
     "ModelConfig": "model.config",
-    "TokenizedPairs": "model.cross_ranker",
+    "Pairs": "model.pairs",
     "Truncation": "model.text",
     "Turn": "model.text",
     "from_base": "model.checkpoint",
@@ -33,7 +34,7 @@ __all__ = [
     "CrossRanker",
     "LateRanker",
     "ModelConfig",
-    "TokenizedPairs",
+    "Pairs",
     "Truncation",
     "Turn",
     "from_base",

@@ -17,6 +17,10 @@ class TokenBatch(NamedTuple):
     mask: Tensor
     segments: Tensor
 
+    def to(self, device: torch.device) -> "TokenBatch":
+        """The same on a device."""
+        return TokenBatch(*(each.to(device) for each in self))
+
 
 def length_batches(lengths: Sequence[int], budget: int = TOKEN_BUDGET) -> list[list[int]]:
     """Group positions by length, longest first, each group within the budget of padded tokens.

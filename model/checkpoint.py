@@ -18,11 +18,12 @@ from model.crossencoder import CrossEncoder
 from model.errors import CheckpointInvalid, InvalidInput
 from model.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles
 from model.late_ranker import LateRanker
+from model.one_way import OneWayEncoder
 from model.polyencoder import PolyEncoder
 from model.text import Assembler
 from model.tokenizer import Tokenizer
 
-Encoder = BiEncoder | PolyEncoder | CrossEncoder
+Encoder = BiEncoder | PolyEncoder | CrossEncoder | OneWayEncoder
 Ranker = LateRanker | CrossRanker
 
 _BACKBONES = ("context.", "candidate.", "encoder.")
@@ -123,13 +124,19 @@ def build(config: ModelConfig, directory: Path) -> Encoder:
     backbone_config = read_backbone_config(directory)
     first = Backbone(backbone_config)
     sides = (config.max_context_tokens, config.max_candidate_tokens)
-    longest = sum(sides) if config.architecture == "cross" else max(sides)
+    joint = config.architecture == "cross" and config.attention == "full"
+    longest = sum(sides) if joint else max(sides)
     if longest > first.max_tokens:
         raise CheckpointInvalid(f"polyrank.json asks for {longest} tokens, the transformer allows {first.max_tokens}")
-    if config.architecture == "cross":
+    if joint:
         return CrossEncoder(config, first)
-    second = first if config.shared_encoder else Backbone(backbone_config)
-    return (BiEncoder if config.architecture == "bi" else PolyEncoder)(config, first, second)
+    if config.architecture == "cross" and not first.can_read:
+        family = backbone_config.model_type
+        raise CheckpointInvalid(f"one-way attention is for BERT, RoBERTa and ELECTRA, not for {family}; use full")
+    towers = (config, first, first if config.shared_encoder else Backbone(backbone_config))
+    if config.architecture == "bi":
+        return BiEncoder(*towers)
+    return PolyEncoder(*towers) if config.architecture == "poly" else OneWayEncoder(*towers)
 
 
 def load_base(encoder: Encoder, base: BaseModel) -> None:
@@ -166,7 +173,7 @@ def _load_own(encoder: Encoder, config: ModelConfig, path: Path | None, director
 
 def _ranker(name: str, encoder: Encoder, files: CheckpointFiles) -> Ranker:
     assembler = Assembler(Tokenizer(files.tokenizer_file), files.config)
-    if isinstance(encoder, CrossEncoder):
+    if isinstance(encoder, CrossEncoder | OneWayEncoder):
         return CrossRanker(name, encoder, assembler, files)
     return LateRanker(name, encoder, assembler, files)
 

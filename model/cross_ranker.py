@@ -2,23 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model.batching import length_batches, pad
+from model.batching import TOKEN_BUDGET
 from model.crossencoder import CrossEncoder
 from model.files import CheckpointFiles
+from model.one_way import OneWayEncoder
+from model.pairs import Pairs
 from model.text import Assembler, Conversation, Truncation, Turn, require_positive
-
-
-class TokenizedPairs(NamedTuple):
-    """Joint token ids of one context with each candidate, and where the candidate begins in all of them."""
-
-    ids: list[list[int]]
-    candidate_start: int
 
 
 class CrossRanker:
@@ -32,7 +26,9 @@ class CrossRanker:
 
     architecture = "cross"
 
-    def __init__(self, name: str, encoder: CrossEncoder, assembler: Assembler, files: CheckpointFiles) -> None:
+    def __init__(
+        self, name: str, encoder: CrossEncoder | OneWayEncoder, assembler: Assembler, files: CheckpointFiles
+    ) -> None:
         self.name = name
         self.config = encoder.config
         self.fingerprint = files.fingerprint
@@ -40,19 +36,16 @@ class CrossRanker:
         self._assembler = assembler
         self._files = files
 
-    def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[TokenizedPairs, Truncation]:
-        """Token ids of the context joined with each text, and what did not fit."""
-        ids, start, truncation = self._assembler.pairs(conversation, texts)
-        return TokenizedPairs(ids, start), truncation
+    def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
+        """Token ids of the context and of each text, and what did not fit."""
+        return self._assembler.pairs(conversation, texts)
 
-    def score_pairs(self, pairs: TokenizedPairs) -> NDArray[np.float32]:
+    def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
         """Score tokenised pairs in batches of like length; returns (N,) in the order given."""
-        scores = np.empty(len(pairs.ids), np.float32)
+        scores = np.empty(len(pairs.owners), np.float32)
         with torch.inference_mode():
-            for positions in length_batches([len(ids) for ids in pairs.ids]):
-                sequences = [pairs.ids[position] for position in positions]
-                batch = pad(sequences, self.encoder.encoder.pad_id, [pairs.candidate_start] * len(sequences))
-                scores[positions] = self.encoder.score_pairs(batch).numpy()
+            for positions in self.encoder.batches(pairs, TOKEN_BUDGET):
+                scores[positions] = self.encoder.score_pairs(pairs.take(positions)).cpu().numpy()
         return scores
 
     def rank(

@@ -3,8 +3,9 @@
 from torch import Tensor, nn
 
 from model.backbone import Backbone
-from model.batching import TokenBatch
+from model.batching import length_batches, pad
 from model.config import ModelConfig
+from model.pairs import Pairs
 
 
 class CrossEncoder(nn.Module):
@@ -21,8 +22,16 @@ class CrossEncoder(nn.Module):
         self.encoder = encoder
         self.head = nn.Linear(encoder.dim, 1)
 
-    def score_pairs(self, batch: TokenBatch) -> Tensor:
+    def batches(self, pairs: Pairs, budget: int) -> list[list[int]]:
+        """Positions to score together: pairs of like length, within a budget of padded tokens."""
+        joint = zip(pairs.owners, pairs.candidates, strict=True)
+        return length_batches([len(pairs.contexts[owner]) + len(candidate) for owner, candidate in joint], budget)
+
+    def score_pairs(self, pairs: Pairs) -> Tensor:
         """Return one score a pair, (B,) float32."""
+        heads = [pairs.contexts[owner] for owner in pairs.owners]
+        joint = [[*head, *candidate] for head, candidate in zip(heads, pairs.candidates, strict=True)]
+        batch = pad(joint, self.encoder.pad_id, [len(head) for head in heads]).to(self.head.weight.device)
         first: Tensor = self.encoder(batch)[:, 0]
         scores: Tensor = self.head(first.float())[:, 0]
         return scores

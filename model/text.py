@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from model.config import ModelConfig
 from model.errors import InvalidInput
+from model.pairs import Pairs
 from model.tokenizer import Tokenizer
 
 
@@ -79,12 +80,23 @@ class Assembler:
         cut = sum(len(body) > room for body in bodies)
         return [[*self._tokenizer.prefix, *body[:room], *self._tokenizer.suffix] for body in bodies], cut
 
-    def pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[list[list[int]], int, Truncation]:
-        """Joint input of the Cross-encoder: context, then candidate.
+    def pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
+        """Input of the Cross-encoder, and what was cut from it.
 
-        Returns:
-            Token ids of each pair; where the candidate (segment 1) begins, the same in all; what was cut.
+        Under full attention the context's ids and a candidate's make one sequence; under one-way attention both are
+        wrapped as each is alone.
         """
+        if self._config.attention == "one-way":
+            context, truncation = self.context(conversation)
+            candidates, cut = self.candidates(texts)
+        else:
+            context, candidates, truncation, cut = self._joint(conversation, texts)
+        pairs = Pairs([context], candidates, [0] * len(candidates))
+        return pairs, Truncation(truncation.turns, truncation.tokens, cut)
+
+    def _joint(
+        self, conversation: Conversation, texts: Sequence[str]
+    ) -> tuple[list[int], list[list[int]], Truncation, int]:
         tokenizer = self._tokenizer
         room = self._config.max_context_tokens - len(tokenizer.prefix) - len(tokenizer.pair_separator)
         body, truncation = self._context_body(conversation, room)
@@ -92,8 +104,7 @@ class Assembler:
         room = self._config.max_candidate_tokens - len(tokenizer.pair_suffix)
         candidates = tokenizer.encode(texts)
         cut = sum(len(candidate) > room for candidate in candidates)
-        pairs = [[*head, *candidate[:room], *tokenizer.pair_suffix] for candidate in candidates]
-        return pairs, len(head), Truncation(truncation.turns, truncation.tokens, cut)
+        return head, [[*candidate[:room], *tokenizer.pair_suffix] for candidate in candidates], truncation, cut
 
     def _context_body(self, conversation: Conversation, budget: int) -> tuple[list[int], Truncation]:
         persona, persona_cut = self._persona(conversation.persona, budget // 2)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from model.dialogues import Dialogue
+from model.pairs import Pairs
 from model.positives import context_key, text_key
 from model.text import Assembler
 from model.training.errors import TrainingDataInvalid
@@ -78,13 +79,12 @@ def late_batch(
 
 
 class CrossBatch(NamedTuple):
-    """Joint token ids of B contexts with 1 + k candidates each, row after row, the gold reply first in its row.
+    """B contexts with 1 + k candidates each, row after row, the gold reply first in its row.
 
-    segment_starts: where the candidate begins in each pair. width: 1 + k.
+    width: 1 + k.
     """
 
-    pairs: list[list[int]]
-    segment_starts: list[int]
+    pairs: Pairs
     width: int
 
 
@@ -113,16 +113,16 @@ def cross_batch(
         raise TrainingDataInvalid("an example has no negatives, and in a batch of one no others; raise --batch-size")
     most_open = width - int(found.listed.sum(dim=1).min())  # places of a row that its own negatives do not fill
     scores = score(examples, found.texts) if score and most_open > 1 else None
-    pairs: list[list[int]] = []
-    starts: list[int] = []
+    pairs = Pairs([], [], [])
     for row, example in enumerate(examples):
         gold = int(found.gold[row])
         hardness = None if scores is None else scores[row]
         chosen = [gold, *_negatives_of_row(found, row, width - 1, draw, hardness)]
-        ids, start, _ = assembler.pairs(example.conversation, [found.texts[column] for column in chosen])
-        pairs += ids
-        starts += [start] * width
-    return CrossBatch(pairs, starts, width)
+        own, _ = assembler.pairs(example.conversation, [found.texts[column] for column in chosen])
+        pairs.contexts.extend(own.contexts)
+        pairs.candidates.extend(own.candidates)
+        pairs.owners.extend([row] * width)
+    return CrossBatch(pairs, width)
 
 
 def _negatives_of_row(found: Columns, row: int, count: int, draw: random.Random, hardness: Tensor | None) -> list[int]:

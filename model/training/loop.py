@@ -153,7 +153,7 @@ class Training:
             if config.gradient_checkpointing:
                 backbone.transformer.activation_checkpointing_enable()
         if config.architecture == "cross":
-            return CrossObjective(self.student, config, device, retriever)
+            return CrossObjective(self.student, config, retriever)
         return LateObjective(self.student, config, device, teacher)
 
     def _stream(self) -> Iterator[Batch]:

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from model.attention import ContextCodes, poly_scores
-from model.batching import TokenBatch, length_batches, pad
+from model.batching import length_batches, pad
 from model.biencoder import BiEncoder
 from model.cross_ranker import CrossRanker
 from model.crossencoder import CrossEncoder
 from model.dialogues import Dialogue
 from model.late_ranker import LateRanker
+from model.one_way import OneWayEncoder
 from model.polyencoder import PolyEncoder
 from model.topk import scores_of
 from model.training.batch import CrossBatch, LateBatch, cross_batch, late_batch
@@ -40,7 +41,7 @@ class LateObjective:
     def __init__(
         self, student: Student, config: TrainConfig, device: torch.device, teacher: CrossRanker | None
     ) -> None:
-        assert not isinstance(student.encoder, CrossEncoder)
+        assert not isinstance(student.encoder, CrossEncoder | OneWayEncoder)
         self._encoder = student.encoder
         self._assembler = student.assembler
         self._config = config
@@ -94,15 +95,12 @@ class LateObjective:
 class CrossObjective:
     """Listwise (LCE) or point-wise loss of a Cross-encoder over each row's own few candidates."""
 
-    def __init__(
-        self, student: Student, config: TrainConfig, device: torch.device, retriever: LateRanker | None
-    ) -> None:
-        assert isinstance(student.encoder, CrossEncoder)
+    def __init__(self, student: Student, config: TrainConfig, retriever: LateRanker | None) -> None:
+        assert isinstance(student.encoder, CrossEncoder | OneWayEncoder)
         self._retriever = retriever
         self._encoder = student.encoder
         self._assembler = student.assembler
         self._config = config
-        self._device = device
         self._backward = cached_backward if config.gradient_cache else plain_backward
 
     def step(self, drawn: Batch, draw: random.Random, backward: Callable[[Tensor], None]) -> float:
@@ -137,15 +135,9 @@ class CrossObjective:
         return cross_batch(self._assembler, examples, others, self._config.negatives, draw, score)
 
     def _chunks(self, batch: CrossBatch) -> tuple[list[Encode], list[int]]:
-        order = length_batches([len(pair) for pair in batch.pairs], self._config.chunk_tokens)
-
-        def encoding(positions: list[int]) -> Encode:
-            starts = [batch.segment_starts[position] for position in positions]
-            pairs = [batch.pairs[position] for position in positions]
-            tokens = _to(pad(pairs, self._encoder.encoder.pad_id, starts), self._device)
-            return lambda: self._encoder.score_pairs(tokens)
-
-        return [encoding(positions) for positions in order], [each for positions in order for each in positions]
+        order = self._encoder.batches(batch.pairs, self._config.chunk_tokens)
+        chunks: list[Encode] = [partial(self._encoder.score_pairs, batch.pairs.take(positions)) for positions in order]
+        return chunks, [each for positions in order for each in positions]
 
 
 class _Chunks:
@@ -159,7 +151,7 @@ class _Chunks:
         self._present: list[Tensor] = [torch.empty(0)] * len(context_chunks)
 
         def of_contexts(chunk: int, positions: list[int]) -> Encode:
-            tokens = _to(pad([batch.contexts[each] for each in positions], encoder.context.pad_id), device)
+            tokens = pad([batch.contexts[each] for each in positions], encoder.context.pad_id).to(device)
 
             def encode() -> Tensor:
                 codes = encoder.encode_context(tokens)
@@ -169,7 +161,7 @@ class _Chunks:
             return encode
 
         def of_candidates(positions: list[int]) -> Encode:
-            tokens = _to(pad([batch.candidates[each] for each in positions], encoder.candidate.pad_id), device)
+            tokens = pad([batch.candidates[each] for each in positions], encoder.candidate.pad_id).to(device)
             return lambda: encoder.encode_candidates(tokens)
 
         self.encode = [of_contexts(chunk, positions) for chunk, positions in enumerate(context_chunks)]
@@ -223,7 +215,3 @@ def _in_order(chunks: Sequence[Tensor], order: Sequence[int]) -> Tensor:
     back = torch.empty(len(order), dtype=torch.int64, device=joined.device)
     back[torch.tensor(order, device=joined.device)] = torch.arange(len(order), device=joined.device)
     return joined[back]
-
-
-def _to(batch: TokenBatch, device: torch.device) -> TokenBatch:
-    return TokenBatch(*(each.to(device) for each in batch))

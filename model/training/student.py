@@ -15,6 +15,7 @@ from model.checkpoint import Encoder, build, load, load_base, own_tensors, read_
 from model.config import AssemblyConfig, ModelConfig
 from model.errors import InvalidInput
 from model.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles
+from model.one_way import OneWayEncoder
 from model.text import Assembler
 from model.tokenizer import Tokenizer
 from model.training.config import MODEL_FIELDS, TrainConfig
@@ -127,6 +128,8 @@ def _model_config(config: TrainConfig, source: ModelConfig, base_sha256: str) ->
     adapter = config.lora_rank > 0
     given = {name: value for name in MODEL_FIELDS if (value := getattr(config, name)) is not None}
     turns = given.pop("max_turns", source.assembly.max_turns)
+    if config.architecture != "cross":
+        given["attention"] = "full"
     return replace(
         source,
         **given,
@@ -144,6 +147,8 @@ def _prepare(encoder: Encoder, config: TrainConfig) -> None:
         add_adapters(encoder, config.lora_rank)
     if config.dropout is not None:
         set_dropout(encoder, config.dropout)
+    if config.gradient_checkpointing and isinstance(encoder, OneWayEncoder):
+        raise InvalidInput("one-way attention keeps all layers' keys; train without --gradient-checkpointing")
     for transformer in (each.transformer for each in backbones(encoder).values()):
         if config.gradient_checkpointing and not transformer.supports_gradient_checkpointing:
             family = transformer.config.model_type

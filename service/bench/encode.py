@@ -45,5 +45,5 @@ def measure_rerank(ranker: CrossRanker, texts: list[str]) -> list[dict[str, Any]
         raise InvalidInput(f"the pool holds {len(texts)} texts; {_TURNS + _PAIRS} are needed")
     pairs, _ = ranker.tokenize_pairs(Conversation.of(texts[:_TURNS]), texts[_TURNS : _TURNS + _PAIRS])
     took = alternate({"ms": lambda: ranker.score_pairs(pairs)}, 5.0)
-    longest = max(len(ids) for ids in pairs.ids)
-    return [{"pairs": len(pairs.ids), "longest_tokens": longest, "ms": round(took["ms"], 2)}]
+    longest = len(pairs.contexts[0]) + max(len(ids) for ids in pairs.candidates)
+    return [{"pairs": len(pairs.owners), "longest_tokens": longest, "ms": round(took["ms"], 2)}]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from tqdm import tqdm
 
-from model.config import ContextVectors, Reduction
+from model.config import Attention, ContextVectors, Reduction
 from model.errors import InvalidInput
 from service.cli.models import load_cross, load_late
 from service.cli.output import UsageError, print_json, quiet_libraries
@@ -85,6 +85,7 @@ def _add_memory(group: Any) -> None:
 
 
 def _add_model(group: Any) -> None:
+    group.add_argument("--attention", choices=get_args(Attention), help="of a cross-encoder; default: full")
     group.add_argument("--context-vectors", choices=get_args(ContextVectors), help="default: codes")
     group.add_argument("--n-codes", type=int, metavar="M", help="default: 64")
     group.add_argument("--reduction", choices=get_args(Reduction), help="default: mean")
