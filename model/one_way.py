@@ -2,8 +2,8 @@
 
 The interaction of Yang et al. 3.2, `Attn(Q', [K'; K], [V'; V])` with the context's keys and values K, V of the same
 layer, with all of a candidate's tokens and in all layers. The context is therefore encoded once, however many
-candidates are scored, and a pair costs the candidate's tokens alone. With no attention to the context it is the
-Poly-encoder of the same weights, which is what training begins with.
+candidates are scored, and a pair costs the candidate's tokens alone. What a candidate has read corrects the score that
+it has without reading: training begins with the ranking of the Poly-encoder of the same weights.
 """
 
 from typing import NamedTuple
@@ -11,26 +11,36 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache
 
-from model.attention import poly_scores
+from model.attention import ContextCodes, poly_scores
+from model.backbone import Backbone
 from model.batching import pad
+from model.config import ModelConfig
 from model.pairs import Pairs
 from model.polyencoder import PolyEncoder
+from model.pooling import reduce_states
 
 # Added to the logits of context tokens. A hundred of them beside a reply of twelve would take nearly all of its
-# attention; so they take about a quarter, and a Poly-encoder's weights rank as before.
-CONTEXT_LOGIT = -3.0
+# attention; so they take about half, and its outputs stay near those that the transformer was trained to give.
+CONTEXT_LOGIT = -2.0
 
 ROW_TOKENS = 64  # longer rows waste attention between candidates that is masked, shorter ones copy the context's keys
 
 
 class OneWayEncoder(PolyEncoder):
-    """`score = sum_i softmax(s)_i s_i`, `s_i = y_i . red(T2(cand | ctxt))`: a Poly-encoder whose candidates have read.
+    """`score = poly(ctxt, cand) + red(T2(cand | ctxt)) W`: a Poly-encoder's score, corrected by what a candidate read.
 
-    Attributes as `PolyEncoder`.
+    Attributes:
+        code_vectors: as `PolyEncoder`.
+        head: W, D to 1; zero before training.
     """
+
+    def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
+        super().__init__(config, context, candidate)
+        self.head = nn.Linear(candidate.dim, 1, bias=False)  # a constant would rank nothing
+        nn.init.zeros_(self.head.weight)
 
     def batches(self, pairs: Pairs, budget: int) -> list[list[int]]:
         """Positions to score together: contexts of like length, within a budget of tokens that are attended to."""
@@ -47,21 +57,28 @@ class OneWayEncoder(PolyEncoder):
 
     def score_pairs(self, pairs: Pairs) -> Tensor:
         """Return one score a pair, (B,) float32."""
-        device = next(self.parameters()).device
-        contexts = pad(pairs.contexts, self.context.pad_id).to(device)
-        rows = _pack(pairs, self.candidate.pad_id, device)
+        contexts = pad(pairs.contexts, self.context.pad_id).to(self.head.weight.device)
         memory = DynamicCache()  # keys and values of every layer
         states: Tensor = self.context(contexts, memory)
         codes = self.context_vectors(states, contexts.mask)
+        return self._unread(codes, pairs) + self._correction(memory, contexts.mask, pairs)
+
+    def _unread(self, codes: ContextCodes, pairs: Pairs) -> Tensor:
+        """The Poly-encoder's scores, (B,); a text that goes with several contexts is encoded once."""
+        numbers = {tuple(each): number for number, each in enumerate(dict.fromkeys(map(tuple, pairs.candidates)))}
+        batch = pad(list(numbers), self.candidate.pad_id).to(codes.vectors.device)
+        scores = poly_scores(codes, self.encode_candidates(batch))
+        return scores[pairs.owners, [numbers[tuple(each)] for each in pairs.candidates]]
+
+    def _correction(self, memory: DynamicCache, context_mask: Tensor, pairs: Pairs) -> Tensor:
+        """What reading adds to each score, (B,)."""
+        rows = _pack(pairs, self.candidate.pad_id, context_mask.device)
         memory.batch_select_indices(rows.owners)
-        logits = _logits(contexts.mask[rows.owners], rows.segments)
+        logits = _logits(context_mask[rows.owners], rows.segments)
         states = self.candidate.read(rows.ids, rows.positions, logits, memory)
-        embeddings = self.reduce(states.flatten(0, 1)[rows.tokens], rows.mask)
-        # Contexts may have different numbers of candidates: a table with a line for each, some places empty.
-        owners, slots = torch.tensor(pairs.owners, device=device), torch.tensor(_slots(pairs.owners), device=device)
-        table = embeddings.new_zeros(len(pairs.contexts), int(slots.max()) + 1, self.candidate.dim)
-        table[owners, slots] = embeddings
-        return poly_scores(codes, table)[owners, slots]
+        read = reduce_states(states.flatten(0, 1)[rows.tokens], rows.mask, self.config)
+        correction: Tensor = self.head(read)[:, 0]
+        return correction
 
 
 class _Rows(NamedTuple):
@@ -122,20 +139,6 @@ def _place(pairs: Pairs, pair: int) -> tuple[int, int, int]:
     """Order of pairs: long contexts first, those of one context together, their long candidates first."""
     owner = pairs.owners[pair]
     return -len(pairs.contexts[owner]), owner, -len(pairs.candidates[pair])
-
-
-def _slots(owners: list[int]) -> list[int]:
-    """Number of each pair among those of its context.
-
-    >>> _slots([1, 0, 1])
-    [0, 0, 1]
-    """
-    counts: dict[int, int] = {}
-    slots = []
-    for owner in owners:
-        slots.append(counts.get(owner, 0))
-        counts[owner] = slots[-1] + 1
-    return slots
 
 
 def _logits(context_mask: Tensor, segments: Tensor) -> Tensor:
