@@ -95,16 +95,19 @@ def _figures(ranker: Ranker, path: Path) -> Record:
 
 
 def _run_on(device: str, ranker: Ranker) -> None:
-    """The encoder computes on a device; a ranker goes on to see tensors in main memory."""
+    """The encoder computes on a device; a ranker goes on to see tensors in main memory.
+
+    Pairs need no help: token ids go to wherever the encoder is, and the ranker fetches their scores.
+    """
     encoder = ranker.encoder.to(device)
-    for name in ("encode_context", "encode_candidates", "score_pairs"):
+    for name in ("encode_context", "encode_candidates"):
         if hasattr(encoder, name):
             setattr(encoder, name, _there_and_back(device, getattr(encoder, name)))
 
 
 def _there_and_back(device: str, method: Callable[[TokenBatch], Any]) -> Callable[[TokenBatch], Any]:
     def call(batch: TokenBatch) -> Any:
-        result = method(TokenBatch(*(each.to(device) for each in batch)))
+        result = method(batch.to(torch.device(device)))
         return result.cpu() if isinstance(result, Tensor) else type(result)(*(each.cpu() for each in result))
 
     return call

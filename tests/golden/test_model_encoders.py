@@ -15,6 +15,7 @@ import model
 from model import CrossRanker, LateRanker, ModelConfig
 from model.attention import poly_scores
 from model.batching import pad
+from model.pairs import Pairs
 from model.topk import top_k
 
 CONTEXTS = [
@@ -231,8 +232,9 @@ def test_the_candidate_is_segment_one(build: Build) -> None:
 def test_segments_matter(build: Build) -> None:
     ranker = build(architecture="cross")
     ids = [*single("w1 w2"), *word_ids("w3"), SEP]
+    splits = [Pairs([ids[:start]], [ids[start:]], [0]) for start in (4, 6, 2)]
     with torch.inference_mode():
-        right, none, early = (ranker.encoder.score_pairs(pad([ids], 0, [start])).item() for start in (4, 6, 2))
+        right, none, early = (ranker.encoder.score_pairs(pairs).item() for pairs in splits)
     assert min(abs(right - none), abs(right - early), abs(none - early)) > 1e-3
 
 

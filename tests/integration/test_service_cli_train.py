@@ -133,6 +133,7 @@ def test_adapters_have_a_rate_of_their_own(capsys: Capture, base: Path, data: Pa
         ({"batch_size": 0}, "batch-size must be at least 1"),
         ({"batch_size": 1}, "the others are the negatives"),
         ({"loss": "pointwise"}, "the pointwise loss is for cross"),
+        ({"architecture": "poly", "attention": "one-way"}, "attention one-way is for cross"),
         ({"max_rejected": 2}, "--max-rejected must be a number between 0 and 1"),
         ({"weights": "nan"}, "weights must be above 0 and finite"),
         ({"epochs": "inf"}, "epochs must be above 0 and finite"),
@@ -169,7 +170,13 @@ def test_wrong_files_and_models_are_told_before_the_training_files_are_read(
 
 
 def test_what_argparse_refuses(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
-    for changed in ({"architecture": "tri"}, {"steps": "many"}, {"precision": "int8"}, {"context_vectors": "middle"}):
+    for changed in (
+        {"architecture": "tri"},
+        {"steps": "many"},
+        {"precision": "int8"},
+        {"context_vectors": "middle"},
+        {"attention": "both"},
+    ):
         outcome = train(capsys, base, data, tmp_path / "out", **changed)
         assert outcome.status == 2
         assert "error: argument" in outcome.err

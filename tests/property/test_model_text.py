@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tiny import CLS, SEP, word_ids, write_base
 
 from model import AssemblyConfig, Conversation, ModelConfig, Truncation, Turn
+from model.pairs import Pairs
 from model.text import Assembler
 from model.tokenizer import Tokenizer
 
@@ -87,6 +88,6 @@ def test_every_conversation_is_assembled_by_the_rules(
     made = assembler(length, max_turns, marker, separator)
     assert made.context(conversation) == ([CLS, *body, SEP], truncation)
     assert len(body) + 2 <= length
-    ids, start, of_pairs = made.pairs(conversation, ["w1 w2 w3 w4 w5 w6 w7 w8", "w1"])
-    assert ids == [[CLS, *body, SEP, *range(5, 12), SEP], [CLS, *body, SEP, 5, SEP]]
-    assert (start, of_pairs) == (len(body) + 2, Truncation(truncation.turns, truncation.tokens, candidates=1))
+    pairs, of_pairs = made.pairs(conversation, ["w1 w2 w3 w4 w5 w6 w7 w8", "w1"])
+    assert pairs == Pairs([[CLS, *body, SEP]], [[*range(5, 12), SEP], [5, SEP]], [0, 0])
+    assert of_pairs == Truncation(truncation.turns, truncation.tokens, candidates=1)

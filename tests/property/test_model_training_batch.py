@@ -10,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from model.dialogues import Dialogue
+from model.pairs import Pairs
 from model.text import Assembler, Conversation
 from model.training.batch import columns, cross_batch
 
@@ -89,10 +90,10 @@ class Recorder:
     def __init__(self) -> None:
         self.asked: list[tuple[Conversation, list[str]]] = []
 
-    def pairs(self, conversation: Conversation, found: Sequence[str]) -> tuple[list[list[int]], int, Any]:
+    def pairs(self, conversation: Conversation, found: Sequence[str]) -> tuple[Pairs, Any]:
         self.asked.append((conversation, list(found)))
         n = len(self.asked)
-        return [[n, at] for at in range(len(found))], n, None
+        return Pairs([[n]], [[n, at] for at in range(len(found))], [0] * len(found)), None
 
 
 @given(examples_of, others_of, counts, st.integers(0, 3))
@@ -117,8 +118,10 @@ def test_a_cross_batch_has_the_gold_reply_first_and_no_other_correct_one(
         assert not set(chosen) & correct(everyone, row)
         own = {normal(text) for text in example.negatives[:negatives]} - correct(everyone, row)
         assert len(set(chosen) & own) == min(len(own), len(chosen)), "its own negatives come before those of others"
-    assert batch.pairs == [[n, at] for n in range(1, len(examples) + 1) for at in range(batch.width)]
-    assert batch.segment_starts == [n for n in range(1, len(examples) + 1) for _ in range(batch.width)]
+    numbers = range(1, len(examples) + 1)
+    assert batch.pairs.contexts == [[n] for n in numbers]
+    assert batch.pairs.candidates == [[n, at] for n in numbers for at in range(batch.width)]
+    assert batch.pairs.owners == [n - 1 for n in numbers for _ in range(batch.width)]
 
 
 @given(examples_of, counts, st.integers(0, 3))

@@ -33,6 +33,15 @@ KINDS: dict[str, dict[str, Any]] = {
     "bi first": {"architecture": "bi", "reduction": "first", "normalize": False, "score_scale": 0.1},
     "cross": {"architecture": "cross", "negatives": 3},
     "cross pointwise": {"architecture": "cross", "negatives": 2, "loss": "pointwise"},
+    "one-way": {"architecture": "cross", "attention": "one-way", "negatives": 3, "n_codes": 2},
+    "one-way shared": {
+        "architecture": "cross",
+        "attention": "one-way",
+        "negatives": 2,
+        "context_vectors": "last+first",
+        "n_codes": 12,
+        "shared_encoder": True,
+    },
 }
 for _vectors in ("codes", "first", "last", "last+first"):
     for _n_codes in (2, 12):  # 12: more than most contexts below have tokens
@@ -93,9 +102,7 @@ class Kind:
         )
         device = torch.device("cpu")
         late = config.architecture != "cross"
-        objective = (
-            LateObjective(student, config, device, None) if late else CrossObjective(student, config, device, None)
-        )
+        objective = LateObjective(student, config, device, None) if late else CrossObjective(student, config, None)
         student.encoder.zero_grad()
         with dropping(student.encoder, dropout):
             torch.manual_seed(1)
@@ -117,7 +124,8 @@ def assert_same(one: tuple[float, dict[str, Tensor]], other: tuple[float, dict[s
     assert one[0] == pytest.approx(other[0], rel=1e-5, abs=1e-6)
     size = max(float(each.abs().max()) for each in other[1].values())
     for name, gradient in one[1].items():
-        torch.testing.assert_close(gradient, other[1][name], rtol=1e-5, atol=1e-5 * max(size, 1e-3), msg=name)
+        # Gradients that every token adds to are rounded by the order of the sum: up to 1.2e-5 of the largest was seen.
+        torch.testing.assert_close(gradient, other[1][name], rtol=1e-5, atol=3e-5 * max(size, 1e-3), msg=name)
 
 
 @settings(max_examples=8)
@@ -137,7 +145,7 @@ def test_chunks_give_what_one_chunk_gives(kind: Kind, drawn: list[Dialogue], bud
     assert_same(kind.step(drawn, budget, cached=True), whole)
 
 
-LATE = [name for name in KINDS if not name.startswith("cross")]
+LATE = [name for name in KINDS if KINDS[name]["architecture"] != "cross"]
 
 
 @pytest.mark.parametrize("kind", LATE, indirect=True)

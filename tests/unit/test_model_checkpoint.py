@@ -23,6 +23,7 @@ KINDS: dict[str, dict[str, Any]] = {
         for kind in ("codes", "first", "last", "last+first")
     },
     "cross": {"architecture": "cross"},
+    "one-way": {"architecture": "cross", "attention": "one-way", "n_codes": 5, "reduction": "mean"},
 }
 CONTEXT: list[str | Turn] = ["w1 w2", Turn("w3 w4 w5", "user")]
 REPLIES = ["w6", "w7 w8 w9", "w3 w4 w5", "w6", "w10 w11 w12 w13"]
@@ -70,13 +71,15 @@ def test_a_fingerprint_is_64_hexadecimal_digits(base: Path) -> None:
     assert len(bytes.fromhex(made(base, **KINDS["bi"]).fingerprint)) == 32
 
 
-@pytest.mark.parametrize("kind", ["bi", "poly codes", "cross"])
+@pytest.mark.parametrize("kind", ["bi", "poly codes", "cross", "one-way"])
 def test_base_weights_are_a_reference(base: Path, tmp_path: Path, kind: str) -> None:
     """What the checkpoint holds itself: codes or head, no transformer."""
     made(base, **KINDS[kind], weights="base").save(tmp_path / "c")
     file = tmp_path / "c" / "model.safetensors"
     own = set(load_file(file)) if file.exists() else set()
-    assert own == {"bi": set(), "poly codes": {"code_vectors"}, "cross": {"head.weight", "head.bias"}}[kind]
+    held = {"poly codes": {"code_vectors"}, "cross": {"head.weight", "head.bias"}}
+    held["one-way"] = {"code_vectors", "head.weight"}
+    assert own == held.get(kind, set())
 
 
 def test_a_shared_transformer_is_stored_once(base: Path, tmp_path: Path) -> None:
@@ -261,7 +264,7 @@ def test_a_base_is_not_saved_over(base: Path) -> None:
 
 
 def test_threads_share_a_model(base: Path) -> None:
-    rankers = [made(base, **KINDS[kind]) for kind in ("poly codes", "cross")]
+    rankers = [made(base, **KINDS[kind]) for kind in ("poly codes", "cross", "one-way")]
     contexts = [[f"w{n % 40} w{n % 13}", f"w{n % 7}"] for n in range(64)]
     for ranker in rankers:
         expected = [ranker.rank(context, REPLIES) for context in contexts]
@@ -269,7 +272,7 @@ def test_threads_share_a_model(base: Path) -> None:
             assert list(pool.map(lambda context, r=ranker: r.rank(context, REPLIES), contexts)) == expected
 
 
-@pytest.mark.parametrize("kind", ["bi", "poly codes", "cross"])
+@pytest.mark.parametrize("kind", ["bi", "poly codes", "cross", "one-way"])
 def test_rank(base: Path, kind: str) -> None:
     ranker = made(base, **KINDS[kind])
     ranked = ranker.rank(CONTEXT, REPLIES)
@@ -286,11 +289,12 @@ def test_rank(base: Path, kind: str) -> None:
 
 
 def test_encoding_nothing(base: Path) -> None:
-    late, cross = made(base, **KINDS["poly first"]), made(base, **KINDS["cross"])
+    late = made(base, **KINDS["poly first"])
     assert late.encode_contexts([]) == []
     assert late.encode_candidates([]).shape == (0, late.dim)
-    pairs, _ = cross.tokenize_pairs(Conversation.of("w1"), [])
-    assert cross.score_pairs(pairs).shape == (0,)
+    for cross in (made(base, **KINDS["cross"]), made(base, **KINDS["one-way"])):
+        pairs, _ = cross.tokenize_pairs(Conversation.of("w1"), [])
+        assert cross.score_pairs(pairs).shape == (0,)
 
 
 def test_short_contexts_have_fewer_vectors(base: Path) -> None:

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model.cross_ranker import CrossRanker, TokenizedPairs
+from model.cross_ranker import CrossRanker
 from model.dialogues import Dialogue
 from model.errors import InvalidInput, ModelError
 from model.evaluate import evaluate, gold_rank
+from model.pairs import Pairs
 from model.text import Conversation, Truncation
 
 
@@ -44,7 +45,7 @@ class Cross(CrossRanker):
     def __init__(self) -> None:
         self.name = "cross"
 
-    def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[TokenizedPairs, Truncation]:
+    def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         factor = int(conversation.turns[-1].text)
         return [factor * float(text) for text in texts], Truncation()  # type: ignore[return-value]
 

@@ -9,10 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 import model.mining
-from model.cross_ranker import CrossRanker, TokenizedPairs
+from model.cross_ranker import CrossRanker
 from model.dialogues import Dialogue
 from model.errors import InvalidInput, ModelError
 from model.mining import Miner, MiningRules, TextPool, score_bound
+from model.pairs import Pairs
 from model.positives import Positives
 from model.text import Conversation, Truncation
 
@@ -46,12 +47,13 @@ class Cross(CrossRanker):
         self.name = "cross"
         self.read: list[str] = []
 
-    def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[TokenizedPairs, Truncation]:
+    def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         self.read += texts[1:]
-        return TokenizedPairs([[float(text.split()[-1])] for text in texts], 0), Truncation()  # type: ignore[list-item]
+        numbers = [[float(text.split()[-1])] for text in texts]
+        return Pairs([[]], numbers, [0] * len(texts)), Truncation()  # type: ignore[arg-type]
 
-    def score_pairs(self, pairs: TokenizedPairs) -> NDArray[np.float32]:
-        return np.array(pairs.ids, np.float32)[:, 0]
+    def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
+        return np.array(pairs.candidates, np.float32)[:, 0]
 
 
 def silent(_stage: str, _done: int, _total: int) -> None:

@@ -8,6 +8,7 @@ from tiny import CLS, SEP, UNK, word_ids, write_base
 
 from model import AssemblyConfig, Conversation, ModelConfig, Truncation, Turn
 from model.errors import InvalidInput
+from model.pairs import Pairs
 from model.text import Assembler
 from model.tokenizer import Tokenizer
 
@@ -153,19 +154,29 @@ def test_no_candidates(build: Build) -> None:
 
 
 def test_pairs_share_the_context(build: Build) -> None:
-    made, start, truncation = build().pairs(said("w1", "w2", persona=("w9",)), ["w3 w4", "w5"])
-    head = [CLS, *ids("w9 | w1 | w2"), SEP]
-    assert made == [[*head, *ids("w3 w4"), SEP], [*head, *ids("w5"), SEP]]
-    assert (start, truncation) == (len(head), Truncation())
+    made, truncation = build().pairs(said("w1", "w2", persona=("w9",)), ["w3 w4", "w5"])
+    assert made == Pairs([wrapped("w9 | w1 | w2")], [[*ids("w3 w4"), SEP], [*ids("w5"), SEP]], [0, 0])
+    assert truncation == Truncation()
 
 
 def test_pairs_are_cut_on_either_side(build: Build) -> None:
     long = " ".join(f"w{n}" for n in range(20))
-    made, start, truncation = build(10, candidate=8).pairs(said("w30", long), [long, "w1", "w1 w2 w3 w4 w5 w6 w7"])
-    assert made[0] == [CLS, *ids(" ".join(f"w{n}" for n in range(10, 20))), SEP, *range(4, 11), SEP]
-    assert [len(pair) - start for pair in made] == [8, 2, 8]
-    assert start == 12
+    made, truncation = build(10, candidate=8).pairs(said("w30", long), [long, "w1", "w1 w2 w3 w4 w5 w6 w7"])
+    assert made.contexts == [wrapped(" ".join(f"w{n}" for n in range(10, 20)))]
+    assert made.candidates == [[*range(4, 11), SEP], [5, SEP], [*range(5, 12), SEP]]
     assert truncation == Truncation(turns=1, tokens=10, candidates=1)
+
+
+def test_one_way_pairs_are_wrapped_as_each_is_alone(tokenizer: Tokenizer) -> None:
+    long = " ".join(f"w{n}" for n in range(20))
+    sizes = {"max_context_tokens": 12, "max_candidate_tokens": 8}
+    assembler = Assembler(tokenizer, ModelConfig(architecture="cross", base_name="", attention="one-way", **sizes))  # type: ignore[arg-type]
+    made, truncation = assembler.pairs(said("w30", long), [long, "w1", "w1 w2 w3 w4 w5 w6 w7"])
+    assert made.contexts == [wrapped(" ".join(f"w{n}" for n in range(10, 20)))] == [assembler.context(said(long))[0]]
+    assert made.candidates == [wrapped(text) for text in ("w0 w1 w2 w3 w4 w5", "w1", "w1 w2 w3 w4 w5 w6")]
+    assert made.owners == [0, 0, 0]
+    assert truncation == Truncation(turns=1, tokens=10, candidates=2)
+    assert assembler.pairs(said("w1"), []) == (Pairs([wrapped("w1")], [], []), Truncation())
 
 
 @pytest.mark.parametrize("name", ["[SEP]", "[CLS]", "[PAD]"])

@@ -39,17 +39,19 @@ def made(base: Path, **fields: Any) -> tuple[Student, TrainConfig]:
     return student, config
 
 
+def objective(student: Student, config: TrainConfig) -> CrossObjective | LateObjective:
+    late = config.architecture != "cross"
+    return LateObjective(student, config, CPU, None) if late else CrossObjective(student, config, None)
+
+
 def measured(base: Path, examples: list[Dialogue], **fields: Any) -> Measured:
     student, config = made(base, **fields)
-    kind: Any = CrossObjective if config.architecture == "cross" else LateObjective
-    objective = kind(student, config, CPU, None)
-    return objective.measure(examples, random.Random(0))  # type: ignore[no-any-return]
+    return objective(student, config).measure(examples, random.Random(0))
 
 
 def stepped(base: Path, examples: list[Dialogue], **fields: Any) -> tuple[float, list[torch.Tensor]]:
     student, config = made(base, **fields)
-    kind: Any = CrossObjective if config.architecture == "cross" else LateObjective
-    loss = kind(student, config, CPU, None).step(Batch(examples, []), random.Random(0), lambda each: each.backward())
+    loss = objective(student, config).step(Batch(examples, []), random.Random(0), lambda each: each.backward())  # type: ignore[no-untyped-call]
     return loss, [each.grad for each in student.encoder.parameters() if each.grad is not None]
 
 
@@ -60,18 +62,36 @@ NOTHING_WRONG = {
 }
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+ONE_WAY = {"architecture": "cross", "attention": "one-way"}
+
+
+@pytest.mark.parametrize("fields", [*({"architecture": each} for each in ("bi", "poly", "cross")), ONE_WAY], ids=str)
 @pytest.mark.parametrize("name", NOTHING_WRONG)
-def test_where_no_reply_is_wrong_there_is_no_loss_and_no_gradient(base: Path, name: str, architecture: str) -> None:
-    loss, gradients = stepped(base, NOTHING_WRONG[name], architecture=architecture)
+def test_where_no_reply_is_wrong_there_is_no_loss_and_no_gradient(
+    base: Path, name: str, fields: dict[str, Any]
+) -> None:
+    loss, gradients = stepped(base, NOTHING_WRONG[name], **fields)
     assert loss == 0
     assert gradients
     assert all((each == 0).all() for each in gradients)
     wrong = [*NOTHING_WRONG[name], dialogue("w30 w31", "w32")]
-    loss, gradients = stepped(base, wrong, architecture=architecture)
+    loss, gradients = stepped(base, wrong, **fields)
     # A row that has no negative leaves none to the others of a cross batch, whose rows are of one width.
     assert loss > 0.01
     assert any((each != 0).any() for each in gradients)
+
+
+def test_one_way_attention_teaches_both_towers_the_codes_and_the_head(base: Path) -> None:
+    student, config = made(base, **ONE_WAY, negatives=2)
+    torch.nn.init.normal_(student.encoder.head.weight)  # of zero, nothing that was read would have a gradient
+    examples = [dialogue("w1 w2", "w4", "w6", "w7 w8"), dialogue(["w5", "w9"], "w10", "w1", "w2 w3 w4")]
+    objective(student, config).step(Batch(examples, []), random.Random(0), lambda each: each.backward())  # type: ignore[no-untyped-call]
+    size = {
+        name: 0.0 if each.grad is None else float(each.grad.abs().max()) for name, each in student.trainable().items()
+    }
+    assert size.keys() >= {"code_vectors", "head.weight"}
+    assert {name.partition(".")[0] for name in size} == {"context", "candidate", "code_vectors", "head"}
+    assert [name for name, each in size.items() if each < 1e-7 and not name.endswith("key.bias")] == []
 
 
 def test_the_loss_is_that_of_the_rankers_scores(base: Path, tmp_path: Path) -> None:
@@ -91,9 +111,10 @@ def test_the_loss_is_that_of_the_rankers_scores(base: Path, tmp_path: Path) -> N
         assert found.loss == pytest.approx(total / 3, rel=1e-4)
 
 
-def test_a_cross_loss_is_that_of_the_rankers_scores(base: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("attention", ["full", "one-way"])
+def test_a_cross_loss_is_that_of_the_rankers_scores(base: Path, tmp_path: Path, attention: str) -> None:
     examples = [dialogue("w1 w2", "w4", "w6", "w7 w8"), dialogue(["w5", "w9"], "w10", "w1", "w2 w3 w4")]
-    student, _ = made(base, architecture="cross")
+    student, _ = made(base, architecture="cross", attention=attention)
     student.save(tmp_path / "cross", {})
     ranker = model.load(tmp_path / "cross")
     lists, points = 0.0, 0.0
@@ -104,7 +125,7 @@ def test_a_cross_loss_is_that_of_the_rankers_scores(base: Path, tmp_path: Path) 
         )
         lists -= scores.log_softmax(0)[0].item()
         points -= torch.nn.functional.logsigmoid(scores * torch.tensor([1, -1, -1])).sum().item()
-    cross = {"architecture": "cross", "negatives": 2}
+    cross = {"architecture": "cross", "attention": attention, "negatives": 2}
     assert measured(base, examples, **cross).loss == pytest.approx(lists / 2, rel=1e-4)
     assert measured(base, examples, **cross, loss="pointwise").loss == pytest.approx(points / 2, rel=1e-4)
 
@@ -128,7 +149,7 @@ def test_a_gold_reply_that_is_not_ahead_is_not_first(
     base: Path, monkeypatch: pytest.MonkeyPatch, architecture: str, score: float
 ) -> None:
     """Scores that are all alike rank nothing, wherever the gold reply stands; nor do those that are no numbers."""
-    monkeypatch.setattr(CrossEncoder, "score_pairs", lambda _, batch: torch.full((len(batch.ids),), score))
+    monkeypatch.setattr(CrossEncoder, "score_pairs", lambda _, pairs: torch.full((len(pairs.owners),), score))
     monkeypatch.setattr(
         objective_module, "poly_scores", lambda codes, texts: torch.full((len(codes.mask), len(texts)), score)
     )
@@ -231,8 +252,7 @@ def test_replies_of_others_are_negatives_of_all_rows(base: Path) -> None:
     rows = [dialogue("w1 w2", "w4"), dialogue("w9", "w10")]
     others = [dialogue("w5", "w6"), dialogue("w9", "w11"), dialogue("w3", "W4 ")]
     student, config = made(base)
-    objective = LateObjective(student, config, CPU, None)
-    loss = objective.step(Batch(rows, others), random.Random(0), lambda each: None)
+    loss = objective(student, config).step(Batch(rows, others), random.Random(0), lambda each: None)
     student.save(base.parent / "with others", {})
     ranker = model.load(base.parent / "with others")
     expected = [
