@@ -39,7 +39,7 @@ class Backbone(nn.Module):
     @property
     def can_read(self) -> bool:
         """Whether the family's layers take in the keys and values of others: BERT, RoBERTa, ELECTRA and their kin."""
-        return "past_key_values" in signature(self.transformer.forward).parameters
+        return {"past_key_values", "position_ids"} <= signature(self.transformer.forward).parameters.keys()
 
     def forward(self, batch: TokenBatch, memory: Cache | None = None) -> Tensor:
         """Return the outputs of the last layer, (B, T, D); a memory given is filled with keys and values."""

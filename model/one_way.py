@@ -16,7 +16,7 @@ from transformers import DynamicCache
 
 from model.attention import ContextCodes, poly_scores
 from model.backbone import Backbone
-from model.batching import pad
+from model.batching import length_batches, pad
 from model.config import ModelConfig
 from model.pairs import Pairs
 from model.polyencoder import PolyEncoder
@@ -65,10 +65,12 @@ class OneWayEncoder(PolyEncoder):
 
     def _unread(self, codes: ContextCodes, pairs: Pairs) -> Tensor:
         """The Poly-encoder's scores, (B,); a text that goes with several contexts is encoded once."""
-        numbers = {tuple(each): number for number, each in enumerate(dict.fromkeys(map(tuple, pairs.candidates)))}
-        batch = pad(list(numbers), self.candidate.pad_id).to(codes.vectors.device)
-        scores = poly_scores(codes, self.encode_candidates(batch))
-        return scores[pairs.owners, [numbers[tuple(each)] for each in pairs.candidates]]
+        distinct = list(dict.fromkeys(map(tuple, pairs.candidates)))
+        chunks = [[distinct[each] for each in chunk] for chunk in length_batches([len(each) for each in distinct])]
+        batches = [pad(chunk, self.candidate.pad_id).to(codes.vectors.device) for chunk in chunks]
+        scores = poly_scores(codes, torch.cat([self.encode_candidates(batch) for batch in batches]))
+        columns = {text: column for column, text in enumerate(text for chunk in chunks for text in chunk)}
+        return scores[pairs.owners, [columns[tuple(each)] for each in pairs.candidates]]
 
     def _correction(self, memory: DynamicCache, context_mask: Tensor, pairs: Pairs) -> Tensor:
         """What reading adds to each score, (B,)."""

@@ -9,8 +9,9 @@ import pytest
 import torch
 from golden import one_way_oracle
 from tiny import CLS, SEP
-from tiny_families import FAMILIES, write
+from tiny_families import COMMON, FAMILIES, write
 from tiny_training import settings
+from transformers import RoFormerConfig
 
 import model
 from model import CrossRanker, ModelConfig
@@ -78,3 +79,10 @@ def test_families_whose_layers_take_no_keys_of_others_are_refused(tmp_path: Path
     file.write_text(json.dumps({**json.loads(file.read_text()), "attention": "one-way"}))
     with pytest.raises(CheckpointInvalid, match=says):
         model.load(tmp_path / "checkpoint")
+
+
+def test_a_family_that_counts_positions_by_itself_is_refused(tmp_path: Path) -> None:
+    """RoFormer takes keys of others, but would give a candidate the positions that follow its neighbour's."""
+    base = write(tmp_path / "base", RoFormerConfig(**COMMON))
+    with pytest.raises(CheckpointInvalid, match="not for roformer"):
+        model.from_base(str(base), config("one-way", False))
