@@ -1,6 +1,7 @@
 """Fixtures of the whole suite."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,8 @@ from redis_process import RedisProcess
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported: no test may ask the network for a model
 settings.register_profile("polyrank", deadline=None)  # on a busy machine an example may take long, and is no failure
 settings.load_profile("polyrank")
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what it puts into the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # or the processes that a test interrupts would not notice
 
 
 @pytest.fixture(autouse=True)
