@@ -33,8 +33,7 @@ def new_dialogues(path: Path) -> Iterator[Callable[[Dialogue], None]]:
     compression = COMPRESSIONS[suffix]
     with (
         replacing(path) as temporary,
-        # None is for a file that is written as it is; the stubs know the names of the compressions only.
-        pa.output_stream(str(temporary), compression, _BUFFER_BYTES) as stream,  # type: ignore[arg-type]
+        pa.output_stream(str(temporary), compression, _BUFFER_BYTES) as stream,  # type: ignore[arg-type]  # None: no stub
     ):
 
         def write(dialogue: Dialogue) -> None:
