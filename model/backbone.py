@@ -1,14 +1,12 @@
 """The transformer under an encoder: built from its config, weights from safetensors only, no remote code."""
 
 from collections.abc import Callable, Mapping
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, Cache, PretrainedConfig
+from transformers import AutoConfig, AutoModel, PretrainedConfig
 
 from model.batching import TokenBatch
 from model.errors import CheckpointInvalid
@@ -32,36 +30,14 @@ class Backbone(nn.Module):
             self.transformer.pooler = None  # a head for next-sentence prediction: none of our encoders reads it
         self.dim: int = config.hidden_size
         self.pad_id: int = config.pad_token_id or 0
-        self._first_position = _reserved_positions(self.transformer)
-        self.max_tokens: int = config.max_position_embeddings - self._first_position
+        self.max_tokens: int = config.max_position_embeddings - _reserved_positions(self.transformer)
         self._has_segments = getattr(config, "type_vocab_size", 1) > 1
 
-    @property
-    def can_read(self) -> bool:
-        """Whether the family's layers take in the keys and values of others: BERT, RoBERTa, ELECTRA and their kin."""
-        return {"past_key_values", "position_ids"} <= signature(self.transformer.forward).parameters.keys()
-
-    def forward(self, batch: TokenBatch, memory: Cache | None = None) -> Tensor:
-        """Return the outputs of the last layer, (B, T, D); a memory given is filled with keys and values."""
-        more: dict[str, Any] = {"token_type_ids": batch.segments} if self._has_segments else {}
-        if memory is not None:
-            more["past_key_values"] = memory
-        states: Tensor = self.transformer(input_ids=batch.ids, attention_mask=batch.mask, **more).last_hidden_state
-        return states
-
-    def read(self, ids: Tensor, positions: Tensor, logits: Tensor, memory: Cache) -> Tensor:
-        """Return the outputs (B, Q, D) of tokens that attend to a memory's keys, of T tokens, beside their own.
-
-        ids, positions: (B, Q). logits: added to those of the attention, (B, 1, Q, T + Q), the memory's first.
-        """
-        segments = {"token_type_ids": torch.zeros_like(ids)} if self._has_segments else {}
-        states: Tensor = self.transformer(
-            input_ids=ids,
-            attention_mask=logits,
-            position_ids=positions + self._first_position,
-            past_key_values=memory,
-            **segments,
-        ).last_hidden_state
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """Return the outputs of the last layer, (B, T, D)."""
+        segments = {"token_type_ids": batch.segments} if self._has_segments else {}
+        outputs = self.transformer(input_ids=batch.ids, attention_mask=batch.mask, **segments)
+        states: Tensor = outputs.last_hidden_state
         return states
 
 

@@ -15,5 +15,5 @@ class BiEncoder(Towers):
 
     def encode_context(self, batch: TokenBatch) -> ContextCodes:
         """Return one context vector each, (B, 1, D), the score scale multiplied in."""
-        vectors = self.reduce(self.context(batch), batch.mask)[:, None, :] * self.config.score_scale
+        vectors = self._reduce(self.context(batch), batch.mask)[:, None, :] * self.config.score_scale
         return ContextCodes(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))

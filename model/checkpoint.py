@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from transformers import PretrainedConfig
 
 from model.adapter import merge, split
 from model.backbone import Backbone, load_base_weights, read_backbone_config, read_weights
@@ -18,15 +19,16 @@ from model.crossencoder import CrossEncoder
 from model.errors import CheckpointInvalid, InvalidInput
 from model.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles
 from model.late_ranker import LateRanker
-from model.one_way import OneWayEncoder
 from model.polyencoder import PolyEncoder
+from model.residual import ResidualEncoder
 from model.text import Assembler
 from model.tokenizer import Tokenizer
 
-Encoder = BiEncoder | PolyEncoder | CrossEncoder | OneWayEncoder
+Encoder = BiEncoder | PolyEncoder | CrossEncoder
 Ranker = LateRanker | CrossRanker
 
-_BACKBONES = ("context.", "candidate.", "encoder.")
+_BACKBONES = ("context.", "candidate.", "encoder.", "poly.context.", "poly.candidate.")
+_CANDIDATE = ("candidate.", "poly.candidate.")
 
 
 def load(name: str | Path) -> Ranker:
@@ -124,32 +126,32 @@ def build(config: ModelConfig, directory: Path) -> Encoder:
     backbone_config = read_backbone_config(directory)
     first = Backbone(backbone_config)
     sides = (config.max_context_tokens, config.max_candidate_tokens)
-    joint = config.architecture == "cross" and config.attention == "full"
-    longest = sum(sides) if joint else max(sides)
+    longest = sum(sides) if config.architecture == "cross" else max(sides)
     if longest > first.max_tokens:
         raise CheckpointInvalid(f"polyrank.json asks for {longest} tokens, the transformer allows {first.max_tokens}")
-    if joint:
+    if config.residual:
+        return ResidualEncoder(config, Backbone(backbone_config), PolyEncoder(*_sides(config, backbone_config, first)))
+    if config.architecture == "cross":
         return CrossEncoder(config, first)
-    if config.architecture == "cross" and not first.can_read:
-        family = backbone_config.model_type
-        raise CheckpointInvalid(f"one-way attention is for BERT, RoBERTa and ELECTRA, not for {family}; use full")
-    towers = (config, first, first if config.shared_encoder else Backbone(backbone_config))
-    if config.architecture == "bi":
-        return BiEncoder(*towers)
-    return PolyEncoder(*towers) if config.architecture == "poly" else OneWayEncoder(*towers)
+    kind = BiEncoder if config.architecture == "bi" else PolyEncoder
+    return kind(*_sides(config, backbone_config, first))
+
+
+def _sides(config: ModelConfig, backbone: PretrainedConfig, first: Backbone) -> tuple[ModelConfig, Backbone, Backbone]:
+    return config, first, first if config.shared_encoder else Backbone(backbone)
 
 
 def load_base(encoder: Encoder, base: BaseModel) -> None:
     """Put a base model's weights into every transformer of the encoder."""
     weights = read_weights(base.directory / WEIGHTS_FILE)
-    for module in encoder.children():
+    for module in encoder.modules():
         if isinstance(module, Backbone):
             load_base_weights(module, weights, base.name)
 
 
 def own_tensors(encoder: Encoder, config: ModelConfig) -> dict[str, Tensor]:
     """The tensors that the checkpoint itself holds; a shared transformer's once, as the context side's."""
-    left_out = _BACKBONES if config.weights != "full" else ("candidate.",) if config.shared_encoder else ()
+    left_out = _BACKBONES if config.weights != "full" else _CANDIDATE if config.shared_encoder else ()
     return {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith(left_out)}
 
 
@@ -173,7 +175,7 @@ def _load_own(encoder: Encoder, config: ModelConfig, path: Path | None, director
 
 def _ranker(name: str, encoder: Encoder, files: CheckpointFiles) -> Ranker:
     assembler = Assembler(Tokenizer(files.tokenizer_file), files.config)
-    if isinstance(encoder, CrossEncoder | OneWayEncoder):
+    if isinstance(encoder, CrossEncoder):
         return CrossRanker(name, encoder, assembler, files)
     return LateRanker(name, encoder, assembler, files)
 

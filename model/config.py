@@ -11,7 +11,6 @@ from model.errors import CheckpointInvalid
 Architecture = Literal["bi", "poly", "cross"]
 ContextVectors = Literal["codes", "first", "last", "last+first"]
 Reduction = Literal["first", "mean", "first-m mean"]
-Attention = Literal["full", "one-way"]
 Weights = Literal["base", "adapter", "full"]
 
 FORMAT_VERSION = 1
@@ -54,8 +53,8 @@ class ModelConfig:
         base_sha256: sha256 of the base's model.safetensors; empty where the base has no part in the weights.
         weights: "base": the transformer's weights are the base's own, by reference; "adapter": the base's plus a
             low-rank difference that the checkpoint holds (model.adapter); "full": the checkpoint holds them.
-        attention: of a Cross-encoder; "full": context and candidate read each other (Humeau et al. 4.3), "one-way": the
-            candidate reads the context (model.one_way), and what is said here of a Poly-encoder holds for it too.
+        residual: of a Cross-encoder: it adds to the score of a Poly-encoder (model.residual), which the checkpoint
+            holds too and of which the fields below speak.
         context_vectors: which context vectors the Poly-encoder uses (Humeau et al. 4.4, Appendix C).
         n_codes: M of the Poly-encoder.
         reduction: one vector from the token states (Humeau et al. 4.2).
@@ -74,7 +73,7 @@ class ModelConfig:
     base_name: str
     base_sha256: str = ""
     weights: Weights = "full"
-    attention: Attention = "full"
+    residual: bool = False
     context_vectors: ContextVectors = "codes"
     n_codes: int = 64
     reduction: Reduction = "first"
@@ -90,7 +89,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         _require_types(self, "")
-        _require(self.attention == "full" or self.architecture == "cross", "attention one-way is for cross")
+        _require(not self.residual or self.architecture == "cross", "residual is for cross")
         for name in ("n_codes", "reduction_m"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("code_scale", "score_scale"):

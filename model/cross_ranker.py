@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from model.batching import TOKEN_BUDGET
 from model.crossencoder import CrossEncoder
 from model.files import CheckpointFiles
-from model.one_way import OneWayEncoder
 from model.pairs import Pairs
 from model.text import Assembler, Conversation, Truncation, Turn, require_positive
 
@@ -26,9 +25,7 @@ class CrossRanker:
 
     architecture = "cross"
 
-    def __init__(
-        self, name: str, encoder: CrossEncoder | OneWayEncoder, assembler: Assembler, files: CheckpointFiles
-    ) -> None:
+    def __init__(self, name: str, encoder: CrossEncoder, assembler: Assembler, files: CheckpointFiles) -> None:
         self.name = name
         self.config = encoder.config
         self.fingerprint = files.fingerprint

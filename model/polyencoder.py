@@ -37,22 +37,19 @@ class PolyEncoder(Towers):
             self.code_vectors = nn.Parameter(codes)
 
     def encode_context(self, batch: TokenBatch) -> ContextCodes:
-        """Return the context vectors y_i, (B, M, D) and which exist (B, M); the score scale is multiplied in."""
-        return self.context_vectors(self.context(batch), batch.mask)
-
-    def context_vectors(self, states: Tensor, mask: Tensor) -> ContextCodes:
-        """The same from token states (B, T, D).
+        """Return the context vectors y_i, (B, M, D) and which exist (B, M); the score scale is multiplied in.
 
         With `normalize`: `h_j := h_j/|h_j|` before the attention and `y_i := y_i/|y_i|` after it.
         """
+        states = self.context(batch)
         if self.config.normalize:
             states = unit_length(states)
-        vectors, present = self._attended(states, mask)
+        vectors, present = self._context_vectors(states, batch.mask)
         if self.config.normalize:
             vectors = unit_length(vectors)
         return ContextCodes(vectors * self.config.score_scale, present)
 
-    def _attended(self, states: Tensor, mask: Tensor) -> ContextCodes:
+    def _context_vectors(self, states: Tensor, mask: Tensor) -> ContextCodes:
         if self.code_vectors is None:
             return _OUTPUTS[self.config.context_vectors](states, mask, self.config.n_codes)
         vectors = code_attention(self.code_vectors, states, mask, self.config.code_scale)

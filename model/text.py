@@ -83,10 +83,10 @@ class Assembler:
     def pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         """Input of the Cross-encoder, and what was cut from it.
 
-        Under full attention the context's ids and a candidate's make one sequence; under one-way attention both are
-        wrapped as each is alone.
+        The context's ids and a candidate's make one sequence. A residual Cross-encoder's are wrapped as each is alone,
+        for its Poly-encoder reads them so.
         """
-        if self._config.attention == "one-way":
+        if self._config.residual:
             context, truncation = self.context(conversation)
             candidates, cut = self.candidates(texts)
         else:

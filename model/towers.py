@@ -26,9 +26,8 @@ class Towers(nn.Module):
 
     def encode_candidates(self, batch: TokenBatch) -> Tensor:
         """Return candidate embeddings `y_cand = red(T2(cand))`, (N, D) float32; unit-length under `normalize`."""
-        return self.reduce(self.candidate(batch), batch.mask)
+        return self._reduce(self.candidate(batch), batch.mask)
 
-    def reduce(self, states: Tensor, mask: Tensor) -> Tensor:
-        """One vector each (B, D) of token states (B, T, D), float32; unit-length under `normalize`."""
+    def _reduce(self, states: Tensor, mask: Tensor) -> Tensor:
         reduced = reduce_states(states, mask, self.config)
         return unit_length(reduced) if self.config.normalize else reduced

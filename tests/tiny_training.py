@@ -7,6 +7,8 @@ from typing import Any
 
 from command_line import write_rows
 
+import model
+from model import ModelConfig
 from model.checkpoint import Ranker
 from model.dialogues import Dialogue
 from model.text import Conversation
@@ -48,6 +50,15 @@ def rows(count: int = 80, topics: int = 4) -> list[dict[str, Any]]:
 def write_examples(path: Path, count: int = 80) -> Path:
     """A file of them."""
     return write_rows(path, rows(count))
+
+
+def write_first_stage(base: Path, **fields: Any) -> Path:
+    """A Poly-encoder's checkpoint, beside the base that it was made from."""
+    sizes = {"n_codes": 3, "max_context_tokens": 40, "max_candidate_tokens": 16}
+    config = ModelConfig(architecture="poly", base_name="tiny", **{**sizes, **fields})
+    path = base.parent / f"{base.name}-first-stage"
+    model.from_base(str(base), config).save(path)
+    return path
 
 
 def dialogue(context: str | Sequence[str], response: str, *negatives: str) -> Dialogue:

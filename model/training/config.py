@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from model.config import Architecture, Attention, ContextVectors, Reduction
+from model.config import Architecture, ContextVectors, Reduction
 from model.errors import InvalidInput
 from model.training.schedule import Schedule
 
@@ -15,7 +15,6 @@ Precision = Literal["no", "bf16", "fp16"]
 
 
 MODEL_FIELDS = (
-    "attention",
     "context_vectors",
     "n_codes",
     "reduction",
@@ -45,6 +44,7 @@ class TrainConfig:
             are much shorter than contexts they are cheap ones.
         retriever: a Bi- or Poly-encoder checkpoint that picks a Cross-encoder's negatives among the batch's replies,
             the ones it ranks highest, but one that is drawn; empty: all are drawn.
+        first_stage: a Poly-encoder checkpoint to whose scores a Cross-encoder adds (model.residual); empty: none.
         loss: listwise (in-batch, LCE) or pointwise (BCE, Cross-encoder only).
         teacher: a Cross-encoder checkpoint to distil from; empty: none.
         teacher_weight: share of the distillation in the loss.
@@ -64,7 +64,7 @@ class TrainConfig:
         gradient_checkpointing: keep one layer's activations at a time, likewise.
         precision: no, bf16 or fp16 (autocast).
         seed: of initialisation, shuffling and dropout.
-        attention, context_vectors, n_codes, reduction, shared_encoder, normalize, code_scale, score_scale,
+        context_vectors, n_codes, reduction, shared_encoder, normalize, code_scale, score_scale,
         max_context_tokens, max_candidate_tokens, max_turns: the checkpoint's (model.config.ModelConfig). None: as the
             checkpoint to go on from has it, or what suits a sentence encoder (model.training.student).
     """
@@ -78,6 +78,7 @@ class TrainConfig:
     negatives: int = 7
     extra_replies: int = 0
     retriever: str = ""
+    first_stage: str = ""
     loss: Loss = "listwise"
     teacher: str = ""
     teacher_weight: float = 0.5
@@ -97,7 +98,6 @@ class TrainConfig:
     gradient_checkpointing: bool = False
     precision: Precision = "no"
     seed: int = 0
-    attention: Attention | None = None
     context_vectors: ContextVectors | None = None
     n_codes: int | None = None
     reduction: Reduction | None = None
@@ -136,7 +136,7 @@ class TrainConfig:
         _require(
             not self.retriever or self.negatives >= 2, "negatives must be at least 2 with a retriever: one is drawn"
         )
-        _require(not late or self.attention != "one-way", "attention one-way is for cross")
+        _require(not late or not self.first_stage, "a first stage is for cross")
         _require(late or not self.teacher, "a teacher teaches bi and poly, not cross")
 
     def to_dict(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from accelerate import Accelerator, PartialState
 from accelerate.utils import parse_flag_from_env
 from torch import Tensor
 
+from model.backbone import Backbone
 from model.base import file_sha256
 from model.checkpoint import Ranker, load_cross, load_late
 from model.cross_ranker import CrossRanker
@@ -32,7 +33,6 @@ from model.training.selection import Look, look, selection_batches
 from model.training.state import Origin, Progress, files_sha256, write_state
 from model.training.stream import Batch, batches
 from model.training.student import Student
-from model.training.tuning import backbones
 
 _MAX_GRADIENT_NORM = 1.0
 _SAVE_SECONDS = 600.0
@@ -143,12 +143,13 @@ class Training:
         ]
         models: dict[str, Any] = {name: each.fingerprint for name, each in others.items() if each}
         models["base"] = files_sha256(self.student.backbone_file.parent)
+        models["first_stage"] = files_sha256(Path(self.config.first_stage)) if self.config.first_stage else {}
         return Origin(self.config, data, models, self._accelerator.num_processes)
 
     def _prepare(self, teacher: CrossRanker | None, retriever: LateRanker | None) -> LateObjective | CrossObjective:
         config, device = self.config, self._accelerator.device
         encoder = self.student.encoder.to(device).train()
-        for backbone in backbones(encoder).values():
+        for backbone in (each for each in encoder.modules() if isinstance(each, Backbone)):
             _run_under(self._accelerator, backbone.transformer, device)
             if config.gradient_checkpointing:
                 backbone.transformer.activation_checkpointing_enable()

@@ -15,7 +15,6 @@ from model.cross_ranker import CrossRanker
 from model.crossencoder import CrossEncoder
 from model.dialogues import Dialogue
 from model.late_ranker import LateRanker
-from model.one_way import OneWayEncoder
 from model.polyencoder import PolyEncoder
 from model.topk import scores_of
 from model.training.batch import CrossBatch, LateBatch, cross_batch, late_batch
@@ -41,7 +40,7 @@ class LateObjective:
     def __init__(
         self, student: Student, config: TrainConfig, device: torch.device, teacher: CrossRanker | None
     ) -> None:
-        assert not isinstance(student.encoder, CrossEncoder | OneWayEncoder)
+        assert not isinstance(student.encoder, CrossEncoder)
         self._encoder = student.encoder
         self._assembler = student.assembler
         self._config = config
@@ -96,7 +95,7 @@ class CrossObjective:
     """Listwise (LCE) or point-wise loss of a Cross-encoder over each row's own few candidates."""
 
     def __init__(self, student: Student, config: TrainConfig, retriever: LateRanker | None) -> None:
-        assert isinstance(student.encoder, CrossEncoder | OneWayEncoder)
+        assert isinstance(student.encoder, CrossEncoder)
         self._retriever = retriever
         self._encoder = student.encoder
         self._assembler = student.assembler

@@ -1,7 +1,7 @@
 """The model a run trains: built from a base model or a checkpoint, and written as a checkpoint."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +15,28 @@ from model.checkpoint import Encoder, build, load, load_base, own_tensors, read_
 from model.config import AssemblyConfig, ModelConfig
 from model.errors import InvalidInput
 from model.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles
-from model.one_way import OneWayEncoder
+from model.residual import ResidualEncoder
 from model.text import Assembler
 from model.tokenizer import Tokenizer
 from model.training.config import MODEL_FIELDS, TrainConfig
+from model.training.first_stage import begin_near_first_stage, first_stage_config, take_first_stage
 from model.training.tuning import adapter_tensors, add_adapters, backbones, load_adapters, select_layers, set_dropout
 
 
 @dataclass(frozen=True)
 class Student:
-    """An encoder under training, its config and the files that a checkpoint of it refers to."""
+    """An encoder under training, its config and the files that a checkpoint of it refers to.
+
+    Attributes:
+        fixed: adapters that a checkpoint holds and no training changes (model.training.first_stage).
+    """
 
     encoder: Encoder
     config: ModelConfig
     backbone_file: Path
     tokenizer_file: Path
     assembler: Assembler
+    fixed: dict[str, Tensor] = field(default_factory=dict)
 
     def trainable(self) -> dict[str, Tensor]:
         """The parameters that training changes, by name."""
@@ -44,7 +50,7 @@ class Student:
 
     def _tensors(self) -> dict[str, Tensor]:
         own = own_tensors(self.encoder, self.config)
-        return own | adapter_tensors(self.encoder) if self.config.weights == "adapter" else own
+        return own | adapter_tensors(self.encoder) | self.fixed if self.config.weights == "adapter" else own
 
 
 def start(config: TrainConfig) -> Student:
@@ -52,7 +58,7 @@ def start(config: TrainConfig) -> Student:
 
     From a base model both sides start equal (Humeau et al. 4.2) and codes and head are drawn at random. From a
     checkpoint its transformers are taken over, side by side where both have two, the context side's where this model
-    has one; codes and head too where they fit.
+    has one; codes and head too where they fit. A residual Cross-encoder begins near its first stage's ranking.
 
     Raises:
         ModelNotFound, CheckpointInvalid: the base cannot be used.
@@ -60,9 +66,17 @@ def start(config: TrainConfig) -> Student:
     """
     torch.manual_seed(config.seed)
     directory = Path(config.base)
-    if not (directory / CONFIG_FILE).is_file():
-        return _from_base(config)
-    return _adapters_from_checkpoint(config, directory) if config.lora_rank else _from_checkpoint(config, directory)
+    is_checkpoint = (directory / CONFIG_FILE).is_file()
+    if not is_checkpoint:
+        student = _from_base(config)
+    elif config.lora_rank:
+        student = _adapters_from_checkpoint(config, directory)
+    else:
+        student = _from_checkpoint(config, directory)
+    if not isinstance(student.encoder, ResidualEncoder):
+        return student
+    begin_near_first_stage(student.encoder, read_config(directory / CONFIG_FILE) if is_checkpoint else None)
+    return replace(student, fixed=take_first_stage(student.encoder, Path(config.first_stage), student.tokenizer_file))
 
 
 def _from_base(config: TrainConfig) -> Student:
@@ -124,16 +138,19 @@ def _like_a_sentence_encoder(base_name: str, separator: str) -> ModelConfig:
 
 
 def _model_config(config: TrainConfig, source: ModelConfig, base_sha256: str) -> ModelConfig:
-    """The source's config, but for what this run says."""
+    """The source's config, but for what this run says; a first stage's where there is one, for it stays as it is."""
+    if config.first_stage:
+        source = replace(first_stage_config(Path(config.first_stage)), base_name=source.base_name)
+    elif source.residual and config.architecture == "cross":
+        raise InvalidInput("the base adds to a poly-encoder's scores: give that poly-encoder as --first-stage")
     adapter = config.lora_rank > 0
     given = {name: value for name in MODEL_FIELDS if (value := getattr(config, name)) is not None}
     turns = given.pop("max_turns", source.assembly.max_turns)
-    if config.architecture != "cross":
-        given["attention"] = "full"
     return replace(
         source,
         **given,
         architecture=config.architecture,
+        residual=bool(config.first_stage),
         base_sha256=base_sha256 if adapter else "",
         weights="adapter" if adapter else "full",
         assembly=replace(source.assembly, max_turns=turns),
@@ -147,8 +164,6 @@ def _prepare(encoder: Encoder, config: TrainConfig) -> None:
         add_adapters(encoder, config.lora_rank)
     if config.dropout is not None:
         set_dropout(encoder, config.dropout)
-    if config.gradient_checkpointing and isinstance(encoder, OneWayEncoder):
-        raise InvalidInput("one-way attention keeps all layers' keys; train without --gradient-checkpointing")
     for transformer in (each.transformer for each in backbones(encoder).values()):
         if config.gradient_checkpointing and not transformer.supports_gradient_checkpointing:
             family = transformer.config.model_type

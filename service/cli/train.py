@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from tqdm import tqdm
 
-from model.config import Attention, ContextVectors, Reduction
+from model.config import ContextVectors, Reduction
 from model.errors import InvalidInput
 from service.cli.models import load_cross, load_late
 from service.cli.output import UsageError, print_json, quiet_libraries
@@ -60,6 +60,7 @@ def _add_recipe(group: Any) -> None:
         "--extra-replies", type=int, metavar="N", help="a batch, of other examples, as negatives; default: 0"
     )
     group.add_argument("--retriever", metavar="MODEL", help="cross: ranks the batch's replies, for hard negatives")
+    group.add_argument("--first-stage", metavar="MODEL", help="cross: a poly-encoder to whose scores it adds")
     group.add_argument("--loss", choices=("listwise", "pointwise"), help="pointwise: cross only")
     group.add_argument("--teacher", metavar="MODEL", help="a cross-encoder to distil from")
     group.add_argument("--teacher-weight", type=float, metavar="SHARE", help="default: 0.5")
@@ -85,7 +86,6 @@ def _add_memory(group: Any) -> None:
 
 
 def _add_model(group: Any) -> None:
-    group.add_argument("--attention", choices=get_args(Attention), help="of a cross-encoder; default: full")
     group.add_argument("--context-vectors", choices=get_args(ContextVectors), help="default: codes")
     group.add_argument("--n-codes", type=int, metavar="M", help="default: 64")
     group.add_argument("--reduction", choices=get_args(Reduction), help="default: mean")

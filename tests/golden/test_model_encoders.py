@@ -98,8 +98,7 @@ class Scores:
             np.testing.assert_allclose(way, expected, rtol=0, atol=tolerance)
 
 
-def poly_oracle(ranker: LateRanker) -> list[list[float]]:
-    config, encoder = ranker.config, ranker.encoder
+def poly_oracle(config: ModelConfig, encoder: Any) -> list[list[float]]:
     codes = None if encoder.code_vectors is None else encoder.code_vectors.detach().double().tolist()
     candidates = [
         oracle.reduce(outputs(encoder.candidate, single(text)), config.reduction, config.reduction_m)
@@ -130,7 +129,7 @@ SCALED = {"normalize": True, "code_scale": 7.0, "score_scale": 20.0}
 def test_poly_encoder(build: Build, kind: str, n_codes: int, fields: dict[str, object]) -> None:
     """Contexts have 3 to 23 tokens, so 4 and 16 vectors are more than the shortest have, 4 exactly what one has."""
     ranker = build(architecture="poly", context_vectors=kind, n_codes=n_codes, **fields)
-    Scores.of(ranker).agree_with(poly_oracle(ranker))
+    Scores.of(ranker).agree_with(poly_oracle(ranker.config, ranker.encoder))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +154,7 @@ def test_bi_encoder(build: Build, reduction: str, m: int, fields: dict[str, obje
 @pytest.mark.parametrize(("reduction", "m"), [("mean", 1), ("first-m mean", 4)])
 def test_poly_encoder_reduces_candidates_as_the_bi_encoder(build: Build, reduction: str, m: int) -> None:
     ranker = build(architecture="poly", n_codes=4, reduction=reduction, reduction_m=m)
-    Scores.of(ranker).agree_with(poly_oracle(ranker))
+    Scores.of(ranker).agree_with(poly_oracle(ranker.config, ranker.encoder))
 
 
 def test_cross_encoder(build: Build) -> None:
@@ -173,9 +172,27 @@ def test_cross_encoder(build: Build) -> None:
         np.testing.assert_allclose(alone, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_residual_cross_encoder(build: Build, shared: bool) -> None:
+    ranker = build(architecture="cross", residual=True, n_codes=4, shared_encoder=shared, **SCALED)
+    encoder = ranker.encoder
+    with torch.no_grad():
+        for parameter in [*encoder.encoder.parameters(), *encoder.poly.candidate.parameters()]:
+            parameter += 0.05 * torch.randn_like(parameter)
+    weight, bias = encoder.head.weight[0].double().tolist(), encoder.head.bias.item()
+    for text, poly in zip(CONTEXTS, poly_oracle(ranker.config, encoder.poly), strict=True):
+        expected = []
+        for candidate, score in zip(CANDIDATES, poly, strict=True):
+            front, back = single(text), single(candidate)
+            joint = outputs(encoder.encoder, front + back, [0] * len(front) + [1] * len(back))
+            expected.append(score + oracle.cross_score(joint, weight, bias))
+        pairs, _ = ranker.tokenize_pairs(model.Conversation.of(text), CANDIDATES)
+        np.testing.assert_allclose(ranker.score_pairs(pairs), expected, rtol=0, atol=2e-4)
+
+
 def test_rank_is_the_oracles_order(build: Build) -> None:
     ranker = build(architecture="poly", n_codes=4, shared_encoder=True, **SCALED)
-    for text, expected in zip(CONTEXTS, poly_oracle(ranker), strict=True):
+    for text, expected in zip(CONTEXTS, poly_oracle(ranker.config, ranker.encoder), strict=True):
         ranked = ranker.rank(text, CANDIDATES)
         assert sorted(at for at, _ in ranked) == list(range(len(CANDIDATES)))
         np.testing.assert_allclose([score for _, score in ranked], sorted(expected, reverse=True), atol=2e-4)

@@ -133,7 +133,7 @@ def test_adapters_have_a_rate_of_their_own(capsys: Capture, base: Path, data: Pa
         ({"batch_size": 0}, "batch-size must be at least 1"),
         ({"batch_size": 1}, "the others are the negatives"),
         ({"loss": "pointwise"}, "the pointwise loss is for cross"),
-        ({"architecture": "poly", "attention": "one-way"}, "attention one-way is for cross"),
+        ({"first_stage": "checkpoints/some"}, "a first stage is for cross"),
         ({"max_rejected": 2}, "--max-rejected must be a number between 0 and 1"),
         ({"weights": "nan"}, "weights must be above 0 and finite"),
         ({"epochs": "inf"}, "epochs must be above 0 and finite"),
@@ -170,13 +170,7 @@ def test_wrong_files_and_models_are_told_before_the_training_files_are_read(
 
 
 def test_what_argparse_refuses(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
-    for changed in (
-        {"architecture": "tri"},
-        {"steps": "many"},
-        {"precision": "int8"},
-        {"context_vectors": "middle"},
-        {"attention": "both"},
-    ):
+    for changed in ({"architecture": "tri"}, {"steps": "many"}, {"precision": "int8"}, {"context_vectors": "middle"}):
         outcome = train(capsys, base, data, tmp_path / "out", **changed)
         assert outcome.status == 2
         assert "error: argument" in outcome.err
@@ -189,6 +183,10 @@ def test_what_argparse_refuses(capsys: Capture, base: Path, data: Path, tmp_path
         ({"train": "/nowhere/data.jsonl"}, "/nowhere/data.jsonl: no such file"),
         ({"tune": "top-3"}, "give all, all-but-embeddings or top-1 to top-2"),
         ({"max_context_tokens": 900}, "asks for 900 tokens, the transformer allows 64"),
+        (
+            {"architecture": "cross", "first_stage": "/nowhere"},
+            "/nowhere is no checkpoint; give a poly",
+        ),
         ({"learning_rate": "1e30"}, "lower --learning-rate"),
     ],
 )

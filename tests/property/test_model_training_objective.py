@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import write_base
-from tiny_training import dialogue
+from tiny_training import dialogue, write_first_stage
 from tiny_training import settings as training_settings
 from torch import Tensor, nn
 
@@ -33,15 +33,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "bi first": {"architecture": "bi", "reduction": "first", "normalize": False, "score_scale": 0.1},
     "cross": {"architecture": "cross", "negatives": 3},
     "cross pointwise": {"architecture": "cross", "negatives": 2, "loss": "pointwise"},
-    "one-way": {"architecture": "cross", "attention": "one-way", "negatives": 3, "n_codes": 2},
-    "one-way shared": {
-        "architecture": "cross",
-        "attention": "one-way",
-        "negatives": 2,
-        "context_vectors": "last+first",
-        "n_codes": 12,
-        "shared_encoder": True,
-    },
+    "residual": {"architecture": "cross", "first_stage": "", "negatives": 3},
 }
 for _vectors in ("codes", "first", "last", "last+first"):
     for _n_codes in (2, 12):  # 12: more than most contexts below have tokens
@@ -91,7 +83,9 @@ class Kind:
     """One kind of model, and what a step over it gives."""
 
     def __init__(self, base: Path, fields: dict[str, Any]) -> None:
-        self._fields = fields
+        self._fields = dict(fields)
+        if "first_stage" in fields:
+            self._fields["first_stage"] = str(write_first_stage(base))
         self._base = base
         self.student = cache(self._started)
 

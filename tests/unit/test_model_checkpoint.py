@@ -23,7 +23,7 @@ KINDS: dict[str, dict[str, Any]] = {
         for kind in ("codes", "first", "last", "last+first")
     },
     "cross": {"architecture": "cross"},
-    "one-way": {"architecture": "cross", "attention": "one-way", "n_codes": 5, "reduction": "mean"},
+    "residual": {"architecture": "cross", "residual": True, "n_codes": 5, "reduction": "mean"},
 }
 CONTEXT: list[str | Turn] = ["w1 w2", Turn("w3 w4 w5", "user")]
 REPLIES = ["w6", "w7 w8 w9", "w3 w4 w5", "w6", "w10 w11 w12 w13"]
@@ -71,14 +71,14 @@ def test_a_fingerprint_is_64_hexadecimal_digits(base: Path) -> None:
     assert len(bytes.fromhex(made(base, **KINDS["bi"]).fingerprint)) == 32
 
 
-@pytest.mark.parametrize("kind", ["bi", "poly codes", "cross", "one-way"])
+@pytest.mark.parametrize("kind", ["bi", "poly codes", "cross", "residual"])
 def test_base_weights_are_a_reference(base: Path, tmp_path: Path, kind: str) -> None:
     """What the checkpoint holds itself: codes or head, no transformer."""
     made(base, **KINDS[kind], weights="base").save(tmp_path / "c")
     file = tmp_path / "c" / "model.safetensors"
     own = set(load_file(file)) if file.exists() else set()
     held = {"poly codes": {"code_vectors"}, "cross": {"head.weight", "head.bias"}}
-    held["one-way"] = {"code_vectors", "head.weight"}
+    held["residual"] = held["cross"] | {"poly.code_vectors"}
     assert own == held.get(kind, set())
 
 
@@ -264,7 +264,7 @@ def test_a_base_is_not_saved_over(base: Path) -> None:
 
 
 def test_threads_share_a_model(base: Path) -> None:
-    rankers = [made(base, **KINDS[kind]) for kind in ("poly codes", "cross", "one-way")]
+    rankers = [made(base, **KINDS[kind]) for kind in ("poly codes", "cross", "residual")]
     contexts = [[f"w{n % 40} w{n % 13}", f"w{n % 7}"] for n in range(64)]
     for ranker in rankers:
         expected = [ranker.rank(context, REPLIES) for context in contexts]
@@ -272,7 +272,7 @@ def test_threads_share_a_model(base: Path) -> None:
             assert list(pool.map(lambda context, r=ranker: r.rank(context, REPLIES), contexts)) == expected
 
 
-@pytest.mark.parametrize("kind", ["bi", "poly codes", "cross", "one-way"])
+@pytest.mark.parametrize("kind", ["bi", "poly codes", "cross", "residual"])
 def test_rank(base: Path, kind: str) -> None:
     ranker = made(base, **KINDS[kind])
     ranked = ranker.rank(CONTEXT, REPLIES)
@@ -292,7 +292,7 @@ def test_encoding_nothing(base: Path) -> None:
     late = made(base, **KINDS["poly first"])
     assert late.encode_contexts([]) == []
     assert late.encode_candidates([]).shape == (0, late.dim)
-    for cross in (made(base, **KINDS["cross"]), made(base, **KINDS["one-way"])):
+    for cross in (made(base, **KINDS["cross"]), made(base, **KINDS["residual"])):
         pairs, _ = cross.tokenize_pairs(Conversation.of("w1"), [])
         assert cross.score_pairs(pairs).shape == (0,)
 

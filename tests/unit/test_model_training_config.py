@@ -26,8 +26,7 @@ def config(**changed: Any) -> TrainConfig:
         *[({"teacher_weight": value}, "teacher_weight") for value in (-0.1, 1.1, math.nan)],
         ({"batch_size": 1}, "the others are the negatives"),
         ({"loss": "pointwise"}, "the pointwise loss is for cross"),
-        ({"attention": "one-way"}, "attention one-way is for cross"),
-        ({"architecture": "bi", "attention": "one-way"}, "attention one-way is for cross"),
+        ({"first_stage": "p"}, "a first stage is for cross"),
         ({"architecture": "cross", "teacher": "t"}, "a teacher teaches bi and poly"),
         ({"retriever": "r"}, "a retriever picks the negatives of cross"),
         ({"architecture": "cross", "retriever": "r", "negatives": 1}, "negatives must be at least 2 with a retriever"),
@@ -46,8 +45,7 @@ def test_what_makes_no_sense_is_refused_by_its_options_name(fields: dict[str, An
 def test_the_edges_are_allowed() -> None:
     config(batch_size=2, weight_decay=0, warmup_steps=0, dropout=0, teacher_weight=1, steps=1, patience=0)
     config(architecture="cross", batch_size=1, loss="pointwise", retriever="r", negatives=2)
-    config(architecture="cross", attention="one-way", n_codes=1)
-    config(attention="full")
+    config(architecture="cross", first_stage="p")
     config(n_codes=1, max_turns=1, max_context_tokens=8, max_candidate_tokens=8, code_scale=1e-9, score_scale=1e-9)
 
 

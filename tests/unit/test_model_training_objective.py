@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tiny import write_base, write_checkpoint
-from tiny_training import dialogue, settings
+from tiny_training import dialogue, settings, write_first_stage
 
 import model
 from model import CrossRanker, LateRanker
@@ -62,36 +62,18 @@ NOTHING_WRONG = {
 }
 
 
-ONE_WAY = {"architecture": "cross", "attention": "one-way"}
-
-
-@pytest.mark.parametrize("fields", [*({"architecture": each} for each in ("bi", "poly", "cross")), ONE_WAY], ids=str)
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
 @pytest.mark.parametrize("name", NOTHING_WRONG)
-def test_where_no_reply_is_wrong_there_is_no_loss_and_no_gradient(
-    base: Path, name: str, fields: dict[str, Any]
-) -> None:
-    loss, gradients = stepped(base, NOTHING_WRONG[name], **fields)
+def test_where_no_reply_is_wrong_there_is_no_loss_and_no_gradient(base: Path, name: str, architecture: str) -> None:
+    loss, gradients = stepped(base, NOTHING_WRONG[name], architecture=architecture)
     assert loss == 0
     assert gradients
     assert all((each == 0).all() for each in gradients)
     wrong = [*NOTHING_WRONG[name], dialogue("w30 w31", "w32")]
-    loss, gradients = stepped(base, wrong, **fields)
+    loss, gradients = stepped(base, wrong, architecture=architecture)
     # A row that has no negative leaves none to the others of a cross batch, whose rows are of one width.
     assert loss > 0.01
     assert any((each != 0).any() for each in gradients)
-
-
-def test_one_way_attention_teaches_both_towers_the_codes_and_the_head(base: Path) -> None:
-    student, config = made(base, **ONE_WAY, negatives=2)
-    torch.nn.init.normal_(student.encoder.head.weight)  # of zero, nothing that was read would have a gradient
-    examples = [dialogue("w1 w2", "w4", "w6", "w7 w8"), dialogue(["w5", "w9"], "w10", "w1", "w2 w3 w4")]
-    objective(student, config).step(Batch(examples, []), random.Random(0), lambda each: each.backward())  # type: ignore[no-untyped-call]
-    size = {
-        name: 0.0 if each.grad is None else float(each.grad.abs().max()) for name, each in student.trainable().items()
-    }
-    assert size.keys() >= {"code_vectors", "head.weight"}
-    assert {name.partition(".")[0] for name in size} == {"context", "candidate", "code_vectors", "head"}
-    assert [name for name, each in size.items() if each < 1e-7 and not name.endswith("key.bias")] == []
 
 
 def test_the_loss_is_that_of_the_rankers_scores(base: Path, tmp_path: Path) -> None:
@@ -111,10 +93,13 @@ def test_the_loss_is_that_of_the_rankers_scores(base: Path, tmp_path: Path) -> N
         assert found.loss == pytest.approx(total / 3, rel=1e-4)
 
 
-@pytest.mark.parametrize("attention", ["full", "one-way"])
-def test_a_cross_loss_is_that_of_the_rankers_scores(base: Path, tmp_path: Path, attention: str) -> None:
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_cross_loss_is_that_of_the_rankers_scores(base: Path, tmp_path: Path, residual: bool) -> None:
+    cross: dict[str, Any] = {"architecture": "cross", "negatives": 2}
+    if residual:
+        cross["first_stage"] = str(write_first_stage(base))
     examples = [dialogue("w1 w2", "w4", "w6", "w7 w8"), dialogue(["w5", "w9"], "w10", "w1", "w2 w3 w4")]
-    student, _ = made(base, architecture="cross", attention=attention)
+    student, _ = made(base, **cross)
     student.save(tmp_path / "cross", {})
     ranker = model.load(tmp_path / "cross")
     lists, points = 0.0, 0.0
@@ -125,7 +110,6 @@ def test_a_cross_loss_is_that_of_the_rankers_scores(base: Path, tmp_path: Path, 
         )
         lists -= scores.log_softmax(0)[0].item()
         points -= torch.nn.functional.logsigmoid(scores * torch.tensor([1, -1, -1])).sum().item()
-    cross = {"architecture": "cross", "attention": attention, "negatives": 2}
     assert measured(base, examples, **cross).loss == pytest.approx(lists / 2, rel=1e-4)
     assert measured(base, examples, **cross, loss="pointwise").loss == pytest.approx(points / 2, rel=1e-4)
 

@@ -39,7 +39,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "poly": {"architecture": "poly"},
     "cross": {"architecture": "cross", "negatives": 3},
     "cross pointwise": {"architecture": "cross", "negatives": 3, "loss": "pointwise"},
-    "one-way": {"architecture": "cross", "attention": "one-way", "negatives": 3},
     "adapters": {"lora_rank": 4},
 }
 DIVERGING = {"learning_rate": 1e30, "tune": "all-but-embeddings"}
@@ -145,7 +144,7 @@ def anew() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("anew")
-@pytest.mark.parametrize("kind", ["bi", "cross", "one-way"])
+@pytest.mark.parametrize("kind", ["bi", "cross"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_learns_too(base: Path, data: Path, tmp_path: Path, kind: str, precision: str) -> None:
     ranker, seen = run(settings(base, **KINDS[kind], precision=precision), data, tmp_path / "out")
@@ -330,7 +329,6 @@ VARIANTS: list[dict[str, Any]] = [
     {"schedule": "plateau", "learning_rate": 0.05},
     {"architecture": "poly", "schedule": "cosine", "accumulate": 2, "gradient_cache": True},
     {"architecture": "cross", "negatives": 2, "optimizer": "adamax"},
-    {"architecture": "cross", "attention": "one-way", "negatives": 2, "gradient_cache": True, "chunk_tokens": 40},
     {"architecture": "poly", "lora_rank": 2, "patience": 2, "learning_rate": 0.05},
 ]
 

@@ -20,7 +20,6 @@ from model.training.student import Student, start
 TEXTS = ["w4", "w5 w6", "w7 w8 w9 w10", "w30"]
 LATE = [("bi", False), ("bi", True), ("poly", False), ("poly", True)]
 ALL = [*LATE, ("cross", False)]
-ONE_WAY = {"architecture": "cross", "attention": "one-way"}
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +58,12 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor], atol: float = 0.0) ->
     return set(one) == set(other) and all(torch.allclose(each, other[name], 0, atol) for name, each in one.items())
 
 
-@pytest.mark.parametrize(("architecture", "shared"), [*ALL, ("one-way", False), ("one-way", True)])
+@pytest.mark.parametrize(("architecture", "shared"), ALL)
 @pytest.mark.parametrize("rank", [0, 2])
 def test_the_scores_of_a_checkpoint_of_the_same_kind_are_the_first_ones(
     base: Path, tmp_path: Path, architecture: str, shared: bool, rank: int
 ) -> None:
-    fields: dict[str, Any] = {"architecture": architecture, "shared_encoder": shared, "lora_rank": rank, "tune": "all"}
-    if architecture == "one-way":
-        fields |= ONE_WAY
+    fields = {"architecture": architecture, "shared_encoder": shared, "lora_rank": rank, "tune": "all"}
     source = checkpoint(base, tmp_path / "source", **fields)
     again = start(settings(source, **fields, seed=99))
     assert student_scores(again) == pytest.approx(scores(model.load(source)), rel=1e-4, abs=1e-4)
@@ -133,45 +130,6 @@ def test_a_shared_encoder_goes_on_from_the_context_tower_of_two(
     assert found.config.shared_encoder
     assert same(tower(found, "candidate"), tower(towers, "context"), atol=1e-6)
     assert not same(tower(towers, "context"), tower(towers, "candidate"), atol=1e-3)
-
-
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize(("before", "rank"), [(0, 0), (2, 2), (2, 0)])
-def test_one_way_attention_begins_with_the_scores_of_a_poly_encoder_and_a_poly_encoder_with_those_without_reading(
-    base: Path, tmp_path: Path, before: int, rank: int, shared: bool
-) -> None:
-    fields: dict[str, Any] = {"lora_rank": before, "shared_encoder": shared}
-    source = checkpoint(base, tmp_path / "poly", architecture="poly", **fields)
-    given = model.load(source)
-    one_way = start(settings(source, **ONE_WAY, lora_rank=rank, shared_encoder=shared))
-    assert one_way.config.attention == "one-way"
-    assert student_scores(one_way) == pytest.approx(scores(given), rel=1e-4, abs=1e-4)
-    torch.nn.init.normal_(one_way.encoder.head.weight)
-    assert student_scores(one_way) != pytest.approx(scores(given), abs=0.1)
-    one_way.save(tmp_path / "one-way", {})
-    assert scores(model.load(tmp_path / "one-way")) == pytest.approx(student_scores(one_way), rel=1e-4, abs=1e-4)
-    back = start(settings(tmp_path / "one-way", architecture="poly", lora_rank=rank, shared_encoder=shared))
-    assert back.config.attention == "full"
-    assert student_scores(back) == pytest.approx(scores(given), rel=1e-4, abs=1e-4)
-
-
-def test_how_a_cross_encoder_attends_is_taken_over_where_it_is_not_said(base: Path, tmp_path: Path) -> None:
-    source = checkpoint(base, tmp_path / "one-way", **ONE_WAY)
-    assert start(settings(source, architecture="cross")).config.attention == "one-way"
-    full = start(settings(source, architecture="cross", attention="full"))
-    assert full.config.attention == "full"
-    assert same(tower(full, "encoder"), tower(model.load(source), "context"))
-    full.save(tmp_path / "full", {})
-    back = start(settings(tmp_path / "full", **ONE_WAY))
-    for name in ("context", "candidate"):
-        assert same(tower(back, name), tower(full, "encoder"))
-    assert start(settings(base, architecture="cross")).config.attention == "full"
-
-
-def test_one_way_attention_does_without_gradient_checkpointing(base: Path) -> None:
-    says = "^one-way attention keeps all layers' keys; train without --gradient-checkpointing$"
-    with pytest.raises(InvalidInput, match=says):
-        start(settings(base, **ONE_WAY, gradient_checkpointing=True))
 
 
 @pytest.mark.parametrize(("n_codes", "kept"), [(3, True), (4, False)])

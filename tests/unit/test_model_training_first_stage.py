@@ -1,0 +1,147 @@
+"""A residual Cross-encoder begins near its first stage's ranking, and leaves the first stage as it is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny import write_base, write_checkpoint
+from tiny_training import Seen, run, settings, write_examples, write_first_stage
+
+import model
+from model.checkpoint import Ranker
+from model.errors import InvalidInput
+from model.files import WEIGHTS_FILE
+from model.residual import ResidualEncoder
+from model.training.run import Data, train
+from model.training.student import Student, start
+
+TEXTS = ["w4", "w5 w6", "w7 w8 w9 w10", "w30"]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_base(tmp_path_factory.mktemp("first-stage") / "base", seed=3)
+
+
+def trained(base: Path, directory: Path, **fields: Any) -> Path:
+    """A checkpoint as training leaves one."""
+    student = start(settings(base, **fields))
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for parameter in student.trainable().values():
+            parameter += 0.05 * torch.randn_like(parameter)
+    student.save(directory, {})
+    return directory
+
+
+def scores(ranker: Ranker) -> list[float]:
+    return [score for _, score in sorted(ranker.rank(["w1 w2", "w3 w31"], TEXTS))]
+
+
+def saved_scores(student: Student, directory: Path) -> list[float]:
+    student.save(directory, {})
+    return scores(model.load(directory))
+
+
+def cross(base: Path, first_stage: Path, **fields: Any) -> Student:
+    return start(settings(base, architecture="cross", first_stage=str(first_stage), **fields))
+
+
+@pytest.mark.parametrize(
+    ("origin", "before", "rank"),
+    [
+        *[("base model", before, rank) for before, rank in ((0, 0), (2, 0), (2, 2), (2, 3))],
+        *[("first stage", before, rank) for before, rank in ((0, 0), (2, 0), (2, 2))],
+    ],
+)
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_first_scores_are_those_of_the_first_stage(
+    base: Path, tmp_path: Path, origin: str, before: int, rank: int, shared: bool
+) -> None:
+    poly = trained(base, tmp_path / "poly", architecture="poly", lora_rank=before, shared_encoder=shared)
+    student = cross(base if origin == "base model" else poly, poly, lora_rank=rank)
+    assert student.config.residual
+    assert student.config.shared_encoder == shared
+    assert saved_scores(student, tmp_path / "cross") == pytest.approx(scores(model.load(poly)), rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_cross_encoder_begins_with_a_share_of_its_score_and_goes_on_with_all_of_it(
+    base: Path, tmp_path: Path, rank: int
+) -> None:
+    poly = trained(base, tmp_path / "poly", architecture="poly", lora_rank=rank)
+    student = cross(trained(base, tmp_path / "cross", architecture="cross", lora_rank=rank), poly, lora_rank=rank)
+    plain = model.load(tmp_path / "cross")
+    assert isinstance(student.encoder, ResidualEncoder)
+    torch.testing.assert_close(student.encoder.head.weight, 0.25 * plain.encoder.head.weight)
+    first = saved_scores(student, tmp_path / "first")
+    assert first != pytest.approx(scores(model.load(poly)), abs=1e-3)
+    again = cross(tmp_path / "first", poly, lora_rank=rank)
+    assert saved_scores(again, tmp_path / "again") == pytest.approx(first, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_training_learns_and_changes_nothing_of_the_first_stage(base: Path, tmp_path: Path, rank: int) -> None:
+    poly = trained(base, tmp_path / "poly", architecture="poly", lora_rank=rank)
+    data = write_examples(tmp_path / "data.jsonl")
+    config = settings(base, architecture="cross", first_stage=str(poly), negatives=3, lora_rank=rank, steps=120)
+    ranker, seen = run(config, data, tmp_path / "out")
+    assert min(loss for _, loss in seen.looks) < 0.4 * seen.looks[0][1]
+    held = load_file(tmp_path / "out" / WEIGHTS_FILE)
+    given = {f"poly.{name}": each for name, each in load_file(poly / WEIGHTS_FILE).items()}
+    assert given.keys() <= held.keys()
+    assert all(torch.equal(each, held[name]) for name, each in given.items())
+    assert ranker.config.residual
+
+
+def test_a_resumed_run_ends_with_the_same_weights_and_wants_the_same_first_stage(base: Path, tmp_path: Path) -> None:
+    poly = trained(base, tmp_path / "poly", architecture="poly", lora_rank=2)
+    data = write_examples(tmp_path / "data.jsonl")
+    config = settings(
+        base, architecture="cross", first_stage=str(poly), negatives=2, lora_rank=2, steps=24, looks=2.0, dropout=None
+    )
+    run(config, data, tmp_path / "whole")
+
+    class Stop(Exception):
+        pass
+
+    def stop(event: str, step: int, *_: Any) -> None:
+        if (event, step) == ("step", 15):
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(config, Data([data]), tmp_path / "out", on_survey=Seen().survey, watch=stop)
+    weights = (poly / WEIGHTS_FILE).read_bytes()
+    trained(base, poly, architecture="poly", lora_rank=2, seed=9)
+    with pytest.raises(InvalidInput, match="was started with another first_stage: its files are not the same"):
+        run(config, data, tmp_path / "out", resume=True)
+    (poly / WEIGHTS_FILE).write_bytes(weights)
+    run(config, data, tmp_path / "out", resume=True)
+    assert (tmp_path / "out" / WEIGHTS_FILE).read_bytes() == (tmp_path / "whole" / WEIGHTS_FILE).read_bytes()
+
+
+def test_what_is_no_first_stage_of_the_base_is_told(base: Path, tmp_path: Path) -> None:
+    poly = write_first_stage(base)
+    bi = trained(base, tmp_path / "bi")
+    residual = tmp_path / "residual"
+    cross(base, poly).save(residual, {})
+    other = write_checkpoint(tmp_path, "other", 9, architecture="poly", weights="base")
+    for first_stage, fields, says in (
+        (base, {}, "is no checkpoint; give a poly-encoder's as first stage"),
+        (bi, {}, "is a bi-encoder; give a poly-encoder as first stage"),
+        (residual, {}, "is a cross-encoder; give a poly-encoder as first stage"),
+        (poly, {"lora_rank": 2}, "is no adapter on the base's base model; train without --lora-rank"),
+        (other, {"lora_rank": 2}, "is no adapter on the base's base model; train without --lora-rank"),
+        (poly, {"n_codes": 4}, "is of another size than the base, or than the settings say"),
+    ):
+        with pytest.raises(InvalidInput, match=says):
+            cross(base, first_stage, **{"n_codes": None, **fields})
+    tokens = poly / "tokenizer.json"
+    tokens.write_text(tokens.read_text() + "\n")
+    with pytest.raises(InvalidInput, match="has another tokenizer than the base; train both from one base model"):
+        cross(base, poly)
+    with pytest.raises(InvalidInput, match="give that poly-encoder as --first-stage"):
+        start(settings(residual, architecture="cross"))
+    assert not start(settings(residual, architecture="poly")).config.residual
