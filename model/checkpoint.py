@@ -130,14 +130,14 @@ def build(config: ModelConfig, directory: Path) -> Encoder:
     if longest > first.max_tokens:
         raise CheckpointInvalid(f"polyrank.json asks for {longest} tokens, the transformer allows {first.max_tokens}")
     if config.residual:
-        return ResidualEncoder(config, Backbone(backbone_config), PolyEncoder(*_sides(config, backbone_config, first)))
+        return ResidualEncoder(config, Backbone(backbone_config), PolyEncoder(*_towers(config, backbone_config, first)))
     if config.architecture == "cross":
         return CrossEncoder(config, first)
     kind = BiEncoder if config.architecture == "bi" else PolyEncoder
-    return kind(*_sides(config, backbone_config, first))
+    return kind(*_towers(config, backbone_config, first))
 
 
-def _sides(config: ModelConfig, backbone: PretrainedConfig, first: Backbone) -> tuple[ModelConfig, Backbone, Backbone]:
+def _towers(config: ModelConfig, backbone: PretrainedConfig, first: Backbone) -> tuple[ModelConfig, Backbone, Backbone]:
     return config, first, first if config.shared_encoder else Backbone(backbone)
 
 

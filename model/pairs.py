@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 
 class Pairs(NamedTuple):
-    """Token ids of contexts and of candidates, wrapped as the checkpoint's attention wants them (model.text).
+    """Token ids of contexts and of candidates, wrapped as the checkpoint's kind wants them (model.text).
 
-    contexts: distinct contexts. candidates: one a pair. owners: number of each pair's context.
+    contexts: each read by one pair or more. candidates: one a pair. owners: number of each pair's context.
     """
 
     contexts: list[list[int]]

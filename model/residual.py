@@ -1,7 +1,7 @@
 """Residual Cross-encoder: what full attention adds to the score of a finished Poly-encoder.
 
 A small Cross-encoder on little data ranks worse than the Poly-encoder before it, yet errs elsewhere. Trained on top of
-the Poly-encoder's score, which stays as it is, it begins with that ranking and learns what is missing from it.
+the Poly-encoder's score, which stays as it is, it begins with or near that ranking and learns what is missing from it.
 """
 
 from typing import Self
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from model.attention import poly_scores
 from model.backbone import Backbone
-from model.batching import length_batches, pad
+from model.batching import pad
 from model.config import ModelConfig
 from model.crossencoder import CrossEncoder
 from model.pairs import Pairs
@@ -35,13 +35,6 @@ class ResidualEncoder(CrossEncoder):
         super().train(mode)
         self.poly.eval()
         return self
-
-    def batches(self, pairs: Pairs, budget: int) -> list[list[int]]:
-        """As `CrossEncoder.batches`, a context's pairs side by side: the Poly-encoder reads it once a batch."""
-        longest = [0] * len(pairs.contexts)
-        for owner, candidate in zip(pairs.owners, pairs.candidates, strict=True):
-            longest[owner] = max(longest[owner], len(candidate))
-        return length_batches([len(pairs.contexts[owner]) + longest[owner] for owner in pairs.owners], budget)
 
     def score_pairs(self, pairs: Pairs) -> Tensor:
         """Return one score a pair, (B,) float32."""

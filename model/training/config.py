@@ -14,18 +14,10 @@ Optimizer = Literal["adamw", "adamax"]
 Precision = Literal["no", "bf16", "fp16"]
 
 
-MODEL_FIELDS = (
-    "context_vectors",
-    "n_codes",
-    "reduction",
-    "shared_encoder",
-    "normalize",
-    "code_scale",
-    "score_scale",
-    "max_context_tokens",
-    "max_candidate_tokens",
-    "max_turns",
-)
+_SCORE_FIELDS = (
+    "context_vectors", "n_codes", "reduction", "shared_encoder", "normalize", "code_scale", "score_scale"
+)  # fmt: skip
+MODEL_FIELDS = (*_SCORE_FIELDS, "max_context_tokens", "max_candidate_tokens", "max_turns")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +58,8 @@ class TrainConfig:
         seed: of initialisation, shuffling and dropout.
         context_vectors, n_codes, reduction, shared_encoder, normalize, code_scale, score_scale,
         max_context_tokens, max_candidate_tokens, max_turns: the checkpoint's (model.config.ModelConfig). None: as the
-            checkpoint to go on from has it, or what suits a sentence encoder (model.training.student).
+            first stage has it, else the checkpoint to go on from, or what suits a sentence encoder
+            (model.training.student).
     """
 
     architecture: Architecture
@@ -137,6 +130,8 @@ class TrainConfig:
             not self.retriever or self.negatives >= 2, "negatives must be at least 2 with a retriever: one is drawn"
         )
         _require(not late or not self.first_stage, "a first stage is for cross")
+        for name in _SCORE_FIELDS if self.first_stage else ():
+            _require(getattr(self, name) is None, f"{name} is as the first stage has it; leave it out")
         _require(late or not self.teacher, "a teacher teaches bi and poly, not cross")
 
     def to_dict(self) -> dict[str, Any]:

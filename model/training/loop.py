@@ -143,7 +143,8 @@ class Training:
         ]
         models: dict[str, Any] = {name: each.fingerprint for name, each in others.items() if each}
         models["base"] = files_sha256(self.student.backbone_file.parent)
-        models["first_stage"] = files_sha256(Path(self.config.first_stage)) if self.config.first_stage else {}
+        if self.config.first_stage:
+            models["first_stage"] = files_sha256(Path(self.config.first_stage))
         return Origin(self.config, data, models, self._accelerator.num_processes)
 
     def _prepare(self, teacher: CrossRanker | None, retriever: LateRanker | None) -> LateObjective | CrossObjective:

@@ -37,7 +37,7 @@ class Origin:
     Attributes:
         config: its settings.
         data: of each file its path, sha256, and how it is read.
-        models: what identifies the content of base, teacher and retriever, by the setting's name.
+        models: what identifies the content of base, teacher, retriever and first stage, by the setting's name.
         processes: how many share its steps.
     """
 

@@ -76,7 +76,9 @@ def start(config: TrainConfig) -> Student:
     if not isinstance(student.encoder, ResidualEncoder):
         return student
     begin_near_first_stage(student.encoder, read_config(directory / CONFIG_FILE) if is_checkpoint else None)
-    return replace(student, fixed=take_first_stage(student.encoder, Path(config.first_stage), student.tokenizer_file))
+    return replace(
+        student, fixed=take_first_stage(student.encoder, Path(config.first_stage), student.backbone_file.parent)
+    )
 
 
 def _from_base(config: TrainConfig) -> Student:
@@ -141,8 +143,8 @@ def _model_config(config: TrainConfig, source: ModelConfig, base_sha256: str) ->
     """The source's config, but for what this run says; a first stage's where there is one, for it stays as it is."""
     if config.first_stage:
         source = replace(first_stage_config(Path(config.first_stage)), base_name=source.base_name)
-    elif source.residual and config.architecture == "cross":
-        raise InvalidInput("the base adds to a poly-encoder's scores: give that poly-encoder as --first-stage")
+    elif source.residual:
+        raise InvalidInput("the base adds to a poly-encoder's scores: give that one as --first-stage, or as the base")
     adapter = config.lora_rank > 0
     given = {name: value for name in MODEL_FIELDS if (value := getattr(config, name)) is not None}
     turns = given.pop("max_turns", source.assembly.max_turns)

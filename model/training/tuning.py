@@ -19,7 +19,7 @@ _TOP = re.compile(r"top-(\d+)")
 
 
 def select_layers(encoder: nn.Module, tune: str) -> None:
-    """Freeze what is not to be tuned; what is no part of a transformer (codes, head) always is.
+    """Freeze what is not to be tuned; codes and head, which are no part of a transformer, always are.
 
     Args:
         encoder: any architecture.
@@ -108,7 +108,7 @@ def set_dropout(encoder: nn.Module, probability: float) -> None:
 
 
 def backbones(encoder: nn.Module) -> dict[str, Backbone]:
-    """The transformers of an encoder by name; a shared one once."""
+    """The transformers of an encoder that training may change, by name; a shared one once. A first stage's are none."""
     return {name: module for name, module in encoder.named_children() if isinstance(module, Backbone)}
 
 

@@ -33,7 +33,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "bi first": {"architecture": "bi", "reduction": "first", "normalize": False, "score_scale": 0.1},
     "cross": {"architecture": "cross", "negatives": 3},
     "cross pointwise": {"architecture": "cross", "negatives": 2, "loss": "pointwise"},
-    "residual": {"architecture": "cross", "first_stage": "", "negatives": 3},
+    "residual": {"architecture": "cross", "first_stage": "", "n_codes": None, "negatives": 3},
 }
 for _vectors in ("codes", "first", "last", "last+first"):
     for _n_codes in (2, 12):  # 12: more than most contexts below have tokens

@@ -28,16 +28,6 @@ def test_company_changes_no_score(encoder: ResidualEncoder) -> None:
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
 
 
-def test_a_contexts_pairs_lie_side_by_side_within_the_budget(encoder: ResidualEncoder) -> None:
-    contexts = [LONG[:length] for length in (8, 9, 8, 10)]
-    candidates = [LONG[: 3 + n % 5] for n in range(40)]
-    pairs = Pairs(contexts, candidates, [n // 10 for n in range(40)])
-    found = encoder.batches(pairs, 17 * 15)  # 17: the widest pair, the longest context's
-    assert sorted(each for batch in found for each in batch) == list(range(40))
-    assert [len(batch) for batch in found] == [15, 15, 10]
-    assert [pairs.owners[each] for batch in found for each in batch] == [3] * 10 + [1] * 10 + [0] * 10 + [2] * 10
-
-
 def test_no_gradient_and_no_dropout_reach_the_poly_encoder(encoder: ResidualEncoder) -> None:
     encoder.train()
     assert encoder.encoder.training

@@ -27,6 +27,10 @@ def config(**changed: Any) -> TrainConfig:
         ({"batch_size": 1}, "the others are the negatives"),
         ({"loss": "pointwise"}, "the pointwise loss is for cross"),
         ({"first_stage": "p"}, "a first stage is for cross"),
+        *[
+            ({"architecture": "cross", "first_stage": "p", name: value}, f"{name} is as the first stage has it; leave")
+            for name, value in (("n_codes", 4), ("shared_encoder", True), ("score_scale", 2.0))
+        ],
         ({"architecture": "cross", "teacher": "t"}, "a teacher teaches bi and poly"),
         ({"retriever": "r"}, "a retriever picks the negatives of cross"),
         ({"architecture": "cross", "retriever": "r", "negatives": 1}, "negatives must be at least 2 with a retriever"),

@@ -14,6 +14,7 @@ from model.checkpoint import Ranker
 from model.errors import InvalidInput
 from model.files import WEIGHTS_FILE
 from model.residual import ResidualEncoder
+from model.training.config import TrainConfig
 from model.training.run import Data, train
 from model.training.student import Student, start
 
@@ -45,8 +46,12 @@ def saved_scores(student: Student, directory: Path) -> list[float]:
     return scores(model.load(directory))
 
 
+def residual_settings(base: Path, first_stage: Path, **fields: Any) -> TrainConfig:
+    return settings(base, **{"architecture": "cross", "first_stage": str(first_stage), "n_codes": None, **fields})
+
+
 def cross(base: Path, first_stage: Path, **fields: Any) -> Student:
-    return start(settings(base, architecture="cross", first_stage=str(first_stage), **fields))
+    return start(residual_settings(base, first_stage, **fields))
 
 
 @pytest.mark.parametrize(
@@ -64,6 +69,13 @@ def test_the_first_scores_are_those_of_the_first_stage(
     student = cross(base if origin == "base model" else poly, poly, lora_rank=rank)
     assert student.config.residual
     assert student.config.shared_encoder == shared
+    assert saved_scores(student, tmp_path / "cross") == pytest.approx(scores(model.load(poly)), rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_first_stage_may_have_its_bases_own_weights(base: Path, tmp_path: Path, rank: int) -> None:
+    poly = write_first_stage(base, weights="base")
+    student = cross(base, poly, lora_rank=rank)
     assert saved_scores(student, tmp_path / "cross") == pytest.approx(scores(model.load(poly)), rel=1e-4, abs=1e-4)
 
 
@@ -86,7 +98,7 @@ def test_a_cross_encoder_begins_with_a_share_of_its_score_and_goes_on_with_all_o
 def test_training_learns_and_changes_nothing_of_the_first_stage(base: Path, tmp_path: Path, rank: int) -> None:
     poly = trained(base, tmp_path / "poly", architecture="poly", lora_rank=rank)
     data = write_examples(tmp_path / "data.jsonl")
-    config = settings(base, architecture="cross", first_stage=str(poly), negatives=3, lora_rank=rank, steps=120)
+    config = residual_settings(base, poly, negatives=3, lora_rank=rank, steps=120)
     ranker, seen = run(config, data, tmp_path / "out")
     assert min(loss for _, loss in seen.looks) < 0.4 * seen.looks[0][1]
     held = load_file(tmp_path / "out" / WEIGHTS_FILE)
@@ -99,9 +111,7 @@ def test_training_learns_and_changes_nothing_of_the_first_stage(base: Path, tmp_
 def test_a_resumed_run_ends_with_the_same_weights_and_wants_the_same_first_stage(base: Path, tmp_path: Path) -> None:
     poly = trained(base, tmp_path / "poly", architecture="poly", lora_rank=2)
     data = write_examples(tmp_path / "data.jsonl")
-    config = settings(
-        base, architecture="cross", first_stage=str(poly), negatives=2, lora_rank=2, steps=24, looks=2.0, dropout=None
-    )
+    config = residual_settings(base, poly, negatives=2, lora_rank=2, steps=24, looks=2.0, dropout=None)
     run(config, data, tmp_path / "whole")
 
     class Stop(Exception):
@@ -129,19 +139,21 @@ def test_what_is_no_first_stage_of_the_base_is_told(base: Path, tmp_path: Path) 
     cross(base, poly).save(residual, {})
     other = write_checkpoint(tmp_path, "other", 9, architecture="poly", weights="base")
     for first_stage, fields, says in (
-        (base, {}, "is no checkpoint; give a poly-encoder's as first stage"),
-        (bi, {}, "is a bi-encoder; give a poly-encoder as first stage"),
-        (residual, {}, "is a cross-encoder; give a poly-encoder as first stage"),
+        (base, {}, "is no checkpoint; give a poly-encoder's as --first-stage"),
+        (bi, {}, "is a bi-encoder; give a poly-encoder as --first-stage"),
+        (residual, {}, "is a cross-encoder; give a poly-encoder as --first-stage"),
         (poly, {"lora_rank": 2}, "is no adapter on the base's base model; train without --lora-rank"),
         (other, {"lora_rank": 2}, "is no adapter on the base's base model; train without --lora-rank"),
-        (poly, {"n_codes": 4}, "is of another size than the base, or than the settings say"),
     ):
         with pytest.raises(InvalidInput, match=says):
-            cross(base, first_stage, **{"n_codes": None, **fields})
-    tokens = poly / "tokenizer.json"
-    tokens.write_text(tokens.read_text() + "\n")
-    with pytest.raises(InvalidInput, match="has another tokenizer than the base; train both from one base model"):
-        cross(base, poly)
-    with pytest.raises(InvalidInput, match="give that poly-encoder as --first-stage"):
-        start(settings(residual, architecture="cross"))
-    assert not start(settings(residual, architecture="poly")).config.residual
+            cross(base, first_stage, **fields)
+    for name in ("tokenizer.json", "config.json"):
+        file = poly / name
+        before = file.read_text()
+        file.write_text(before + "\n")
+        with pytest.raises(InvalidInput, match=f"has another {name} than the base; train both from one base model"):
+            cross(base, poly)
+        file.write_text(before)
+    for architecture in ("bi", "poly", "cross"):
+        with pytest.raises(InvalidInput, match="give that one as --first-stage, or as the base"):
+            start(settings(residual, architecture=architecture))

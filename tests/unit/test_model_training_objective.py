@@ -97,7 +97,7 @@ def test_the_loss_is_that_of_the_rankers_scores(base: Path, tmp_path: Path) -> N
 def test_a_cross_loss_is_that_of_the_rankers_scores(base: Path, tmp_path: Path, residual: bool) -> None:
     cross: dict[str, Any] = {"architecture": "cross", "negatives": 2}
     if residual:
-        cross["first_stage"] = str(write_first_stage(base))
+        cross |= {"first_stage": str(write_first_stage(base)), "n_codes": None}
     examples = [dialogue("w1 w2", "w4", "w6", "w7 w8"), dialogue(["w5", "w9"], "w10", "w1", "w2 w3 w4")]
     student, _ = made(base, **cross)
     student.save(tmp_path / "cross", {})

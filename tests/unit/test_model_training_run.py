@@ -16,7 +16,7 @@ from accelerate.state import AcceleratorState
 from command_line import write_rows
 from safetensors.torch import load_file, save_file
 from tiny import write_base, write_checkpoint
-from tiny_training import Seen, rows, run, settings, write_examples
+from tiny_training import Seen, rows, run, settings, write_examples, write_first_stage
 
 import model
 from model.biencoder import BiEncoder
@@ -144,10 +144,11 @@ def anew() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("anew")
-@pytest.mark.parametrize("kind", ["bi", "cross"])
+@pytest.mark.parametrize("kind", ["bi", "cross", "residual"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_learns_too(base: Path, data: Path, tmp_path: Path, kind: str, precision: str) -> None:
-    ranker, seen = run(settings(base, **KINDS[kind], precision=precision), data, tmp_path / "out")
+    fields = KINDS.get(kind) or KINDS["cross"] | {"first_stage": str(write_first_stage(base)), "n_codes": None}
+    ranker, seen = run(settings(base, **fields, precision=precision), data, tmp_path / "out")
     assert sum(seen.losses[-5:]) < 0.6 * sum(seen.losses[:5])
     assert {each.dtype for each in weights(tmp_path / "out").values()} == {torch.float32}
     assert ranker.config.weights == "full"
