@@ -17,7 +17,7 @@ def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("build", help="encode a pool into a store and activate it")
     parser.add_argument("--model", required=True, help="checkpoint directory or base model name")
-    parser.add_argument("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst] or .csv files")
+    parser.add_argument("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv or .parquet files")
     parser.add_argument("--store", required=True, type=Path, help="the store's directory; made if need be")
     parser.add_argument("--index", default="auto", choices=KINDS, help="default: auto, the cheaper of scan and hnsw")
     parser.add_argument("--dtype", default="float16", choices=sorted(DTYPES), help="of the stored vectors")

@@ -33,7 +33,7 @@ def add_to(commands: Any) -> None:
     source.add_argument("--corpus", type=Path, metavar="F", help="documents in BEIR's form, .jsonl[.gz|.zst]")
     parser.add_argument("--queries", type=Path, metavar="F", help="queries in BEIR's form, with --corpus")
     parser.add_argument("--qrels", type=Path, metavar="F", help="judgements in BEIR's form, .tsv, with --corpus")
-    pool_help = "find the replies of --data among all texts of these, .jsonl[.gz|.zst] or .csv"
+    pool_help = "find the replies of --data among all texts of these, .jsonl[.gz|.zst], .csv or .parquet"
     parser.add_argument("--pool", nargs="+", type=Path, metavar="F", help=pool_help)
     parser.add_argument("--reranker", metavar="MODEL", help="a cross-encoder, with --pool or --corpus")
     parser.add_argument("--top-n", type=int, metavar="N", help=f"how many it reads; default: {_TOP_N}")

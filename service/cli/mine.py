@@ -26,7 +26,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("mine", help="find hard negatives for training in a pool")
     parser.add_argument("--model", required=True, help="checkpoint directory or base model name; no cross-encoder")
     parser.add_argument("--data", required=True, type=Path, help="dialogues, .jsonl[.gz|.zst]")
-    parser.add_argument("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst] or .csv files")
+    parser.add_argument("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv or .parquet files")
     parser.add_argument(
         "--output", required=True, type=Path, help="the dialogues with new `negatives`, .jsonl[.gz|.zst]"
     )

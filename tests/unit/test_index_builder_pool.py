@@ -7,7 +7,8 @@ import pytest
 import zstandard
 
 from index_builder.errors import PoolInvalid
-from index_builder.pool import MAX_LINE_BYTES, Candidate, Rejected, read_pool
+from index_builder.pool import Candidate, Rejected, read_pool
+from index_builder.pool_text import MAX_LINE_BYTES
 
 GOOD = b'{"id": "a", "text": "hello", "metadata": {"lang": "en", "n": [1, 2.5, null]}}\n'
 
@@ -166,7 +167,7 @@ def test_an_id_may_occur_once_in_all_files(tmp_path: Path) -> None:
     [
         ("missing.jsonl", "no such file"),
         ("folder.jsonl", "is a directory"),
-        ("pool.parquet", "unknown kind of pool; use one of .jsonl, .jsonl.gz, .jsonl.zst, .csv"),
+        ("pool.orc", "unknown kind of pool; use one of .jsonl, .jsonl.gz, .jsonl.zst, .csv, .parquet"),
         ("jsonl", "unknown kind of pool"),
     ],
 )

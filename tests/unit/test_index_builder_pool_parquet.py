@@ -1,0 +1,103 @@
+"""Parquet pools: the rows of a table, and what of one cannot be a pool."""
+
+import datetime
+import math
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from index_builder.errors import PoolInvalid
+from index_builder.pool import Candidate, Rejected, read_pool
+
+
+def read(tmp_path: Path, columns: dict[str, Any], **options: Any) -> list[Candidate | Rejected]:
+    pq.write_table(pa.table(columns), tmp_path / "pool.parquet", **options)
+    return list(read_pool([tmp_path / "pool.parquet"]))
+
+
+def test_every_other_column_is_metadata_and_null_is_left_out(tmp_path: Path) -> None:
+    columns = {
+        "lang": pa.array(["en", None]).dictionary_encode(),
+        "text": ["two\nlines", "hallo"],
+        "price": [1.5, None],
+        "stock": pa.array([None, 3], pa.uint8()),
+        "tags": [["a", None], []],
+        "maker": [{"name": "x", "since": 1999}, None],
+        "new": [True, False],
+        "id": pa.array(["a", None], pa.large_string()),
+    }
+    metadata = {"lang": "en", "price": 1.5, "tags": ["a", None], "maker": {"name": "x", "since": 1999}, "new": True}
+    assert read(tmp_path, columns) == [
+        Candidate("a", "two\nlines", metadata),
+        Candidate(sha256(b"hallo").hexdigest()[:32], "hallo", {"stock": 3, "tags": [], "new": False}),
+    ]
+
+
+def test_rows_are_numbered_over_batches_and_row_groups(tmp_path: Path) -> None:
+    texts: list[str | None] = [f"text {n}" for n in range(5000)]
+    texts[2999] = None
+    texts[4097] = " "
+    rows = read(tmp_path, {"text": texts}, row_group_size=1500)
+    assert [row for row in rows if isinstance(row, Rejected)] == [
+        Rejected(str(tmp_path / "pool.parquet"), 3000, "'text' is missing"),
+        Rejected(str(tmp_path / "pool.parquet"), 4098, "'text' is empty"),
+    ]
+    assert [row.text for row in rows if isinstance(row, Candidate)] == [text for text in texts if text and text != " "]
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, [1.0, math.nan], {"deep": [{"er": -math.inf}]}], ids=["nan", "inf", "list", "object"]
+)
+def test_what_json_cannot_say_is_a_bad_row(tmp_path: Path, value: object) -> None:
+    [bad] = read(tmp_path, {"text": ["x"], "size": [value]})
+    assert isinstance(bad, Rejected)
+    assert bad.reason == "'size' holds a number that is not finite"
+
+
+def test_bad_bytes_spoil_their_own_row(tmp_path: Path) -> None:
+    raw = pa.array([b"good", b"\xff", b"better"], pa.binary())
+    first, bad, last = read(
+        tmp_path, {"text": pa.Array.from_buffers(pa.string(), 3, raw.buffers()), "id": ["a", "b", "c"]}
+    )
+    assert (first, last) == (Candidate("a", "good"), Candidate("c", "better"))
+    assert bad == Rejected(str(tmp_path / "pool.parquet"), 2, "not valid UTF-8")
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"body": ["x"]}, "there is no column 'text'"),
+        ({"text": [1]}, "the column 'text' holds int64; make it strings, or drop it"),
+        ({"text": ["x"], "id": [7]}, "the column 'id' holds int64; make it strings, or drop it"),
+        ({"text": ["x"], "$and": [1]}, "the column name '$and' begins with '$'"),
+        ({"text": ["x"], "at": [datetime.date(2026, 1, 1)]}, "the column 'at' holds date32[day]; make it strings, num"),
+        ({"text": ["x"], "raw": [{"deep": [b"x"]}]}, "the column 'raw' holds struct<deep: list<"),
+    ],
+)
+def test_columns_that_cannot_be_a_pools(tmp_path: Path, columns: dict[str, Any], reason: str) -> None:
+    with pytest.raises(PoolInvalid) as caught:
+        read(tmp_path, columns)
+    assert reason in str(caught.value)
+
+
+def test_two_columns_of_one_name(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["text", "text"])
+    pq.write_table(table, tmp_path / "pool.parquet")
+    with pytest.raises(PoolInvalid, match="two columns have one name"):
+        list(read_pool([tmp_path / "pool.parquet"]))
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "pool.parquet"
+    read(tmp_path, {"text": [f"text {n}" for n in range(3000)]}, compression="none")
+    whole = path.read_bytes()
+    for content in (whole[:-100], b"", b"PAR1", whole[: len(whole) // 2] + b"PAR1"):
+        path.write_bytes(content)
+        with pytest.raises(PoolInvalid) as caught:
+            list(read_pool([path]))
+        assert str(caught.value).startswith(f"{path}: cannot be read: ")
+        assert "\n" not in str(caught.value)
