@@ -1,12 +1,19 @@
-"""Which rows have this metadata: equality, or any of several values, on top-level fields.
+"""Which rows have this metadata: a filter's conditions on top-level fields, evaluated exactly.
+
+A filter is an object; all its keys must hold. A field's name asks for a value, for any of a list, or for an object of
+`gt`, `gte`, `lt`, `lte` (a range) and `exists`. `$and` and `$or` take lists of filters, `$not` takes one.
 
 Equality is JSON's, and strict: `true` is not 1, 1 is 1.0, null matches only an explicit null. A list in the metadata
-matches when any of its elements does; objects never match. The rows of a field's values are found in one pass over the
-table when the field is first asked for, and kept as long as the table lives.
+matches when any of its elements does; objects never match. A range holds numbers or strings, by its bounds' kind;
+strings go by their characters' numbers, as ISO dates do. `$not` lets through what lacks the field, too.
+
+The rows of a field's values are found in one pass over the table when the field is first asked for, and kept as long as
+the table lives.
 """
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,21 +24,36 @@ from numpy.typing import NDArray
 
 from index_builder.candidates import CandidateTable
 
-_Key = tuple[bool, Any]  # whether the value is a boolean (Python's True equals 1), and the value
+_Mask = NDArray[np.bool_]
+_Key = tuple[int, Any]  # the value's kind and the value: Python's True equals 1, and None has no order
+
+_NULL, _BOOLEAN, _NUMBER, _STRING = range(4)
 
 _postings: "WeakKeyDictionary[CandidateTable, dict[str, _Postings]]" = WeakKeyDictionary()
 _lock = Lock()
 
 
-def matching_rows(table: CandidateTable, conditions: Mapping[str, Sequence[Any]]) -> NDArray[np.int64]:
-    """The rows that hold, for every field, one of its values; ascending, (N,). No condition: every row."""
+def matching_rows(table: CandidateTable, filter_: Mapping[str, Any]) -> NDArray[np.int64]:
+    """The rows that a filter lets through; ascending, (N,). An empty filter: every row."""
+    return np.flatnonzero(_mask(table, filter_))
+
+
+def _mask(table: CandidateTable, filter_: Mapping[str, Any]) -> _Mask:
     matching = np.ones(len(table), bool)
-    for field, values in conditions.items():
-        found = np.zeros(len(table), bool)
-        for rows in _of_field(table, field).rows(values):
-            found[rows] = True
-        matching &= found
-    return np.flatnonzero(matching)
+    for key, wanted in filter_.items():
+        if key == "$not":
+            matching &= ~_mask(table, wanted)
+        elif key == "$and":
+            for each in wanted:
+                matching &= _mask(table, each)
+        elif key == "$or":
+            found = np.zeros(len(table), bool)
+            for each in wanted:
+                found |= _mask(table, each)
+            matching &= found
+        else:
+            matching &= _of_field(table, key).mask(wanted)
+    return matching
 
 
 def _of_field(table: CandidateTable, field: str) -> "_Postings":
@@ -49,30 +71,79 @@ def _of_field(table: CandidateTable, field: str) -> "_Postings":
 
 
 class _Postings:
-    """The rows of each value of one field: 8 bytes a row, and one dictionary entry a distinct value."""
+    """The rows of one field by value, in the values' order: 16 bytes a row, and one key a distinct value."""
 
     def __init__(self, table: CandidateTable, field: str) -> None:
-        self._codes: dict[_Key, int] = {}
-        row_codes, rows = array("q"), array("q")
+        self._size = len(table)
+        numbers: dict[_Key, int] = {}
+        row_numbers, rows, present = array("q"), array("q"), array("q")
         for row, metadata in table.metadata(containing=f"{orjson.dumps(field).decode()}:"):
-            for key in _keys(orjson.loads(metadata).get(field, {})):
-                row_codes.append(self._codes.setdefault(key, len(self._codes)))
+            value = orjson.loads(metadata)
+            if field not in value:
+                continue
+            present.append(row)
+            for key in _keys(value[field]):
+                row_numbers.append(numbers.setdefault(key, len(numbers)))
                 rows.append(row)
-        by_code = np.array(row_codes, np.int64)
-        order = np.argsort(by_code, kind="stable")
+        self._present = np.array(present, np.int64)
+        self._values = sorted(numbers)
+        place = np.empty(len(numbers), np.int64)
+        place[[numbers[key] for key in self._values]] = np.arange(len(numbers))
+        places = place[np.array(row_numbers, np.int64)]
+        order = np.argsort(places, kind="stable")
         self._rows = np.array(rows, np.int64)[order]
-        self._starts = np.searchsorted(by_code[order], np.arange(len(self._codes) + 1))
+        self._starts = np.searchsorted(places[order], np.arange(len(numbers) + 1))
 
     def __len__(self) -> int:
-        return len(self._codes)
+        return len(self._present)
 
-    def rows(self, values: Sequence[Any]) -> Iterator[NDArray[np.int64]]:
-        for code in {self._codes[key] for value in values for key in _keys(value) if key in self._codes}:
-            yield self._rows[self._starts[code] : self._starts[code + 1]]
+    def mask(self, wanted: Any) -> _Mask:
+        """The rows whose value is as wanted, (N,)."""
+        if not isinstance(wanted, Mapping):
+            return self._mask_of(self._equal(wanted))
+        bounds = {name: bound for name, bound in wanted.items() if name != "exists"}
+        matching = self._mask_of([self._between(**bounds)]) if bounds else np.ones(self._size, bool)
+        if "exists" in wanted:
+            matching &= self._mask_of([self._present]) == wanted["exists"]
+        return matching
+
+    def _mask_of(self, found: Iterator[NDArray[np.int64]] | list[NDArray[np.int64]]) -> _Mask:
+        mask = np.zeros(self._size, bool)
+        for rows in found:
+            mask[rows] = True
+        return mask
+
+    def _equal(self, wanted: Any) -> Iterator[NDArray[np.int64]]:
+        for key in set(_keys(wanted)):
+            yield self._slice(bisect_left(self._values, key), bisect_right(self._values, key))
+
+    def _between(self, gt: Any = None, gte: Any = None, lt: Any = None, lte: Any = None) -> NDArray[np.int64]:
+        kind = _kind(next(bound for bound in (gt, gte, lt, lte) if bound is not None))
+        first, end = bisect_left(self._values, (kind,)), bisect_left(self._values, (kind + 1,))
+        if gt is not None:
+            first = max(first, bisect_right(self._values, (kind, gt)))
+        if gte is not None:
+            first = max(first, bisect_left(self._values, (kind, gte)))
+        if lt is not None:
+            end = min(end, bisect_left(self._values, (kind, lt)))
+        if lte is not None:
+            end = min(end, bisect_right(self._values, (kind, lte)))
+        return self._slice(first, max(first, end))
+
+    def _slice(self, first: int, end: int) -> NDArray[np.int64]:
+        return self._rows[self._starts[first] : self._starts[end]]
 
 
 def _keys(value: Any) -> Iterator[_Key]:
     """What the value is found under: itself, each element of a list, or (an object) nothing."""
     for element in value if isinstance(value, list) else [value]:
         if not isinstance(element, list | dict):
-            yield isinstance(element, bool), element
+            yield _kind(element), element if element is not None else 0
+
+
+def _kind(value: Any) -> int:
+    if value is None:
+        return _NULL
+    if isinstance(value, bool):
+        return _BOOLEAN
+    return _STRING if isinstance(value, str) else _NUMBER

@@ -92,7 +92,7 @@ def to_request(body: RankIn, settings: Settings, arrived: float) -> RankRequest:
         retrieve_k=body.retrieve_k,
         exact=body.exact,
         top_n=body.top_n(),
-        filter=_any_of(body),
+        filter=body.filter,
         exclude_ids=tuple(body.exclude_ids),
     )
 
@@ -108,12 +108,6 @@ def check_pool(body: IndexIn, settings: Settings) -> None:
 
 def _given(sent: str | CandidateIn) -> Given:
     return Given(None, sent) if isinstance(sent, str) else Given(sent.id, sent.text)
-
-
-def _any_of(body: RankIn) -> dict[str, list[object]] | None:
-    if body.filter is None:
-        return None
-    return {field: list(value) if isinstance(value, list) else [value] for field, value in body.filter.items()}
 
 
 def _check_lengths(where: str, texts: list[str], settings: Settings) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from service.filters_in import FILTER_DESCRIPTION, checked_filter
 from service.settings import CANDIDATES_CEILING
 from service.values import TOP_N
 
@@ -47,12 +48,7 @@ def _storable(value: JsonValue) -> JsonValue:
 
 Text = Annotated[str, AfterValidator(_not_blank)]
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
-Scalar = str | int | float | bool | None
-Filter = Annotated[
-    dict[str, Scalar | Annotated[list[Scalar], Field(min_length=1, max_length=1000, fail_fast=True)]],
-    Field(max_length=32),
-    AfterValidator(_no_reserved_keys),
-]
+Filter = Annotated[dict[str, JsonValue], AfterValidator(checked_filter)]
 Metadata = Annotated[dict[str, JsonValue], AfterValidator(_no_reserved_keys), AfterValidator(_storable)]
 
 
@@ -119,7 +115,7 @@ class RankIn(Strict):
     exact: bool = Field(default=False, description="score the whole pool")
     rerank: bool | RerankIn = Field(default=False, description="cross-encoder over the first `top_n`")
     filter: Filter | None = Field(
-        default=None, description="on metadata: equality, or any of a list", examples=[{"lang": ["en", "de"]}]
+        default=None, description=FILTER_DESCRIPTION, examples=[{"lang": ["en", "de"], "price": {"gte": 5, "lt": 10}}]
     )
     exclude_ids: list[Id] = Field(default=[], max_length=10_000, json_schema_extra={"uniqueItems": False})
     expect: ExpectIn | None = None

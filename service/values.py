@@ -1,7 +1,7 @@
 """What goes into a ranking and what comes out of it, free of HTTP."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ class RankRequest:
         retrieve_k: how many retrieved candidates are scored, where an index retrieves them.
         exact: score the whole pool.
         top_n: how many the cross-encoder reads; None: it is not asked.
-        filter: metadata fields and the values allowed for each; None: no filter.
+        filter: conditions on metadata (index_builder.filters), checked; None: no filter.
         exclude_ids: candidates that must not be in the answer.
     """
 
@@ -41,7 +41,7 @@ class RankRequest:
     retrieve_k: int = 200
     exact: bool = False
     top_n: int | None = None
-    filter: Mapping[str, Sequence[Any]] | None = None
+    filter: Mapping[str, Any] | None = None
     exclude_ids: tuple[str, ...] = ()
 
     @property

@@ -65,6 +65,17 @@ def test_a_retrieved_answer_has_no_index_and_carries_metadata(client: TestClient
     assert (answer["exact"], answer["revision"], answer["degraded"]) == (True, 0, [])
 
 
+def test_filters_of_filters_over_http(client: TestClient) -> None:
+    wanted = {"$or": [{"lang": "en"}, {"$not": {"lang": {"gte": "e"}}}], "lang": {"exists": True}}
+    answer = rank(client, top_k=COUNT, filter=wanted)
+    expected = {each.id for each in pool(COUNT) if each.metadata["lang"] == "en" or each.metadata["lang"] < "e"}
+    assert {result["id"] for result in answer["results"]} == expected
+    told = client.post("/rank", json={"context": "w1", "filter": {"$or": [{"lang": {"like": "e"}}]}})
+    assert told.status_code == 422
+    [error] = told.json()["errors"]
+    assert "$or[0].lang.like: is not one of gt, gte, lt, lte, exists" in str(error)
+
+
 def test_exact_equals_scoring_the_whole_pool(client: TestClient) -> None:
     whole = rank(client, top_k=7, candidates=[{"id": each.id} for each in pool(COUNT)])
     answer = rank(client, top_k=7, retrieve_k=7, exact=True)

@@ -39,9 +39,21 @@ VALUES: list[Any] = [1, 1.0, True, "1", None, False, 0, [1, "a", 1], ["a", None]
         ([], []),
         (["a", 0, "1", "a"], [3, 6, 7, 8]),
         ([{"b": 1}], []),
+        (1, [0, 1, 7]),
+        (None, [4, 8]),
+        ({"gte": 0}, [0, 1, 6, 7, 13]),
+        ({"gt": 0, "lte": 1}, [0, 1, 7]),
+        ({"gt": 2**60, "lt": 2**60 + 2}, [13]),
+        ({"gte": ""}, [3, 7, 8, 11]),
+        ({"gt": "", "lt": "a"}, [3]),
+        ({"gte": 2, "lt": 1}, []),
+        ({"exists": True}, list(range(14))),
+        ({"exists": False}, []),
+        ({"exists": True, "gte": "b"}, []),
+        ({"exists": False, "gte": 0}, []),
     ],
 )
-def test_equality_is_strict_and_any_of_the_values_will_do(tmp_path: Path, values: list[Any], rows: list[int]) -> None:
+def test_what_a_field_may_be_asked(tmp_path: Path, values: Any, rows: list[int]) -> None:
     found = matching_rows(table(tmp_path, *({"f": value} for value in VALUES)), {"f": values})
     assert found.dtype == np.int64
     assert found.tolist() == rows
@@ -51,6 +63,20 @@ def test_a_field_that_is_absent_matches_nothing_not_even_null(tmp_path: Path) ->
     pool = table(tmp_path, {}, {"f": None}, {"g": 1})
     assert matching_rows(pool, {"f": [None]}).tolist() == [1]
     assert matching_rows(pool, {"h": [None, 1]}).tolist() == []
+
+
+def test_exists_is_about_the_key_and_not_its_value(tmp_path: Path) -> None:
+    pool = table(tmp_path, {}, {"f": None}, {"f": []}, {"f": {}}, {"g": {"f": 1}})
+    assert matching_rows(pool, {"f": {"exists": True}}).tolist() == [1, 2, 3]
+    assert matching_rows(pool, {"f": {"exists": False}}).tolist() == [0, 4]
+    assert matching_rows(pool, {"h": {"exists": False}}).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_filters_of_filters(tmp_path: Path) -> None:
+    pool = table(tmp_path, *({"two": i % 2, "n": i} for i in range(12)), {})
+    assert matching_rows(pool, {"$not": {"n": {"lt": 10}}}).tolist() == [10, 11, 12]
+    assert matching_rows(pool, {"$or": [{"n": 3}, {"two": 0, "n": {"gt": 7}}]}).tolist() == [3, 8, 10]
+    assert matching_rows(pool, {"$and": [{"two": 1}, {"$not": {"n": [1, 3]}}], "n": {"lte": 7}}).tolist() == [5, 7]
 
 
 def test_all_fields_must_match(tmp_path: Path) -> None:

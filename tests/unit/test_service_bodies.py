@@ -36,9 +36,9 @@ def test_every_way_to_write_a_context_and_candidates() -> None:
     assert to_request(body(), SETTINGS, 0.0).conversation.turns == (Turn("a"),)
 
 
-def test_a_filter_value_is_a_list_of_one() -> None:
-    request = to_request(body(filter={"a": 1, "b": [True, None]}), SETTINGS, 0.0)
-    assert request.filter == {"a": [1], "b": [True, None]}
+def test_a_filter_is_passed_on() -> None:
+    request = to_request(body(filter={"a": 1, "$not": {"b": [True, None]}}), SETTINGS, 0.0)
+    assert request.filter == {"a": 1, "$not": {"b": [True, None]}}
     assert to_request(body(), SETTINGS, 0.0).filter is None
 
 

@@ -1,0 +1,100 @@
+"""Filters against a row by row reading of what they say."""
+
+import operator
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from index_builder.candidates import CandidateTable, CandidateWriter
+from index_builder.filters import matching_rows
+from index_builder.pool import Candidate
+from service.filters_in import checked_filter
+
+numbers = st.one_of(st.integers(-3, 3), st.sampled_from([0.5, -1.5, 2.0, 2**53 + 1, float(2**53)]))
+strings = st.sampled_from(["", "a", "b", "ab", "A", "é", "2026-11-21"])
+scalars = st.one_of(st.none(), st.booleans(), numbers, strings)
+values = st.one_of(scalars, st.lists(scalars, max_size=3), st.just({"deep": 1}))
+fields = st.sampled_from(["f", "g", "h"])
+rows_of = st.lists(st.dictionaries(fields, values, max_size=3), min_size=1, max_size=12)
+
+BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le
+}  # fmt: skip
+exists = st.fixed_dictionaries({}, optional={"exists": st.booleans()})
+
+
+def bounded(kind: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    bounds = st.dictionaries(st.sampled_from(list(BOUNDS)), kind, max_size=4)
+    return st.builds(lambda one, other: one | other, bounds, exists).filter(bool)
+
+
+conditions = st.one_of(scalars, st.lists(scalars, min_size=1, max_size=3), bounded(numbers), bounded(strings))
+filters = st.recursive(
+    st.dictionaries(fields, conditions, max_size=2),
+    lambda inner: st.one_of(
+        st.builds(lambda each: {"$not": each}, inner),
+        st.builds(
+            lambda key, each: {key: each}, st.sampled_from(["$and", "$or"]), st.lists(inner, min_size=1, max_size=3)
+        ),
+    ),
+    max_leaves=5,
+)
+
+
+def passes(metadata: dict[str, Any], filter_: dict[str, Any]) -> bool:
+    return all(holds(metadata, key, wanted) for key, wanted in filter_.items())
+
+
+def holds(metadata: dict[str, Any], key: str, wanted: Any) -> bool:
+    if key == "$not":
+        return not passes(metadata, wanted)
+    if key in ("$and", "$or"):
+        return (all if key == "$and" else any)(passes(metadata, each) for each in wanted)
+    if isinstance(wanted, dict):
+        bounds = [(name, bound) for name, bound in wanted.items() if name != "exists"]
+        present = (key in metadata) == wanted.get("exists", key in metadata)
+        return present and (not bounds or any(within(each, bounds) for each in elements(metadata, key)))
+    return any(same(each, value) for each in elements(metadata, key) for value in listed(wanted))
+
+
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def elements(metadata: dict[str, Any], key: str) -> list[Any]:
+    return listed(metadata[key]) if key in metadata else []
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict) or isinstance(other, dict):
+        return False
+    return (type(one) is type(other) or (is_number(one) and is_number(other))) and one == other
+
+
+def within(value: Any, bounds: list[tuple[str, Any]]) -> bool:
+    for name, bound in bounds:
+        if not ((is_number(value) and is_number(bound)) or (isinstance(value, str) and isinstance(bound, str))):
+            return False
+        if not BOUNDS[name](value, bound):
+            return False
+    return True
+
+
+@settings(max_examples=400)
+@given(rows_of, filters)
+def test_a_filter_lets_through_what_it_says(rows: list[dict[str, Any]], filter_: dict[str, Any]) -> None:
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "table"
+        with CandidateWriter(path) as writer:
+            for number, metadata in enumerate(rows):
+                writer.add(Candidate(str(number), "x", metadata))
+        found = matching_rows(CandidateTable(path), checked_filter(filter_))
+    assert found.tolist() == [number for number, metadata in enumerate(rows) if passes(metadata, filter_)]
