@@ -30,7 +30,7 @@ class CrossEncoder(nn.Module):
     def score_pairs(self, pairs: Pairs) -> Tensor:
         """Return one score a pair, (B,) float32."""
         heads = [pairs.contexts[owner] for owner in pairs.owners]
-        joint = [[*head, *candidate] for head, candidate in zip(heads, pairs.candidates, strict=True)]
+        joint = [[*head, *candidate[pairs.prefix :]] for head, candidate in zip(heads, pairs.candidates, strict=True)]
         batch = pad(joint, self.encoder.pad_id, [len(head) for head in heads]).to(self.head.weight.device)
         first: Tensor = self.encoder(batch)[:, 0]
         scores: Tensor = self.head(first.float())[:, 0]

@@ -89,9 +89,11 @@ class Assembler:
         if self._config.residual:
             context, truncation = self.context(conversation)
             candidates, cut = self.candidates(texts)
+            prefix = len(self._tokenizer.prefix)
         else:
             context, candidates, truncation, cut = self._joint(conversation, texts)
-        pairs = Pairs([context], candidates, [0] * len(candidates))
+            prefix = 0
+        pairs = Pairs([context], candidates, [0] * len(candidates), prefix)
         return pairs, Truncation(truncation.turns, truncation.tokens, cut)
 
     def _joint(

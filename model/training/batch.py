@@ -113,16 +113,17 @@ def cross_batch(
         raise TrainingDataInvalid("an example has no negatives, and in a batch of one no others; raise --batch-size")
     most_open = width - int(found.listed.sum(dim=1).min())  # places of a row that its own negatives do not fill
     scores = score(examples, found.texts) if score and most_open > 1 else None
-    pairs = Pairs([], [], [])
+    rows: list[Pairs] = []
     for row, example in enumerate(examples):
         gold = int(found.gold[row])
         hardness = None if scores is None else scores[row]
         chosen = [gold, *_negatives_of_row(found, row, width - 1, draw, hardness)]
         own, _ = assembler.pairs(example.conversation, [found.texts[column] for column in chosen])
-        pairs.contexts.extend(own.contexts)
-        pairs.candidates.extend(own.candidates)
-        pairs.owners.extend([row] * width)
-    return CrossBatch(pairs, width)
+        rows.append(own)
+    contexts = [context for own in rows for context in own.contexts]
+    candidates = [candidate for own in rows for candidate in own.candidates]
+    owners = [row for row in range(len(rows)) for _ in range(width)]
+    return CrossBatch(Pairs(contexts, candidates, owners, rows[0].prefix), width)
 
 
 def _negatives_of_row(found: Columns, row: int, count: int, draw: random.Random, hardness: Tensor | None) -> list[int]:

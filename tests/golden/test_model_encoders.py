@@ -183,7 +183,7 @@ def test_residual_cross_encoder(build: Build, shared: bool) -> None:
     for text, poly in zip(CONTEXTS, poly_oracle(ranker.config, encoder.poly), strict=True):
         expected = []
         for candidate, score in zip(CANDIDATES, poly, strict=True):
-            front, back = single(text), single(candidate)
+            front, back = single(text), [*word_ids(candidate), SEP]
             joint = outputs(encoder.encoder, front + back, [0] * len(front) + [1] * len(back))
             expected.append(score + oracle.cross_score(joint, weight, bias))
         pairs, _ = ranker.tokenize_pairs(model.Conversation.of(text), CANDIDATES)

@@ -11,7 +11,9 @@ from model.pairs import Pairs
 from model.residual import ResidualEncoder
 
 LONG = [CLS, *range(10, 30), SEP]
-PAIRS = Pairs([[CLS, 5, SEP], LONG], [[CLS, 7, SEP], LONG[:12], [CLS, 7, SEP], [CLS, 8, 9, SEP]], [0, 0, 1, 1])
+PAIRS = Pairs(
+    [[CLS, 5, SEP], LONG], [[CLS, 7, SEP], LONG[:12], [CLS, 7, SEP], [CLS, 8, 9, SEP]], [0, 0, 1, 1], prefix=1
+)
 
 
 @pytest.fixture

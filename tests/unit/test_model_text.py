@@ -174,9 +174,9 @@ def test_a_residual_cross_encoders_pairs_are_wrapped_as_each_is_alone(tokenizer:
     made, truncation = assembler.pairs(said("w30", long), [long, "w1", "w1 w2 w3 w4 w5 w6 w7"])
     assert made.contexts == [wrapped(" ".join(f"w{n}" for n in range(10, 20)))] == [assembler.context(said(long))[0]]
     assert made.candidates == [wrapped(text) for text in ("w0 w1 w2 w3 w4 w5", "w1", "w1 w2 w3 w4 w5 w6")]
-    assert made.owners == [0, 0, 0]
+    assert (made.owners, made.prefix) == ([0, 0, 0], 1)
     assert truncation == Truncation(turns=1, tokens=10, candidates=2)
-    assert assembler.pairs(said("w1"), []) == (Pairs([wrapped("w1")], [], []), Truncation())
+    assert assembler.pairs(said("w1"), []) == (Pairs([wrapped("w1")], [], [], prefix=1), Truncation())
 
 
 @pytest.mark.parametrize("name", ["[SEP]", "[CLS]", "[PAD]"])
