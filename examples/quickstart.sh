@@ -1,5 +1,5 @@
 #!/bin/sh
-# Three calls to a running polyrank (`make demo` or `docker compose up`).
+# Four calls to a running polyrank (`make demo` or `docker compose up`).
 # Usage: examples/quickstart.sh [URL]
 set -eu
 url="${1:-http://127.0.0.1:8000}"
@@ -13,6 +13,12 @@ echo "== the best replies of the whole pool"
 call "$url/rank" -H 'Content-Type: application/json' -d '{
   "context": ["hi, my parcel is late", "Sorry! What does the tracking say?", "delivered, but there is nothing here"],
   "top_k": 3
+}'
+
+echo "== the same, its first twenty read again by the cross-encoder"
+call "$url/rank" -H 'Content-Type: application/json' -d '{
+  "context": ["hi, my parcel is late", "Sorry! What does the tracking say?", "delivered, but there is nothing here"],
+  "top_k": 3, "rerank": {"top_n": 20}
 }'
 
 echo "== the best of the candidates sent along"

@@ -19,6 +19,7 @@ from service.settings import Settings
 FLOOR = 0.80
 SOURCE = Path(__file__).parents[2]  # of the sample and the shipped checkpoints; both lie beside the packages
 MODEL = str(SOURCE / "checkpoints" / "chat-poly")
+RERANKER = str(SOURCE / "checkpoints" / "chat-cross")
 STORE = Path(".demo-store")
 EXAMPLE = [
     "hi, I ordered shoes last week",
@@ -38,10 +39,10 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build the sample if need be, show one ranking, then evaluate or serve."""
     pool, conversations = _sample("pool.jsonl"), _sample("conversations.jsonl")
-    settings = Settings.load({"store": STORE, "port": arguments.port})
+    settings = Settings.load({"store": STORE, "port": arguments.port, "reranker": RERANKER})
     _build(pool)
     print("\n".join(f"  {'customer' if at % 2 == 0 else 'agent'}: {turn}" for at, turn in enumerate(EXAMPLE)))
-    print_results(from_store(STORE, EXAMPLE, 5))
+    print_results(from_store(STORE, EXAMPLE, 5, RERANKER))
     if arguments.once:
         return _evaluate(conversations)
     from service import server

@@ -87,7 +87,8 @@ INVALID = {
     "filter beside candidates": b'{"context": "a", "candidates": ["b"], "filter": {}}',
     "a text without end": b'{"context": "' + b"x" * 1_000_000 + b'"}',
     "a candidate without end": b'{"context": "a", "candidates": ["' + b"x" * 20_001 + b'"]}',
-    "a filter with an operator": b'{"context": "a", "filter": {"n": {"gte": 1}}}',
+    "a filter with an unknown operator": b'{"context": "a", "filter": {"n": {"like": 1}}}',
+    "a filter nested without end": b'{"context": "a", "filter": ' + b'{"$not": ' * 100 + b"{}" + b"}" * 101,
 }
 
 

@@ -20,26 +20,38 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def tiny(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Small checkpoints; `cross` reranks."""
+    monkeypatch.setattr(demo, "RERANKER", str(checkpoints / "cross"))
+    return checkpoints
+
+
 def test_the_real_sample_ranks_above_the_floor(capsys: Capture) -> None:
     outcome = call(capsys, "demo", "--once")
     assert outcome.status == 0, outcome.err
     lines = outcome.out.splitlines()
     first, second, third = demo.EXAMPLE
     assert lines[:3] == [f"  customer: {first}", f"  agent: {second}", f"  customer: {third}"]
-    assert [line.split()[0] for line in lines[3:8]] == ["1", "2", "3", "4", "5"]
-    assert lines[8].startswith("R@1/20 over 200 sample conversations: 0.")
-    assert lines[8].endswith("(floor 0.80)")
-    assert len(lines) == 9
+    assert lines[3].split() == ["cross", "late"]
+    rows = [line.split(maxsplit=3) for line in lines[4:9]]
+    assert [rank for rank, *_ in rows] == ["1", "2", "3", "4", "5"]
+    scores = [(float(cross), float(late)) for _, cross, late, _ in rows]
+    assert scores == sorted(scores, reverse=True)
+    assert all(cross != late for cross, late in scores)
+    assert lines[9].startswith("R@1/20 over 200 sample conversations: 0.")
+    assert lines[9].endswith("(floor 0.80)")
+    assert len(lines) == 10
     assert demo.FLOOR == 0.80
 
 
 def test_the_store_is_used_again_until_the_model_changes(
-    capsys: Capture, home: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, home: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "FLOOR", 0.0)
     notes = []
     for name in ("other", "other", "poly"):
-        monkeypatch.setattr(demo, "MODEL", str(checkpoints / name))
+        monkeypatch.setattr(demo, "MODEL", str(tiny / name))
         outcome = call(capsys, "demo", "--once")
         assert outcome.status == 0
         notes.append(outcome.err.splitlines()[0])
@@ -50,10 +62,10 @@ def test_the_store_is_used_again_until_the_model_changes(
 
 
 def test_what_is_used_again_is_the_active_generation_if_it_holds_the_sample(
-    capsys: Capture, home: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, home: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "_evaluate", lambda _conversations: 0)
-    monkeypatch.setattr(demo, "MODEL", str(checkpoints / "other"))
+    monkeypatch.setattr(demo, "MODEL", str(tiny / "other"))
     rows = [f'{{"id": "{n}", "text": "w{n}"}}\n' for n in range(30)]
     (home / "pool.jsonl").write_text("".join(rows))
     sample = demo._sample
@@ -68,9 +80,9 @@ def test_what_is_used_again_is_the_active_generation_if_it_holds_the_sample(
     note()
     [first] = store.ids()
     # The generation of another model is active now, though that of this one is still there.
-    monkeypatch.setattr(demo, "MODEL", str(checkpoints / "poly"))
+    monkeypatch.setattr(demo, "MODEL", str(tiny / "poly"))
     note()
-    monkeypatch.setattr(demo, "MODEL", str(checkpoints / "other"))
+    monkeypatch.setattr(demo, "MODEL", str(tiny / "other"))
     assert note() == f"built generation {store.ids()[2]}:"
     assert note() == f"using generation {store.current()}"
     (home / "pool.jsonl").write_text("".join([*rows[:-1], '{"id": "29", "text": "another text"}\n']))
@@ -82,15 +94,15 @@ def test_what_is_used_again_is_the_active_generation_if_it_holds_the_sample(
     assert first != store.current() == store.ids()[5]
 
 
-def test_a_model_below_the_floor_fails(capsys: Capture, checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "MODEL", str(checkpoints / "poly"))
+def test_a_model_below_the_floor_fails(capsys: Capture, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "MODEL", str(tiny / "poly"))
     outcome = call(capsys, "demo", "--once")
     assert outcome.status == 1
     assert "(floor 0.80)" in outcome.out
     assert outcome.err.splitlines()[-1].startswith("polyrank: the sample is ranked worse than it was measured")
 
 
-def test_without_once_the_store_is_served(capsys: Capture, checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_once_the_store_is_served(capsys: Capture, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[Settings] = []
 
     def run(settings: Settings) -> int:
@@ -98,10 +110,10 @@ def test_without_once_the_store_is_served(capsys: Capture, checkpoints: Path, mo
         return 0
 
     monkeypatch.setattr(server, "run", run)
-    monkeypatch.setattr(demo, "MODEL", str(checkpoints / "poly"))
+    monkeypatch.setattr(demo, "MODEL", str(tiny / "poly"))
     outcome = call(capsys, "demo", "--port", "8123")
     assert outcome.status == 0
-    assert served == [Settings(store=Path(".demo-store"), port=8123)]
+    assert served == [Settings(store=Path(".demo-store"), port=8123, reranker=str(tiny / "cross"))]
     assert outcome.out.splitlines()[-1].endswith(" --url http://127.0.0.1:8123")
     assert "R@1" not in outcome.out
 

@@ -98,8 +98,10 @@ def test_quickstart_is_valid_shell_and_sends_valid_requests(pool: list[dict[str,
     script = ROOT / "examples" / "quickstart.sh"
     subprocess.run(["sh", "-n", script], check=True)
     bodies = re.findall(r"-d '(.+?)'", script.read_text(encoding="utf-8"), flags=re.DOTALL)
-    over_pool, given = [RankIn.model_validate_json(body) for body in bodies]
-    assert over_pool.candidates is None
+    over_pool, reranked, given = [RankIn.model_validate_json(body) for body in bodies]
+    assert (over_pool.candidates, over_pool.rerank) == (None, False)
+    assert reranked == over_pool.model_copy(update={"rerank": reranked.rerank})
+    assert reranked.rerank
     assert given.candidates is not None
     named = {candidate.id for candidate in given.candidates if not isinstance(candidate, str)}
     assert named
