@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from command_line import write_rows
 
 import model
@@ -15,6 +16,7 @@ from model.text import Conversation
 from model.training.config import TrainConfig
 from model.training.corpus import Report
 from model.training.run import Data, train
+from model.training.student import start
 
 SETTINGS: dict[str, Any] = {
     "architecture": "bi",
@@ -59,6 +61,23 @@ def write_first_stage(base: Path, **fields: Any) -> Path:
     path = base.parent / f"{base.name}-first-stage"
     model.from_base(str(base), config).save(path)
     return path
+
+
+def trained(base: Path, directory: Path, **fields: Any) -> Path:
+    """A checkpoint as training leaves one, its two towers unlike each other."""
+    student = start(settings(base, **fields))
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for parameter in student.trainable().values():
+            parameter += 0.05 * torch.randn_like(parameter)
+    student.save(directory, {})
+    return directory
+
+
+def scores(ranker: Ranker) -> list[float]:
+    """What a model gives four replies to one context."""
+    replies = ["w4", "w5 w6", "w7 w8 w9 w10", "w30"]
+    return [score for _, score in sorted(ranker.rank(["w1 w2", "w3 w31"], replies))]
 
 
 def dialogue(context: str | Sequence[str], response: str, *negatives: str) -> Dialogue:

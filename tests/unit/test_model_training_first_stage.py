@@ -7,10 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny import write_base, write_checkpoint
-from tiny_training import Seen, run, settings, write_examples, write_first_stage
+from tiny_training import Seen, run, scores, settings, trained, write_examples, write_first_stage
 
 import model
-from model.checkpoint import Ranker
 from model.errors import InvalidInput
 from model.files import WEIGHTS_FILE
 from model.residual import ResidualEncoder
@@ -18,27 +17,10 @@ from model.training.config import TrainConfig
 from model.training.run import Data, train
 from model.training.student import Student, start
 
-TEXTS = ["w4", "w5 w6", "w7 w8 w9 w10", "w30"]
-
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_base(tmp_path_factory.mktemp("first-stage") / "base", seed=3)
-
-
-def trained(base: Path, directory: Path, **fields: Any) -> Path:
-    """A checkpoint as training leaves one."""
-    student = start(settings(base, **fields))
-    torch.manual_seed(7)
-    with torch.no_grad():
-        for parameter in student.trainable().values():
-            parameter += 0.05 * torch.randn_like(parameter)
-    student.save(directory, {})
-    return directory
-
-
-def scores(ranker: Ranker) -> list[float]:
-    return [score for _, score in sorted(ranker.rank(["w1 w2", "w3 w31"], TEXTS))]
 
 
 def saved_scores(student: Student, directory: Path) -> list[float]:

@@ -6,18 +6,16 @@ from typing import Any
 import pytest
 import torch
 from tiny import write_base, write_checkpoint
-from tiny_training import settings
+from tiny_training import scores, settings, trained
 from torch import Tensor
 
 import model
 from model import CrossRanker, LateRanker
-from model.checkpoint import Ranker
 from model.errors import CheckpointInvalid, InvalidInput, ModelNotFound
 from model.files import CheckpointFiles
 from model.training.config import TrainConfig
 from model.training.student import Student, start
 
-TEXTS = ["w4", "w5 w6", "w7 w8 w9 w10", "w30"]
 LATE = [("bi", False), ("bi", True), ("poly", False), ("poly", True)]
 ALL = [*LATE, ("cross", False)]
 
@@ -25,21 +23,6 @@ ALL = [*LATE, ("cross", False)]
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_base(tmp_path_factory.mktemp("student") / "base", seed=3)
-
-
-def checkpoint(base: Path, directory: Path, **fields: Any) -> Path:
-    """A checkpoint as training leaves one, its two towers unlike each other."""
-    student = start(settings(base, **fields))
-    torch.manual_seed(7)
-    with torch.no_grad():
-        for parameter in student.trainable().values():
-            parameter += 0.05 * torch.randn_like(parameter)
-    student.save(directory, {})
-    return directory
-
-
-def scores(ranker: Ranker) -> list[float]:
-    return [score for _, score in sorted(ranker.rank(["w1 w2", "w3 w31"], TEXTS))]
 
 
 def student_scores(student: Student) -> list[float]:
@@ -64,7 +47,7 @@ def test_the_scores_of_a_checkpoint_of_the_same_kind_are_the_first_ones(
     base: Path, tmp_path: Path, architecture: str, shared: bool, rank: int
 ) -> None:
     fields = {"architecture": architecture, "shared_encoder": shared, "lora_rank": rank, "tune": "all"}
-    source = checkpoint(base, tmp_path / "source", **fields)
+    source = trained(base, tmp_path / "source", **fields)
     again = start(settings(source, **fields, seed=99))
     assert student_scores(again) == pytest.approx(scores(model.load(source)), rel=1e-4, abs=1e-4)
     again.save(tmp_path / "again", {})
@@ -72,7 +55,7 @@ def test_the_scores_of_a_checkpoint_of_the_same_kind_are_the_first_ones(
 
 
 def test_a_run_of_whole_weights_goes_on_from_adapters(base: Path, tmp_path: Path) -> None:
-    source = checkpoint(base, tmp_path / "source", architecture="poly", lora_rank=2)
+    source = trained(base, tmp_path / "source", architecture="poly", lora_rank=2)
     student = start(settings(source, architecture="poly"))
     assert student.config.weights == "full"
     assert student_scores(student) == pytest.approx(scores(model.load(source)), rel=1e-5, abs=1e-5)
@@ -82,7 +65,7 @@ def test_a_run_of_whole_weights_goes_on_from_adapters(base: Path, tmp_path: Path
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_poly_encoder_goes_on_from_a_bi_encoders_towers(base: Path, tmp_path: Path, rank: int) -> None:
-    bi = checkpoint(base, tmp_path / "bi", lora_rank=2)
+    bi = trained(base, tmp_path / "bi", lora_rank=2)
     poly = start(settings(bi, architecture="poly", lora_rank=rank))
     poly.save(tmp_path / "poly", {})
     source, found = model.load(bi), model.load(tmp_path / "poly")
@@ -96,13 +79,13 @@ def test_a_poly_encoder_goes_on_from_a_bi_encoders_towers(base: Path, tmp_path: 
 
 
 def test_a_cross_encoder_goes_on_from_the_context_tower(base: Path, tmp_path: Path) -> None:
-    bi = checkpoint(base, tmp_path / "bi")
+    bi = trained(base, tmp_path / "bi")
     cross = start(settings(bi, architecture="cross"))
     assert same(tower(cross, "encoder"), tower(model.load(bi), "context"))
 
 
 def test_both_towers_go_on_from_a_cross_encoder(base: Path, tmp_path: Path) -> None:
-    source = checkpoint(base, tmp_path / "cross", architecture="cross")
+    source = trained(base, tmp_path / "cross", architecture="cross")
     poly = start(settings(source, architecture="poly"))
     for name in ("context", "candidate"):
         assert same(tower(poly, name), tower(model.load(source), "encoder"))
@@ -110,7 +93,7 @@ def test_both_towers_go_on_from_a_cross_encoder(base: Path, tmp_path: Path) -> N
 
 def test_two_towers_go_on_from_a_shared_one(base: Path, tmp_path: Path) -> None:
     for rank in (0, 2):
-        source = checkpoint(base, tmp_path / f"{rank}", shared_encoder=True, lora_rank=rank)
+        source = trained(base, tmp_path / f"{rank}", shared_encoder=True, lora_rank=rank)
         student = start(settings(source, lora_rank=rank))
         student.save(tmp_path / f"two {rank}", {})
         found = model.load(tmp_path / f"two {rank}")
@@ -123,7 +106,7 @@ def test_two_towers_go_on_from_a_shared_one(base: Path, tmp_path: Path) -> None:
 def test_a_shared_encoder_goes_on_from_the_context_tower_of_two(
     base: Path, tmp_path: Path, architecture: str, before: int, rank: int
 ) -> None:
-    source = checkpoint(base, tmp_path / "source", architecture=architecture, lora_rank=before)
+    source = trained(base, tmp_path / "source", architecture=architecture, lora_rank=before)
     student = start(settings(source, architecture=architecture, lora_rank=rank, shared_encoder=True))
     student.save(tmp_path / "shared", {})
     found, towers = model.load(tmp_path / "shared"), model.load(source)
@@ -134,7 +117,7 @@ def test_a_shared_encoder_goes_on_from_the_context_tower_of_two(
 
 @pytest.mark.parametrize(("n_codes", "kept"), [(3, True), (4, False)])
 def test_codes_are_taken_over_where_they_fit(base: Path, tmp_path: Path, n_codes: int, kept: bool) -> None:
-    source = checkpoint(base, tmp_path / "source", architecture="poly")
+    source = trained(base, tmp_path / "source", architecture="poly")
     student = start(settings(source, architecture="poly", n_codes=n_codes))
     codes, found = model.load(source).encoder.state_dict()["code_vectors"], student.encoder.state_dict()["code_vectors"]
     assert found.shape == (n_codes, 16)
@@ -182,7 +165,7 @@ def test_what_cannot_be_begun_with_is_told(base: Path, tmp_path: Path) -> None:
         start(settings(tmp_path / "empty"))
     with pytest.raises(CheckpointInvalid, match="asks for 65 tokens, the transformer allows 64"):
         start(settings(base, max_context_tokens=65))
-    source = checkpoint(base, tmp_path / "source", lora_rank=2)
+    source = trained(base, tmp_path / "source", lora_rank=2)
     (source / "model.safetensors").write_bytes(b"damaged")
     for rank in (0, 2):
         with pytest.raises(CheckpointInvalid, match="cannot be read as safetensors"):
@@ -191,7 +174,7 @@ def test_what_cannot_be_begun_with_is_told(base: Path, tmp_path: Path) -> None:
 
 def test_what_is_not_said_is_taken_over_from_the_checkpoint(base: Path, tmp_path: Path) -> None:
     fields = {"normalize": False, "score_scale": 3.0, "reduction": "first", "max_context_tokens": 33, "max_turns": 2}
-    source = checkpoint(base, tmp_path / "source", architecture="bi", **fields)
+    source = trained(base, tmp_path / "source", architecture="bi", **fields)
     going_on = TrainConfig(architecture="poly", base=str(source), n_codes=5, max_turns=4)
     config = start(going_on).config
     assert (config.architecture, config.n_codes, config.assembly.max_turns) == ("poly", 5, 4)
