@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from index_builder.errors import PoolInvalid
 from index_builder.pool_text import RowError
@@ -23,6 +22,8 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
 
     Raises PoolInvalid for a file that is damaged or unreadable, or whose columns cannot be a pool's.
     """
+    import pyarrow.parquet as pq  # here, because every server would load it and few read such a pool
+
     try:
         with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True) as file:
             _require_usable(path, file.schema_arrow)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -30,10 +31,10 @@ def new_dialogues(path: Path) -> Iterator[Callable[[Dialogue], None]]:
     suffix = next((suffix for suffix in COMPRESSIONS if path.name.lower().endswith(suffix)), None)
     if suffix is None:
         raise DialoguesInvalid(f"{path}: unknown kind of file; use one of {', '.join(COMPRESSIONS)}")
-    compression = COMPRESSIONS[suffix]
+    compression: Any = COMPRESSIONS[suffix]  # None leaves a file as it is, which pyarrow's stubs do not know
     with (
         replacing(path) as temporary,
-        pa.output_stream(str(temporary), compression, _BUFFER_BYTES) as stream,  # type: ignore[arg-type]  # None: no stub
+        pa.output_stream(str(temporary), compression, _BUFFER_BYTES) as stream,
     ):
 
         def write(dialogue: Dialogue) -> None:

@@ -24,7 +24,7 @@ def checked_filter(filter_: dict[str, Any]) -> dict[str, Any]:
 
 
 def _conditions(filter_: object, where: str, depth: int) -> int:
-    """Check a filter and count its conditions."""
+    """Check a filter and count its conditions; one that has none counts too, for it costs a pass over the rows."""
     if not isinstance(filter_, dict):
         raise ValueError(f"{where}: must be a filter, an object")
     if depth > MAX_DEPTH:
@@ -43,7 +43,7 @@ def _conditions(filter_: object, where: str, depth: int) -> int:
         else:
             _check_field(wanted, place)
             count += 1
-    return count
+    return max(count, 1)
 
 
 def _check_field(wanted: object, place: str) -> None:
@@ -75,4 +75,6 @@ def _is_scalar(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)

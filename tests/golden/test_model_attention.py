@@ -1,5 +1,8 @@
 """The pure functions against the oracle, on random token outputs with padding that must not count."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -60,7 +63,7 @@ def test_code_attention_is_unscaled_unless_told() -> None:
     ],
 )
 @pytest.mark.parametrize("m", [1, 3, 4, 5, 8, 9, 20])
-def test_outputs_as_context_vectors(function, expected, m: int) -> None:  # type: ignore[no-untyped-def]
+def test_outputs_as_context_vectors(function: Callable[..., Any], expected: Callable[..., Any], m: int) -> None:
     """Lengths 1 to 9 against every m: T < m, T == m, T == m + 1 and T > m all occur."""
     states, mask, plain = padded()
     made = vectors_of(function(states, mask, m))

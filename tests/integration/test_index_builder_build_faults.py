@@ -5,8 +5,9 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ class NanEncoder(HashEncoder):
 
     value = np.nan
 
-    def encode_candidates(self, candidates, on_done=None):  # type: ignore[no-untyped-def]
+    def encode_candidates(self, candidates: Any, on_done: Any = None) -> Any:
         vectors = super().encode_candidates(candidates, on_done).copy()
         vectors[-1, 3] = self.value
         return vectors
@@ -127,7 +128,7 @@ def test_vectors_of_another_dimension_are_refused(root: Path) -> None:
     ("options", "reason"), [({"index": "ivf"}, "index 'ivf'"), ({"dtype": "int8"}, "dtype 'int8'")]
 )
 def test_unknown_options_are_told_before_anything_is_read(root: Path, options: dict[str, str], reason: str) -> None:
-    def never():  # type: ignore[no-untyped-def]
+    def never() -> Iterator[Any]:
         raise AssertionError
         yield
 

@@ -1,3 +1,5 @@
+from random import Random
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,7 +33,7 @@ def test_what_is_encoded_is_decoded_to_the_bit(case: tuple[str, int, list[bytes]
 
 @settings(max_examples=25)
 @given(st.sampled_from(sorted(DTYPES)), st.integers(1, 8), KEYS, st.randoms(use_true_random=False))
-def test_every_single_flipped_bit_is_detected(dtype: str, dim: int, key: bytes, random) -> None:  # type: ignore[no-untyped-def]
+def test_every_single_flipped_bit_is_detected(dtype: str, dim: int, key: bytes, random: Random) -> None:
     vector = np.frombuffer(random.randbytes(dim * DTYPES[dtype].itemsize), DTYPES[dtype])
     value = encode(key, vector, prefix(DTYPES[dtype], dim))
     flipped = []

@@ -47,6 +47,8 @@ VALUES: list[Any] = [1, 1.0, True, "1", None, False, 0, [1, "a", 1], ["a", None]
         ({"gte": ""}, [3, 7, 8, 11]),
         ({"gt": "", "lt": "a"}, [3]),
         ({"gte": 2, "lt": 1}, []),
+        ({"gt": -(10**400), "lt": 0.5}, [6]),
+        (10**400, []),
         ({"exists": True}, list(range(14))),
         ({"exists": False}, []),
         ({"exists": True, "gte": "b"}, []),

@@ -1,5 +1,6 @@
 import gzip
 import json
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def test_a_bom_and_blank_lines_and_crlf_do_not_matter(tmp_path: Path) -> None:
     ("suffix", "pack"),
     [(".jsonl", bytes), (".jsonl.gz", gzip.compress), (".jsonl.zst", zstandard.compress), (".JSONL.GZ", gzip.compress)],
 )
-def test_each_kind_of_compression_is_read(tmp_path: Path, suffix: str, pack) -> None:  # type: ignore[no-untyped-def]
+def test_each_kind_of_compression_is_read(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
     lines = b"".join(b'{"id": "%d", "text": "text %d"}\n' % (i, i) for i in range(20_000))
     rows = read(tmp_path, pack(lines[:1000]) + pack(lines[1000:]), f"pool{suffix}")
     assert rows == [Candidate(str(i), f"text {i}", {}) for i in range(20_000)]
@@ -96,7 +97,7 @@ def test_each_kind_of_compression_is_read(tmp_path: Path, suffix: str, pack) -> 
 
 @pytest.mark.parametrize(("suffix", "pack"), [(".jsonl.gz", gzip.compress), (".jsonl.zst", zstandard.compress)])
 @pytest.mark.parametrize("damage", ["truncated", "not compressed"])
-def test_a_damaged_archive_is_named(tmp_path: Path, suffix: str, pack, damage: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_archive_is_named(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes], damage: str) -> None:
     content = pack(GOOD * 1000)[:-6] if damage == "truncated" else GOOD
     with pytest.raises(PoolInvalid, match=f"pool{suffix}: cannot be read: "):
         read(tmp_path, content, f"pool{suffix}")

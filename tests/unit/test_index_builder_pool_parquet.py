@@ -93,9 +93,11 @@ def test_two_columns_of_one_name(tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "pool.parquet"
-    read(tmp_path, {"text": [f"text {n}" for n in range(3000)]}, compression="none")
+    read(tmp_path, {"text": [f"text {n}" for n in range(3000)]}, compression="none", write_page_checksum=True)
     whole = path.read_bytes()
-    for content in (whole[:-100], b"", b"PAR1", whole[: len(whole) // 2] + b"PAR1"):
+    flipped = bytearray(whole)
+    flipped[whole.index(b"text 5")] ^= 1
+    for content in (whole[:-100], b"", b"PAR1", whole[: len(whole) // 2] + b"PAR1", bytes(flipped)):
         path.write_bytes(content)
         with pytest.raises(PoolInvalid) as caught:
             list(read_pool([path]))

@@ -1,6 +1,6 @@
 """Which tokens a conversation keeps, in which order, and what is reported of the rest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -195,7 +195,7 @@ class Counting(Tokenizer):
 
     texts = 0
 
-    def encode(self, texts):  # type: ignore[no-untyped-def]
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
         self.texts += len(texts)
         return super().encode(texts)
 

@@ -147,11 +147,13 @@ def anew() -> Iterator[None]:
 @pytest.mark.parametrize("kind", ["bi", "cross", "residual"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_learns_too(base: Path, data: Path, tmp_path: Path, kind: str, precision: str) -> None:
-    fields = KINDS.get(kind) or KINDS["cross"] | {"first_stage": str(write_first_stage(base)), "n_codes": None}
+    fields = KINDS["cross"] | {"first_stage": str(write_first_stage(base)), "n_codes": None}
+    fields = fields if kind == "residual" else KINDS[kind]
     ranker, seen = run(settings(base, **fields, precision=precision), data, tmp_path / "out")
     assert sum(seen.losses[-5:]) < 0.6 * sum(seen.losses[:5])
     assert {each.dtype for each in weights(tmp_path / "out").values()} == {torch.float32}
-    assert ranker.config.weights == "full"
+    assert (ranker.config.weights, ranker.config.residual) == ("full", kind == "residual")
+    assert ranker.architecture == fields.get("architecture", "bi")
 
 
 Captured = list[tuple[list[dict[str, Any]], list[torch.Tensor]]]

@@ -31,6 +31,7 @@ def nested(depth: int) -> dict[str, Any]:
         ({"f": {"gt": math.inf}}, "f: bounds must be finite numbers, or strings, all of one kind"),
         ({"f": {"gt": 1, "lt": "2"}}, "f: bounds must be finite numbers, or strings, all of one kind"),
         ({f"f{n}": n for n in range(MAX_CONDITIONS + 1)}, "has 65 conditions; at most 64 are allowed"),
+        ({"$and": [{}] * (MAX_CONDITIONS + 1)}, "has 65 conditions; at most 64 are allowed"),
         (nested(MAX_DEPTH + 1), "$not.$not.$not.$not.$not.$not.$not.$not: filters are nested deeper than 8"),
     ],
 )
@@ -49,6 +50,7 @@ def test_what_is_no_filter_is_told_with_its_place(filter_: dict[str, Any], says:
         {"f": {"gte": "2026-01-01", "lt": "2027"}},
         {"$and": [{}], "$or": [{"f": 1}, {"$not": {"g": 2}}]},
         {"": 1},
+        {"f": 10**400, "g": {"gt": -(10**400), "lt": 1.5}},
         nested(MAX_DEPTH),
         {f"f{n}": n for n in range(MAX_CONDITIONS)},
         {"f": [1] * MAX_VALUES},
