@@ -131,9 +131,11 @@ class JobStore:
 
     def update(self, record: JobRecord) -> None:
         """Write a record down; a finished job's inline candidates are removed."""
-        content = orjson.dumps(asdict(record), option=orjson.OPT_INDENT_2)
-        with locked(self._jobs / "update.lock"):  # several may find at once that a job's process has died
-            write_atomically(self._path(record.id, ".json"), content)
+        with locked(self._jobs / "update.lock"):
+            self._write(record)
+
+    def _write(self, record: JobRecord) -> None:
+        write_atomically(self._path(record.id, ".json"), orjson.dumps(asdict(record), option=orjson.OPT_INDENT_2))
         if record.is_finished:
             self._path(record.id, ".jsonl").unlink(missing_ok=True)
 
@@ -146,14 +148,19 @@ class JobStore:
         record = self._read(job_id)
         if not self._is_abandoned(record):
             return record
-        record = self._read(job_id)  # it may have ended between the two looks
-        if not self._is_abandoned(record):
-            return record
+        with suppress(OSError), locked(self._jobs / "update.lock"):
+            # Who looks and who knows how it ended must not overwrite each other: look again, alone.
+            record = self._read(job_id)
+            if self._is_abandoned(record):
+                record = self._given_up(record)
+                self._write(record)
+        # Who only reads may not be able to write; every reader comes to the same conclusion.
+        return self._given_up(record) if self._is_abandoned(record) else record
+
+    @staticmethod
+    def _given_up(record: JobRecord) -> JobRecord:
         reason = "interrupted: the process that ran it is gone" if record.state == RUNNING else "it was never started"
-        record = record.finish(FAILED, error=reason)
-        with suppress(OSError):  # who only reads may not be able to write; every reader comes to the same conclusion
-            self.update(record)
-        return record
+        return record.finish(FAILED, error=reason)
 
     def records(self) -> list[JobRecord]:
         """All jobs, the newest first; a record that cannot be read is left out."""

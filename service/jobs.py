@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -164,19 +164,26 @@ class Jobs:
         Raises:
             JobNotFound: no job has this id.
         """
-        return self._seen(await asyncio.to_thread(self._store.get, job_id))
+        ending = set(self._builds)
+        return self._seen(await asyncio.to_thread(self._store.get, job_id), ending)
 
     async def list(self, limit: int) -> list[JobRecord]:
         """The latest jobs, newest first."""
-        return [self._seen(record) for record in (await asyncio.to_thread(self._store.records))[:limit]]
+        ending = set(self._builds)
+        return [self._seen(record, ending) for record in (await asyncio.to_thread(self._store.records))[:limit]]
 
     async def running(self) -> JobRecord | None:
         """The job that has not ended, if any."""
         return next((record for record in await self.list(limit=10) if not record.is_finished), None)
 
-    def _seen(self, record: JobRecord) -> JobRecord:
-        """As clients see it: a job has not ended before its builder is gone and what it built is served."""
-        if record.is_finished and record.id in self._builds:
+    def _seen(self, record: JobRecord, ending: Collection[str] = ()) -> JobRecord:
+        """As clients see it: a job has not ended before its builder is gone and what it built is served.
+
+        Args:
+            record: as it was read.
+            ending: the builds that had not ended when the reading began: what was read may since have been amended.
+        """
+        if record.is_finished and (record.id in self._builds or record.id in ending):
             stage = SWITCHING if record.state == SUCCEEDED else record.stage
             return record.evolve(state=RUNNING, stage=stage, error=None, finished=None)
         return record

@@ -1,5 +1,6 @@
 """Rebuilds through the API, with real builder processes and real checkpoints."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -16,9 +17,10 @@ from starlette.testclient import TestClient
 import model
 from index_builder.build import build
 from index_builder.errors import JobConflict
-from index_builder.jobs import JobRequest, JobStore
+from index_builder.jobs import FAILED, RUNNING, JobRecord, JobRequest, JobStore
 from service import jobs as jobs_module
 from service.app import create_app
+from service.jobs import Jobs
 from service.responses import JobOut, JobsOut
 from service.settings import Settings
 
@@ -238,6 +240,26 @@ def test_a_builder_that_dies_leaves_its_last_line(api: Api, stub: Callable[[str]
     job = api.wait(api.job(api.start(candidates=[{"text": "w1"}]))["id"])
     assert (job["state"], job["error"]) == ("failed", "the builder ended with status 3: the last line")
     assert api.litter() == []
+
+
+async def _nothing() -> None:
+    """Nobody serves it."""
+
+
+def test_what_was_read_before_the_end_is_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the reading of a dead builder's record and the look at what runs, its end may have been written down."""
+    jobs = Jobs(Settings(store=tmp_path), on_success=_nothing, on_end=lambda _: None)
+    store = JobStore(tmp_path)
+    record = store.create(JobRequest(pool=("a.jsonl",)))
+
+    def read_then_settled(_: JobStore, job_id: str) -> JobRecord:
+        jobs._builds.clear()
+        return record.finish(FAILED, error="interrupted: the process that ran it is gone")
+
+    monkeypatch.setattr(JobStore, "get", read_then_settled)
+    monkeypatch.setattr(jobs, "_builds", {record.id: object()})
+    assert asyncio.run(jobs.get(record.id)).state == RUNNING
+    assert asyncio.run(jobs.get(record.id)).state == FAILED
 
 
 def test_a_builder_that_is_killed_is_failed(api: Api) -> None:

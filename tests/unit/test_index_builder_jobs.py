@@ -6,6 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -148,6 +149,28 @@ def test_a_job_that_ends_between_two_looks_has_not_failed(jobs: JobStore, monkey
     jobs.update(record.evolve(state=RUNNING))
     monkeypatch.setattr(module, "is_locked", ends_now)
     assert jobs.get(record.id).state == SUCCEEDED
+
+
+def test_who_looks_does_not_overwrite_who_knows(jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = jobs.create(REQUEST)
+    known = record.finish(FAILED, error="the builder ended with status -9")
+    is_locked, writer = module.is_locked, Thread(target=jobs.update, args=[known])
+    looks = 0
+
+    def settles_at_the_second_look(path: Path) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            writer.start()
+            writer.join(0.2)
+        return is_locked(path)
+
+    jobs.update(record.evolve(state=RUNNING))
+    monkeypatch.setattr(module, "is_locked", settles_at_the_second_look)
+    jobs.get(record.id)
+    writer.join()
+    assert looks == 2
+    assert jobs.get(record.id) == known
 
 
 def test_inline_candidates_go_when_the_job_has_ended(jobs: JobStore) -> None:
