@@ -16,7 +16,8 @@ from index_builder.errors import disk_full_named
 from index_builder.generations import GenerationStore
 from index_builder.index_choice import choose_index
 from index_builder.pool import Candidate, Rejected
-from index_builder.redis_store import BUILDING_TIMEOUT_SECONDS, RedisStore, drop_generation
+from index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
+from index_builder.redis_store import RedisStore, drop_generation
 from index_builder.stages import Progress, Stages
 from model.errors import InvalidInput
 

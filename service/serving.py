@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 import model
 from index_builder.errors import FingerprintMismatch
 from index_builder.generation import Generation
-from index_builder.redis_store import BUILDING_TIMEOUT_SECONDS, SERVING_TIMEOUT_SECONDS, RedisStore
+from index_builder.redis_client import BUILDING_TIMEOUT_SECONDS, SERVING_TIMEOUT_SECONDS
+from index_builder.redis_store import RedisStore
 from model import Conversation, Truncation
 from model.errors import CheckpointInvalid
 from model.topk import longest_row

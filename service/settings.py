@@ -19,7 +19,7 @@ from pydantic_settings import (
 )
 
 from index_builder.errors import StoreUnavailable
-from index_builder.redis_store import SERVING_TIMEOUT_SECONDS, connect
+from index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
 from service.errors import SettingsError
 
 PREFIX = "POLYRANK_"
