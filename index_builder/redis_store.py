@@ -16,7 +16,7 @@ from index_builder.codec import DTYPES, decode_many, encode, prefix
 from index_builder.redis_client import BUILDING_TIMEOUT_SECONDS, connect, disconnect, translated
 from index_builder.store import Fetched
 
-_MGET_KEYS = 512
+MGET_KEYS = 512
 _PIPELINE_COMMANDS = 2000
 _SCAN_COUNT = 1000
 
@@ -67,8 +67,8 @@ class StoredVectors:
         keys = [self._key + each.encode() for each in names]
         values: list[bytes | None] = []
         with translated():
-            for start in range(0, len(keys), _MGET_KEYS):
-                values += cast(list[bytes | None], self._client.mget(keys[start : start + _MGET_KEYS]))
+            for start in range(0, len(keys), MGET_KEYS):
+                values += cast(list[bytes | None], self._client.mget(keys[start : start + MGET_KEYS]))
         return Fetched(*decode_many(keys, values, self._dtype, self._dim))
 
     def ping(self) -> None:

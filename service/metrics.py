@@ -5,7 +5,11 @@ from collections.abc import Iterable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 STAGES = ("queue", "tokenize", "encode", "retrieve", "fetch", "score", "rerank", "serialize")
-RESULTS = {"redis": ("hit", "miss", "corrupt", "error"), "matrix": ("hit",)}
+RESULTS = {
+    "redis": ("hit", "miss", "corrupt", "error"),
+    "text": ("hit", "miss", "corrupt", "error", "write_error"),
+    "matrix": ("hit",),
+}
 DEGRADED = ("cache_unavailable", "rerank_skipped_deadline")
 REJECTED = ("queue_full", "deadline", "too_large", "not_ready")
 SWITCHES = ("ok", "refused")

@@ -20,8 +20,9 @@ from service.live import Live
 from service.metrics import Metrics
 from service.ranking import Ranking
 from service.reranking import LoadScorer, Reranker, load_reranker
-from service.serving import LoadRanker, Opener
+from service.serving import LoadRanker, Opener, OpenTexts
 from service.settings import Settings
+from service.text_cache import TextCache
 from service.worker import ModelThread
 
 FOLLOW_SECONDS = 1.0
@@ -63,7 +64,8 @@ async def opened(
         torch.set_num_threads(settings.threads)
     store = GenerationStore(settings.store)
     vectors_url = settings.redis() if settings.vectors == "redis" else None
-    live = Live(store, Opener(metrics.count_cache, vectors_url, load), metrics)
+    opener = Opener(metrics.count_cache, vectors_url, load, _texts_opener(settings, metrics))
+    live = Live(store, opener, metrics)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as loader:
         reranker = await loop.run_in_executor(loader, _load_reranker, settings, load_cross, metrics)
         await loop.run_in_executor(loader, live.start)
@@ -85,6 +87,13 @@ async def opened(
                 await following
             await asyncio.to_thread(thread.close)
             live.current = None
+
+
+def _texts_opener(settings: Settings, metrics: Metrics) -> OpenTexts | None:
+    url = settings.redis()
+    if url is None or not settings.text_cache_ttl_s:
+        return None
+    return partial(TextCache, url, settings.text_cache_ttl_s, metrics.count_cache)
 
 
 def _load_reranker(settings: Settings, load_cross: LoadScorer, metrics: Metrics) -> Reranker | None:

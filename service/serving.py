@@ -21,6 +21,7 @@ from index_builder.redis_store import RedisStore
 from model import Conversation, Truncation
 from model.errors import CheckpointInvalid
 from model.topk import longest_row
+from service.text_cache import TextCache
 from service.vectors import CountCache, MatrixVectors, RedisVectors, Vectors
 
 
@@ -53,12 +54,14 @@ class Serving:
 
     Attributes:
         loaded_at: seconds since the epoch.
+        texts: vectors of candidates that were sent as text before; None: they are always encoded.
     """
 
     generation: Generation
     ranker: LateScorer
     vectors: Vectors
     loaded_at: float
+    texts: TextCache | None = None
 
     @cached_property
     def longest(self) -> float:
@@ -67,15 +70,20 @@ class Serving:
 
     def __post_init__(self) -> None:
         # The last request that holds this unit lets go of it, and with it of maps and connections.
-        weakref.finalize(self, _release, self.generation, self.vectors).atexit = False
+        weakref.finalize(self, _release, self.generation, self.vectors, self.texts).atexit = False
 
 
-def _release(generation: Generation, vectors: Vectors) -> None:
+def _release(generation: Generation, vectors: Vectors, texts: TextCache | None) -> None:
     vectors.close()
+    if texts is not None:
+        texts.close()
     generation.close()
 
 
 LoadRanker = Callable[[str], Any]
+
+# Opens the cache of a model's texts: (fingerprint, dim, dtype).
+OpenTexts = Callable[[str, int, str], TextCache]
 
 
 class Opener:
@@ -85,12 +93,20 @@ class Opener:
         count: told of each vector asked for.
         redis_url: where the vectors come from; None: from the generation's own matrix.
         load: loads a checkpoint directory.
+        open_texts: opens the cache of texts; None: there is none.
     """
 
-    def __init__(self, count: CountCache, redis_url: str | None = None, load: LoadRanker = model.load) -> None:
+    def __init__(
+        self,
+        count: CountCache,
+        redis_url: str | None = None,
+        load: LoadRanker = model.load,
+        open_texts: OpenTexts | None = None,
+    ) -> None:
         self._count = count
         self._redis_url = redis_url
         self._load = load
+        self._open_texts = open_texts
 
     def serve(self, generation: Generation, previous: Serving | None = None) -> Serving:
         """Load what the generation needs; a model of the same fingerprint is shared with the previous unit.
@@ -109,7 +125,13 @@ class Opener:
             if ranker.fingerprint != wanted:
                 raise FingerprintMismatch(wanted, ranker.fingerprint)
             ranker.encode_contexts([ranker.tokenize_context(Conversation.of("hello"))[0]])  # the first call is slow
-        return Serving(generation, ranker, self._vectors(generation), time.time())
+        return Serving(generation, ranker, self._vectors(generation), time.time(), self._texts(generation))
+
+    def _texts(self, generation: Generation) -> TextCache | None:
+        if self._open_texts is None:
+            return None
+        manifest = generation.manifest
+        return self._open_texts(manifest.model.fingerprint, manifest.dim, manifest.dtype)
 
     def _vectors(self, generation: Generation) -> Vectors:
         if self._redis_url is None:

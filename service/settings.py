@@ -38,6 +38,9 @@ class Settings(BaseSettings):
     reranker: str | None = Field(default=None, min_length=1, description="a cross-encoder for `rerank`")
     redis_url: SecretStr | None = None
     vectors: Literal["local", "redis"] = "local"
+    text_cache_ttl_s: int = Field(
+        default=86_400, ge=0, le=365 * 86_400, description="vectors of sent texts live in Redis so long; 0: not at all"
+    )
     pool_root: Path | None = Field(default=None, description="POST /index may name pools under it")
     model_root: Path | None = Field(default=None, description="POST /index may name models under it")
     max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024)

@@ -15,6 +15,7 @@ from index_builder.filters import matching_rows
 from model.topk import TopK, top_k
 from service.errors import DeadlineExceeded, InferenceFailed, UnknownCandidates
 from service.serving import Serving
+from service.text_cache import Cached
 from service.values import Given, Place, RankRequest, Shortlist, Stages
 
 Rows = NDArray[np.int64]
@@ -26,11 +27,19 @@ CERTIFICATE_MARGIN = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The vectors made for a request: context vectors (M, D); texts sent, (T, D) in the store's dtype; texts cut."""
+    """The vectors of a request.
+
+    Attributes:
+        codes: context vectors (M, D).
+        texts: of the texts sent, (T, D) in the store's dtype.
+        cut: texts that lost their end.
+        cache_available: the cache of texts answered, or there was nothing to ask it.
+    """
 
     codes: Codes
     texts: NDArray[Any]
     cut: int
+    cache_available: bool
 
 
 def encode(serving: Serving, request: RankRequest, context: list[int], stages: Stages) -> Encoded:
@@ -40,20 +49,31 @@ def encode(serving: Serving, request: RankRequest, context: list[int], stages: S
         DeadlineExceeded: the time was over before all candidates were encoded.
         InferenceFailed: a vector is not finite.
     """
-    dtype = serving.generation.store.matrix.dtype
     own = [given.text for given in _kept(request) if given.text is not None]
     with stages.timed("tokenize"):
         tokens, cut = serving.ranker.tokenize_candidates(own) if own else ([], 0)
+    with stages.timed("fetch"):
+        texts, known, available = _cached(serving, own)
+    new = np.flatnonzero(~known)
     with stages.timed("encode"):
         codes = serving.ranker.encode_contexts([context])[0]
-        texts = np.empty((0, serving.ranker.dim), dtype)
-        if own:
+        if len(new):
+            wanted = [tokens[at] for at in new]
             # A fresh vector is rounded as a stored one is, so that both score alike.
-            encoded = serving.ranker.encode_candidates(tokens, lambda _: _check_time(request.deadline))
-            texts = encoded.astype(dtype)
+            texts[new] = serving.ranker.encode_candidates(wanted, lambda _: _check_time(request.deadline))
     if not (np.isfinite(codes).all() and np.isfinite(texts).all()):
         raise InferenceFailed("a vector is not finite")
-    return Encoded(codes, texts, cut)
+    if serving.texts is not None:
+        serving.texts.write([own[at] for at in new], texts[new])
+    return Encoded(codes, texts, cut, available)
+
+
+def _cached(serving: Serving, texts: list[str]) -> Cached:
+    """What is known of texts without encoding them."""
+    if serving.texts is not None:
+        return serving.texts.read(texts)
+    empty = np.empty((len(texts), serving.ranker.dim), serving.generation.store.matrix.dtype)
+    return Cached(empty, np.zeros(len(texts), bool), True)
 
 
 def _check_time(deadline: float) -> None:
@@ -92,7 +112,8 @@ def over_given(serving: Serving, request: RankRequest, encoded: Encoded, stages:
         best = top_k(matrix, encoded.codes, request.depth)
     with stages.timed("fetch"):
         places = _places_of_given(serving, [known[at] for at in best.rows.tolist()], row_of, best)
-    return Shortlist(places, True, len(known), missing, encoded.cut, gathered.cache_available)
+    available = gathered.cache_available and encoded.cache_available
+    return Shortlist(places, True, len(known), missing, encoded.cut, available)
 
 
 def _places_of_given(

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from index_builder.errors import StoreUnavailable
 from index_builder.generation import Generation
 from index_builder.store import CORRUPT, HIT, MISS, EmbeddingStore
-
-BACK_OFF_SECONDS = 1.0
+from service.backoff import BackOff
 
 CountCache = Callable[[str, str, int], None]
 
@@ -84,8 +83,7 @@ class RedisVectors:
         self._generation = generation
         self._redis = redis
         self._count = count
-        self._clock = clock
-        self._retry_at = float("-inf")
+        self._back_off = BackOff(clock)
         # A generation without an index is scanned: what a scan reads is fetched here, once.
         self._matrix = self._load(loader) if generation.index is None else None
 
@@ -93,13 +91,13 @@ class RedisVectors:
         """Fetch the vectors of rows, in the order asked; a dead Redis is left alone for a while after each failure."""
         if not len(rows):
             return Gathered(self._generation.store.gather(rows), True)
-        if self._clock() >= self._retry_at:
+        if self._back_off.is_over():
             ids = [candidate.id for candidate in self._generation.candidates.rows(rows)]
             try:
                 return Gathered(self._completed(self._redis, ids, rows), True)
             except StoreUnavailable as error:
                 self._count("redis", "error", len(rows))
-                self._retry_at = self._clock() + BACK_OFF_SECONDS
+                self._back_off.begin()
                 log.warning("redis is unavailable; using the generation's own matrix", extra={"fields": {"why": error}})
         self._count("matrix", "hit", len(rows))
         return Gathered(self._generation.store.gather(rows), False)

@@ -124,13 +124,6 @@ def test_a_redis_that_is_down_at_the_start(start: Start, tmp_path: Path, redis_p
     assert scores(with_redis) == scores(start(None))
 
 
-def test_texts_need_no_redis(start: Start, tmp_path: Path, redis_process: RedisProcess) -> None:
-    build_store(tmp_path, pool(60), index="flat", redis_url=redis_process.url)
-    with_redis = start(redis_process.url)
-    redis_process.kill()
-    assert with_redis.rank(context="w1", candidates=["w1", "w2"]).json()["degraded"] == []
-
-
 def test_a_scanning_replica_goes_on_scanning(start: Start, tmp_path: Path, redis_process: RedisProcess) -> None:
     build_store(tmp_path, pool(60), redis_url=redis_process.url)
     with_redis = start(redis_process.url)

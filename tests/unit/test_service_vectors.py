@@ -11,7 +11,8 @@ from index_builder.errors import StoreUnavailable
 from index_builder.generation import Generation
 from index_builder.generations import GenerationStore
 from index_builder.store import CORRUPT, HIT, MISS, Fetched
-from service.vectors import BACK_OFF_SECONDS, MatrixVectors, RedisVectors
+from service.backoff import BACK_OFF_SECONDS
+from service.vectors import MatrixVectors, RedisVectors
 
 ROWS = np.array([3, 1, 4, 1, 5], np.int64)
 

@@ -1,0 +1,241 @@
+"""Vectors of sent texts in a real Redis: encoded once, the same scores whatever happens to it, no request delayed."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from redis_process import RedisProcess
+from served import Served, serve
+from service_fakes import DIM, WordRanker, build_store, load, pool
+
+from index_builder import codec
+from index_builder.redis_client import SERVING_TIMEOUT_SECONDS
+from service import backoff
+from service.app import create_app
+from service.settings import Settings
+from service.text_cache import TextCache
+
+TEXTS = [f"w{n} w{n + 1} {'w3 ' * (n * 4)}" for n in range(12)]  # the last ones are cut
+FINGERPRINT = WordRanker().fingerprint
+Start = Callable[..., Served]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts servers on one store."""
+    build_store(tmp_path, pool(20))
+    with ExitStack() as stack:
+
+        def started(redis_url: str | None = None, **fields: Any) -> Served:
+            settings = Settings(store=tmp_path, redis_url=redis_url, **fields)  # type: ignore[arg-type]
+            return stack.enter_context(serve(create_app(settings, load)))
+
+        yield started
+
+
+def answer(server: Served, texts: list[str] = TEXTS) -> tuple[Any, Any, list[str]]:
+    response = server.rank(context="w1 w2 w3", candidates=[*texts, {"id": "c1"}], top_k=40)
+    assert response.status_code == 200, response.text
+    body = response.json()
+    return body["results"], body["truncated"], body["degraded"]
+
+
+def counted(server: Served) -> dict[str, int]:
+    results = ("hit", "miss", "corrupt", "error", "write_error")
+    values = {each: server.metric("cache_requests_total", tier="text", result=each) for each in results}
+    return {each: int(value) for each, value in values.items() if value}
+
+
+def key(text: str, fingerprint: str = FINGERPRINT) -> str:
+    return f"pe:t:{{{fingerprint}}}:{sha256(text.encode()).hexdigest()}"
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def warm(server: Served, redis: RedisProcess) -> tuple[Any, Any, list[str]]:
+    """Ask once, and wait until Redis has every vector."""
+    first = answer(server)
+    with redis.client() as client:
+        wait_for(lambda: client.dbsize() == len(TEXTS))
+    return first
+
+
+def test_a_text_is_encoded_once_for_all_servers(start: Start, redis_process: RedisProcess) -> None:
+    one, other = start(redis_process.url), start(redis_process.url)
+    expected = answer(start())
+    assert warm(one, redis_process) == expected
+    assert answer(one) == answer(other) == expected
+    assert expected[1]["candidates"] > 0, "what was cut is told on a hit as well"
+    assert expected[2] == []
+    assert counted(one) == {"miss": 12, "hit": 12}
+    assert counted(other) == {"hit": 12}
+    with redis_process.client() as client:
+        assert sorted(client.keys()) == sorted(key(text).encode() for text in TEXTS)
+        assert all(86_000 < client.ttl(each) <= 86_400 for each in client.keys())  # noqa: SIM118  # no mapping
+        assert client.strlen(key(TEXTS[0])) == 8 + 2 * DIM
+
+
+def test_what_is_cached_is_what_is_scored(start: Start, redis_process: RedisProcess) -> None:
+    server = start(redis_process.url)
+    first, _, _ = warm(server, redis_process)
+    last = next(each["text"] for each in reversed(first) if each["text"] in TEXTS)
+    name = key(last).encode()
+    best = WordRanker().encode_contexts([WordRanker().tokenize_candidates(["w1 w2 w3"])[0][0]])[0][0]
+    value = codec.encode(name, best.astype(np.float16), codec.prefix(np.dtype("<f2"), DIM))
+    with redis_process.client() as client:
+        client.set(name, value)
+    assert answer(server)[0][0]["text"] == last
+
+
+def test_only_what_is_unknown_is_encoded(start: Start, redis_process: RedisProcess) -> None:
+    server, without = start(redis_process.url), start()
+    warm(server, redis_process)
+    more = ["w30", TEXTS[3], "w31 w3", TEXTS[3], "w30"]
+    assert answer(server, more) == answer(without, more)
+    assert counted(server) == {"miss": 15, "hit": 2}
+
+
+def test_damaged_misplaced_and_foreign_values_are_not_used(start: Start, redis_process: RedisProcess) -> None:
+    server = start(redis_process.url)
+    expected = warm(server, redis_process)
+    with redis_process.client() as client:
+        value = client.get(key(TEXTS[0]))
+        assert isinstance(value, bytes)
+        client.set(key(TEXTS[0]), value[:-1] + bytes([value[-1] ^ 1]))
+        client.set(key(TEXTS[1]), value)
+        client.set(key(TEXTS[2]), value[:-1])
+        client.set(key(TEXTS[3]), value + b"\0")
+        wide = codec.encode(key(TEXTS[4]).encode(), np.ones(DIM, np.float32), codec.prefix(np.dtype("<f4"), DIM))
+        client.set(key(TEXTS[4]), wide)
+        # What another model made of the text lies under another key, and does not pass for this one's.
+        foreign = key(TEXTS[5], WordRanker(seed=1).fingerprint)
+        client.set(key(TEXTS[5]), codec.encode(foreign.encode(), np.ones(DIM, np.float16), value[:4]))
+        client.delete(key(TEXTS[6]))
+        client.delete(key(TEXTS[7]))
+        client.lpush(key(TEXTS[7]), "no string")
+    assert answer(server) == expected
+    assert counted(server) == {"miss": 12 + 2, "corrupt": 6, "hit": 4}
+    wait_for(lambda: answer(server) == expected and counted(server)["hit"] >= 4 + 11)  # repaired, but for the list
+
+
+def test_models_do_not_share_vectors(start: Start, tmp_path: Path, redis_process: RedisProcess) -> None:
+    warm(start(redis_process.url), redis_process)
+    build_store(tmp_path, pool(20), ranker=WordRanker(seed=1))
+    server = start(redis_process.url)
+    assert answer(server) == answer(start())
+    assert counted(server) == {"miss": 12}
+
+
+def test_a_flushed_redis_costs_misses(start: Start, redis_process: RedisProcess) -> None:
+    server = start(redis_process.url)
+    expected = warm(server, redis_process)
+    with redis_process.client() as client:
+        client.flushall()
+    assert warm(server, redis_process) == expected
+    assert counted(server) == {"miss": 24}
+
+
+@pytest.mark.parametrize("fault", ["SIGSTOP", "SIGKILL", "pause"])
+def test_a_redis_that_does_not_answer_delays_little_and_fails_nothing(
+    start: Start, redis_process: RedisProcess, fault: str
+) -> None:
+    server = start(redis_process.url)
+    results, truncated, _ = warm(server, redis_process)
+    if fault == "SIGKILL":
+        redis_process.kill()
+    elif fault == "SIGSTOP":
+        redis_process.signal(signal.SIGSTOP)
+    else:
+        with redis_process.client() as client:
+            client.client_pause(500)
+    began = time.perf_counter()
+    answers = [answer(server) for _ in range(5)]
+    assert time.perf_counter() - began < 1, "all but the first leave Redis alone"
+    assert answers == [(results, truncated, ["cache_unavailable"])] * 5
+    assert counted(server)["error"] <= 2 * len(TEXTS)
+    assert server.metric("degraded_total", reason="cache_unavailable") == 5
+    if fault != "SIGKILL":
+        if fault == "SIGSTOP":
+            redis_process.signal(signal.SIGCONT)
+        wait_for(lambda: answer(server) == (results, truncated, []))
+
+
+def test_a_redis_that_takes_no_writes_is_still_read(
+    start: Start, redis_process: RedisProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backoff, "BACK_OFF_SECONDS", 0.0)
+    server, without = start(redis_process.url), start()
+    expected = warm(server, redis_process)
+    more = ["w20", "w21"]
+    with redis_process.client() as client:
+        for refuse in (
+            lambda: client.config_set("maxmemory", "1kb"),  # noeviction: OOM
+            lambda: (client.config_set("maxmemory", 0), client.replicaof("127.0.0.1", 1)),  # READONLY
+        ):
+            refuse()
+            assert answer(server, more) == answer(without, more)
+            assert answer(server) == expected
+        wait_for(lambda: counted(server) == {"miss": 4 + 12, "hit": 24, "write_error": 4})
+
+
+def test_a_lifetime_of_zero_is_no_cache(start: Start, redis_process: RedisProcess) -> None:
+    server = start(redis_process.url, text_cache_ttl_s=0)
+    redis_process.kill()
+    assert answer(server) == answer(start())
+    assert counted(server) == {}
+
+
+class Counted:
+    """Opens a cache without a server around it, and counts what it tells."""
+
+    def __init__(self, url: str) -> None:
+        self.told: dict[str, int] = {}
+        self.cache = TextCache(url, 60, self._count, FINGERPRINT, DIM, "float16")
+
+    def _count(self, _tier: str, result: str, number: int) -> None:
+        self.told[result] = self.told.get(result, 0) + number
+
+
+def test_many_texts_that_come_slowly_are_used_as_far_as_they_came(redis_process: RedisProcess, monkeypatch) -> None:
+    texts, vectors = [f"t{n}" for n in range(2000)], np.arange(2000 * DIM).reshape(2000, DIM) % 2000
+    made = Counted(redis_process.url)
+    made.cache.write(texts, vectors.astype(np.float16))
+    with redis_process.client() as client:
+        wait_for(lambda: client.dbsize() == 2000)
+    fetch = made.cache._store.get_many
+
+    def slowly(names: Any) -> Any:
+        time.sleep(SERVING_TIMEOUT_SECONDS * 0.4)
+        return fetch(names)
+
+    monkeypatch.setattr(made.cache._store, "get_many", slowly)
+    began = time.monotonic()
+    cached = made.cache.read(texts)
+    assert time.monotonic() - began < 2 * SERVING_TIMEOUT_SECONDS
+    assert cached.available
+    assert 0 < cached.known.sum() < 2000
+    np.testing.assert_array_equal(cached.vectors[cached.known], vectors[cached.known].astype(np.float16))
+    assert not cached.vectors[~cached.known].any()
+    assert made.told["hit"] + made.told["error"] == 2000
+    made.cache.close()
+
+
+def test_closing_writes_what_waits_and_lets_go_of_redis(redis_process: RedisProcess) -> None:
+    made = Counted(redis_process.url)
+    assert not made.cache.read(["x"]).known.any()
+    for n in range(4):
+        made.cache.write([f"x{n}"], np.ones((1, DIM)))
+    made.cache.close()
+    with redis_process.client() as client:
+        wait_for(lambda: client.dbsize() == 4 and len(client.client_list()) == 1)
