@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index_builder.candidates import CandidateTable
-from index_builder.codec import DTYPES
+from index_builder.codec import rounded
 from index_builder.encoder import CandidateEncoder
 from index_builder.errors import BuildError
 from index_builder.faiss_index import CandidateIndex, recall_at_10
@@ -43,7 +43,7 @@ class Assembly:
         table = self._directory / CANDIDATES_FILE
         return ingest(pool, table, log, max_rejected, lambda rows: self._stages("read", rows, None))
 
-    def fill(self, index: str, ingested: Ingested) -> None:
+    def fill(self, index: str, ingested: Ingested, revision: int) -> None:
         """Write vectors, index, model and manifest, and see that they fit together."""
         self._table = CandidateTable(self._directory / CANDIDATES_FILE)
         self._store = LocalStore(self._directory, self._encoder.dim, self._dtype, create=True)
@@ -56,7 +56,7 @@ class Assembly:
             raise
         self._stages("manifest", 0, 1)
         self._encoder.save(self._directory / MODEL_DIRECTORY)
-        self._write_manifest(spec, recall, ingested)
+        self._write_manifest(spec, recall, ingested, revision)
         Generation.open(self._directory, verify=False).close()
 
     def _encode(self, count: int) -> None:
@@ -77,14 +77,10 @@ class Assembly:
             appended += len(ids)
 
     def _rounded(self, vectors: NDArray[np.float32], count: int) -> NDArray[Any]:
-        """In the store's dtype, where a value that was finite may no longer be."""
+        """In the store's dtype."""
         if vectors.shape != (count, self._encoder.dim):
             raise BuildError(f"the model gave vectors of shape {vectors.shape}, not {(count, self._encoder.dim)}")
-        with np.errstate(over="ignore", invalid="ignore"):
-            rounded = vectors.astype(DTYPES[self._dtype], copy=False)
-        if not np.isfinite(rounded).all():
-            raise BuildError(f"the model gave vectors that are not finite in {self._dtype}; check its weights")
-        return rounded
+        return rounded(vectors, self._dtype)
 
     def _index(self, spec: IndexSpec) -> tuple[IndexSpec, float]:
         """Build and save the index, if there is one, and measure its recall."""
@@ -95,7 +91,7 @@ class Assembly:
         built.save(self._directory / INDEX_FILE)
         return spec, recall_at_10(built, self._store.matrix)
 
-    def _write_manifest(self, spec: IndexSpec, recall: float, ingested: Ingested) -> None:
+    def _write_manifest(self, spec: IndexSpec, recall: float, ingested: Ingested, revision: int) -> None:
         encoder, encoding = self._encoder, self._stages.seconds.get("encode", 0.0)
         manifest = Manifest(
             id=self._directory.name.removeprefix(TEMPORARY_PREFIX),
@@ -104,6 +100,7 @@ class Assembly:
             dim=encoder.dim,
             dtype=self._dtype,
             count=ingested.count,
+            revision=revision,
             index=spec,
             recall={"recall@10": recall, "probes": "pool"},
             files=describe_files(self._directory),

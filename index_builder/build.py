@@ -7,11 +7,12 @@ is renamed when it is complete; whatever ends the build before then removes it.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from index_builder.assembly import Assembly
 from index_builder.codec import DTYPES
-from index_builder.encoder import CandidateEncoder
+from index_builder.encoder import CandidateEncoder, encode_texts
 from index_builder.errors import disk_full_named
 from index_builder.generations import GenerationStore
 from index_builder.index_choice import choose_index
@@ -56,6 +57,7 @@ def build(
     redis_url: str | None = None,
     activate: bool = True,
     max_rejected: float = 0.01,
+    revision: int | None = None,
     progress: Progress = _no_progress,
 ) -> BuildResult:
     """Encode a pool and publish it as a new generation.
@@ -69,6 +71,7 @@ def build(
         redis_url: also copy the vectors there.
         activate: make the generation the active one.
         max_rejected: the share of rows that may be bad.
+        revision: of the last update that the pool can reflect; None: of the store's last one, now.
         progress: told (stage, done, total) before each step: "read" (total unknown), then "encode" and "append" in
             turns, "index", "manifest", "redis" if asked for, "rename", "CURRENT". What it raises ends the build.
 
@@ -86,11 +89,13 @@ def build(
         redis = _connect(redis_url, generation, encoder.dim, dtype)
         forget = _forgetter(redis_url)
         store.discard_leftovers(forget)
+        if revision is None:
+            revision = store.updates.highest()  # before the pool is read: what comes later is given to the generation
         temporary = store.begin(generation)
         try:
             work = Assembly(encoder, temporary, dtype, stages)
             ingested = work.read(pool, store.rejected_log(generation), max_rejected)
-            work.fill(index, ingested)
+            work.fill(index, ingested, revision)
             if redis is not None:
                 work.copy_to(redis)
             stages("rename", 0, 1)
@@ -104,7 +109,7 @@ def build(
                 redis.close()
         if activate:
             stages("CURRENT", 0, 1)
-            store.activate(generation)
+            store.activate(generation, partial(encode_texts, encoder))
     seconds = stages.finish()
     return BuildResult(generation, ingested.count, ingested.rejected, ingested.log, work.truncated, seconds)
 

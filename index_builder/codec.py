@@ -13,6 +13,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from index_builder.errors import BuildError
+
 VERSION = 1
 DTYPES: dict[str, np.dtype[Any]] = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4")}
 MAX_DIM = 0xFFFF
@@ -21,6 +23,19 @@ HIT, MISS, CORRUPT = 0, 1, 2
 
 _PREFIX = struct.Struct("<BBH")
 _CRC_END = _PREFIX.size + 4
+
+
+def rounded(vectors: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Vectors in a store's dtype.
+
+    Raises:
+        BuildError: a value is not finite, or not any more.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        stored = vectors.astype(DTYPES[dtype], copy=False)
+    if not np.isfinite(stored).all():
+        raise BuildError(f"the model gave vectors that are not finite in {dtype}; check its weights")
+    return stored
 
 
 def prefix(dtype: np.dtype[Any], dim: int) -> bytes:

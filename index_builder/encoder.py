@@ -8,7 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class CandidateEncoder(Protocol):
+class TextEncoder(Protocol):
+    """The candidates' side of a model."""
+
+    def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
+        """Token ids of each text, and how many texts were cut."""
+
+    def encode_candidates(
+        self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
+    ) -> NDArray[np.float32]:
+        """Embeddings (N, D); `on_done` is told after each batch how many it held."""
+
+
+class CandidateEncoder(TextEncoder, Protocol):
     """What a build needs of a model.
 
     Attributes:
@@ -23,13 +35,11 @@ class CandidateEncoder(Protocol):
     fingerprint: str
     dim: int
 
-    def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
-        """Token ids of each text, and how many texts were cut."""
-
-    def encode_candidates(
-        self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
-    ) -> NDArray[np.float32]:
-        """Embeddings (N, D); `on_done` is told after each batch how many it held."""
-
     def save(self, directory: Path) -> None:
         """Write a checkpoint from which the same model is loaded."""
+
+
+def encode_texts(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
+    """Embeddings of texts, (N, D)."""
+    tokens, _ = encoder.tokenize_candidates(texts)
+    return encoder.encode_candidates(tokens)

@@ -13,6 +13,7 @@ RankingError (model.errors)
     StoreUnavailable      Redis does not answer, or refuses
   BuildError              a build cannot go on; also raised itself
     BuildBusy             another build of this store is running
+    CompactionOvertaken   another generation became active meanwhile
     DiskFull              no room, or a quota or file size limit was met
   JobNotFound
   JobConflict             another job is queued or running
@@ -99,6 +100,10 @@ class BuildError(RankingError):
 
 class BuildBusy(BuildError):
     """Another process is building into this store."""
+
+
+class CompactionOvertaken(BuildError):
+    """The generation that was compacted is not the active one any more, so the compaction is of no use."""
 
 
 class DiskFull(BuildError):

@@ -30,6 +30,11 @@ class CandidateIndex:
         """D."""
         return int(self._index.d)
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether it misses nothing."""
+        return self._spec.kind == "flat"
+
     @classmethod
     def build(cls, spec: IndexSpec, matrix: NDArray[Any]) -> "CandidateIndex":
         """Index the rows of a matrix (N, D), read in blocks.
@@ -68,6 +73,7 @@ class CandidateIndex:
         codes: NDArray[np.float32],
         depth: int,
         exclude: NDArray[np.int64] | None = None,
+        only: NDArray[np.bool_] | None = None,
         threads: int | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Find the rows nearest to each code vector, all codes in one call.
@@ -76,6 +82,7 @@ class CandidateIndex:
             codes: (M, D).
             depth: rows a code, at least 1.
             exclude: rows not to return.
+            only: which rows may be returned, (N,); not together with `exclude`.
             threads: of FAISS in the calling thread; None leaves it as it is.
 
         Returns:
@@ -86,6 +93,9 @@ class CandidateIndex:
         options: dict[str, Any] = {}
         if exclude is not None and len(exclude):
             options["sel"] = faiss.IDSelectorNot(faiss.IDSelectorBatch(np.ascontiguousarray(exclude, np.int64)))
+        if only is not None:
+            bits = np.packbits(only, bitorder="little")
+            options["sel"] = faiss.IDSelectorBitmap(bits)  # type: ignore[call-arg, arg-type]  # its wrapper takes an array
         parameters = faiss.SearchParameters(**options)
         if "efSearch" in self._spec.params:
             options["efSearch"] = max(self._spec.params["efSearch"], depth)

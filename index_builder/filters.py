@@ -8,12 +8,13 @@ matches when any of its elements does; objects never match. A range holds number
 strings go by their characters' numbers, as ISO dates do. `$not` lets through what lacks the field, too.
 
 The rows of a field's values are found in one pass over the table when the field is first asked for, and kept as long as
-the table lives.
+the table lives. A few candidates in memory are passed over each time.
 """
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -34,29 +35,38 @@ _lock = Lock()
 
 
 def matching_rows(table: CandidateTable, filter_: Mapping[str, Any]) -> NDArray[np.int64]:
-    """The rows that a filter lets through; ascending, (N,). An empty filter: every row."""
-    return np.flatnonzero(_mask(table, filter_))
+    """The rows of a table that a filter lets through; ascending, (N,). An empty filter: every row."""
+    return np.flatnonzero(_mask(len(table), partial(_of_table, table), filter_))
 
 
-def _mask(table: CandidateTable, filter_: Mapping[str, Any]) -> _Mask:
-    matching = np.ones(len(table), bool)
+def matching_places(metadata: Sequence[Mapping[str, Any]], filter_: Mapping[str, Any]) -> NDArray[np.int64]:
+    """The places in a list of candidates' metadata that a filter lets through; ascending, (N,)."""
+
+    def of_field(field: str) -> _Postings:
+        return _Postings(len(metadata), ((at, each[field]) for at, each in enumerate(metadata) if field in each))
+
+    return np.flatnonzero(_mask(len(metadata), of_field, filter_))
+
+
+def _mask(size: int, of_field: "Callable[[str], _Postings]", filter_: Mapping[str, Any]) -> _Mask:
+    matching = np.ones(size, bool)
     for key, wanted in filter_.items():
         if key == "$not":
-            matching &= ~_mask(table, wanted)
+            matching &= ~_mask(size, of_field, wanted)
         elif key == "$and":
             for each in wanted:
-                matching &= _mask(table, each)
+                matching &= _mask(size, of_field, each)
         elif key == "$or":
-            found = np.zeros(len(table), bool)
+            found = np.zeros(size, bool)
             for each in wanted:
-                found |= _mask(table, each)
+                found |= _mask(size, of_field, each)
             matching &= found
         else:
-            matching &= _of_field(table, key).mask(wanted)
+            matching &= of_field(key).mask(wanted)
     return matching
 
 
-def _of_field(table: CandidateTable, field: str) -> "_Postings":
+def _of_table(table: CandidateTable, field: str) -> "_Postings":
     known = _postings.get(table, {}).get(field)
     if known is not None:
         return known
@@ -64,25 +74,30 @@ def _of_field(table: CandidateTable, field: str) -> "_Postings":
         fields = _postings.setdefault(table, {})
         if field in fields:
             return fields[field]
-        found = _Postings(table, field)
+        found = _Postings(len(table), _cells(table, field))
         if found:  # a field that no row has is found out quickly; its name, which may be anything, is not kept
             fields[field] = found
         return found
 
 
+def _cells(table: CandidateTable, field: str) -> Iterator[tuple[int, Any]]:
+    """The rows that have the field, and what they have there."""
+    for row, metadata in table.metadata(containing=f"{orjson.dumps(field).decode()}:"):
+        value = orjson.loads(metadata)
+        if field in value:
+            yield row, value[field]
+
+
 class _Postings:
     """The rows of one field by value, in the values' order: 16 bytes a row, and one key a distinct value."""
 
-    def __init__(self, table: CandidateTable, field: str) -> None:
-        self._size = len(table)
+    def __init__(self, size: int, cells: Iterable[tuple[int, Any]]) -> None:
+        self._size = size
         numbers: dict[_Key, int] = {}
         row_numbers, rows, present = array("q"), array("q"), array("q")
-        for row, metadata in table.metadata(containing=f"{orjson.dumps(field).decode()}:"):
-            value = orjson.loads(metadata)
-            if field not in value:
-                continue
+        for row, value in cells:
             present.append(row)
-            for key in _keys(value[field]):
+            for key in _keys(value):
                 row_numbers.append(numbers.setdefault(key, len(numbers)))
                 rows.append(row)
         self._present = np.array(present, np.int64)

@@ -4,6 +4,7 @@ STORE/CURRENT, HISTORY           see pointer.py
 STORE/generations/<id>/          complete and checksummed
 STORE/generations/.tmp-<id>/     being built, or being removed
 STORE/rejected/<id>/             rejected.jsonl: the bad rows of its pool
+STORE/log/                       their updates since, see updates.py
 STORE/build.lock, pointer.lock   held while building; while changing CURRENT or removing generations
 """
 
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from index_builder.errors import (
     BuildBusy,
+    CompactionOvertaken,
     GenerationCorrupt,
     GenerationError,
     GenerationNotFound,
@@ -24,6 +26,8 @@ from index_builder.generation import TEMPORARY_PREFIX, Generation, read_manifest
 from index_builder.lock import locked
 from index_builder.manifest import Manifest
 from index_builder.pointer import Pointer, is_generation_id
+from index_builder.snapshot import Snapshot
+from index_builder.updates import Encode, Succession, Updates
 from model.durable import make_directory, rename_durably, sync_tree
 
 _STAMP = "%Y%m%dT%H%M%S%f"
@@ -36,12 +40,17 @@ def _forget_nothing(_generation: str) -> None:
 
 
 class GenerationStore:
-    """The generations under a store's root; every method may be called from several threads and processes."""
+    """The generations under a store's root; every method may be called from several threads and processes.
+
+    Attributes:
+        updates: what happened to them since they were built.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._generations = root / "generations"
         self._pointer = Pointer(root)
+        self.updates = Updates(root)
 
     def ids(self) -> list[str]:
         """The published generations, oldest first."""
@@ -56,6 +65,10 @@ class GenerationStore:
             GenerationCorrupt: CURRENT holds something else than an id.
         """
         return self._pointer.current()
+
+    def current_or_none(self) -> str | None:
+        """As `current`; None also where CURRENT is damaged."""
+        return self._pointer.current_or_none()
 
     def stamp(self) -> tuple[int, int] | None:
         """What changes whenever a generation is activated, be it the same again; None before the first activation."""
@@ -76,12 +89,16 @@ class GenerationStore:
         return self._generations / generation
 
     def open(self, generation: str, *, verify: bool = True) -> Generation:
-        """Open a generation and check it.
+        """Open a generation and check it, and its update log.
 
         Raises:
-            GenerationNotFound, GenerationCorrupt: see `Generation.open`.
+            GenerationNotFound, GenerationCorrupt: see `Generation.open` and `UpdateLog.read`.
         """
-        return Generation.open(self.path(generation), verify=verify)
+        opened = Generation.open(self.path(generation), verify=verify)
+        if verify:
+            for _ in self.updates.of(opened.manifest).read():
+                pass
+        return opened
 
     def manifest(self, generation: str) -> Manifest:
         """Read what a generation says of itself, without a look at its files.
@@ -92,14 +109,22 @@ class GenerationStore:
         return read_manifest(self.path(generation))
 
     def verify(self, generation: str) -> Manifest:
-        """Check every byte of a generation.
+        """Check every byte of a generation and of its update log.
 
         Raises:
-            GenerationNotFound, GenerationCorrupt: see `Generation.open`.
+            GenerationNotFound, GenerationCorrupt: see `open`.
         """
         opened = self.open(generation)
         opened.close()
         return opened.manifest
+
+    def snapshot(self, opened: Generation) -> Snapshot:
+        """An open generation as its updates have left it.
+
+        Raises:
+            GenerationCorrupt: its update log is damaged.
+        """
+        return Snapshot(opened).updated(list(self.updates.of(opened.manifest).read()))
 
     def candidates_to_serve(self) -> list[str]:
         """What may be served, the first one that passes its checks: the active generation, then what stands in for it.
@@ -146,15 +171,22 @@ class GenerationStore:
             reasons = "it is empty; run: polyrank build"
         raise GenerationNotFound(f"no good generation in {self.root}: {reasons}")
 
-    def activate(self, generation: str) -> None:
+    def activate(self, generation: str, encode: Encode | None = None) -> None:
         """Verify a generation and make it the active one.
+
+        If it was never active, it is given the updates that were made since its pool was read; else it is as its own
+        last update has left it.
+
+        Args:
+            generation: its id.
+            encode: its model, for updates made under another one; None: those of its own model alone can be given.
 
         Raises:
             GenerationNotFound, GenerationCorrupt: it cannot be served; nothing changes.
+            FingerprintMismatch: an update would have to be encoded.
         """
-        self.verify(generation)
-        with self._changing():
-            self._present(generation)
+        manifest = self.verify(generation)
+        with self._switching(manifest, encode):
             self._pointer.advance(generation)
 
     def rollback(self) -> str:
@@ -171,11 +203,46 @@ class GenerationStore:
         if not history:
             raise GenerationNotFound(f"no earlier generation to roll back to in {self.root}")
         target = history[-1]
-        self.verify(target)
-        with self._changing():
-            self._present(target)
+        with self._switching(self.verify(target)):
             self._pointer.go_back(target)
         return target
+
+    def succeed(self, old: str, new: str) -> None:
+        """Verify a generation and put it in the place of the active one, of which it is a compaction.
+
+        A rollback afterwards reaches what it would have reached before.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt: it cannot be served; nothing changes.
+            CompactionOvertaken: another generation is active; likewise.
+        """
+        with self._switching(self.verify(new)):
+            if self.current() != old:
+                raise CompactionOvertaken(f"generation {old} is not the active one any more")
+            self._pointer.replace(new)
+
+    @contextmanager
+    def _switching(self, manifest: Manifest, encode: Encode | None = None) -> Iterator[None]:
+        """While nothing else is switched, removed or updated: the generation knows what it has to, and may be named."""
+        make_directory(self.root)
+        succession = Succession(self.updates, manifest, encode)
+        if manifest.id != self.current_or_none():
+            succession.prepare()
+        with self.updates.writing(), self._changing():
+            self._present(manifest.id)
+            if manifest.id != self.current_or_none():
+                succession.complete()
+                self._leave_current()
+            yield
+
+    def _leave_current(self) -> None:
+        """Note in the active generation's log that it was active: it comes back as it is now."""
+        current = self.current_or_none()
+        try:
+            if current is not None:
+                self.updates.of(self.manifest(current)).mark_left()
+        except GenerationError:
+            pass  # damaged or gone: it can never come back
 
     def _present(self, generation: str) -> None:
         """Between its verification and the lock, a generation may have been collected."""
@@ -270,10 +337,11 @@ class GenerationStore:
             for each in removed:
                 forget(each)
                 self._remove(each)
-            self._remove_logs(self.ids())
+            self._remove_rejected(self.ids())
         try:
             with self.building():
                 self.discard_leftovers(forget)
+                self._remove_updates()
         except BuildBusy:
             pass  # what is left there belongs to a build that is running, or it goes the next time
         return removed
@@ -284,7 +352,23 @@ class GenerationStore:
         rename_durably(self.path(generation), temporary)
         shutil.rmtree(temporary)
 
-    def _remove_logs(self, kept: list[str]) -> None:
+    def _remove_updates(self) -> None:
+        """Remove the update logs of generations that are gone, unless one that was never active may need them.
+
+        While somebody builds, that is the one being built: the caller is the builder.
+        """
+        with self.updates.writing():
+            ids, current = self.ids(), self.current_or_none()
+            if all(each == current or self._was_active(each) for each in ids):
+                self.updates.keep_only(ids)
+
+    def _was_active(self, generation: str) -> bool:
+        try:
+            return self.updates.was_left(self.manifest(generation))
+        except GenerationError:
+            return True  # it never will be
+
+    def _remove_rejected(self, kept: list[str]) -> None:
         for directory in (self.root / "rejected").glob("*"):
             if kept and is_generation_id(directory.name) and directory.name < kept[0]:
                 shutil.rmtree(directory)

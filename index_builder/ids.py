@@ -6,13 +6,18 @@ pair would have been turned away as a duplicate when the pool was read.
 """
 
 from collections.abc import Sequence
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 BYTES_PER_ROW = 16
+
+
+def text_id(text: str) -> str:
+    """The id of a candidate that came without one."""
+    return sha256(text.encode()).hexdigest()[:32]
 
 
 def hash_id(candidate_id: str) -> int:

@@ -54,6 +54,7 @@ class Manifest:
     Attributes:
         id: the generation's.
         created_at: ISO 8601, UTC.
+        revision: of the last update that its pool can reflect; later ones it learns when it becomes active.
         recall: "recall@10" of the index against a scan, and where the "probes" came from.
         files: by path within the generation, all but the manifest.
     """
@@ -64,6 +65,7 @@ class Manifest:
     dim: int
     dtype: str
     count: int
+    revision: int
     index: IndexSpec
     recall: dict[str, float | str]
     files: dict[str, FileEntry]
@@ -118,6 +120,7 @@ def _parsed(cls: type[Manifest], content: bytes, generation: str) -> Manifest:
         dim=_as(int, body, "dim"),
         dtype=_as(str, body, "dtype"),
         count=_as(int, body, "count"),
+        revision=_as(int, body, "revision"),
         index=_index(body["index"]),
         recall=_recall(_as(dict, body, "recall")),
         files={name: _record(FileEntry, entry, "files") for name, entry in _as(dict, body, "files").items()},
@@ -136,6 +139,8 @@ def _check_bounds(manifest: Manifest, generation: str) -> None:
         raise ValueError(f"dtype {manifest.dtype!r} is not one of {', '.join(DTYPES)}")
     if manifest.count < 1:
         raise ValueError(f"count {manifest.count} is less than 1")
+    if manifest.revision < 0:
+        raise ValueError(f"revision {manifest.revision} is negative")
     if any(entry.bytes < 0 for entry in manifest.files.values()):
         raise ValueError("a file has a negative size")
 

@@ -40,6 +40,13 @@ class Pointer:
             raise GenerationCorrupt(repr(text[:80]), "CURRENT does not name a generation")
         return text
 
+    def current_or_none(self) -> str | None:
+        """As `current`; None also where CURRENT is damaged."""
+        try:
+            return self.current()
+        except GenerationCorrupt:
+            return None
+
     def stamp(self) -> tuple[int, int] | None:
         """What changes whenever CURRENT is written, be it with the same id; None where there is none."""
         try:
@@ -50,7 +57,7 @@ class Pointer:
 
     def history(self, published: Collection[str]) -> list[str]:
         """The published generations active before the current one, the latest last."""
-        entries, current = [each for each in self._entries() if each in published], self._current_or_none()
+        entries, current = [each for each in self._entries() if each in published], self.current_or_none()
         while entries and entries[-1] == current:
             entries.pop()
         return entries
@@ -61,10 +68,14 @@ class Pointer:
         CURRENT is written even when it names the generation already: whoever follows it looks again, at files that
         may have been repaired.
         """
-        current, entries = self._current_or_none(), self._entries()
+        current, entries = self.current_or_none(), self._entries()
         if current not in (None, generation) and entries[-1:] != [current]:
             # First, so that no crash forgets the way back.
             self._write_history([*entries, current])
+        self._write_current(generation)
+
+    def replace(self, generation: str) -> None:
+        """Make the generation current instead of the one that is; what was active before stays as it is."""
         self._write_current(generation)
 
     def go_back(self, generation: str) -> None:
@@ -90,12 +101,6 @@ class Pointer:
         except FileNotFoundError:
             return []
         return [line for line in lines if is_generation_id(line)]
-
-    def _current_or_none(self) -> str | None:
-        try:
-            return self.current()
-        except GenerationCorrupt:
-            return None
 
     def _write_current(self, generation: str) -> None:
         write_atomically(self._current, f"{generation}\n".encode())

@@ -6,12 +6,11 @@ of each id to find duplicates. Knows nothing of what becomes of the rows.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from index_builder.errors import PoolInvalid
-from index_builder.ids import hash_id
+from index_builder.ids import hash_id, text_id
 from index_builder.pool_parquet import parquet_rows
 from index_builder.pool_text import RowError, csv_rows, json_rows
 
@@ -90,7 +89,7 @@ def _candidate(row: object, seen: set[int]) -> Candidate:
     metadata = _checked_metadata(row)
     candidate_id = row.get("id")
     if candidate_id is None:
-        candidate_id = sha256(text.encode()).hexdigest()[:32]
+        candidate_id = text_id(text)
     elif not isinstance(candidate_id, str):
         raise RowError(f"'id' must be a string, not {_json_name(candidate_id)}")
     elif not candidate_id:

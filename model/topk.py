@@ -35,6 +35,7 @@ def top_k(
     k: int,
     rows: NDArray[np.int64] | None = None,
     longest: float | None = None,
+    dropped: NDArray[np.int64] | None = None,
 ) -> TopK:
     """Find the k best rows by candidate attention.
 
@@ -44,18 +45,20 @@ def top_k(
         k: how many; fewer come back when there are fewer rows.
         rows: score only these rows (ascending); None: all.
         longest: `longest_row(matrix)` where it is known, which saves a pass.
+        dropped: score all rows but these (distinct); not together with `rows`.
 
     Returns:
         Rows of `matrix` and scores, exactly those of scoring every row and sorting by (-score, row).
     """
-    n = len(matrix) if rows is None else len(rows)
+    n = len(matrix) - (0 if dropped is None else len(dropped)) if rows is None else len(rows)
     if min(n, k) <= 0:
         return TopK(np.empty(0, np.int64), np.empty(0, np.float32))
     with torch.inference_mode():
         stored, vectors = torch.from_numpy(matrix), torch.from_numpy(codes)
         chosen = None if rows is None else torch.from_numpy(rows)
         margin = _rounding(vectors, longest_row(matrix) if longest is None else longest)
-        finalists = _finalists(_Blocks(stored, chosen, len(codes)), vectors, _Best(min(k, n), margin))
+        kept = _kept(len(matrix), dropped)
+        finalists = _finalists(_Blocks(stored, chosen, len(codes)), vectors, _Best(min(k, n), margin), kept)
         scores = _canonical_scores(stored, vectors, finalists)
     order = np.lexsort((finalists.numpy(), -scores))[:k]
     return TopK(finalists.numpy()[order], scores[order])
@@ -74,14 +77,26 @@ def scores_of(matrix: NDArray[np.floating], codes: NDArray[np.float32]) -> NDArr
         return _canonical_scores(torch.from_numpy(matrix), torch.from_numpy(codes), torch.arange(len(matrix)))
 
 
-def _finalists(blocks: "_Blocks", codes: Tensor, best: "_Best") -> Tensor:
-    """Rows whose float32 score is within rounding of the k-th best, in row order."""
+def _kept(count: int, dropped: NDArray[np.int64] | None) -> Tensor | None:
+    """Which of so many rows count, (N,); None: all."""
+    if dropped is None or not len(dropped):
+        return None
+    kept = torch.ones(count, dtype=torch.bool)
+    kept[torch.from_numpy(dropped)] = False
+    return kept
+
+
+def _finalists(blocks: "_Blocks", codes: Tensor, best: "_Best", kept: Tensor | None) -> Tensor:
+    """Rows, of those kept, whose float32 score is within rounding of the k-th best, in row order."""
     transposed = codes.T.contiguous()
     products = torch.empty(blocks.size, len(codes))
     for block, rows in blocks:
         s = torch.mm(block, transposed, out=products[: len(block)])  # (rows, M)
-        alive = (s.amax(dim=1) >= best.threshold - best.margin).nonzero()[:, 0]
-        if 2 * len(alive) > len(rows):  # nothing to gain from picking them out; the others fall to the threshold
+        reaches = s.amax(dim=1) >= best.threshold - best.margin
+        alive = (reaches if kept is None else reaches & kept[rows]).nonzero()[:, 0]
+        if kept is None and 2 * len(alive) > len(
+            rows
+        ):  # nothing to gain from picking them out; the others fall to the threshold
             best.add(_closed_form(s), rows)
         elif len(alive):
             best.add(_closed_form(s[alive]), rows[alive])

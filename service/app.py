@@ -15,7 +15,7 @@ from starlette.responses import Response
 import model
 from model import checkpoint
 from model.errors import RankingError
-from service import __version__, openapi, problems, routes_index, routes_ops, routes_rank
+from service import __version__, openapi, problems, routes_candidates, routes_index, routes_ops, routes_rank
 from service.errors import BodyTooLarge, ClientGone, DeadlineExceeded, NotReady, Overloaded, TooManyCandidates
 from service.metrics import Metrics
 from service.middleware import BodyBound, Requests
@@ -56,7 +56,7 @@ def create_app(
             yield
 
     app = FastAPI(title="polyrank", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None)
-    for routes in (routes_rank, routes_index, routes_ops):
+    for routes in (routes_rank, routes_index, routes_candidates, routes_ops):
         app.include_router(routes.router)
     app.openapi = partial(_described_once, app)  # type: ignore[method-assign]  # FastAPI's own way to replace it
     app.add_exception_handler(RankingError, partial(_on_error, metrics))

@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from model import Conversation, Turn
 from model.errors import InvalidInput
 from service.errors import BodyTimeout, ClientGone, MediaTypeUnsupported, TooManyCandidates
-from service.schemas import CandidateIn, IndexIn, RankIn
+from service.schemas import CandidateIn, IndexIn, RankIn, UpsertIn
 from service.settings import Settings
 from service.values import Given, RankRequest
 
@@ -36,6 +36,12 @@ async def read(request: Request, kind: type[M]) -> tuple[M, bytes]:
     except ClientDisconnect:
         raise ClientGone("hung up while sending the body") from None
     return kind.model_validate_json(body), body
+
+
+async def gone(request: Request) -> None:
+    """Return when the client has hung up; the whole body was read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def read_rank(request: Request, settings: Settings) -> RankIn:
@@ -104,6 +110,18 @@ def check_pool(body: IndexIn, settings: Settings) -> None:
         InvalidInput: a text is longer than the server allows.
     """
     _check_lengths("candidates", [candidate.text for candidate in body.candidates or ()], settings)
+
+
+def check_upsert(body: UpsertIn, settings: Settings) -> None:
+    """Check the bounds of an update.
+
+    Raises:
+        TooManyCandidates: more than the server allows.
+        InvalidInput: a text is longer than the server allows.
+    """
+    if len(body.root) > settings.max_candidates:
+        raise TooManyCandidates(settings.max_candidates)
+    _check_lengths("candidates", [candidate.text for candidate in body.root], settings)
 
 
 def _given(sent: str | CandidateIn) -> Given:

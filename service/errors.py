@@ -17,6 +17,7 @@ RankingError
     Overloaded            too many requests wait already
     DeadlineExceeded      the request's time was over before it was answered
     GenerationMismatch    the caller expects another generation than the one served
+    RevisionNotReached    the update that the caller asks for has not arrived here
     StoreReadOnly         the store cannot be written to
     InferenceFailed       the model produced something that is not a score
     ClientGone            the caller hung up before the answer
@@ -122,6 +123,15 @@ class GenerationMismatch(ServiceError):
         super().__init__(f"expected generation {expected[:128]}, serving {actual}")
         self.expected = expected
         self.actual = actual
+
+
+class RevisionNotReached(ServiceError):
+    """The update that the caller wants to see has not arrived here."""
+
+    def __init__(self, wanted: int, served: int) -> None:
+        super().__init__(f"revision {wanted} was asked for, but {served} is served")
+        self.wanted = wanted
+        self.served = served
 
 
 class StoreReadOnly(ServiceError):

@@ -4,7 +4,9 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
+from index_builder.encoder import encode_texts
 from index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
 from index_builder.generations import GenerationStore
 from index_builder.manifest import FORMAT_VERSION
@@ -37,6 +39,7 @@ class Live:
         self._opener = opener
         self._metrics = metrics
         self._switching = threading.Lock()
+        self._replacing = threading.Lock()
         self._seen: _Seen | None = None  # CURRENT when it was last followed
 
     def require(self) -> Serving:
@@ -72,19 +75,43 @@ class Live:
             log.warning("not ready", extra={"fields": {"why": self.reason()}})
 
     def follow(self) -> None:
-        """Switch to what CURRENT names, if another process has written it; a refused one leaves the old one served."""
+        """Switch to what CURRENT names, if another process has written it; a refused one leaves the old one served.
+
+        Else take over the updates that others have written.
+        """
         with self._switching:
             seen = self._look()
-            if seen is None or seen == self._seen:
-                return
-            self._seen, (named, _) = seen, seen
-            if self.current is not None and self.current.generation.id == named:
-                return
-            try:
-                self._serve(self._load(named))
-            except RankingError as error:
-                self._metrics.count_switch("refused")
-                self._refuse(named, error)
+            if seen is not None and seen != self._seen:
+                self._seen, (named, _) = seen, seen
+                if self.current is None or self.current.generation.id != named:
+                    self._switch_to(named)
+        self._take_over()
+
+    def _switch_to(self, named: str) -> None:
+        try:
+            self._serve(self._load(named))
+        except RankingError as error:
+            self._metrics.count_switch("refused")
+            self._refuse(named, error)
+
+    def _take_over(self) -> None:
+        try:
+            self.refresh()
+        except GenerationCorrupt as error:
+            if error.generation not in self.refused:
+                self._refuse(error.generation, error)
+
+    def refresh(self) -> Serving | None:
+        """Take over the updates that were written since; returns what is served now.
+
+        Raises:
+            GenerationCorrupt: the update log is damaged; what was served is served on.
+        """
+        with self._replacing:
+            if self.current is not None:
+                self.current = self.current.caught_up()
+                self._show_snapshot(self.current)
+            return self.current
 
     def activate(self, generation: str) -> Serving:
         """Switch to a generation: it is loaded first, so one that cannot be served never becomes the active one.
@@ -94,7 +121,7 @@ class Live:
         """
         with self._switching, self._switch_counted(generation):
             loaded = self._load(generation)
-            self._store.activate(generation)
+            self._store.activate(generation, partial(encode_texts, loaded.ranker))
             self._seen = generation, self._store.stamp()
             return self._serve(loaded)
 
@@ -143,24 +170,29 @@ class Live:
     def _load(self, generation: str) -> Serving:
         opened = self._store.open(generation)
         try:
-            return self._opener.serve(opened, self.current)
+            return self._opener.serve(opened, self._store.updates.of(opened.manifest), self.current)
         except BaseException:
             opened.close()
             raise
 
-    def _serve(self, serving: Serving) -> Serving:
-        first = self.current is None
-        self.current = serving
+    def _serve(self, loaded: Serving) -> Serving:
+        with self._replacing:
+            first = self.current is None
+            self.current = serving = loaded.caught_up()  # what it was given when it became the active one
         manifest, ranker = serving.generation.manifest, serving.ranker
         self.refused = {each: why for each, why in self.refused.items() if each != manifest.id}
         fingerprint = ranker.fingerprint
-        self._metrics.show_generation(manifest.id, fingerprint, FORMAT_VERSION, manifest.count, serving.loaded_at)
+        self._metrics.show_generation(manifest.id, fingerprint, FORMAT_VERSION, serving.loaded.loaded_at)
+        self._show_snapshot(serving)
         self._metrics.show_model("ranker", manifest.model.name, ranker.architecture, fingerprint)
         if not first:
             self._metrics.count_switch("ok")
-        fields = {"generation": manifest.id, "candidates": manifest.count, "index": manifest.index.kind}
+        fields = {"generation": manifest.id, "candidates": serving.snapshot.count, "index": manifest.index.kind}
         log.info("serving", extra={"fields": fields})
         return serving
+
+    def _show_snapshot(self, serving: Serving) -> None:
+        self._metrics.show_snapshot(serving.snapshot.revision, serving.snapshot.count, serving.snapshot.changed)
 
     def _refuse(self, generation: str, error: RankingError) -> None:
         self.refused = {**self.refused, generation: str(error)}

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
+from service.values import PLANS
+
 STAGES = ("queue", "tokenize", "encode", "retrieve", "fetch", "score", "rerank", "serialize")
 RESULTS = {
     "redis": ("hit", "miss", "corrupt", "error"),
@@ -13,6 +15,7 @@ RESULTS = {
 DEGRADED = ("cache_unavailable", "rerank_skipped_deadline")
 REJECTED = ("queue_full", "deadline", "too_large", "not_ready")
 SWITCHES = ("ok", "refused")
+UPDATES = ("upsert", "delete")
 JOB_STATES = ("succeeded", "failed", "cancelled")
 UNMATCHED = "unmatched"
 
@@ -35,13 +38,17 @@ class Metrics:
         self._stages = self._histogram("stage_duration_seconds", "Time in each stage of /rank", ("stage",))
         self._scored = self._histogram("candidates_scored", "Candidates scored a request", buckets=COUNTS)
         self._cache = self._counter("cache_requests", "Vectors asked for, and what came", ("tier", "result"))
+        self._retrievals = self._counter("retrievals", "Requests that retrieved candidates, by how", ("plan",))
         self._degraded = self._counter("degraded", "Answers that did without something", ("reason",))
         self._rejected = self._counter("rejected", "Requests turned away", ("reason",))
         self._index_info = self._gauge("index_info", "The generation served", ("generation", "model", "format"))
-        self._index_candidates = self._gauge("index_candidates", "Candidates in the generation served")
+        self._index_candidates = self._gauge("index_candidates", "Candidates served, updates included")
+        self._index_revision = self._gauge("index_revision", "Revision of the last update served")
+        self._index_changed = self._gauge("index_changed_rows", "Rows added or removed since the generation was built")
         self._index_loaded = self._gauge("index_loaded_timestamp_seconds", "When the generation was switched to")
         self._switches = self._counter("index_switches", "Attempts to serve another generation", ("result",))
         self._verify_failures = self._counter("index_verify_failures", "Generations refused", ("kind",))
+        self._updates = self._counter("updated_candidates", "Candidates changed by clients", ("kind",))
         self._jobs = self._counter("build_jobs", "Rebuilds that ended", ("state",))
         self._model_info = self._gauge("model_info", "Models loaded", ("role", "name", "architecture", "fingerprint"))
         self._create_series()
@@ -59,9 +66,11 @@ class Metrics:
 
     def _create_series(self) -> None:
         for counter, values in (
+            (self._retrievals, PLANS),
             (self._degraded, DEGRADED),
             (self._rejected, REJECTED),
             (self._switches, SWITCHES),
+            (self._updates, UPDATES),
             (self._jobs, JOB_STATES),
             (self._verify_failures, ("corrupt", "fingerprint", "model", "other")),
         ):
@@ -84,8 +93,12 @@ class Metrics:
         self._requests.labels(route, method, str(status)).inc()
         self._duration.labels(route, f"{status // 100}xx").observe(seconds)
 
-    def observe_rank(self, seconds: Mapping[str, float], scored: int, degraded: Iterable[str]) -> None:
-        """Count a ranked request: seconds by stage, candidates scored, what it did without."""
+    def observe_rank(
+        self, seconds: Mapping[str, float], scored: int, degraded: Iterable[str], plan: str | None
+    ) -> None:
+        """Count a ranked request: seconds by stage, candidates scored, what it did without, how it retrieved."""
+        if plan is not None:
+            self._retrievals.labels(plan).inc()
         for stage, value in seconds.items():
             self._stages.labels(stage).observe(value)
         self._scored.observe(scored)
@@ -117,12 +130,21 @@ class Metrics:
         """Count an attempt to serve another generation."""
         self._switches.labels(result).inc()
 
-    def show_generation(self, generation: str, model: str, fmt: int, candidates: int, loaded_at: float) -> None:
+    def count_updated(self, kind: str, count: int) -> None:
+        """Count candidates that a client has put or deleted."""
+        self._updates.labels(kind).inc(count)
+
+    def show_generation(self, generation: str, model: str, fmt: int, loaded_at: float) -> None:
         """Name the generation that is served from now on."""
         self._index_info.clear()
         self._index_info.labels(generation, model, str(fmt)).set(1)
-        self._index_candidates.set(candidates)
         self._index_loaded.set(loaded_at)
+
+    def show_snapshot(self, revision: int, candidates: int, changed: int) -> None:
+        """Tell the state of what is served: its revision, and how far it is from the generation as built."""
+        self._index_revision.set(revision)
+        self._index_candidates.set(candidates)
+        self._index_changed.set(changed)
 
     def show_model(self, role: str, name: str, architecture: str, fingerprint: str) -> None:
         """Name the model of a role ("ranker" or "reranker") that is used from now on."""

@@ -6,11 +6,12 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service import problems
 from service.responses import Problem
-from service.schemas import ActivateIn, IndexIn, RankIn, Strict
+from service.schemas import ActivateIn, DeleteIn, IndexIn, RankIn, UpsertIn
 
 _REF = "#/components/schemas/{model}"
 _PROBLEM = {"schema": {"$ref": _REF.format(model="Problem")}}
@@ -18,7 +19,7 @@ _EVERYWHERE = (500,)
 _WITH_BODY = (400, 408, 413, 415, 422)
 
 
-def takes(kind: type[Strict]) -> dict[str, Any]:
+def takes(kind: type[BaseModel]) -> dict[str, Any]:
     """Describe a JSON body for a route that reads it by hand; pass as `openapi_extra`."""
     schema = {"$ref": _REF.format(model=kind.__name__)}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
@@ -37,7 +38,7 @@ def _titles(status: int) -> str:
 def describe(app: FastAPI) -> dict[str, Any]:
     """Build the OpenAPI document of an app."""
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    bodies = [(kind, "validation") for kind in (RankIn, IndexIn, ActivateIn)]
+    bodies = [(kind, "validation") for kind in (RankIn, IndexIn, ActivateIn, UpsertIn, DeleteIn)]
     _, ours = models_json_schema([*bodies, (Problem, "serialization")], ref_template=_REF)  # type: ignore[list-item]  # mixed modes
     schemas = {**document["components"]["schemas"], **ours["$defs"]}
     for operation in (each for at in document["paths"].values() for each in at.values()):

@@ -4,7 +4,7 @@ import math
 import time
 
 from model import Truncation
-from service import shortlist
+from service import retrieval, shortlist
 from service.errors import DeadlineExceeded, InferenceFailed, NotConfigured
 from service.reranking import Reranker
 from service.serving import Serving
@@ -46,7 +46,7 @@ class Ranking:
         if request.candidates is not None:
             found = shortlist.over_given(serving, request, encoded, stages)
         else:
-            found = shortlist.over_generation(serving, request, encoded, stages, self._threads)
+            found = retrieval.over_generation(serving, request, encoded, stages, self._threads)
         truncation = Truncation(truncation.turns, truncation.tokens, found.cut)
         with stages.timed("rerank"):
             places, pairs_cut, degraded = self._second_look(request, found)
@@ -58,6 +58,7 @@ class Ranking:
             degraded=degraded if found.cache_available else [CACHE_UNAVAILABLE, *degraded],
             truncation=_most(truncation, pairs_cut),
             seconds=stages.seconds,
+            plan=found.plan,
         )
 
     def _second_look(self, request: RankRequest, found: Shortlist) -> tuple[list[Place], Truncation, list[str]]:

@@ -1,10 +1,11 @@
 """What an app holds while it runs: made when it starts, let go of when it ends."""
 
 import asyncio
+import errno
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -12,9 +13,10 @@ from typing import cast
 import torch
 from starlette.requests import Request
 
-from index_builder.errors import GenerationError, StoreUnavailable
+from index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
 from index_builder.generations import GenerationStore
 from index_builder.redis_store import drop_generation
+from service.errors import StoreReadOnly
 from service.jobs import Jobs
 from service.live import Live
 from service.metrics import Metrics
@@ -23,6 +25,7 @@ from service.reranking import LoadScorer, Reranker, load_reranker
 from service.serving import LoadRanker, Opener, OpenTexts
 from service.settings import Settings
 from service.text_cache import TextCache
+from service.updating import Updating
 from service.worker import ModelThread
 
 FOLLOW_SECONDS = 1.0
@@ -41,12 +44,25 @@ class Resources:
     ranking: Ranking
     model_thread: ModelThread
     jobs: Jobs
+    updating: Updating
     loader: ThreadPoolExecutor
 
 
 def resources(request: Request) -> Resources:
     """Return the resources of the app that the request came to."""
     return cast(Resources, request.app.state.resources)
+
+
+@contextmanager
+def writing(held: Resources) -> Iterator[None]:
+    """Tell a store that is full or read-only from a failure of ours."""
+    with disk_full_named(held.settings.store):
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise StoreReadOnly from error
+            raise
 
 
 @asynccontextmanager
@@ -77,14 +93,16 @@ async def opened(
         jobs = Jobs(settings, on_success=switch, on_end=metrics.count_job)
         thread = ModelThread(settings.max_queue)
         ranking = Ranking(reranker, settings.threads)
+        updating = Updating(store, live, thread, metrics)
         following = asyncio.create_task(_follow(loader, live))
         try:
-            yield Resources(settings, metrics, store, live, ranking, thread, jobs, loader)
+            yield Resources(settings, metrics, store, live, ranking, thread, jobs, updating, loader)
         finally:
             await jobs.close()
             following.cancel()
             with suppress(asyncio.CancelledError):
                 await following
+            await asyncio.to_thread(updating.close)
             await asyncio.to_thread(thread.close)
             live.current = None
 

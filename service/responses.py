@@ -7,8 +7,6 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from service.serving import Serving
 from service.values import Place, Ranked
 
-REVISION = 0  # of a generation that was not updated since it was built
-
 
 class Out(BaseModel):
     """Nothing that is not listed."""
@@ -42,7 +40,7 @@ def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
         "results": [_result(at, place) for at, place in enumerate(ranked.places, 1)],
         "missing_ids": ranked.missing_ids,
         "generation": serving.generation.id,
-        "revision": REVISION,
+        "revision": serving.snapshot.revision,
         "model": {"name": model.name, "architecture": model.architecture, "fingerprint": model.fingerprint},
         "exact": ranked.exact,
         "degraded": ranked.degraded,
@@ -99,7 +97,7 @@ class RankOut(Out):
     results: list[ResultOut]
     missing_ids: list[str] = Field(description="ids sent that the generation does not hold")
     generation: str
-    revision: int = Field(description="0: the generation as it was built")
+    revision: int = Field(description="of the last update that the answer knows of")
     model: ModelOut
     exact: bool = Field(description="the ids are those of scoring every candidate")
     degraded: list[Literal["cache_unavailable", "rerank_skipped_deadline"]]
@@ -148,8 +146,11 @@ class GenerationOut(Out):
 
 
 class ActiveOut(GenerationOut):
-    """The generation that is served."""
+    """The generation that is served, with the updates since it was built."""
 
+    revision: int = Field(description="of the last update that is served")
+    added: int = Field(description="candidates that updates have put, and not deleted")
+    removed: int = Field(description="candidates of the generation as built that updates have replaced or deleted")
     loaded_at: str
 
 
@@ -158,6 +159,23 @@ class RefusedOut(Out):
 
     id: str
     reason: str
+
+
+class UpsertedOut(Out):
+    """An acknowledged update."""
+
+    generation: str
+    revision: int = Field(description="what `min_revision` may ask for")
+    upserted: int
+
+
+class DeletedOut(Out):
+    """An acknowledged deletion; where no id was known, the revision before it."""
+
+    generation: str
+    revision: int = Field(description="what `min_revision` may ask for")
+    deleted: int
+    missing_ids: list[str]
 
 
 class ProgressOut(Out):

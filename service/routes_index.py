@@ -1,9 +1,6 @@
 """The index: what is served, switching, and rebuilding."""
 
 import asyncio
-import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -12,15 +9,15 @@ from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from index_builder.errors import GenerationCorrupt, disk_full_named
+from index_builder.errors import GenerationCorrupt
 from index_builder.jobs import JobRecord
 from index_builder.manifest import MANIFEST_FILE, Manifest
 from service import bodies, idempotency
-from service.errors import StoreReadOnly
 from service.openapi import fails, takes
-from service.resources import Resources, resources
+from service.resources import Resources, resources, writing
 from service.responses import IndexOut, JobOut, JobsOut
 from service.schemas import ActivateIn, IndexIn
+from service.serving import Serving
 
 router = APIRouter(prefix="/index", tags=["index"])
 
@@ -44,7 +41,7 @@ async def rebuild(
     key = idempotency.checked(idempotency_key)
     body, raw = await bodies.read(request, IndexIn)
     bodies.check_pool(body, held.settings)
-    with _writing(held):
+    with writing(held):
         record = await held.jobs.start(body, raw, key, has_active=held.live.current is not None)
     return _json(_job(record), 202, {"Location": f"/index/jobs/{record.id}", **RETRY_AFTER})
 
@@ -67,7 +64,7 @@ async def job(request: Request, job_id: str) -> Response:
 async def cancel(request: Request, job_id: str) -> Response:
     """Stop a rebuild; nothing of it is left. One that has ended stays as it is, one that publishes already will end."""
     held = resources(request)
-    with _writing(held):
+    with writing(held):
         record = await held.jobs.cancel(job_id)
     return _json(_job(record), 202)
 
@@ -79,7 +76,7 @@ async def activate(request: Request) -> Response:
     """Switch to a generation; requests that have begun end on the one they began with."""
     held = resources(request)
     body, _ = await bodies.read(request, ActivateIn)
-    with _writing(held):
+    with writing(held):
         await asyncio.get_running_loop().run_in_executor(held.loader, held.live.activate, body.generation)
     return await _overview(held)
 
@@ -88,21 +85,9 @@ async def activate(request: Request) -> Response:
 async def rollback(request: Request) -> Response:
     """Switch back to the generation that was active before."""
     held = resources(request)
-    with _writing(held):
+    with writing(held):
         await asyncio.get_running_loop().run_in_executor(held.loader, held.live.rollback)
     return await _overview(held)
-
-
-@contextmanager
-def _writing(held: Resources) -> Iterator[None]:
-    """Tell a store that is full or read-only from a failure of ours."""
-    with disk_full_named(held.settings.store):
-        try:
-            yield
-        except OSError as error:
-            if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-                raise StoreReadOnly from error
-            raise
 
 
 async def _overview(held: Resources) -> Response:
@@ -126,10 +111,21 @@ def _generations(held: Resources) -> dict[str, Any]:
             refused.setdefault(generation, error.reason)
     active = None
     if current is not None:
-        loaded_at = datetime.fromtimestamp(current.loaded_at, UTC).isoformat()
-        active = {**_generation(current.generation.manifest), "loaded_at": loaded_at}
+        active = _active(current)
     listed = [{"id": generation, "reason": why} for generation, why in sorted(refused.items())]
     return {"active": active, "others": others, "refused": listed}
+
+
+def _active(serving: Serving) -> dict[str, Any]:
+    snapshot = serving.snapshot
+    return {
+        **_generation(serving.generation.manifest),
+        "count": snapshot.count,
+        "revision": snapshot.revision,
+        "added": len(snapshot.added),
+        "removed": len(snapshot.removed),
+        "loaded_at": datetime.fromtimestamp(serving.loaded.loaded_at, UTC).isoformat(),
+    }
 
 
 def _generation(manifest: Manifest) -> dict[str, Any]:

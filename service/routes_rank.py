@@ -32,18 +32,18 @@ async def rank(request: Request) -> Response:
     held = resources(request)
     body = await bodies.read_rank(request, held.settings)
     todo = bodies.to_request(body, held.settings, request.state.arrived)
-    serving = held.live.require()
+    serving = await _serving(held, body.min_revision, todo.deadline)
     _check_expected(body.expect, serving)
     ranked, waited = await held.model_thread.run(
-        lambda: held.ranking.rank(serving, todo), todo.deadline, lambda: _gone(request)
+        lambda: held.ranking.rank(serving, todo), todo.deadline, lambda: bodies.gone(request)
     )
     return _answer(request, held, serving, ranked, waited)
 
 
-async def _gone(request: Request) -> None:
-    """Return when the client has hung up; the whole body was read before."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+async def _serving(held: Resources, revision: int | None, deadline: float) -> Serving:
+    if revision is None:
+        return held.live.require()
+    return await held.updating.reached(revision, deadline)
 
 
 def _check_expected(expect: ExpectIn | None, serving: Serving) -> None:
@@ -57,7 +57,7 @@ def _check_expected(expect: ExpectIn | None, serving: Serving) -> None:
 
 def _answer(request: Request, held: Resources, serving: Serving, ranked: Ranked, waited: float) -> Response:
     seconds = {**ranked.seconds, "queue": waited}
-    held.metrics.observe_rank(seconds, ranked.scored, ranked.degraded)
+    held.metrics.observe_rank(seconds, ranked.scored, ranked.degraded, ranked.plan)
     began = time.perf_counter()
     total = time.monotonic() - request.state.arrived
     body = orjson.dumps(

@@ -5,10 +5,12 @@ that an operator may change (candidates, length of a text) are checked in bodies
 """
 
 import math
+from collections import Counter
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, RootModel, model_validator
 
+from index_builder.ids import text_id
 from service.filters_in import FILTER_DESCRIPTION, checked_filter
 from service.settings import CANDIDATES_CEILING
 from service.values import TOP_N
@@ -119,6 +121,7 @@ class RankIn(Strict):
     )
     exclude_ids: list[Id] = Field(default=[], max_length=10_000, json_schema_extra={"uniqueItems": False})
     expect: ExpectIn | None = None
+    min_revision: int | None = Field(default=None, ge=0, description="wait for this update; 409 where it does not come")
     timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
 
     @model_validator(mode="after")
@@ -175,6 +178,32 @@ class IndexIn(Strict):
         if (self.pool is None) == (self.candidates is None):
             raise ValueError("give either `pool` or `candidates`")
         return self
+
+
+class UpsertIn(RootModel[Annotated[list[PoolCandidateIn], Field(min_length=1, fail_fast=True)]]):
+    """Candidates to add to the active generation, or to put in the place of those with the same ids."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={"examples": [[{"id": "r1", "text": "Let me check.", "metadata": {"lang": "en"}}]]},
+    )
+
+    def ids(self) -> list[str]:
+        """The ids, made from a hash of the text where there is none."""
+        return [each.id or text_id(each.text) for each in self.root]
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        (most, times), *_ = Counter(self.ids()).most_common(1)
+        if times > 1:
+            raise ValueError(f"the id {most[:80]!r} occurs {times} times")
+        return self
+
+
+class DeleteIn(Strict):
+    """Which candidates to remove from the active generation."""
+
+    ids: list[Id] = Field(min_length=1, max_length=CANDIDATES_CEILING)
 
 
 class ActivateIn(Strict):

@@ -6,7 +6,7 @@ It is never changed, only replaced as a whole.
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -18,11 +18,13 @@ from index_builder.errors import FingerprintMismatch
 from index_builder.generation import Generation
 from index_builder.redis_client import BUILDING_TIMEOUT_SECONDS, SERVING_TIMEOUT_SECONDS
 from index_builder.redis_store import RedisStore
+from index_builder.snapshot import Snapshot
+from index_builder.update_log import UpdateLog
 from model import Conversation, Truncation
 from model.errors import CheckpointInvalid
 from model.topk import longest_row
 from service.text_cache import TextCache
-from service.vectors import CountCache, MatrixVectors, RedisVectors, Vectors
+from service.vectors import CountCache, Gathered, MatrixVectors, RedisVectors, Vectors
 
 
 class LateScorer(Protocol):
@@ -48,29 +50,32 @@ class LateScorer(Protocol):
         """Candidate embeddings, (N, D)."""
 
 
-@dataclass(frozen=True)
-class Serving:
-    """What a request is answered from, from its beginning to its end.
+class Loaded:
+    """What is loaded once for a generation, and shared by its revisions.
 
     Attributes:
+        log: the generation's updates; for one thread at a time.
         loaded_at: seconds since the epoch.
         texts: vectors of candidates that were sent as text before; None: they are always encoded.
     """
 
-    generation: Generation
-    ranker: LateScorer
-    vectors: Vectors
-    loaded_at: float
-    texts: TextCache | None = None
+    def __init__(
+        self,
+        generation: Generation,
+        ranker: LateScorer,
+        vectors: Vectors,
+        log: UpdateLog,
+        texts: TextCache | None = None,
+    ) -> None:
+        self.generation, self.ranker, self.vectors, self.log, self.texts = generation, ranker, vectors, log, texts
+        self.loaded_at = time.time()
+        # The last request that holds this unit lets go of it, and with it of maps and connections.
+        weakref.finalize(self, _release, generation, vectors, texts).atexit = False
 
     @cached_property
     def longest(self) -> float:
-        """Length of the longest vector: a scan needs it to bound rounding, and it never changes."""
+        """Length of the longest vector built: a scan needs it to bound rounding, and it never changes."""
         return longest_row(self.vectors.matrix())
-
-    def __post_init__(self) -> None:
-        # The last request that holds this unit lets go of it, and with it of maps and connections.
-        weakref.finalize(self, _release, self.generation, self.vectors, self.texts).atexit = False
 
 
 def _release(generation: Generation, vectors: Vectors, texts: TextCache | None) -> None:
@@ -78,6 +83,43 @@ def _release(generation: Generation, vectors: Vectors, texts: TextCache | None) 
     if texts is not None:
         texts.close()
     generation.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What a request is answered from, from its beginning to its end: a generation at a revision, and its model."""
+
+    loaded: Loaded
+    snapshot: Snapshot
+
+    @property
+    def generation(self) -> Generation:
+        """As it was built."""
+        return self.loaded.generation
+
+    @property
+    def ranker(self) -> LateScorer:
+        """The model that made its vectors."""
+        return self.loaded.ranker
+
+    def caught_up(self) -> "Serving":
+        """With the updates that were written since; for one thread at a time.
+
+        Raises:
+            GenerationCorrupt: the update log is damaged.
+        """
+        updates = list(self.loaded.log.read())
+        return replace(self, snapshot=self.snapshot.updated(updates)) if updates else self
+
+    def gather(self, rows: NDArray[np.int64]) -> Gathered:
+        """Fetch the vectors of rows of the snapshot, in the order asked."""
+        is_added, own, added = self.snapshot.split(rows)
+        if not len(added):
+            return self.loaded.vectors.gather(own)
+        found = self.loaded.vectors.gather(own)
+        vectors = np.empty((len(rows), self.ranker.dim), found.vectors.dtype)
+        vectors[~is_added], vectors[is_added] = found.vectors, self.snapshot.vectors_added[added]
+        return Gathered(vectors, found.cache_available)
 
 
 LoadRanker = Callable[[str], Any]
@@ -108,24 +150,34 @@ class Opener:
         self._load = load
         self._open_texts = open_texts
 
-    def serve(self, generation: Generation, previous: Serving | None = None) -> Serving:
+    def serve(self, generation: Generation, log: UpdateLog, previous: Serving | None = None) -> Serving:
         """Load what the generation needs; a model of the same fingerprint is shared with the previous unit.
+
+        Args:
+            generation: open.
+            log: its updates, none of them read yet.
+            previous: what is served now.
 
         Raises:
             FingerprintMismatch: the model in the generation is not the one that made its vectors.
             ModelError: it cannot be loaded.
+            GenerationCorrupt: the update log is damaged.
         """
+        ranker = self._ranker(generation, previous)
+        loaded = Loaded(generation, ranker, self._vectors(generation), log, self._texts(generation))
+        return Serving(loaded, Snapshot(generation)).caught_up()
+
+    def _ranker(self, generation: Generation, previous: Serving | None) -> LateScorer:
         wanted = generation.manifest.model.fingerprint
         if previous is not None and previous.ranker.fingerprint == wanted:
-            ranker = previous.ranker
-        else:
-            ranker = self._load(str(generation.model_directory))
-            if ranker.architecture not in ("bi", "poly"):
-                raise CheckpointInvalid(f"a {ranker.architecture}-encoder has no vectors to retrieve by")
-            if ranker.fingerprint != wanted:
-                raise FingerprintMismatch(wanted, ranker.fingerprint)
-            ranker.encode_contexts([ranker.tokenize_context(Conversation.of("hello"))[0]])  # the first call is slow
-        return Serving(generation, ranker, self._vectors(generation), time.time(), self._texts(generation))
+            return previous.ranker
+        ranker: LateScorer = self._load(str(generation.model_directory))
+        if ranker.architecture not in ("bi", "poly"):
+            raise CheckpointInvalid(f"a {ranker.architecture}-encoder has no vectors to retrieve by")
+        if ranker.fingerprint != wanted:
+            raise FingerprintMismatch(wanted, ranker.fingerprint)
+        ranker.encode_contexts([ranker.tokenize_context(Conversation.of("hello"))[0]])  # the first call is slow
+        return ranker
 
     def _texts(self, generation: Generation) -> TextCache | None:
         if self._open_texts is None:

@@ -1,7 +1,4 @@
-"""From encoded context to shortlist.
-
-Ranked are the candidates sent along, or the whole generation, or what its index finds in it.
-"""
+"""From a request to vectors, and from candidates that were sent along to a shortlist (retrieval.py finds others)."""
 
 import time
 from dataclasses import dataclass
@@ -10,19 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index_builder.faiss_index import CandidateIndex, union
-from index_builder.filters import matching_rows
 from model.topk import TopK, top_k
 from service.errors import DeadlineExceeded, InferenceFailed, UnknownCandidates
 from service.serving import Serving
 from service.text_cache import Cached
 from service.values import Given, Place, RankRequest, Shortlist, Stages
 
-Rows = NDArray[np.int64]
 Codes = NDArray[np.float32]
-
-# Rounding of the index's inner products against ours, relative to the score: math.md, section 3.
-CERTIFICATE_MARGIN = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +54,15 @@ def encode(serving: Serving, request: RankRequest, context: list[int], stages: S
             texts[new] = serving.ranker.encode_candidates(wanted, lambda _: _check_time(request.deadline))
     if not (np.isfinite(codes).all() and np.isfinite(texts).all()):
         raise InferenceFailed("a vector is not finite")
-    if serving.texts is not None:
-        serving.texts.write([own[at] for at in new], texts[new])
+    if serving.loaded.texts is not None:
+        serving.loaded.texts.write([own[at] for at in new], texts[new])
     return Encoded(codes, texts, cut, available)
 
 
 def _cached(serving: Serving, texts: list[str]) -> Cached:
     """What is known of texts without encoding them."""
-    if serving.texts is not None:
-        return serving.texts.read(texts)
+    if serving.loaded.texts is not None:
+        return serving.loaded.texts.read(texts)
     empty = np.empty((len(texts), serving.ranker.dim), serving.generation.store.matrix.dtype)
     return Cached(empty, np.zeros(len(texts), bool), True)
 
@@ -97,8 +88,8 @@ def over_given(serving: Serving, request: RankRequest, encoded: Encoded, stages:
     sent = [(at, given) for at, given in enumerate(request.candidates or ()) if given.id not in excluded]
     by_id = [given.id for _, given in sent if given.text is None and given.id is not None]
     with stages.timed("fetch"):
-        rows = serving.generation.store.ids.rows(by_id)
-        gathered = serving.vectors.gather(rows[rows >= 0])
+        rows = serving.snapshot.rows(by_id)
+        gathered = serving.gather(rows[rows >= 0])
     row_of = dict(zip(by_id, rows.tolist(), strict=True))
     missing = [each for each, row in row_of.items() if row < 0]
     known = [(at, given) for at, given in sent if given.text is not None or row_of[given.id or ""] >= 0]
@@ -120,7 +111,7 @@ def _places_of_given(
     serving: Serving, chosen: list[tuple[int, Given]], row_of: dict[str, int], best: TopK
 ) -> list[Place]:
     stored_ids = [given.id for _, given in chosen if given.text is None and given.id is not None]
-    stored = iter(serving.generation.candidates.rows([row_of[each] for each in stored_ids]))
+    stored = iter(serving.snapshot.candidates(np.array([row_of[each] for each in stored_ids], np.int64)))
     places = []
     for (at, given), score in zip(chosen, best.scores.tolist(), strict=True):
         if given.text is not None:
@@ -129,101 +120,3 @@ def _places_of_given(
             candidate = next(stored)
             places.append(Place(candidate.id, candidate.text, score, candidate.metadata, index=at))
     return places
-
-
-def over_generation(
-    serving: Serving, request: RankRequest, encoded: Encoded, stages: Stages, threads: int | None = None
-) -> Shortlist:
-    """Retrieve from the generation: by a scan where it has no index or the request asks for one, else by the index."""
-    index = serving.generation.index
-    excluded = _excluded_rows(serving, request)
-    if index is None or request.exact or request.filter is not None:
-        found = _scan(serving, request, encoded.codes, excluded, stages)
-    else:
-        found = _search(serving, index, request, encoded.codes, excluded, stages, threads)
-    with stages.timed("fetch"):
-        candidates = serving.generation.candidates.rows(found.best.rows)
-    places = [
-        Place(candidate.id, candidate.text, score, candidate.metadata)
-        for candidate, score in zip(candidates, found.best.scores.tolist(), strict=True)
-    ]
-    return Shortlist(places, found.exact, found.scored, cache_available=found.cache_available)
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The best rows of a generation, and how they were found."""
-
-    best: TopK
-    exact: bool
-    scored: int
-    cache_available: bool = True
-
-
-def _excluded_rows(serving: Serving, request: RankRequest) -> Rows:
-    rows = serving.generation.store.ids.rows(request.exclude_ids)
-    return np.unique(rows[rows >= 0])
-
-
-def _scan(serving: Serving, request: RankRequest, codes: Codes, excluded: Rows, stages: Stages) -> _Found:
-    """Score every row, or every row that the filter lets through."""
-    matrix = serving.vectors.matrix()
-    with stages.timed("retrieve"):
-        if request.filter is None:
-            scanned = len(matrix)
-            # So many more that the excluded ones can be dropped: cheaper than to gather all other rows.
-            rows = top_k(matrix, codes, request.depth + len(excluded), longest=serving.longest).rows
-            rows = rows[~np.isin(rows, excluded)][: request.depth]
-        else:
-            rows = matching_rows(serving.generation.candidates, request.filter)
-            rows = np.setdiff1d(rows, excluded, assume_unique=True)
-            scanned = len(rows)
-            rows = top_k(matrix, codes, request.depth, rows, serving.longest).rows
-    best, cache_available = _score(serving, np.sort(rows), codes, request.depth, stages)
-    return _Found(best, True, scanned, cache_available)
-
-
-def _score(serving: Serving, rows: Rows, codes: Codes, k: int, stages: Stages) -> tuple[TopK, bool]:
-    """Score rows (ascending) by their vectors as the store has them now, which is where damage is noticed."""
-    with stages.timed("fetch"):
-        gathered = serving.vectors.gather(rows)
-    with stages.timed("score"):
-        found = top_k(gathered.vectors, codes, k)
-    return TopK(rows[found.rows], found.scores), gathered.cache_available
-
-
-def _search(
-    serving: Serving,
-    index: CandidateIndex,
-    request: RankRequest,
-    codes: Codes,
-    excluded: Rows,
-    stages: Stages,
-    threads: int | None,
-) -> _Found:
-    """Score the union of what the index finds for each context vector."""
-    available = serving.generation.manifest.count - len(excluded)
-    limit = min(max(request.retrieve_k, request.depth), available)
-    if limit <= 0:
-        return _Found(TopK(np.empty(0, np.int64), np.empty(0, np.float32)), True, 0)
-    with stages.timed("retrieve"):
-        rows, products = index.search(codes, limit, excluded, threads)
-        chosen = union(rows, products, limit)
-    best, cache_available = _score(serving, np.sort(chosen), codes, request.depth, stages)
-    # Only an index that misses nothing can certify. With every list `limit` long, a row outside the union has no inner
-    # product above the worst of those inside, and a score is never above its largest inner product.
-    exact = serving.generation.manifest.index.kind == "flat" and (
-        limit == available or _certified(best.scores, products[rows == chosen[-1]].max(), request.depth)
-    )
-    return _Found(best, exact, len(chosen), cache_available)
-
-
-def _certified(scores: NDArray[np.float32], bound: float, k: int) -> bool:
-    """Whether the k-th score is above whatever was not scored.
-
-    Source: docs/architecture.md, "Scores".
-    """
-    if len(scores) < k:
-        return False
-    last = float(scores[-1])
-    return last > float(bound) + CERTIFICATE_MARGIN * max(1.0, abs(last))

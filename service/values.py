@@ -4,11 +4,17 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from model import Conversation, Truncation
 
 TOP_N = 20  # how many a cross-encoder reads where the request does not say
+
+
+# How candidates were retrieved: by a scan of all or of those that a filter lets through, or by the index, which may
+# have been told to look at those alone.
+Plan = Literal["scan", "matches", "index", "selector"]
+PLANS: tuple[Plan, ...] = get_args(Plan)
 
 
 class Given(NamedTuple):
@@ -78,6 +84,7 @@ class Shortlist:
         missing_ids: ids sent that the generation does not hold.
         cut: candidate texts that lost their end.
         cache_available: the vectors came from where they were meant to.
+        plan: how they were retrieved; None where they were sent.
     """
 
     places: list[Place]
@@ -86,6 +93,7 @@ class Shortlist:
     missing_ids: list[str] = field(default_factory=list)
     cut: int = 0
     cache_available: bool = True
+    plan: Plan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,7 @@ class Ranked:
     degraded: list[str]
     truncation: Truncation
     seconds: dict[str, float]
+    plan: Plan | None = None
 
 
 class Stages:

@@ -143,7 +143,8 @@ def open_serving(root: Path, redis_url: str | None = None, count: Any = count_no
     store = GenerationStore(root)
     current = store.current()
     assert current is not None
-    return Opener(count, redis_url, load).serve(store.open(current))
+    opened = store.open(current)
+    return Opener(count, redis_url, load).serve(opened, store.updates.of(opened.manifest))
 
 
 def asked(text: str = "w1 w2 w3", **fields: Any) -> RankRequest:

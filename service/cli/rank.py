@@ -79,10 +79,11 @@ def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = 
     if not root.is_dir():
         raise UsageError(f"{root} is no directory; polyrank build makes a store")
     conversation = Conversation.of(turns)
-    generation, refused = GenerationStore(root).open_to_serve()
+    store = GenerationStore(root)
+    generation, refused = store.open_to_serve()
     for which, why in refused:
         print(f"{which} was passed over: {why}", file=sys.stderr)
-    serving = Opener(lambda *_: None).serve(generation)
+    serving = Opener(lambda *_: None).serve(generation, store.updates.of(generation.manifest))
     ranking = Ranking(load_reranker(reranker, load_cross) if reranker else None)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     request = RankRequest(conversation=conversation, deadline=deadline, top_k=top_k, top_n=TOP_N if reranker else None)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index_builder.candidates import CandidateTable, CandidateWriter
-from index_builder.filters import matching_rows
+from index_builder.filters import matching_places, matching_rows
 from index_builder.pool import Candidate
 from service.filters_in import checked_filter
 
@@ -98,3 +98,4 @@ def test_a_filter_lets_through_what_it_says(rows: list[dict[str, Any]], filter_:
                 writer.add(Candidate(str(number), "x", metadata))
         found = matching_rows(CandidateTable(path), checked_filter(filter_))
     assert found.tolist() == [number for number, metadata in enumerate(rows) if passes(metadata, filter_)]
+    assert matching_places(rows, filter_).tolist() == found.tolist()

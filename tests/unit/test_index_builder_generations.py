@@ -185,7 +185,7 @@ def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
     root = tmp_path / "store"
     old = build(HashEncoder(), pool(5), root).generation
     calls: list[str] = []
-    fsync, replace = os.fsync, os.replace
+    fsync, fdatasync, replace = os.fsync, os.fdatasync, os.replace
 
     def named(path: str | Path) -> str:
         return re.sub(r"\.[0-9a-f]{16}\.tmp$", ".DRAWN.tmp", os.path.relpath(path, root))
@@ -194,11 +194,16 @@ def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
         calls.append(f"sync {named(os.readlink(f'/proc/self/fd/{descriptor}'))}")
         fsync(descriptor)
 
+    def record_fdatasync(descriptor: int) -> None:
+        calls.append(f"sync {named(os.readlink(f'/proc/self/fd/{descriptor}'))}")
+        fdatasync(descriptor)
+
     def record_replace(source: Path, target: Path) -> None:
         calls.append(f"rename {named(source)} -> {named(target)}")
         replace(source, target)
 
     monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(os, "fdatasync", record_fdatasync)
     monkeypatch.setattr(os, "replace", record_replace)
     new = build(HashEncoder(), pool(5), root, index="flat").generation
     tmp = f"generations/.tmp-{new}"
@@ -211,6 +216,10 @@ def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
         f"sync {tmp}",
         f"rename {tmp} -> generations/{new}",
         "sync generations",
+        f"sync log/.{old}.log.DRAWN.tmp",
+        f"rename log/.{old}.log.DRAWN.tmp -> log/{old}.log",
+        "sync log",
+        f"sync log/{old}.log",
         "sync .HISTORY.DRAWN.tmp",
         "rename .HISTORY.DRAWN.tmp -> HISTORY",
         "sync .",

@@ -17,6 +17,7 @@ MANIFEST = Manifest(
     dim=384,
     dtype="float16",
     count=3,
+    revision=7,
     index=IndexSpec("hnsw", "HNSW32", {"efSearch": 128}),
     recall={"recall@10": 0.98, "probes": "pool"},
     files={"embeddings.bin": FileEntry("ab" * 32, 2304), "model/polyrank.json": FileEntry("cd" * 32, 12)},

@@ -264,7 +264,7 @@ def test_the_old_unit_lives_as_long_as_a_request_holds_it(store: Fixture) -> Non
     store.build("d")
     store.live.follow()
     assert len(held.generation.store.matrix) == 20
-    local, watch = held.generation.store, weakref.ref(held)
+    local, watch = held.generation.store, weakref.ref(held.loaded)
     del held
     gc.collect()
     assert watch() is None

@@ -8,7 +8,7 @@ import pytest
 from service_fakes import WordCross, asked, brute_force, build_store, open_serving, pool
 
 from index_builder.pool import Candidate
-from service import shortlist
+from service import retrieval
 from service.errors import DeadlineExceeded, InferenceFailed, NotConfigured, UnknownCandidates
 from service.ranking import Ranking
 from service.reranking import Reranker
@@ -103,10 +103,10 @@ def test_a_flat_index_certifies_only_what_it_can(tmp_path: Path) -> None:
 
 def test_the_certificate_needs_a_margin() -> None:
     scores = np.array([3.0, 2.0], np.float32)
-    assert shortlist._certified(scores, 1.9, 2)
-    assert not shortlist._certified(scores, 1.99999, 2), "within rounding"
-    assert not shortlist._certified(scores, 2.5, 2)
-    assert not shortlist._certified(scores, 1.0, 3), "fewer found than asked for"
+    assert retrieval._is_exact(scores, 1.9, 2)
+    assert not retrieval._is_exact(scores, 1.99999, 2), "within rounding"
+    assert not retrieval._is_exact(scores, 2.5, 2)
+    assert not retrieval._is_exact(scores, 1.0, 3), "fewer found than asked for"
 
 
 def test_a_text_under_a_name_is_scored_as_that_text_and_has_no_metadata(scanned: Serving) -> None:

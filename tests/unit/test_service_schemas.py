@@ -45,7 +45,8 @@ def accepted(kind: type[Strict], **fields: object) -> Strict:
         {"context": "a", "timeout_ms": -1},
         {"context": "a", "exclude_ids": [""]},
         {"context": "a", "explain": False},
-        {"context": "a", "min_revision": 1},
+        {"context": "a", "min_revision": -1},
+        {"context": "a", "min_revision": True},
         {"context": "a", "expect": {"model": "x"}},
     ],
 )

@@ -1,0 +1,158 @@
+"""The best candidates of a generation at a revision: by a scan, or by its index.
+
+What updates have added is always scanned: it is little, and compaction keeps it so.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index_builder.faiss_index import CandidateIndex, union
+from index_builder.index_choice import SCAN_LIMIT
+from index_builder.snapshot import Snapshot
+from model.topk import TopK, top_k
+from service.serving import Serving
+from service.shortlist import Codes, Encoded
+from service.values import Place, Plan, RankRequest, Shortlist, Stages
+
+Rows = NDArray[np.int64]
+
+# Rounding of the index's inner products against ours, relative to the score: math.md, section 3.
+CERTIFICATE_MARGIN = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """The rows that may be in the answer.
+
+    Attributes:
+        own: of the generation, those that a filter lets through, ascending; None: all but `dropped`.
+        dropped: of the generation, those removed or excluded; ascending.
+        added: by updates, counted from 0; ascending.
+        count: of the generation's.
+    """
+
+    own: Rows | None
+    dropped: Rows
+    added: Rows
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Rows of the generation that hold its best; how many were looked at; what no other row's score is above."""
+
+    rows: Rows
+    looked_at: int
+    bound: float
+
+
+def over_generation(
+    serving: Serving, request: RankRequest, encoded: Encoded, stages: Stages, threads: int | None = None
+) -> Shortlist:
+    """Retrieve from the generation and what was added to it."""
+    snapshot, codes = serving.snapshot, encoded.codes
+    with stages.timed("retrieve"):
+        allowed = _allowed(snapshot, request)
+        plan = _plan(serving, request, allowed)
+        found = _retrieve(serving, plan, request, codes, allowed, threads)
+        added = top_k(snapshot.vectors_added, codes, request.depth, allowed.added).rows
+    rows = np.concatenate([np.sort(found.rows), snapshot.numbered(np.sort(added))])
+    best, cache_available = _score(serving, rows, codes, request.depth, stages)
+    with stages.timed("fetch"):
+        candidates = snapshot.candidates(best.rows)
+    places = [
+        Place(candidate.id, candidate.text, score, candidate.metadata)
+        for candidate, score in zip(candidates, best.scores.tolist(), strict=True)
+    ]
+    return Shortlist(
+        places,
+        _is_exact(best.scores, found.bound, request.depth),
+        found.looked_at + len(allowed.added),
+        cache_available=cache_available,
+        plan=plan,
+    )
+
+
+def _allowed(snapshot: Snapshot, request: RankRequest) -> _Allowed:
+    excluded = snapshot.rows(request.exclude_ids)
+    excluded = np.unique(excluded[excluded >= 0])
+    if request.filter is None:
+        _, own, added = snapshot.split(excluded)
+        dropped = np.union1d(snapshot.removed, own)
+        kept = np.setdiff1d(snapshot.added, added, assume_unique=True)
+        return _Allowed(None, dropped, kept, snapshot.generation.manifest.count - len(dropped))
+    matching = np.setdiff1d(snapshot.matching(request.filter), excluded, assume_unique=True)
+    _, own, added = snapshot.split(matching)
+    return _Allowed(own, snapshot.removed, added, len(own))
+
+
+def _plan(serving: Serving, request: RankRequest, allowed: _Allowed) -> Plan:
+    """An index is asked where that is cheaper than to score every row allowed, and the answer may be inexact."""
+    scans = serving.generation.index is None or request.exact
+    if allowed.own is None:
+        return "scan" if scans else "index"
+    # An index finds little behind a selective filter, and costs as much as without: so many rows are scored sooner.
+    return "matches" if scans or len(allowed.own) <= SCAN_LIMIT else "selector"
+
+
+def _retrieve(
+    serving: Serving, plan: Plan, request: RankRequest, codes: Codes, allowed: _Allowed, threads: int | None
+) -> _Found:
+    """Rows among which are the generation's best, by as many as are asked for."""
+    if not allowed.count:
+        return _Found(np.empty(0, np.int64), 0, -np.inf)
+    matrix, index, longest = serving.loaded.vectors.matrix(), serving.generation.index, serving.loaded.longest
+    if plan == "scan":
+        return _scanned(top_k(matrix, codes, request.depth, None, longest, allowed.dropped), allowed)
+    if plan == "matches" or index is None:
+        return _scanned(top_k(matrix, codes, request.depth, allowed.own, longest), allowed)
+    return _searched(index, request, codes, allowed, threads)
+
+
+def _scanned(best: TopK, allowed: _Allowed) -> _Found:
+    return _Found(best.rows, allowed.count, -np.inf)
+
+
+def _searched(
+    index: CandidateIndex, request: RankRequest, codes: Codes, allowed: _Allowed, threads: int | None
+) -> _Found:
+    """The union of what the index finds for each context vector."""
+    limit = min(max(request.retrieve_k, request.depth), allowed.count)
+    if allowed.own is None:
+        rows, products = index.search(codes, limit, exclude=allowed.dropped, threads=threads)
+    else:
+        only = np.zeros(index.count, bool)
+        only[allowed.own] = True
+        rows, products = index.search(codes, limit, only=only, threads=threads)
+    chosen = union(rows, products, limit)
+    # Only an index that misses nothing can certify. With every list `limit` long, a row outside the union has no inner
+    # product above the worst of those inside, and a score is never above its largest inner product.
+    if index.is_exact:
+        bound = -np.inf if limit == allowed.count else float(products[rows == chosen[-1]].max())
+    else:
+        bound = np.inf
+    return _Found(chosen, len(chosen), bound)
+
+
+def _score(serving: Serving, rows: Rows, codes: Codes, k: int, stages: Stages) -> tuple[TopK, bool]:
+    """Score rows (ascending) by their vectors as the store has them now, which is where damage is noticed."""
+    with stages.timed("fetch"):
+        gathered = serving.gather(rows)
+    with stages.timed("score"):
+        found = top_k(gathered.vectors, codes, k)
+    return TopK(rows[found.rows], found.scores), gathered.cache_available
+
+
+def _is_exact(scores: NDArray[np.float32], bound: float, k: int) -> bool:
+    """Whether the k-th score is above whatever was not scored.
+
+    Source: docs/architecture.md, "Scores".
+    """
+    if bound == -np.inf:
+        return True
+    if len(scores) < k:
+        return False
+    last = float(scores[-1])
+    return last > bound + CERTIFICATE_MARGIN * max(1.0, abs(last))

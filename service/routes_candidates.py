@@ -1,0 +1,55 @@
+"""Updates of the generation that is served."""
+
+import orjson
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from index_builder.pool import Candidate
+from service import bodies
+from service.openapi import fails, takes
+from service.resources import resources, writing
+from service.responses import DeletedOut, UpsertedOut
+from service.schemas import DeleteIn, UpsertIn
+
+router = APIRouter(prefix="/index/candidates", tags=["index"])
+
+
+@router.put("", response_model=UpsertedOut, openapi_extra=takes(UpsertIn), responses=fails(409, 503, 507, body=True))
+async def upsert(request: Request) -> Response:
+    """Add candidates, or put them in the place of those with the same ids; searchable when this returns."""
+    held = resources(request)
+    body, _ = await bodies.read(request, UpsertIn)
+    bodies.check_upsert(body, held.settings)
+    candidates = [
+        Candidate(candidate_id, each.text, each.metadata)
+        for candidate_id, each in zip(body.ids(), body.root, strict=True)
+    ]
+    with writing(held):
+        done = await held.updating.upsert(candidates, lambda: bodies.gone(request))
+    return _json({"generation": done.generation, "revision": done.revision, "upserted": len(candidates)})
+
+
+@router.post(
+    "/delete", response_model=DeletedOut, openapi_extra=takes(DeleteIn), responses=fails(409, 503, 507, body=True)
+)
+async def delete(request: Request) -> Response:
+    """Remove candidates; ids that are not there are told, and no error."""
+    held = resources(request)
+    body, _ = await bodies.read(request, DeleteIn)
+    ids = list(dict.fromkeys(body.ids))
+    with writing(held):
+        done = await held.updating.delete(ids)
+    deleted = len(ids) - len(done.missing)
+    return _json(
+        {
+            "generation": done.generation,
+            "revision": done.revision,
+            "deleted": deleted,
+            "missing_ids": list(done.missing),
+        }
+    )
+
+
+def _json(body: object) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")

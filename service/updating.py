@@ -1,0 +1,180 @@
+"""Updates of the generation that is served: encoded, put on the disk, searchable, and only then acknowledged."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index_builder.codec import rounded
+from index_builder.encoder import encode_texts
+from index_builder.generations import GenerationStore
+from index_builder.pool import Candidate
+from index_builder.update_log import Update, UpdateLog
+from service.errors import NotReady, RevisionNotReached
+from service.live import Live
+from service.metrics import Metrics
+from service.serving import Serving
+from service.worker import ModelThread
+
+# So many texts are encoded in one turn of the model's thread: rankings go between.
+TEXTS_A_TURN = 16
+# For so long a request waits for an update of another process, which look at each other's once a second.
+ARRIVES_WITHIN_SECONDS = 2.0
+# For so long an update waits for a switch that another process has begun.
+SWITCHES_WITHIN_SECONDS = 10.0
+_LOOK_SECONDS = 0.02
+
+T = TypeVar("T")
+
+Gone = Callable[[], Awaitable[None]]
+Vectors = NDArray[np.floating]
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A change that is on the disk and searchable.
+
+    Attributes:
+        generation: the id of what was updated.
+        revision: the update's; of a deletion that found nothing, the last one before it.
+        missing: ids to delete that were not there.
+    """
+
+    generation: str
+    revision: int
+    missing: Sequence[str] = ()
+
+
+class Updating:
+    """Writes updates, one at a time; other processes on the store wait for each other.
+
+    Args:
+        store: where the logs are.
+        live: what is served.
+        thread: the model's.
+        metrics: told what was changed.
+    """
+
+    def __init__(self, store: GenerationStore, live: Live, thread: ModelThread, metrics: Metrics) -> None:
+        self._store, self._live, self._thread, self._metrics = store, live, thread, metrics
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates")
+        self._log: UpdateLog | None = None
+
+    async def upsert(self, candidates: Sequence[Candidate], gone: Gone) -> Acknowledged:
+        """Add candidates, or put them in the place of those with the same ids.
+
+        Raises:
+            NotReady: nothing is served, or not what is active.
+            Overloaded: too many wait for the model.
+            ClientGone: the caller hung up before anything was written.
+            BuildError: a vector is not finite.
+            GenerationCorrupt: the update log is damaged.
+            OSError: nothing was written.
+        """
+
+        async def attempt(serving: Serving) -> Acknowledged | None:
+            vectors = await self._vectors(serving, candidates, gone)
+            return await self._in_writer(lambda: self._write(serving.generation.id, candidates, vectors, ()))
+
+        acknowledged = await self._on_active(attempt)
+        self._metrics.count_updated("upsert", len(candidates))
+        return acknowledged
+
+    async def delete(self, ids: Sequence[str]) -> Acknowledged:
+        """Remove candidates; errors as `upsert`."""
+
+        async def attempt(serving: Serving) -> Acknowledged | None:
+            nothing = np.empty((0, serving.ranker.dim), np.float32)
+            return await self._in_writer(lambda: self._write(serving.generation.id, (), nothing, ids))
+
+        acknowledged = await self._on_active(attempt)
+        self._metrics.count_updated("delete", len(ids) - len(acknowledged.missing))
+        return acknowledged
+
+    async def reached(self, revision: int, deadline: float) -> Serving:
+        """What is served, once it knows of an update.
+
+        Args:
+            revision: the update's.
+            deadline: on the monotonic clock.
+
+        Raises:
+            NotReady: nothing is served.
+            RevisionNotReached: the update did not come.
+        """
+        until = min(deadline, time.monotonic() + ARRIVES_WITHIN_SECONDS)
+        serving = self._live.require()
+        while serving.snapshot.revision < revision:
+            if time.monotonic() > until:
+                raise RevisionNotReached(revision, serving.snapshot.revision)
+            await self._in_writer(self._live.refresh)
+            serving = self._live.require()
+            if serving.snapshot.revision < revision:
+                await asyncio.sleep(_LOOK_SECONDS)
+        return serving
+
+    def close(self) -> None:
+        """Finish what was begun."""
+        self._writer.shutdown(wait=True)
+
+    async def _on_active(self, attempt: Callable[[Serving], Awaitable[Acknowledged | None]]) -> Acknowledged:
+        """Attempt it on what is served until that is the active generation, too."""
+        until = time.monotonic() + SWITCHES_WITHIN_SECONDS
+        while (acknowledged := await attempt(self._live.require())) is None:
+            current = self._store.current_or_none()
+            if current in self._live.refused or time.monotonic() > until:
+                raise NotReady(f"the active generation {current} is not served here, so it cannot be updated here")
+            await asyncio.sleep(_LOOK_SECONDS)
+        return acknowledged
+
+    async def _in_writer(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._writer, work)
+
+    async def _vectors(self, serving: Serving, candidates: Sequence[Candidate], gone: Gone) -> Vectors:
+        """In the store's dtype; a candidate whose text stays as it is keeps its vector."""
+        rows = serving.snapshot.rows([each.id for each in candidates])
+        known = np.flatnonzero(rows >= 0)
+        before = serving.snapshot.candidates(rows[known])
+        same = [at for at, old in zip(known.tolist(), before, strict=True) if old.text == candidates[at].text]
+        new = np.setdiff1d(np.arange(len(candidates)), same, assume_unique=True)
+        vectors = np.empty((len(candidates), serving.ranker.dim), serving.generation.store.matrix.dtype)
+        if same:
+            vectors[same] = serving.gather(rows[same]).vectors
+        for start in range(0, len(new), TEXTS_A_TURN):
+            places = new[start : start + TEXTS_A_TURN]
+            texts = [candidates[at].text for at in places.tolist()]
+            encoded, _ = await self._thread.run(lambda: encode_texts(serving.ranker, texts), float("inf"), gone)  # noqa: B023
+            vectors[places] = rounded(encoded, serving.generation.manifest.dtype)
+        return vectors
+
+    def _write(
+        self, generation: str, upserts: Sequence[Candidate], vectors: Vectors, deletes: Sequence[str]
+    ) -> Acknowledged | None:
+        """Append to the generation's log and serve it; None where it is not the active one any more."""
+        with self._store.updates.writing():
+            serving = self._live.refresh()
+            if serving is None or not generation == serving.generation.id == self._store.current():
+                return None
+            rows = serving.snapshot.rows(deletes)
+            found = [each for each, row in zip(deletes, rows.tolist(), strict=True) if row >= 0]
+            missing = [each for each, row in zip(deletes, rows.tolist(), strict=True) if row < 0]
+            if not upserts and not found:
+                return Acknowledged(generation, serving.snapshot.revision, missing)
+            revision = self._append(serving, upserts, vectors, found)
+        self._live.refresh()
+        return Acknowledged(generation, revision, missing)
+
+    def _append(self, serving: Serving, upserts: Sequence[Candidate], vectors: Vectors, deletes: Sequence[str]) -> int:
+        manifest = serving.generation.manifest
+        if self._log is None or self._log.subject.generation != manifest.id:
+            self._log = self._store.updates.of(manifest)
+        for _ in self._log.read():
+            pass
+        revision = 1 + max(self._log.revision, self._log.floor, manifest.revision)
+        self._log.append(Update(revision, upserts, vectors, deletes))
+        return revision
