@@ -107,8 +107,17 @@ class UpdateLog:
         """The updates that were appended since the last call.
 
         Raises:
-            GenerationCorrupt: something in the log is damaged, or it is another generation's; after what comes before.
+            GenerationCorrupt: something in the log is damaged, or it is another generation's; after what comes before,
+                which the next call gives again: a caller that dropped it has missed nothing.
         """
+        began = self._end, self._sum
+        try:
+            yield from self._appended()
+        except GenerationCorrupt:
+            self._end, self._sum = began
+            raise
+
+    def _appended(self) -> Iterator[Update]:
         try:
             file = self._path.open("rb")
         except FileNotFoundError:
@@ -182,7 +191,7 @@ class UpdateLog:
             self.was_left = True
 
     def _append(self, content: Mapping[str, Any], behind: bytes = b"") -> None:
-        if not self._path.exists():
+        if not self._end and not self._path.exists():
             make_directory(self._path.parent)
             write_atomically(self._path, _record(_described(self.subject), b"", 0)[0])
         end, total = self._tail()

@@ -146,7 +146,8 @@ class Succession:
         own = self._updates.of(self._manifest)
         for subject, update in self._updates.missed_by(self._manifest):
             own.append(replace(update, vectors=self._vectors(subject, update)))
-        own.raise_floor(self._updates.highest())
+        # What its manifest knows of may be in no log any more.
+        own.raise_floor(max(self._updates.highest(), self._manifest.revision))
 
     def _vectors(self, subject: Subject, update: Update) -> NDArray[Any]:
         manifest = self._manifest

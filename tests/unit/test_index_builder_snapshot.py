@@ -1,0 +1,178 @@
+"""A generation at a revision: rows, order, look-ups, filters, and that old snapshots stay as they were."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import HashEncoder, pool
+
+from index_builder.build import build
+from index_builder.generation import Generation
+from index_builder.generations import GenerationStore
+from index_builder.pool import Candidate
+from index_builder.snapshot import Snapshot
+from index_builder.update_log import Update
+
+ENCODER = HashEncoder()
+
+
+@pytest.fixture(scope="module")
+def generation(tmp_path_factory: pytest.TempPathFactory) -> Generation:
+    """Of c0 to c5."""
+    root = tmp_path_factory.mktemp("store")
+    return GenerationStore(root).open(build(ENCODER, pool(6), root).generation)
+
+
+@pytest.fixture
+def snapshot(generation: Generation) -> Snapshot:
+    return Snapshot(generation)
+
+
+def update(revision: int, upserts: dict[str, str], deletes: tuple[str, ...] = ()) -> Update:
+    """Texts by id; their metadata says which revision they are of."""
+    candidates = [Candidate(each, text, {"revision": revision}) for each, text in upserts.items()]
+    vectors = np.array([ENCODER.vector(text) for text in upserts.values()], np.float16).reshape(-1, ENCODER.dim)
+    return Update(revision, candidates, vectors, deletes)
+
+
+def all_rows(snapshot: Snapshot) -> list[int]:
+    """In order."""
+    return snapshot.matching({}).tolist()
+
+
+def ids(snapshot: Snapshot) -> list[str]:
+    return [each.id for each in snapshot.candidates(snapshot.matching({}))]
+
+
+def test_without_updates_it_is_the_generation(snapshot: Snapshot, generation: Generation) -> None:
+    assert (snapshot.revision, snapshot.count, snapshot.changed) == (0, 6, 0)
+    assert snapshot.candidates(snapshot.matching({})) == pool(6)
+    assert snapshot.rows(["c5", "nobody", "c0", "c5"]).tolist() == [5, -1, 0, 5]
+    assert snapshot.vectors_added.shape == (0, ENCODER.dim)
+    assert snapshot.updated([]) is snapshot
+
+
+def test_new_ones_come_behind_in_the_order_of_the_updates(snapshot: Snapshot) -> None:
+    after = snapshot.updated([update(1, {"z": "1", "a": "2"}), update(4, {"m": "3"})])
+    assert ids(after) == ["c0", "c1", "c2", "c3", "c4", "c5", "z", "a", "m"]
+    assert after.rows(["m", "z", "a", "c1"]).tolist() == [8, 6, 7, 1]
+    assert (after.revision, after.count, after.changed) == (4, 9, 3)
+    assert after.vectors_added.tolist() == [ENCODER.vector(text).tolist() for text in "123"]
+
+
+def test_a_changed_one_moves_to_the_end_and_keeps_nothing_of_its_old_row(snapshot: Snapshot) -> None:
+    after = snapshot.updated([update(1, {"c2": "new"})])
+    assert ids(after) == ["c0", "c1", "c3", "c4", "c5", "c2"]
+    assert after.rows(["c2"]).tolist() == [6]
+    [found] = after.candidates(after.rows(["c2"]))
+    assert found == Candidate("c2", "new", {"revision": 1})
+    assert (after.count, after.removed.tolist()) == (6, [2])
+    again = after.updated([update(2, {"c2": "newer"})])
+    assert again.rows(["c2"]).tolist() == [7]
+    assert (again.count, again.removed.tolist(), again.added.tolist()) == (6, [2], [1])
+    assert again.changed == 3, "what is dead is still looked at"
+
+
+def test_deleted_twice_and_brought_back(snapshot: Snapshot) -> None:
+    gone = snapshot.updated([update(1, {}, ("c0", "c5", "nobody"))])
+    assert (ids(gone), gone.count) == (["c1", "c2", "c3", "c4"], 4)
+    assert gone.rows(["c0", "c5", "c1"]).tolist() == [-1, -1, 1]
+    still = gone.updated([update(2, {}, ("c0",))])
+    assert ids(still) == ids(gone)
+    back = still.updated([update(3, {"c0": "back"})])
+    assert ids(back) == ["c1", "c2", "c3", "c4", "c0"]
+    away = back.updated([update(4, {}, ("c0",))])
+    assert (ids(away), away.rows(["c0"]).tolist()) == (ids(gone), [-1])
+
+
+def test_deletions_come_before_upserts(snapshot: Snapshot) -> None:
+    after = snapshot.updated([update(1, {"x": "old"}), update(2, {"x": "new"}, ("x", "c1"))])
+    assert ids(after) == ["c0", "c2", "c3", "c4", "c5", "x"]
+    assert after.candidates(after.rows(["x"]))[0].text == "new"
+
+
+def test_everything_deleted(snapshot: Snapshot) -> None:
+    after = snapshot.updated([update(1, {}, tuple(f"c{n}" for n in range(6)))])
+    assert (after.count, all_rows(after), after.rows(["c0"]).tolist()) == (0, [], [-1])
+    assert after.candidates(np.empty(0, np.int64)) == []
+    assert ids(after.updated([update(2, {"a": "1"})])) == ["a"]
+
+
+def test_an_update_that_is_in_it_already_changes_nothing(snapshot: Snapshot) -> None:
+    after = snapshot.updated([update(3, {"a": "1"})])
+    assert after.updated([update(2, {"b": "2"}), update(3, {}, ("a",))]) is after
+    assert ids(after.updated([update(3, {}, ("a",)), update(4, {"b": "2"})]))[-2:] == ["a", "b"]
+
+
+def test_what_the_pool_was_read_after_is_not_replayed(tmp_path: Path) -> None:
+    built = build(ENCODER, pool(3), tmp_path, revision=7)
+    snapshot = Snapshot(GenerationStore(tmp_path).open(built.generation))
+    assert snapshot.revision == 7
+    assert snapshot.updated([update(7, {}, ("c0",))]) is snapshot
+    assert ids(snapshot.updated([update(7, {}, ("c0",)), update(8, {}, ("c1",))])) == ["c0", "c2"]
+
+
+def test_filters_see_rows_built_and_added_alike(snapshot: Snapshot) -> None:
+    after = snapshot.updated([update(1, {"c1": "x", "a": "y"}, ("c4",)), update(2, {"b": "z"})])
+    assert [each.id for each in after.candidates(after.matching({"even": True}))] == ["c0", "c2"]
+    assert [each.id for each in after.candidates(after.matching({"revision": {"gte": 1}}))] == ["c1", "a", "b"]
+    assert [each.id for each in after.candidates(after.matching({"even": {"exists": False}}))] == ["c1", "a", "b"]
+    either = {"$or": [{"even": False}, {"revision": 2}]}
+    assert [each.id for each in after.candidates(after.matching(either))] == ["c3", "c5", "b"]
+    assert after.matching({"even": 1}).tolist() == []
+
+
+def test_candidates_come_in_the_order_asked_built_and_added_mixed(snapshot: Snapshot) -> None:
+    after = snapshot.updated([update(1, {"a": "1", "b": "2"})])
+    rows = [7, 0, 6, 5, 7]
+    assert [each.id for each in after.candidates(np.array(rows))] == ["b", "c0", "a", "c5", "b"]
+    is_added, own, added = after.split(np.array(rows))
+    assert (is_added.tolist(), own.tolist(), added.tolist()) == ([True, False, True, False, True], [0, 5], [1, 0, 1])
+    assert after.numbered(added).tolist() == [7, 6, 7]
+
+
+def test_an_old_snapshot_stays_as_it_was_while_the_buffer_grows(snapshot: Snapshot) -> None:
+    seen: list[tuple[Snapshot, tuple[object, ...]]] = []
+
+    def view(one: Snapshot) -> tuple[object, ...]:
+        rows = one.matching({})
+        return (
+            *(one.revision, one.count, one.changed, rows.tolist(), one.candidates(rows)),
+            *(one.rows(["c1", "x0", "x3", "y"]).tolist(), one.vectors_added.tolist(), one.matching({"revision": 2})),
+        )
+
+    latest = snapshot
+    for revision in range(1, 80):  # past the buffer's first sizes
+        latest = latest.updated([update(revision, {f"x{revision % 7}": f"t{revision}", "y": "t"}, ("c1",))])
+        seen.append((latest, view(latest)))
+    for one, before in seen:
+        for now, then in zip(view(one), before, strict=True):
+            np.testing.assert_equal(now, then)
+
+
+def test_a_snapshot_is_read_while_the_next_ones_are_made(snapshot: Snapshot) -> None:
+    """One writer, a few readers: a reader sees each snapshot whole, whatever the writer does to what they share."""
+    latest, done = [snapshot], threading.Event()
+    faults: list[str] = []
+
+    def look() -> None:
+        while not done.is_set():
+            one = latest[0]
+            rows = one.rows(["x"])
+            if one.revision == 0:
+                continue
+            [found] = one.candidates(rows)
+            vector = one.vectors_added[one.split(rows)[2]][0]
+            if found.metadata["revision"] != one.revision or vector.tolist() != ENCODER.vector(found.text).tolist():
+                faults.append(f"{found} at {one.revision}")
+
+    readers = [threading.Thread(target=look) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for revision in range(1, 400):
+        latest[0] = latest[0].updated([update(revision, {"x": f"t{revision}"})])
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert faults == []

@@ -1,0 +1,394 @@
+"""The update log: what is read back, what a crash leaves, what damage is never taken for an update."""
+
+import errno
+import os
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+from index_builder import update_log
+from index_builder.errors import GenerationCorrupt
+from index_builder.pool import Candidate
+from index_builder.update_log import Subject, Update, UpdateLog
+
+DIM = 4
+GENERATION = "20261121T013000123456-1a2b3c4d"
+SUBJECT = Subject(GENERATION, "f" * 64, DIM, "float16")
+
+Told = tuple[int, list[Candidate], list[list[float]], list[str]]
+
+
+def update(revision: int, upserts: int = 2, deletes: Sequence[str] = ()) -> Update:
+    candidates = [Candidate(f"u{revision}.{n}", f"text {n} of {revision} ü", {"n": n}) for n in range(upserts)]
+    vectors = np.arange(upserts * DIM).reshape(upserts, DIM) + revision
+    return Update(revision, candidates, vectors.astype(np.float16), list(deletes))
+
+
+THREE = [update(1), update(2, 0, ["u1.0", "nobody"]), update(5, 3, ["u1.1"])]
+
+
+def told(each: Update) -> Told:
+    """An update as plain values, which compare by content."""
+    return each.revision, list(each.upserts), each.vectors.tolist(), list(each.deletes)
+
+
+def read(log: UpdateLog) -> list[Told]:
+    return [told(each) for each in log.read()]
+
+
+def until_damage(log: UpdateLog) -> tuple[list[Told], bool]:
+    """What a log gives, and whether it is refused then."""
+    found: list[Told] = []
+    try:
+        for each in log.read():
+            found.append(told(each))
+    except GenerationCorrupt:
+        return found, True
+    return found, False
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a log will be; its directory does not exist yet."""
+    return tmp_path / "log" / f"{GENERATION}.log"
+
+
+@pytest.fixture
+def open_log(path: Path) -> Callable[[], UpdateLog]:
+    return lambda: UpdateLog(path, SUBJECT)
+
+
+@pytest.fixture
+def three(path: Path, open_log: Callable[[], UpdateLog]) -> list[int]:
+    """Three updates in the log; where its header and each of them ends."""
+    log, ends = open_log(), []
+    for each in THREE:
+        log.append(each)
+        ends.append(path.stat().st_size)
+    (length,) = struct.unpack_from("<I", path.read_bytes())
+    return [12 + length, *ends]
+
+
+def test_a_log_that_does_not_exist_is_empty_and_reading_makes_none(path: Path, open_log) -> None:
+    log = open_log()
+    assert (read(log), log.revision, log.floor, log.was_left) == ([], 0, 0, False)
+    assert not path.parent.exists()
+
+
+def test_what_was_appended_is_read_back_by_anybody(path: Path, three: list[int], open_log) -> None:
+    log = open_log()
+    assert read(log) == [told(each) for each in THREE]
+    assert (log.revision, read(log)) == (5, []), "each is given once"
+    assert log.subject == UpdateLog.found(path).subject == SUBJECT
+    assert read(UpdateLog.found(path)) == [told(each) for each in THREE]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_vectors_come_back_bit_by_bit(path: Path, dtype: str) -> None:
+    vectors = np.random.default_rng(0).normal(size=(5, DIM)).astype(dtype)
+    subject = Subject(GENERATION, "f" * 64, DIM, dtype)
+    candidates = [Candidate(f"c{n}", "x" * n * 100_000 or "x") for n in range(5)]  # more than is read at a time
+    UpdateLog(path, subject).append(Update(1, candidates, vectors))
+    [found] = UpdateLog(path, subject).read()
+    assert found.vectors.dtype == vectors.dtype
+    assert found.vectors.tobytes() == vectors.tobytes()
+    assert list(found.upserts) == candidates
+
+
+def test_another_reader_follows_piece_by_piece(open_log) -> None:
+    writer, reader, other = open_log(), open_log(), open_log()
+    for each in THREE:
+        writer.append(each)
+        assert read(reader) == [told(each)]
+        assert (reader.revision, read(reader)) == (each.revision, [])
+    assert read(writer) == read(other) == [told(each) for each in THREE], "a writer reads its own as others do"
+
+
+def test_two_writers_take_turns(open_log) -> None:
+    one, other = open_log(), open_log()
+    for n in range(6):
+        (one, other)[n % 2].append(update(n + 1))
+    assert [revision for revision, *_ in read(open_log())] == [1, 2, 3, 4, 5, 6]
+
+
+def test_floor_and_leaving_are_remembered_and_are_no_updates(open_log) -> None:
+    log = open_log()
+    log.raise_floor(7)
+    log.append(update(8))
+    log.mark_left()
+    log.raise_floor(3)
+    again = open_log()
+    assert [revision for revision, *_ in read(again)] == [8]
+    assert (again.revision, again.floor, again.was_left) == (8, 7, True)
+    again.raise_floor(8)  # no more than what is there
+    assert read(open_log()) == [told(update(8))]
+
+
+def test_every_truncation_of_the_last_record_is_as_if_it_had_never_been_written(
+    path: Path, three: list[int], open_log
+) -> None:
+    whole, (start, end) = path.read_bytes(), three[-2:]
+    kept = [told(each) for each in THREE[:-1]]
+    for size in range(start, end):
+        path.write_bytes(whole[:size])
+        reader = open_log()
+        assert read(reader) == kept
+        open_log().append(update(9, 1))
+        assert path.read_bytes()[:start] == whole[:start], "what is whole stays as it is"
+        assert read(open_log()) == [*kept, told(update(9, 1))]
+        assert read(reader) == [told(update(9, 1))], "whoever waited before what was cut short goes on"
+
+
+def test_a_truncation_anywhere_leaves_the_updates_before_it(path: Path, three: list[int], open_log) -> None:
+    whole = path.read_bytes()
+    for size in range(three[0], len(whole)):
+        path.write_bytes(whole[:size])
+        kept = sum(size >= end for end in three[1:])
+        assert until_damage(open_log()) == ([told(each) for each in THREE[:kept]], False)
+
+
+def test_every_flipped_byte_is_refused_after_the_updates_before_it(path: Path, three: list[int], open_log) -> None:
+    """Guaranteed for a log whose end is whole, at every byte: the length is checked before it is believed."""
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << at % 8
+        path.write_bytes(damaged)
+        kept = sum(at >= end for end in three[1:])
+        assert until_damage(open_log()) == ([told(each) for each in THREE[:kept]], True), f"byte {at}"
+
+
+def test_a_flipped_byte_before_a_torn_end_is_refused_or_was_never_acknowledged(
+    path: Path, three: list[int], open_log
+) -> None:
+    """Of a record that is cut short nothing but its header can be checked: it is refused, or counts as cut short."""
+    whole, start = path.read_bytes(), three[-2]
+    torn = whole[:-1]
+    kept = [told(each) for each in THREE[:-1]]
+    for at in range(start, len(torn)):
+        damaged = bytearray(torn)
+        damaged[at] ^= 0x10
+        path.write_bytes(damaged)
+        assert until_damage(open_log()) == (kept, at < start + 12), f"byte {at}"
+
+
+def test_a_damaged_log_is_not_written_to(path: Path, three: list[int], open_log) -> None:
+    damaged = bytearray(path.read_bytes())
+    damaged[three[1] + 20] ^= 1
+    path.write_bytes(damaged)
+    for change in (lambda log: log.append(update(9)), lambda log: log.mark_left(), lambda log: log.raise_floor(99)):
+        with pytest.raises(GenerationCorrupt, match="damaged at byte"):
+            change(open_log())
+    assert path.read_bytes() == bytes(damaged)
+
+
+def test_after_damage_the_updates_before_it_are_given_again(path: Path, three: list[int], open_log) -> None:
+    whole = path.read_bytes()
+    path.write_bytes(whole[: three[0]])
+    log = open_log()
+    assert read(log) == []
+    damaged = bytearray(whole)
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    for _ in range(2):
+        assert until_damage(log) == ([told(each) for each in THREE[:-1]], True)
+    path.write_bytes(whole)
+    assert read(log) == [told(each) for each in THREE], "whoever dropped them with the error has missed nothing"
+
+
+def records(path: Path, ends: Sequence[int]) -> list[bytes]:
+    content = path.read_bytes()
+    return [content[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3), (0, 2, 3), (0, 1, 2, 3, 1), (1, 2, 3)])
+def test_a_record_left_out_repeated_or_elsewhere_is_refused(
+    path: Path, three: list[int], open_log, order: tuple[int, ...]
+) -> None:
+    found = records(path, three)
+    path.write_bytes(b"".join(found[at] for at in order))
+    right = next((at for at, each in enumerate(order) if at != each), len(order))
+    before = [told(each) for each in THREE[: max(0, right - 1)]]
+    given, refused = until_damage(open_log())
+    assert refused
+    assert given == before
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        Subject("20261121T013000123456-00000000", "f" * 64, DIM, "float16"),
+        Subject(GENERATION, "e" * 64, DIM, "float16"),
+        Subject(GENERATION, "f" * 64, DIM * 2, "float16"),
+        Subject(GENERATION, "f" * 64, DIM, "float32"),
+    ],
+)
+def test_the_log_of_another_is_refused(path: Path, three: list[int], subject: Subject) -> None:
+    with pytest.raises(GenerationCorrupt, match="of another generation"):
+        list(UpdateLog(path, subject).read())
+    with pytest.raises(GenerationCorrupt, match="of another generation"):
+        UpdateLog(path, subject).append(update(9))
+
+
+def test_a_record_of_another_log_is_refused(path: Path, three: list[int], open_log, tmp_path: Path) -> None:
+    other = tmp_path / "other.log"
+    log = UpdateLog(other, Subject("other", "f" * 64, DIM, "float16"))
+    for each in THREE:
+        log.append(each)
+    foreign = other.read_bytes()[-(three[3] - three[2]) :]
+    path.write_bytes(path.read_bytes()[: three[2]] + foreign)
+    assert until_damage(open_log()) == ([told(each) for each in THREE[:-1]], True)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"\xff" * 100, b"short"])
+def test_a_file_that_does_not_say_whose_it_is(path: Path, content: bytes) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(GenerationCorrupt):
+        UpdateLog.found(path)
+
+
+def test_a_log_under_another_name_is_refused(path: Path, three: list[int]) -> None:
+    renamed = path.with_name("20261121T013000999999-1a2b3c4d.log")
+    path.rename(renamed)
+    with pytest.raises(GenerationCorrupt, match="does not say whose it is"):
+        UpdateLog.found(renamed)
+
+
+def test_of_another_version_of_polyrank(path: Path, open_log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(update_log, "_FORMAT", 2)
+    open_log().append(update(1))
+    monkeypatch.undo()
+    with pytest.raises(GenerationCorrupt, match="another version"):
+        list(open_log().read())
+
+
+def test_a_log_that_is_gone_or_shorter_is_refused_and_not_begun_anew(path: Path, three: list[int], open_log) -> None:
+    whole = path.read_bytes()
+    log = open_log()
+    assert len(read(log)) == 3
+    path.write_bytes(whole[:-1])
+    for act in (read, lambda log: log.append(update(9))):
+        with pytest.raises(GenerationCorrupt, match="has lost its end"):
+            act(log)
+    path.unlink()
+    for act in (read, lambda log: log.append(update(9))):
+        with pytest.raises(GenerationCorrupt, match="is gone"):
+            act(log)
+    assert not path.exists(), "an empty log would hide that updates were lost"
+    path.write_bytes(whole)
+    assert read(log) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+@pytest.mark.parametrize("written", [0, 5, 12, 40])
+def test_a_write_that_fails_leaves_nothing(
+    path: Path, three: list[int], open_log, monkeypatch: pytest.MonkeyPatch, number: int, call: str, written: int
+) -> None:
+    whole, pwrite = path.read_bytes(), os.pwrite
+
+    def fail(descriptor: int, content: bytes = b"", at: int = 0) -> int:
+        if call == "pwrite" and at == len(whole) and written:  # the disk takes a piece of it
+            return pwrite(descriptor, bytes(content)[:written], at)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, call, fail)
+    writer, reader = open_log(), open_log()
+    assert len(read(reader)) == 3
+    with pytest.raises(OSError, match=os.strerror(number)):
+        writer.append(update(9))
+    monkeypatch.undo()
+    assert path.read_bytes() == whole
+    assert read(reader) == []
+    writer.append(update(10))
+    assert read(reader) == [told(update(10))]
+    assert len(read(writer)) == 4
+
+
+def test_a_first_write_that_fails_leaves_a_log_without_updates(path: Path, open_log, monkeypatch) -> None:
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(OSError, match="full"):
+        open_log().append(update(1))
+    monkeypatch.undo()
+    assert read(open_log()) == []
+    open_log().append(update(1))
+    assert read(open_log()) == [told(update(1))]
+
+
+def test_what_cannot_be_undone_on_the_disk_does_not_hide_why(
+    path: Path, three: list[int], open_log, monkeypatch
+) -> None:
+    ftruncate, calls = os.ftruncate, []
+
+    def once(descriptor: int, size: int) -> None:
+        calls.append(size)
+        if len(calls) > 1:
+            raise OSError(errno.EIO, "cannot truncate")
+        ftruncate(descriptor, size)
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "ftruncate", once)
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(OSError, match="full"):
+        open_log().append(update(9))
+    assert len(calls) == 2
+
+
+def test_nothing_is_acknowledged_before_it_is_on_the_disk(path: Path, open_log, monkeypatch) -> None:
+    steps: list[tuple[str, int]] = []
+    pwrite, fdatasync, fsync = os.pwrite, os.fdatasync, os.fsync
+
+    def on_write(descriptor: int, content: bytes, at: int) -> int:
+        steps.append(("write", os.fstat(descriptor).st_ino))
+        return pwrite(descriptor, content[:100], at)  # a short write is gone on with
+
+    def on_sync(descriptor: int) -> None:
+        steps.append(("sync", os.fstat(descriptor).st_ino))
+        fdatasync(descriptor)
+
+    def on_fsync(descriptor: int) -> None:
+        steps.append(("fsync", os.fstat(descriptor).st_ino))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "pwrite", on_write)
+    monkeypatch.setattr(os, "fdatasync", on_sync)
+    monkeypatch.setattr(os, "fsync", on_fsync)
+    open_log().append(update(1))
+    log, directory = path.stat().st_ino, path.parent.stat().st_ino
+    assert ("fsync", directory) in steps, "its name, too"
+    assert steps[-1] == ("sync", log)
+    assert steps.count(("write", log)) > 1
+    assert steps.count(("sync", log)) == 1
+    assert read(open_log()) == [told(update(1))]
+
+
+def test_the_form_on_the_disk(path: Path, open_log) -> None:
+    """Other processes may be of the version before: the bytes are a promise."""
+    vectors = np.array([[1, 2, 3, 4]], np.float16)
+    open_log().append(Update(3, [Candidate("a", "b", {"c": 1})], vectors, ["d"]))
+    content, checksum, bodies = path.read_bytes(), 0, []
+    while content:
+        length, expected, head = struct.unpack_from("<III", content)
+        assert head == crc32(content[:8])
+        body, content = content[12 : 12 + length], content[12 + length :]
+        checksum = crc32(body, checksum)
+        assert checksum == expected
+        (size,) = struct.unpack_from("<I", body)
+        bodies.append((body[4 : 4 + size], body[4 + size :]))
+    assert bodies == [
+        (
+            f'{{"format":1,"generation":"{GENERATION}","fingerprint":"{"f" * 64}","dim":4,"dtype":"float16"}}'.encode(),
+            b"",
+        ),
+        (b'{"revision":3,"upserts":[["a","b",{"c":1}]],"deletes":["d"]}', vectors.tobytes()),
+    ]

@@ -1,0 +1,505 @@
+"""Which updates a generation has: when it becomes active, comes back, or is left behind by a crash or a cleaning."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import HashEncoder, pool
+
+from index_builder.build import build
+from index_builder.codec import DTYPES
+from index_builder.encoder import encode_texts
+from index_builder.errors import BuildError, CompactionOvertaken, FingerprintMismatch, GenerationCorrupt
+from index_builder.generations import GenerationStore
+from index_builder.lock import is_locked
+from index_builder.manifest import Manifest
+from index_builder.pointer import Pointer
+from index_builder.pool import Candidate
+from index_builder.update_log import Update, UpdateLog
+from index_builder.updates import Succession, Updates
+
+OTHER = HashEncoder(dim=12, fingerprint="f" * 64)  # another model, of another dimension
+
+
+class Store:
+    """A store whose pools are c0 to c3, and what is in its generations."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.store = root, GenerationStore(root)
+        self.updates = self.store.updates
+        self.encoders = {each.fingerprint: each for each in (HashEncoder(), OTHER)}
+
+    def build(self, activate: bool = True, encoder: HashEncoder | None = None, **options: Any) -> str:
+        return build(encoder or HashEncoder(), pool(4), self.root, activate=activate, **options).generation
+
+    def update(self, *upserts: str, deletes: Sequence[str] = ()) -> int:
+        """Of the active generation, as the service does it; the texts are the ids and the revision."""
+        manifest = self.store.manifest(self.store.current() or "")
+        with self.updates.writing():
+            log = self.updates.of(manifest)
+            list(log.read())
+            revision = 1 + max(log.revision, log.floor, manifest.revision)
+            candidates = [Candidate(each, f"{each} {revision}") for each in upserts]
+            vectors = encode_texts(self.encoders[manifest.model.fingerprint], [each.text for each in candidates])
+            log.append(Update(revision, candidates, vectors.astype(DTYPES[manifest.dtype]), deletes))
+        return revision
+
+    def texts(self, generation: str) -> dict[str, str]:
+        """What is in it, by id; each vector is checked to be that of its text by the generation's own model."""
+        opened = self.store.open(generation)
+        snapshot, encoder = self.store.snapshot(opened), self.encoders[opened.manifest.model.fingerprint]
+        found = snapshot.candidates(snapshot.matching({}))
+        _, own, added = snapshot.split(snapshot.matching({}))
+        vectors = [*opened.store.matrix[own].tolist(), *snapshot.vectors_added[added].tolist()]
+        assert vectors == [encoder.vector(each.text).tolist() for each in found]
+        opened.close()
+        return {each.id: each.text for each in found if each.text != f"text {each.id[1:]}"}
+
+    def revision(self, generation: str) -> int:
+        opened = self.store.open(generation)
+        snapshot = self.store.snapshot(opened)
+        opened.close()
+        return snapshot.revision
+
+    def log(self, generation: str) -> Path:
+        return self.root / "log" / f"{generation}.log"
+
+    def logs(self) -> list[str]:
+        return sorted(path.stem for path in (self.root / "log").glob("*.log"))
+
+    def manifest(self, generation: str) -> Manifest:
+        return self.store.manifest(generation)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def damage(path: Path, at: int = -1) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_store_without_updates_has_no_revision_and_needs_no_log(store: Store) -> None:
+    assert store.updates.highest() == 0
+    first, second = store.build(), store.build(activate=False)
+    assert (store.updates.highest(), store.revision(first), store.texts(first)) == (0, 0, {})
+    assert store.updates.missed_by(store.manifest(second)) == []
+    assert not store.updates.was_left(store.manifest(second))
+
+
+def test_a_rebuild_is_given_what_came_after_its_pool_was_read(store: Store) -> None:
+    store.build()
+    assert [store.update("early"), store.update("c1")] == [1, 2]
+    second = store.build(activate=False)
+    assert store.manifest(second).revision == 2
+    store.update("late", "c2")
+    store.update(deletes=["c3", "late", "nobody"])
+    store.update("late")
+    assert [update.revision for _, update in store.updates.missed_by(store.manifest(second))] == [3, 4, 5]
+    assert store.revision(second) == 2, "nothing is given to one that is not active"
+    store.store.activate(second)
+    assert store.texts(second) == {"c2": "c2 3", "late": "late 5"}
+    opened = store.store.open(second)
+    assert store.store.snapshot(opened).rows(["c3", "early", "c1"]).tolist() == [-1, -1, 1]
+    assert (store.revision(second), store.update("next")) == (5, 6)
+
+
+def test_what_the_pool_may_reflect_can_be_said(store: Store) -> None:
+    store.build()
+    store.update("a")
+    store.update("b")
+    second = store.build(revision=1)
+    assert store.texts(second) == {"b": "b 2"}
+
+
+def test_activated_again_it_is_given_nothing_twice(store: Store) -> None:
+    first = store.build()
+    second = store.build(activate=False)
+    store.update("a")
+    store.store.activate(second)
+    size = store.log(second).stat().st_size
+    store.store.activate(second)
+    assert store.log(second).stat().st_size == size
+    assert store.texts(second) == {"a": "a 1"}
+    assert store.texts(first) == {"a": "a 1"}
+
+
+def test_back_at_its_own_last_revision_whichever_way_it_comes_back(store: Store) -> None:
+    first = store.build()
+    store.update("a")
+    second = store.build()
+    store.update("b")
+    assert store.store.rollback() == first
+    assert (store.texts(first), store.revision(first)) == ({"a": "a 1"}, 1)
+    store.store.activate(second)
+    assert (store.texts(second), store.revision(second)) == ({"b": "b 2"}, 2)
+    store.store.activate(first)
+    assert (store.texts(first), store.revision(first)) == ({"a": "a 1"}, 1)
+
+
+def test_no_revision_is_given_twice_over_any_way_back_and_forth(store: Store) -> None:
+    given: list[int] = []
+    first = store.build()
+    given += [store.update("a"), store.update("b")]
+    second = store.build()
+    given += [store.update("c")]
+    store.store.rollback()
+    given += [store.update("d"), store.update("e")]
+    third = store.build()
+    given += [store.update("f")]
+    for generation in (second, first, third, second):
+        store.store.activate(generation)
+        given += [store.update("g")]
+    store.build()
+    given += [store.update("h")]
+    store.store.gc(keep=1)
+    given += [store.update("i")]
+    store.build()
+    store.store.gc(keep=1)
+    given += [store.update("j")]
+    assert given == list(range(1, len(given) + 1))
+
+
+def test_a_new_one_is_given_the_updates_of_all_branches(store: Store) -> None:
+    store.build()
+    waiting = store.build(activate=False)
+    store.update("a")
+    store.build()
+    store.update("b", "c")
+    store.store.rollback()
+    store.update("c")
+    store.store.activate(waiting)
+    assert store.texts(waiting) == {"a": "a 1", "b": "b 2", "c": "c 3"}
+    assert store.revision(waiting) == 3
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("encoder", [HashEncoder(), OTHER])
+def test_updates_of_another_model_or_precision_are_encoded_anew(store: Store, dtype: str, encoder: HashEncoder) -> None:
+    store.build()
+    second = store.build(activate=False, encoder=encoder, dtype=dtype)
+    store.update("a", "b")
+    store.update(deletes=["b", "c0"])
+    store.store.activate(second, partial(encode_texts, encoder))
+    assert store.texts(second) == {"a": "a 1"}
+    opened = store.store.open(second)
+    assert store.store.snapshot(opened).vectors_added.dtype == DTYPES[dtype]
+    store.store.rollback()
+    third = store.build(activate=False)
+    store.store.activate(third)
+    assert store.texts(third) == {}
+
+
+def test_a_build_gives_them_its_own_model(store: Store) -> None:
+    store.build()
+
+    def meanwhile(stage: str, _done: int, _total: int | None) -> None:
+        if stage == "index":
+            store.update("a")
+
+    second = store.build(encoder=OTHER, progress=meanwhile)
+    assert store.texts(second) == {"a": "a 1"}
+
+
+def test_of_one_model_nothing_is_encoded(store: Store) -> None:
+    store.build()
+    second = store.build(activate=False)
+    store.update("a")
+
+    def fail(_texts: list[str]) -> Any:
+        raise AssertionError("encoded")
+
+    store.store.activate(second, fail)
+    assert store.texts(second) == {"a": "a 1"}
+
+
+def test_without_the_model_it_is_refused_and_nothing_changes(store: Store) -> None:
+    first = store.build()
+    second = store.build(activate=False, encoder=OTHER)
+    store.update("a")
+    with pytest.raises(FingerprintMismatch) as caught:
+        store.store.activate(second)
+    assert {caught.value.expected, caught.value.actual} == {OTHER.fingerprint, HashEncoder().fingerprint}
+    assert (store.store.current(), store.texts(second), store.update("b")) == (first, {}, 2)
+
+
+def test_without_the_model_deletions_alone_can_be_given(store: Store) -> None:
+    store.build()
+    second = store.build(activate=False, encoder=OTHER)
+    store.update(deletes=["c1"])
+    store.store.activate(second)
+    opened = store.store.open(second)
+    assert store.store.snapshot(opened).rows(["c1"]).tolist() == [-1]
+
+
+def test_a_vector_that_is_not_finite_is_refused_and_nothing_changes(store: Store) -> None:
+    first = store.build()
+    second = store.build(activate=False, encoder=OTHER)
+    store.update("a")
+    with pytest.raises(BuildError, match="not finite"):
+        store.store.activate(second, lambda texts: np.full((len(texts), OTHER.dim), np.inf, np.float32))
+    assert (store.store.current(), store.texts(second)) == (first, {})
+
+
+def test_what_comes_between_preparing_and_switching_is_given_too(store: Store) -> None:
+    first = store.build()
+    second = store.build(activate=False, encoder=OTHER)
+    store.update("a")
+    asked: list[list[str]] = []
+
+    def encode(texts: list[str]) -> Any:
+        asked.append(texts)
+        if len(asked) == 1:
+            store.update("b")  # nobody is kept waiting by what is encoded first
+        return encode_texts(OTHER, texts)
+
+    store.store.activate(second, encode)
+    assert asked == [["a 1"], ["b 2"]], "each once"
+    assert store.texts(second) == {"a": "a 1", "b": "b 2"}
+    assert store.texts(first) == {"a": "a 1", "b": "b 2"}
+
+
+def test_a_damaged_log_of_the_one_before_gives_what_comes_before_the_damage(store: Store, caplog) -> None:
+    first = store.build()
+    second = store.build(activate=False)
+    store.update("a")
+    store.update("b")
+    damage(store.log(first))
+    with pytest.raises(GenerationCorrupt, match="update log"):
+        store.store.verify(first)
+    store.store.activate(second)
+    assert store.texts(second) == {"a": "a 1"}
+    assert "updates are lost" in caplog.text
+    assert store.update("c") == 2, "2 is lost, and may be given again: nobody has it"
+
+
+def test_revisions_known_from_a_manifest_are_not_given_again_where_a_log_is_damaged(store: Store) -> None:
+    first = store.build()
+    store.update("a")
+    store.update("b")
+    second = store.build(activate=False)
+    damage(store.log(first))
+    store.store.activate(second)
+    third = store.build()
+    assert store.manifest(third).revision == 2
+    assert store.update("c") == 3
+
+
+def test_a_damaged_first_record_is_passed_over(store: Store, caplog) -> None:
+    first = store.build()
+    second = store.build(activate=False)
+    store.update("a")
+    damage(store.log(first), 20)
+    store.store.activate(second)
+    assert store.texts(second) == {}
+    assert "updates are lost" in caplog.text
+
+
+def test_one_whose_own_log_is_damaged_is_not_activated(store: Store) -> None:
+    first = store.build()
+    store.update("a")
+    second = store.build()
+    damage(store.log(first))
+    for switch in (store.store.rollback, lambda: store.store.activate(first)):
+        with pytest.raises(GenerationCorrupt, match="update log"):
+            switch()
+    assert store.store.current() == second
+    opened, refused = store.store.open_to_serve()
+    assert (opened.id, refused) == (second, [])
+
+
+def test_a_damaged_log_of_the_active_one_lets_another_be_served_and_activated(store: Store) -> None:
+    first = store.build()
+    second = store.build()
+    store.update("a")
+    damage(store.log(second))
+    opened, [(refused, _)] = store.store.open_to_serve()
+    assert (opened.id, refused) == (first, second)
+    assert store.store.rollback() == first
+
+
+STEPS = ["_write_current", "_write_history", "complete", "raise_floor", "_leave_current"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("after", [False, True])
+def test_a_crash_at_any_step_of_an_activation_loses_nothing(store: Store, monkeypatch, step: str, after: bool) -> None:
+    first = store.build()
+    second = store.build(activate=False)
+    store.update("a")
+    store.update("b")
+    with monkeypatch.context() as patch:
+        _crash(patch, step, after)
+        with pytest.raises(KeyboardInterrupt):
+            store.store.activate(second)
+    current = store.store.current()
+    assert current in (first, second)
+    assert store.texts(current) == {"a": "a 1", "b": "b 2"}
+    assert store.update("c") == 3
+    store.store.activate(second)
+    assert store.texts(second) == {"a": "a 1", "b": "b 2", "c": "c 3"}
+    assert store.update("d") == 4
+    assert store.store.rollback() == first
+    assert store.texts(first) == {"a": "a 1", "b": "b 2"} | ({"c": "c 3"} if current == first else {})
+    assert store.update("e") == 5
+
+
+@pytest.mark.parametrize("step", ["_write_current", "_write_history", "raise_floor", "_leave_current"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_crash_at_any_step_of_a_rollback_loses_nothing(store: Store, monkeypatch, step: str, after: bool) -> None:
+    first = store.build()
+    store.update("a")
+    second = store.build()
+    store.update("b")
+    with monkeypatch.context() as patch:
+        _crash(patch, step, after)
+        with pytest.raises(KeyboardInterrupt):
+            store.store.rollback()
+    current = store.store.current()
+    assert store.texts(first) == {"a": "a 1"}
+    assert store.texts(second) == {"b": "b 2"}
+    assert store.update("c") == 3
+    if current == second:
+        assert store.store.rollback() == first
+        assert store.texts(first) == {"a": "a 1"}
+    else:
+        assert store.texts(first) == {"a": "a 1", "c": "c 3"}
+    assert store.update("d") == 4
+
+
+def _crash(patch: pytest.MonkeyPatch, step: str, after: bool) -> None:
+    """Let a step of a switch be the last thing that happens, or the first that does not."""
+    owners = {"complete": Succession, "raise_floor": UpdateLog, "_leave_current": GenerationStore}
+    owner: type = owners.get(step, Pointer)
+    original = getattr(owner, step)
+
+    def crash(*arguments: Any) -> None:
+        if after:
+            original(*arguments)
+        raise KeyboardInterrupt
+
+    patch.setattr(owner, step, crash)
+
+
+def test_a_crash_amid_what_is_given_is_gone_on_with(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.build()
+    second = store.build(activate=False)
+    for name in "abc":
+        store.update(name)
+    append, done = UpdateLog.append, []
+
+    def twice(log: UpdateLog, update: Update) -> None:
+        if len(done) == 2:
+            raise OSError("full")
+        done.append(update)
+        append(log, update)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(UpdateLog, "append", twice)
+        with pytest.raises(OSError, match="full"):
+            store.store.activate(second)
+    store.update("d")
+    store.store.activate(second)
+    assert store.texts(second) == {"a": "a 1", "b": "b 2", "c": "c 3", "d": "d 4"}
+
+
+def test_a_successor_takes_the_place_with_what_came_meanwhile(store: Store) -> None:
+    zeroth = store.build()
+    first = store.build()
+    store.update("a")
+    second = store.build(activate=False)
+    store.update("b")
+    store.store.succeed(first, second)
+    assert (store.store.current(), store.texts(second), store.update("c")) == (second, {"b": "b 2"}, 3)
+    assert store.store.rollback() == zeroth, "as it would have been before"
+    assert store.update("d") == 4
+    third = store.build(activate=False)
+    with pytest.raises(CompactionOvertaken):
+        store.store.succeed(second, third)
+    assert store.store.current() == zeroth
+
+
+def test_one_that_was_never_active_is_not_given_a_branch_that_its_pool_knew(store: Store) -> None:
+    store.build()
+    store.update("a")
+    second = store.build()
+    store.update("b")
+    store.store.rollback()
+    third = store.build()
+    assert (store.texts(third), store.manifest(third).revision) == ({}, 2)
+    store.store.activate(second)
+    assert store.texts(second) == {"b": "b 2"}
+
+
+def test_collecting_keeps_the_logs_that_a_waiting_generation_needs(store: Store) -> None:
+    first = store.build()
+    second = store.build()
+    waiting = store.build(activate=False)
+    store.update("a")
+    store.store.activate(first)
+    store.update("b")
+    fourth = store.build()
+    removed = store.store.gc(keep=1)
+    assert sorted(removed) == sorted([first, second, waiting])
+    assert store.logs() == [fourth], "none is waiting that needs them"
+    waiting = store.build(activate=False)
+    store.update("c")
+    store.build()
+    assert fourth in store.store.gc(keep=1)
+    assert waiting not in store.store.ids()
+    # A waiting one that is newer than the active one is kept, and so is every log.
+    fifth = store.store.current()
+    store.update("d")
+    newer = store.build(activate=False)
+    store.update("e")
+    store.store.gc(keep=1)
+    assert set(store.store.ids()) == {fifth, newer}
+    assert fifth in store.logs()
+    store.store.activate(newer)
+    assert store.texts(newer) == {"e": "e 5"}
+    store.store.gc(keep=1)
+    assert store.logs() == [newer]
+    assert (store.texts(newer), store.update("f")) == ({"e": "e 5"}, 6)
+
+
+def test_a_removed_generation_s_updates_still_reach_the_one_that_waits(store: Store) -> None:
+    first = store.build()
+    waiting = store.build(activate=False)
+    store.update("a")
+    for _ in range(3):
+        third = store.build()
+    store.store.activate(waiting)
+    assert store.texts(waiting) == {"a": "a 1"}
+    store.store.activate(third)
+    newest = store.build(activate=False)
+    store.update("b")
+    store.store.gc(keep=1)
+    assert first not in store.store.ids()
+    store.store.activate(newest)
+    assert store.texts(newest) == {"b": "b 2"}
+
+
+def test_logs_are_kept_while_somebody_builds(store: Store) -> None:
+    first = store.build()
+    store.update("a")
+
+    def meanwhile(stage: str, _done: int, _total: int | None) -> None:
+        if stage == "index" and store.store.current() == first:
+            store.update("b")
+            store.store.gc(keep=1)
+
+    second = store.build(progress=meanwhile)
+    assert store.texts(second) == {"b": "b 2"}
+
+
+def test_two_writers_wait_for_each_other(store: Store) -> None:
+    store.build()
+    with Updates(store.root).writing():
+        assert is_locked(store.root / "log" / "write.lock")
+    assert not is_locked(store.root / "log" / "write.lock")
