@@ -5,20 +5,22 @@ the total is known; once from that table, a batch at a time, to encode. Everythi
 is renamed when it is complete; whatever ends the build before then removes it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from index_builder.assembly import Assembly
 from index_builder.codec import DTYPES
+from index_builder.copies import Copies
 from index_builder.encoder import CandidateEncoder, encode_texts
-from index_builder.errors import disk_full_named
+from index_builder.errors import StoreUnavailable, disk_full_named
 from index_builder.generations import GenerationStore
 from index_builder.index_choice import choose_index
 from index_builder.pool import Candidate, Rejected
 from index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
-from index_builder.redis_store import RedisStore, drop_generation
+from index_builder.redis_store import RedisStore
 from index_builder.stages import Progress, Stages
 from model.errors import InvalidInput
 
@@ -77,18 +79,18 @@ def build(
 
     Raises:
         InvalidInput: an unknown index or dtype.
-        PoolError, StoreUnavailable, BuildBusy, DiskFull: see there; nothing is left but the log of bad rows.
+        PoolError, StoreUnavailable, BuildBusy, LeaseLost, DiskFull: see there; nothing is left but the log of bad rows.
         BuildError: the model gave vectors that are not finite or not of its dimension; likewise.
     """
     choose_index(index, count=1)
     if dtype not in DTYPES:
         raise InvalidInput(f"unknown dtype {dtype!r}; use one of {', '.join(DTYPES)}")
     store, stages = GenerationStore(root), Stages(progress)
-    with disk_full_named(root), store.building():
+    with disk_full_named(root), store.building(redis_url) as lease:
         generation = store.new_id(encoder.fingerprint)
         redis = _connect(redis_url, generation, encoder.dim, dtype)
-        forget = _forgetter(redis_url)
-        store.discard_leftovers(forget)
+        copies = Copies(root, redis_url)
+        store.discard_leftovers(copies.forget)
         if revision is None:
             revision = store.updates.highest()  # before the pool is read: what comes later is given to the generation
         temporary = store.begin(generation)
@@ -97,19 +99,23 @@ def build(
             ingested = work.read(pool, store.rejected_log(generation), max_rejected)
             work.fill(index, ingested, revision)
             if redis is not None:
+                copies.note(generation)
                 work.copy_to(redis)
             stages("rename", 0, 1)
-            store.publish(temporary)
+            store.publish(temporary, lease)
         except BaseException:
             if temporary.exists():
-                store.discard(temporary, forget)
+                store.discard(temporary, copies.forget)
+            elif generation not in store.ids():  # the next builder has removed it, and what was copied until then
+                with suppress(StoreUnavailable):
+                    copies.forget(generation)
             raise
         finally:
             if redis is not None:
                 redis.close()
         if activate:
             stages("CURRENT", 0, 1)
-            store.activate(generation, partial(encode_texts, encoder))
+            store.activate(generation, partial(encode_texts, encoder), lease)
     seconds = stages.finish()
     return BuildResult(generation, ingested.count, ingested.rejected, ingested.log, work.truncated, seconds)
 
@@ -121,11 +127,3 @@ def _connect(url: str | None, generation: str, dim: int, dtype: str) -> RedisSto
     store = RedisStore(url, generation, dim, dtype, BUILDING_TIMEOUT_SECONDS)
     store.ping()
     return store
-
-
-def _forgetter(url: str | None) -> Callable[[str], None]:
-    def forget(generation: str) -> None:
-        if url is not None:
-            drop_generation(url, generation)
-
-    return forget

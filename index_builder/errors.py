@@ -14,6 +14,7 @@ RankingError (model.errors)
   BuildError              a build cannot go on; also raised itself
     BuildBusy             another build of this store is running
     CompactionOvertaken   another generation became active meanwhile
+    LeaseLost             another builder has overtaken this one
     DiskFull              no room, or a quota or file size limit was met
   JobNotFound
   JobConflict             another job is queued or running
@@ -104,6 +105,17 @@ class BuildBusy(BuildError):
 
 class CompactionOvertaken(BuildError):
     """The generation that was compacted is not the active one any more, so the compaction is of no use."""
+
+
+class LeaseLost(BuildError):
+    """This builder was paused or cut off for so long that another one took its place."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(
+            f"another build into {root} has taken over: this one was paused or cut off from Redis for too long, "
+            "and what it made is not active; build again if its pool is the newer one"
+        )
+        self.root = root
 
 
 class DiskFull(BuildError):

@@ -5,6 +5,7 @@ STORE/generations/<id>/          complete and checksummed
 STORE/generations/.tmp-<id>/     being built, or being removed
 STORE/rejected/<id>/             rejected.jsonl: the bad rows of its pool
 STORE/log/                       their updates since, see updates.py
+STORE/ID, FENCE                  see lease.py
 STORE/build.lock, pointer.lock   held while building; while changing CURRENT or removing generations
 """
 
@@ -23,6 +24,7 @@ from index_builder.errors import (
     StoreUnavailable,
 )
 from index_builder.generation import TEMPORARY_PREFIX, Generation, read_manifest
+from index_builder.lease import Lease, fenced, leased
 from index_builder.lock import locked
 from index_builder.manifest import Manifest
 from index_builder.pointer import Pointer, is_generation_id
@@ -171,7 +173,7 @@ class GenerationStore:
             reasons = "it is empty; run: polyrank build"
         raise GenerationNotFound(f"no good generation in {self.root}: {reasons}")
 
-    def activate(self, generation: str, encode: Encode | None = None) -> None:
+    def activate(self, generation: str, encode: Encode | None = None, lease: Lease | None = None) -> None:
         """Verify a generation and make it the active one.
 
         If it was never active, it is given the updates that were made since its pool was read; else it is as its own
@@ -180,13 +182,15 @@ class GenerationStore:
         Args:
             generation: its id.
             encode: its model, for updates made under another one; None: those of its own model alone can be given.
+            lease: the builder's, who activates what it has built.
 
         Raises:
             GenerationNotFound, GenerationCorrupt: it cannot be served; nothing changes.
             FingerprintMismatch: an update would have to be encoded.
+            LeaseLost: another builder has overtaken the holder of the lease; nothing changes.
         """
         manifest = self.verify(generation)
-        with self._switching(manifest, encode):
+        with self._switching(manifest, encode, lease):
             self._pointer.advance(generation)
 
     def rollback(self) -> str:
@@ -222,13 +226,15 @@ class GenerationStore:
             self._pointer.replace(new)
 
     @contextmanager
-    def _switching(self, manifest: Manifest, encode: Encode | None = None) -> Iterator[None]:
+    def _switching(
+        self, manifest: Manifest, encode: Encode | None = None, lease: Lease | None = None
+    ) -> Iterator[None]:
         """While nothing else is switched, removed or updated: the generation knows what it has to, and may be named."""
         make_directory(self.root)
         succession = Succession(self.updates, manifest, encode)
         if manifest.id != self.current_or_none():
             succession.prepare()
-        with self.updates.writing(), self._changing():
+        with self.updates.writing(), self._changing(), fenced(lease):
             self._present(manifest.id)
             if manifest.id != self.current_or_none():
                 succession.complete()
@@ -256,17 +262,23 @@ class GenerationStore:
             yield
 
     @contextmanager
-    def building(self) -> Iterator[None]:
+    def building(self, redis_url: str | None = None) -> Iterator[Lease | None]:
         """Be the only builder of this store for the block.
+
+        Args:
+            redis_url: also hold the lease there that hosts without common locks share; what is published under it has
+                to name it.
 
         Raises:
             BuildBusy: somebody else is.
+            LeaseLost, StoreUnavailable: see `lease.leased`.
         """
         make_directory(self._generations)
         with locked(self.root / "build.lock", wait=False) as held:
             if not held:
                 raise BuildBusy(f"another build into {self.root} is running; wait for it or cancel it")
-            yield
+            with leased(self.root, redis_url) as lease:
+                yield lease
 
     def new_id(self, fingerprint: str) -> str:
         """An id that sorts after every other of the store, even when the clock was set back."""
@@ -282,10 +294,15 @@ class GenerationStore:
         temporary.mkdir()
         return temporary
 
-    def publish(self, temporary: Path) -> None:
-        """Put a finished temporary directory on the disk, then list it under its id."""
+    def publish(self, temporary: Path, lease: Lease | None = None) -> None:
+        """Put a finished temporary directory on the disk, then list it under its id.
+
+        Raises:
+            LeaseLost: another builder has overtaken the holder of the lease; nothing is listed.
+        """
         sync_tree(temporary)
-        rename_durably(temporary, self.path(temporary.name.removeprefix(TEMPORARY_PREFIX)))
+        with self._changing(), fenced(lease):
+            rename_durably(temporary, self.path(temporary.name.removeprefix(TEMPORARY_PREFIX)))
 
     def discard(self, temporary: Path, forget: Forget = _forget_nothing) -> None:
         """Remove what a build has left.
@@ -312,7 +329,7 @@ class GenerationStore:
         """Where the bad rows of a generation's pool are listed, if there were any."""
         return self.root / "rejected" / generation / "rejected.jsonl"
 
-    def gc(self, keep: int = 2, forget: Forget = _forget_nothing) -> list[str]:
+    def gc(self, keep: int = 2, forget: Forget = _forget_nothing, redis_url: str | None = None) -> list[str]:
         """Remove old generations, logs of bad rows older than all kept ones, and what killed builds have left.
 
         The active generation stays, and those newer than it, which may be waiting for their activation. Of the others,
@@ -321,12 +338,13 @@ class GenerationStore:
         Args:
             keep: at least 1.
             forget: removes what other systems hold of a generation.
+            redis_url: see `building`.
 
         Returns:
             the ids removed.
 
         Raises:
-            StoreUnavailable: of `forget`; generations removed so far stay removed.
+            StoreUnavailable: of `forget`, or see `building`; generations removed so far stay removed.
         """
         with self._changing():
             ids, current = self.ids(), self.current()
@@ -339,7 +357,7 @@ class GenerationStore:
                 self._remove(each)
             self._remove_rejected(self.ids())
         try:
-            with self.building():
+            with self.building(redis_url):
                 self.discard_leftovers(forget)
                 self._remove_updates()
         except BuildBusy:

@@ -13,9 +13,9 @@ from typing import cast
 import torch
 from starlette.requests import Request
 
+from index_builder import copies
 from index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
 from index_builder.generations import GenerationStore
-from index_builder.redis_store import drop_generation
 from service.errors import StoreReadOnly
 from service.jobs import Jobs
 from service.live import Live
@@ -136,12 +136,10 @@ async def _follow(loader: ThreadPoolExecutor, live: Live) -> None:
 
 def collect(settings: Settings, store: GenerationStore, live: Live) -> None:
     """Remove old generations, unless the active one is not the one that is served: then any may be needed."""
-    url = settings.redis()
-    forget = partial(drop_generation, url) if url else None
     try:
         if live.current is None or live.current.generation.id != store.current():
             return
-        removed = store.gc(settings.keep_generations, forget) if forget else store.gc(settings.keep_generations)
+        removed = copies.collect(store, settings.keep_generations, settings.redis())
     except (GenerationError, StoreUnavailable, OSError) as error:
         log.warning("old generations could not be removed", extra={"fields": {"why": error}})
         return

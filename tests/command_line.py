@@ -83,8 +83,8 @@ def pool_rows(count: int, prefix: str = "c") -> list[dict[str, Any]]:
 
 
 def left_half_written(store: Path) -> list[str]:
-    """What lies in a store besides whole generations, logs and locks."""
-    known = {"CURRENT", "HISTORY", "build.lock", "pointer.lock", "log/write.lock"}
+    """What lies in a store besides whole generations, logs, locks and fences."""
+    known = {"CURRENT", "HISTORY", "ID", "FENCE", "build.lock", "pointer.lock", "log/write.lock"}
     files = {str(path.relative_to(store)) for path in store.rglob("*") if path.is_file()}
     return sorted(
         name for name in files - known if not name.startswith(("generations/2", "rejected/2", "log/2"))

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -64,6 +65,11 @@ class RedisProcess:
                 return
         self.close()
         raise AssertionError("redis-server does not answer")
+
+
+def vector_keys(client: Any) -> list[str]:
+    """The keys of generations and texts: all but the number of the store's last lease, which stays."""
+    return sorted(key.decode() for key in client.scan_iter(count=1000) if not key.endswith(b":fence"))
 
 
 def _free_port() -> int:

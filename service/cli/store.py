@@ -5,9 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from index_builder.copies import collect
 from index_builder.errors import GenerationCorrupt, GenerationError
 from index_builder.generations import GenerationStore
-from index_builder.redis_store import drop_generation
 from service.cli.output import UsageError, print_json
 
 
@@ -125,8 +125,7 @@ def _now(current: str, arguments: argparse.Namespace) -> int:
 def _gc(store: GenerationStore, arguments: argparse.Namespace) -> int:
     if arguments.keep < 1:
         raise UsageError("--keep must be at least 1: the active generation is never removed")
-    forget = partial(drop_generation, arguments.redis) if arguments.redis else None
-    removed = store.gc(arguments.keep, forget) if forget else store.gc(arguments.keep)
+    removed = collect(store, arguments.keep, arguments.redis)
     if arguments.json:
         print_json({"removed": removed})
     else:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 from command_line import COMMAND, call, ended, left_half_written, pool_rows, start, write_rows
-from redis_process import RedisProcess
+from redis_process import RedisProcess, vector_keys
 
 import model
 from index_builder.generations import GenerationStore
@@ -175,7 +175,7 @@ def test_redis_holds_a_copy(capsys: Capture, store: Path, poly: Path, pool: Path
     options = ("--model", poly, "--pool", pool, "--store", store, "--redis", redis_process.url)
     generation = call(capsys, "build", *options, "--json").result["generation"]
     with redis_process.client() as client:
-        keys = {key.decode() for key in client.scan_iter()}
+        keys = set(vector_keys(client))
     assert keys == {f"pe:{{{generation}}}:meta", *(f"pe:{{{generation}}}:c:c{n}" for n in range(50))}
 
 
@@ -218,7 +218,7 @@ def test_ctrl_c_at_any_stage_leaves_the_store_as_it_was(
     assert (GenerationStore(store).ids(), GenerationStore(store).current()) == ([before], before)
     assert left_half_written(store) == []
     with redis.Redis.from_url(redis_url) as client:
-        assert client.dbsize() == 0
+        assert vector_keys(client) == []
     monkeypatch.undo()
     assert call(capsys, "build", *options).status == 0
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from command_line import call, left_half_written
 from fakes import HashEncoder, pool
-from redis_process import RedisProcess
+from redis_process import RedisProcess, vector_keys
 
 from index_builder.build import build
 from index_builder.generations import GenerationStore
@@ -179,7 +179,7 @@ def test_gc_with_redis_removes_the_vectors_too(capsys: Capture, store: Path, red
     with redis_process.client() as client:
         collected = call(capsys, "store", "gc", "--store", store, "--keep", "1", "--redis", redis_process.url, "--json")
         assert collected.result == {"removed": [first]}
-        keys = [key.decode() for key in client.scan_iter()]
+        keys = vector_keys(client)
     assert len(keys) == 21
     assert all(second in key for key in keys)
     third = built(store, "c")
