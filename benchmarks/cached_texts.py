@@ -1,0 +1,64 @@
+"""What `/rank` over sent texts takes when their vectors are encoded each time, and when Redis has them; same scores.
+
+    python benchmarks/cached_texts.py [--model MODEL] [--pool F] [--texts 100] [--count 20]
+
+Serves one store twice (`polyrank serve`, without and with a real redis-server) and sends the same texts again and
+again. Exit status 0 only if both gave the same scores.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+import urllib.request
+from itertools import islice
+from pathlib import Path
+from statistics import median
+
+from redis_server import redis_server
+
+from index_builder.build import build
+from index_builder.pool import Candidate, read_pool
+from model.checkpoint import load_late
+from service.bench.serving import served
+
+
+def ask(url: str, texts: list[str]) -> tuple[float, dict[int, float]]:
+    """Seconds, and the score of each text."""
+    body = json.dumps({"context": "hi, my parcel is late", "candidates": texts, "top_k": len(texts)}).encode()
+    request = urllib.request.Request(f"{url}/rank", body, {"Content-Type": "application/json"})
+    began = time.perf_counter()
+    with urllib.request.urlopen(request, timeout=60) as response:
+        results = json.load(response)["results"]
+    return time.perf_counter() - began, {each["index"]: each["score"] for each in results}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="checkpoints/chat-poly")
+    parser.add_argument("--pool", type=Path, default=Path("examples/support/pool.jsonl"))
+    parser.add_argument("--texts", type=int, default=100)
+    parser.add_argument("--count", type=int, default=20)
+    arguments = parser.parse_args()
+    rows = (row for row in read_pool([arguments.pool]) if isinstance(row, Candidate))
+    texts = [row.text for row in islice(rows, arguments.texts)]
+    scores = []
+    with tempfile.TemporaryDirectory() as directory, redis_server() as redis_url:
+        build(load_late(arguments.model), read_pool([arguments.pool]), Path(directory))
+        for name, flags in (("encoded", []), ("from Redis", ["--redis", redis_url])):
+            with served(Path(directory), flags) as (url, _, _):
+                first, score = ask(url, texts)
+                time.sleep(0.5)  # until they are written
+                seconds = sorted(ask(url, texts)[0] for _ in range(arguments.count))
+                scores.append(score)
+                scores.append(ask(url, texts)[1])
+            p50, least, most = (f"{each * 1000:.0f}" for each in (median(seconds), seconds[0], seconds[-1]))
+            print(f"{len(texts)} texts {name}: first {first * 1000:.0f} ms, then p50 {p50} ms ({least} to {most})")
+    differ = max(abs(score[at] - scores[0][at]) for score in scores for at in scores[0])
+    print(f"scores differ by {differ} at most")
+    return 0 if differ < 1e-4 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
