@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import model
-from index_builder.faiss_index import CandidateIndex, union
+from index_builder.faiss_index import CandidateIndex
 from index_builder.index_choice import choose_index
 from index_builder.pool import Candidate, read_pool
+from index_builder.retrieval import union
 from model.checkpoint import Ranker, load_late
 from model.dialogues import read_dialogues
 from model.topk import TopK, longest_row, top_k
@@ -53,14 +54,13 @@ def measure(matrix: NDArray[np.float16], contexts: list[NDArray[np.float32]]) ->
     began = time.perf_counter()
     exact = [top_k(matrix, codes, 10, longest=longest) for codes in contexts]
     scan_ms = (time.perf_counter() - began) / len(contexts) * 1000
-    spec = choose_index("hnsw", len(matrix))
+    spec = choose_index("hnsw", *matrix.shape)
     began = time.perf_counter()
     index = CandidateIndex.build(spec, matrix)
     built = time.perf_counter() - began
     for depth in DEPTHS:
         for ef in EF_SEARCH:
-            spec.params["efSearch"] = ef
-            ms, recall = search(matrix, index, contexts, depth, exact)
+            ms, recall = search(matrix, index.with_params({"efSearch": ef}), contexts, depth, exact)
             if recall >= RECALL or ef == EF_SEARCH[-1]:
                 print(
                     f"N {len(matrix):7}  scan {scan_ms:7.2f} ms  hnsw {ms:7.2f} ms  scan/hnsw {scan_ms / ms:5.2f}  "

@@ -113,6 +113,8 @@ def _build(root: Path, reporter: _Reporter) -> str:
         activate=request.activate,
         progress=reporter,
     )
+    if result.warning:
+        sys.stderr.write(f"{result.warning}\n")
     return result.generation
 
 

@@ -1,6 +1,6 @@
 """The content of a generation, written step by step into its temporary directory."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from index_builder.candidates import CandidateTable
 from index_builder.codec import rounded
 from index_builder.encoder import CandidateEncoder
 from index_builder.errors import BuildError
-from index_builder.faiss_index import CandidateIndex, recall_at_10
+from index_builder.faiss_factory import check_rows
+from index_builder.faiss_index import CandidateIndex
 from index_builder.generation import (
     CANDIDATES_FILE,
     INDEX_FILE,
@@ -26,12 +27,22 @@ from index_builder.ingest import Ingested, ingest
 from index_builder.local_store import LocalStore
 from index_builder.manifest import MANIFEST_FILE, BuildStats, Manifest, ModelReference
 from index_builder.pool import Candidate, Rejected
+from index_builder.recall import EXACT, Recall, measured
 from index_builder.redis_store import RedisStore
 from index_builder.stages import Stages
 
 
 class Assembly:
-    """The steps of one build, within its temporary directory."""
+    """The steps of one build, within its temporary directory.
+
+    Attributes:
+        truncated: texts cut to the model's length.
+        index: what was built.
+        recall: how much of the true ranking it finds.
+    """
+
+    index: IndexSpec
+    recall: Recall
 
     def __init__(self, encoder: CandidateEncoder, directory: Path, dtype: str, stages: Stages) -> None:
         self._encoder, self._directory, self._dtype, self._stages = encoder, directory, dtype, stages
@@ -43,20 +54,29 @@ class Assembly:
         table = self._directory / CANDIDATES_FILE
         return ingest(pool, table, log, max_rejected, lambda rows: self._stages("read", rows, None))
 
-    def fill(self, index: str, ingested: Ingested, revision: int) -> None:
+    def fill(
+        self,
+        index: str,
+        ingested: Ingested,
+        revision: int,
+        probes: Sequence[NDArray[np.float32]],
+        min_recall: float,
+    ) -> None:
         """Write vectors, index, model and manifest, and see that they fit together."""
+        spec = choose_index(index, ingested.count, self._encoder.dim)
+        check_rows(spec, ingested.count, self._encoder.dim)
         self._table = CandidateTable(self._directory / CANDIDATES_FILE)
         self._store = LocalStore(self._directory, self._encoder.dim, self._dtype, create=True)
         try:
             self._encode(len(self._table))
             self._store.commit()
-            spec, recall = self._index(choose_index(index, len(self._table)))
+            self.index, self.recall = self._index(spec, probes, min_recall)
         except BaseException:
             self._store.close()
             raise
         self._stages("manifest", 0, 1)
         self._encoder.save(self._directory / MODEL_DIRECTORY)
-        self._write_manifest(spec, recall, ingested, revision)
+        self._write_manifest(ingested, revision, min_recall)
         Generation.open(self._directory, verify=False).close()
 
     def _encode(self, count: int) -> None:
@@ -82,16 +102,20 @@ class Assembly:
             raise BuildError(f"the model gave vectors of shape {vectors.shape}, not {(count, self._encoder.dim)}")
         return rounded(vectors, self._dtype)
 
-    def _index(self, spec: IndexSpec) -> tuple[IndexSpec, float]:
+    def _index(
+        self, spec: IndexSpec, probes: Sequence[NDArray[np.float32]], min_recall: float
+    ) -> tuple[IndexSpec, Recall]:
         """Build and save the index, if there is one, and measure its recall."""
         self._stages("index", 0, 1)
         if spec.factory is None:
-            return spec, 1.0
+            return spec, EXACT
         built = CandidateIndex.build(spec, self._store.matrix)
         built.save(self._directory / INDEX_FILE)
-        return spec, recall_at_10(built, self._store.matrix)
+        self._stages("recall", 0, 1)
+        built, recall = measured(built, self._store.matrix, probes, min_recall)
+        return built.spec, recall
 
-    def _write_manifest(self, spec: IndexSpec, recall: float, ingested: Ingested, revision: int) -> None:
+    def _write_manifest(self, ingested: Ingested, revision: int, min_recall: float) -> None:
         encoder, encoding = self._encoder, self._stages.seconds.get("encode", 0.0)
         manifest = Manifest(
             id=self._directory.name.removeprefix(TEMPORARY_PREFIX),
@@ -101,8 +125,8 @@ class Assembly:
             dtype=self._dtype,
             count=ingested.count,
             revision=revision,
-            index=spec,
-            recall={"recall@10": recall, "probes": "pool"},
+            index=self.index,
+            recall=self.recall.described(min_recall),
             files=describe_files(self._directory),
             build=BuildStats(
                 seconds={stage: round(seconds, 6) for stage, seconds in self._stages.seconds.items()},

@@ -5,20 +5,25 @@ the total is known; once from that table, a batch at a time, to encode. Everythi
 is renamed when it is complete; whatever ends the build before then removes it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from index_builder.assembly import Assembly
 from index_builder.codec import DTYPES
 from index_builder.copies import Copies
 from index_builder.encoder import CandidateEncoder, encode_texts
 from index_builder.errors import StoreUnavailable, disk_full_named
+from index_builder.faiss_factory import check_factory
 from index_builder.generations import GenerationStore
-from index_builder.index_choice import choose_index
+from index_builder.index_choice import IndexSpec
 from index_builder.pool import Candidate, Rejected
+from index_builder.recall import MIN_RECALL, Recall
 from index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
 from index_builder.redis_store import RedisStore
 from index_builder.stages import Progress, Stages
@@ -34,6 +39,9 @@ class BuildResult:
         count: candidates in it.
         rejected: bad rows left out, listed in `rejected_log`.
         truncated: texts cut to the model's length.
+        index: what the pool is searched by.
+        recall: how much of the true ranking that finds.
+        warning: what there is to say of the recall.
         seconds: the whole build took.
     """
 
@@ -42,6 +50,9 @@ class BuildResult:
     rejected: int
     rejected_log: Path | None
     truncated: int
+    index: IndexSpec
+    recall: Recall
+    warning: str | None
     seconds: float
 
 
@@ -55,6 +66,8 @@ def build(
     root: Path,
     *,
     index: str = "auto",
+    probes: Sequence[NDArray[np.float32]] = (),
+    min_recall: float = MIN_RECALL,
     dtype: str = "float16",
     redis_url: str | None = None,
     activate: bool = True,
@@ -68,21 +81,30 @@ def build(
         encoder: the model; a copy of it goes into the generation.
         pool: the rows, from `read_pool`.
         root: the store's directory; made if need be.
-        index: one of `index_choice.KINDS`.
+        index: one of `index_choice.KINDS`, or a FAISS factory string.
+        probes: context vectors (M, D) of real contexts, by the same model: the index is searched so hard that it
+            finds `min_recall` of their 10 best candidates. Without them its recall is measured by the pool's own
+            vectors, and only reported.
+        min_recall: recall@10 of the retrieval path against a scan, at least.
         dtype: "float16" or "float32", of the vectors on disk.
         redis_url: also copy the vectors there.
         activate: make the generation the active one.
         max_rejected: the share of rows that may be bad.
         revision: of the last update that the pool can reflect; None: of the store's last one, now.
         progress: told (stage, done, total) before each step: "read" (total unknown), then "encode" and "append" in
-            turns, "index", "manifest", "redis" if asked for, "rename", "CURRENT". What it raises ends the build.
+            turns, "index", "recall" if there is one, "manifest", "redis" if asked for, "rename", "CURRENT". What it
+            raises ends the build.
 
     Raises:
-        InvalidInput: an unknown index or dtype.
+        InvalidInput: an index that is unknown, does not fit the model's dimension or needs more candidates; an unknown
+            dtype; probes of another model. All before anything is encoded.
         PoolError, StoreUnavailable, BuildBusy, LeaseLost, DiskFull: see there; nothing is left but the log of bad rows.
-        BuildError: the model gave vectors that are not finite or not of its dimension; likewise.
+        BuildError: the model gave vectors that are not finite or not of its dimension; the recall is not reached;
+            likewise.
     """
-    choose_index(index, count=1)
+    check_factory(index, encoder.dim)
+    if any(codes.shape[1:] != (encoder.dim,) or not np.isfinite(codes).all() for codes in probes):
+        raise InvalidInput(f"probes must be finite vectors of {encoder.dim} components")
     if dtype not in DTYPES:
         raise InvalidInput(f"unknown dtype {dtype!r}; use one of {', '.join(DTYPES)}")
     store, stages = GenerationStore(root), Stages(progress)
@@ -97,7 +119,7 @@ def build(
         try:
             work = Assembly(encoder, temporary, dtype, stages)
             ingested = work.read(pool, store.rejected_log(generation), max_rejected)
-            work.fill(index, ingested, revision)
+            work.fill(index, ingested, revision, probes, min_recall)
             if redis is not None:
                 copies.note(generation)
                 work.copy_to(redis)
@@ -117,7 +139,17 @@ def build(
             stages("CURRENT", 0, 1)
             store.activate(generation, partial(encode_texts, encoder), lease)
     seconds = stages.finish()
-    return BuildResult(generation, ingested.count, ingested.rejected, ingested.log, work.truncated, seconds)
+    return BuildResult(
+        generation,
+        ingested.count,
+        ingested.rejected,
+        ingested.log,
+        work.truncated,
+        work.index,
+        work.recall,
+        work.recall.doubt(work.index, min_recall),
+        seconds,
+    )
 
 
 def _connect(url: str | None, generation: str, dim: int, dtype: str) -> RedisStore | None:

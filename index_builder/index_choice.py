@@ -1,16 +1,23 @@
-"""Which index answers a pool of this size fastest."""
+"""Which index a pool of this size gets."""
 
+import math
 from dataclasses import dataclass, field
 
 from model.errors import InvalidInput
 
-# Up to about here scanning the matrix answers sooner than the service's HNSW search (M = 64, D = 384, 200 rows a code):
-# docs/results.md, "Where scanning stops being cheaper than HNSW".
+# Where one kind stops and the next begins to answer sooner or to need less memory than the machines in use have:
+# docs/results.md, "Kinds of index".
 SCAN_LIMIT = 65_000
+HNSW_BYTES = 2 * 2**30
+SQ_BYTES = 8 * 2**30
 
-# Links a node, candidates considered while linking and while searching: at these, the recall of docs/results.md.
-_HNSW_FACTORY = "HNSW32"
-_HNSW_PARAMS = {"efConstruction": 200, "efSearch": 128}
+# What a row takes beside its vector: HNSW's 2 * 32 links of 4 bytes, and an inverted list's 8 bytes of row number.
+_HNSW_LINK_BYTES = 2 * 32 * 4
+_LIST_BYTES = 8
+
+_ROWS_A_LIST = 39  # FAISS's own least number for training a list's centroid
+_PQ_PART = 8  # components of a vector that become one byte, at most
+_PQ_ROWS = 256  # centroids of each part: fewer rows cannot train them
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +25,11 @@ class IndexSpec:
     """An index, as the manifest records it.
 
     Attributes:
-        kind: "exact" (scan the matrix; no index file), "flat" or "hnsw".
+        kind: "exact" (scan the matrix; no index file), "flat", "hnsw", "ivf", "ivfpq", or "custom": a factory string
+            that was asked for by itself.
         factory: FAISS's name of it; None for "exact".
-        params: by FAISS's names.
+        params: of building and searching, by FAISS's names, and "depth": rows asked for each context vector where that
+            had to be more than the service asks for.
     """
 
     kind: str
@@ -28,22 +37,52 @@ class IndexSpec:
     params: dict[str, int] = field(default_factory=dict)
 
 
-_SPECS = {
-    "exact": IndexSpec("exact"),
-    "flat": IndexSpec("flat", "Flat"),
-    "hnsw": IndexSpec("hnsw", _HNSW_FACTORY, _HNSW_PARAMS),
-}
-KINDS = ("auto", *_SPECS)
+KINDS = ("auto", "exact", "flat", "hnsw", "ivf", "ivfpq")
 
 
-def choose_index(kind: str, count: int) -> IndexSpec:
-    """The index for `count` candidates; "auto" takes the cheaper of exact and hnsw.
+def choose_index(index: str, count: int, dim: int) -> IndexSpec:
+    """The index for `count` candidates of `dim` components.
+
+    Args:
+        index: one of KINDS, or a FAISS factory string, which is taken as it is. "auto": a scan, or the first of hnsw,
+            ivf and ivfpq that stays within its bytes.
+        count: at least 1.
+        dim: D.
 
     Raises:
-        InvalidInput: the kind is unknown.
+        InvalidInput: the pool is too small for the kind.
     """
-    if kind == "auto":
-        kind = "exact" if count <= SCAN_LIMIT else "hnsw"
-    if kind not in _SPECS:
-        raise InvalidInput(f"unknown kind of index {kind!r}; use one of {', '.join(KINDS)}")
-    return _SPECS[kind]
+    kind = _automatic(count, dim) if index == "auto" else index
+    if kind == "exact":
+        return IndexSpec("exact")
+    if kind == "flat":
+        return IndexSpec("flat", "Flat")
+    if kind == "hnsw":
+        return IndexSpec("hnsw", "HNSW32")
+    if kind == "ivf":
+        return IndexSpec("ivf", f"IVF{_lists(count)},SQ8")
+    if kind == "ivfpq":
+        if count < _PQ_ROWS:
+            raise InvalidInput(f"--index ivfpq needs at least {_PQ_ROWS} candidates, and the pool has {count}")
+        parts = _parts(dim)
+        return IndexSpec("ivfpq", f"OPQ{parts},IVF{_lists(count)},PQ{parts}")
+    return IndexSpec("custom", index)
+
+
+def _automatic(count: int, dim: int) -> str:
+    if count <= SCAN_LIMIT:
+        return "exact"
+    if count * (4 * dim + _HNSW_LINK_BYTES) <= HNSW_BYTES:
+        return "hnsw"
+    return "ivf" if count * (dim + _LIST_BYTES) <= SQ_BYTES else "ivfpq"
+
+
+def _lists(count: int) -> int:
+    """A power of two near 4 sqrt(N), and no more than can be trained."""
+    wanted: int = 2 ** round(math.log2(4 * math.sqrt(count)))
+    return max(1, min(wanted, count // _ROWS_A_LIST))
+
+
+def _parts(dim: int) -> int:
+    """How many equal parts a vector is cut into, of `_PQ_PART` components or the next lower number that divides it."""
+    return next(dim // size for size in range(_PQ_PART, 0, -1) if dim % size == 0)

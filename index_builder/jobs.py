@@ -41,7 +41,7 @@ class JobRequest:
         pool: the pool's files.
         model: checkpoint or base model; None: the active generation's.
         activate: make the generation the active one.
-        index: one of `index_choice.KINDS`.
+        index: one of `index_choice.KINDS`, or a FAISS factory string.
     """
 
     pool: tuple[str, ...]

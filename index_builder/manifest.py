@@ -6,6 +6,7 @@ A manifest carries a sha256 of its own content, and one of every other file, so 
 import dataclasses
 from dataclasses import dataclass
 from hashlib import sha256
+from types import NoneType
 from typing import Any, TypeVar
 
 import orjson
@@ -16,6 +17,17 @@ from index_builder.index_choice import IndexSpec
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
+
+_TIMES = ("p50_ms", "p99_ms")
+_RECALL: dict[str, type] = {
+    "recall@10": float,
+    "recall@100": float,
+    "probes": str,
+    "count": int,
+    "p50_ms": float,
+    "p99_ms": float,
+    "min_recall": float,
+}
 
 T = TypeVar("T")
 
@@ -55,7 +67,7 @@ class Manifest:
         id: the generation's.
         created_at: ISO 8601, UTC.
         revision: of the last update that its pool can reflect; later ones it learns when it becomes active.
-        recall: "recall@10" of the index against a scan, and where the "probes" came from.
+        recall: of the retrieval path against a scan, see `recall.Recall`, and what was asked for ("min_recall").
         files: by path within the generation, all but the manifest.
     """
 
@@ -67,7 +79,7 @@ class Manifest:
     count: int
     revision: int
     index: IndexSpec
-    recall: dict[str, float | str]
+    recall: dict[str, float | int | str | None]
     files: dict[str, FileEntry]
     build: BuildStats
 
@@ -159,10 +171,11 @@ def _index(value: object) -> IndexSpec:
     return spec
 
 
-def _recall(value: dict[str, Any]) -> dict[str, float | str]:
-    if set(value) != {"recall@10", "probes"}:
-        raise ValueError("recall must be recall@10 and probes")
-    return {"recall@10": _as(float, value, "recall@10"), "probes": _as(str, value, "probes")}
+def _recall(value: dict[str, Any]) -> dict[str, float | int | str | None]:
+    if set(value) != set(_RECALL):
+        raise ValueError(f"recall must be {', '.join(_RECALL)}")
+    untimed = dict.fromkeys(_TIMES, NoneType) if value["count"] == 0 else {}
+    return {name: _as(kind, value, name) for name, kind in {**_RECALL, **untimed}.items()}
 
 
 def _record(cls: type[T], value: object, where: str) -> T:

@@ -129,7 +129,8 @@ class Jobs:
         try:
             tail = await build.wait()
             record = await asyncio.to_thread(self._settle, job_id, build, tail)
-            log.info("rebuild ended", extra={"fields": {"job": job_id, "state": record.state, "error": record.error}})
+            fields = {"job": job_id, "state": record.state, "error": record.error, "said": tail or None}
+            log.info("rebuild ended", extra={"fields": fields})
             if record.state == SUCCEEDED:
                 await self._on_success()
             self._on_end(record.state)

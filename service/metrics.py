@@ -39,6 +39,7 @@ class Metrics:
         self._scored = self._histogram("candidates_scored", "Candidates scored a request", buckets=COUNTS)
         self._cache = self._counter("cache_requests", "Vectors asked for, and what came", ("tier", "result"))
         self._retrievals = self._counter("retrievals", "Requests that retrieved candidates, by how", ("plan",))
+        self._certified = self._counter("retrieval_certified", "Answers found by an index: shown exact", ("exact",))
         self._degraded = self._counter("degraded", "Answers that did without something", ("reason",))
         self._rejected = self._counter("rejected", "Requests turned away", ("reason",))
         self._index_info = self._gauge("index_info", "The generation served", ("generation", "model", "format"))
@@ -68,6 +69,7 @@ class Metrics:
         for counter, values in (
             (self._retrievals, PLANS),
             (self._degraded, DEGRADED),
+            (self._certified, ("true", "false")),
             (self._rejected, REJECTED),
             (self._switches, SWITCHES),
             (self._updates, UPDATES),
@@ -104,6 +106,10 @@ class Metrics:
         self._scored.observe(scored)
         for reason in degraded:
             self._degraded.labels(reason).inc()
+
+    def count_certified(self, exact: bool) -> None:
+        """Count an answer that an index found."""
+        self._certified.labels("true" if exact else "false").inc()
 
     def observe_serialize(self, seconds: float) -> None:
         """Time the rendering of an answer."""

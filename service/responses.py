@@ -126,10 +126,17 @@ class Problem(BaseModel):
 
 
 class RecallOut(BaseModel):
-    """The index's measured recall against a scan, and where its probes came from."""
+    """How much of what a scan would find is found through the index, and how fast, as the build measured it."""
 
-    recall_at_10: float = Field(alias="recall@10")
-    probes: str
+    recall_at_10: float = Field(alias="recall@10", description="share of the 10 best candidates that is found")
+    recall_at_100: float = Field(alias="recall@100")
+    probes: str = Field(
+        description="given: real contexts; pool: the pool's own vectors; none: not measured, exact by construction"
+    )
+    count: int = Field(description="how many probes")
+    p50_ms: float | None = Field(description="of retrieving and scoring a probe, null where none was measured")
+    p99_ms: float | None
+    min_recall: float = Field(description="recall@10 that was asked for")
 
 
 class GenerationOut(Out):
@@ -140,7 +147,8 @@ class GenerationOut(Out):
     dim: int
     dtype: str
     model: ModelOut
-    index: str = Field(description="kind of index: exact, flat, hnsw")
+    index: str = Field(description="kind of index: exact, flat, hnsw, ivf, ivfpq, custom")
+    index_factory: str | None = Field(description="FAISS's name of it, null where the matrix is scanned")
     recall: RecallOut
     built_at: str
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from index_builder.faiss_index import CandidateIndex, union
+from index_builder.faiss_index import CandidateIndex
 from index_builder.index_choice import SCAN_LIMIT
+from index_builder.retrieval import retrieve
 from index_builder.snapshot import Snapshot
 from model.topk import TopK, top_k
 from service.serving import Serving
@@ -119,21 +120,14 @@ def _searched(
     index: CandidateIndex, request: RankRequest, codes: Codes, allowed: _Allowed, threads: int | None
 ) -> _Found:
     """The union of what the index finds for each context vector."""
-    limit = min(max(request.retrieve_k, request.depth), allowed.count)
+    limit = max(request.retrieve_k, request.depth)
     if allowed.own is None:
-        rows, products = index.search(codes, limit, exclude=allowed.dropped, threads=threads)
+        found = retrieve(index, codes, limit, exclude=allowed.dropped, threads=threads)
     else:
         only = np.zeros(index.count, bool)
         only[allowed.own] = True
-        rows, products = index.search(codes, limit, only=only, threads=threads)
-    chosen = union(rows, products, limit)
-    # Only an index that misses nothing can certify. With every list `limit` long, a row outside the union has no inner
-    # product above the worst of those inside, and a score is never above its largest inner product.
-    if index.is_exact:
-        bound = -np.inf if limit == allowed.count else float(products[rows == chosen[-1]].max())
-    else:
-        bound = np.inf
-    return _Found(chosen, len(chosen), bound)
+        found = retrieve(index, codes, limit, only=only, threads=threads)
+    return _Found(found.rows, len(found.rows), found.bound)
 
 
 def _score(serving: Serving, rows: Rows, codes: Codes, k: int, stages: Stages) -> tuple[TopK, bool]:

@@ -140,6 +140,7 @@ def _generation(manifest: Manifest) -> dict[str, Any]:
             "fingerprint": manifest.model.fingerprint,
         },
         "index": manifest.index.kind,
+        "index_factory": manifest.index.factory,
         "recall": manifest.recall,
         "built_at": manifest.created_at,
     }

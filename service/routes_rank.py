@@ -58,6 +58,8 @@ def _check_expected(expect: ExpectIn | None, serving: Serving) -> None:
 def _answer(request: Request, held: Resources, serving: Serving, ranked: Ranked, waited: float) -> Response:
     seconds = {**ranked.seconds, "queue": waited}
     held.metrics.observe_rank(seconds, ranked.scored, ranked.degraded, ranked.plan)
+    if ranked.plan in ("index", "selector"):
+        held.metrics.count_certified(ranked.exact)
     began = time.perf_counter()
     total = time.monotonic() - request.state.arrived
     body = orjson.dumps(

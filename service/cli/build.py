@@ -1,16 +1,31 @@
 """`polyrank build`: a pool becomes a published generation."""
 
 import argparse
+import random
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from index_builder.build import BuildResult, build
 from index_builder.codec import DTYPES
+from index_builder.faiss_factory import check_factory
 from index_builder.index_choice import KINDS
 from index_builder.pool import read_pool
+from index_builder.recall import MIN_RECALL, MOST_PROBES
+from model.dialogues import read_dialogues
+from model.errors import InvalidInput
 from service.cli.models import load_late
-from service.cli.output import Progress, print_json
+from service.cli.output import Progress, UsageError, print_json
+
+if TYPE_CHECKING:
+    from model import Conversation, LateRanker
+
+_SEED = 0
+_INDEX_HELP = f"""{", ".join(KINDS)}, or a FAISS factory string such as IVF4096,SQ8; default: auto, by the size"""
+_PROBES_HELP = "dialogues, .jsonl[.gz|.zst]: tune the index until it finds --min-recall of their 10 best candidates"
 
 
 def add_to(commands: Any) -> None:
@@ -19,7 +34,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--model", required=True, help="checkpoint directory or base model name")
     parser.add_argument("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv or .parquet files")
     parser.add_argument("--store", required=True, type=Path, help="the store's directory; made if need be")
-    parser.add_argument("--index", default="auto", choices=KINDS, help="default: auto, the cheaper of scan and hnsw")
+    parser.add_argument("--index", default="auto", help=_INDEX_HELP)
+    parser.add_argument("--probes", type=Path, metavar="F", help=_PROBES_HELP)
+    parser.add_argument("--min-recall", type=_share, default=MIN_RECALL, metavar="R", help=f"default: {MIN_RECALL}")
     parser.add_argument("--dtype", default="float16", choices=sorted(DTYPES), help="of the stored vectors")
     parser.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
     parser.add_argument("--max-rejected", type=_share, default=0.01, metavar="SHARE", help="default: 0.01")
@@ -32,12 +49,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Build, and say what was built."""
     pool = read_pool(arguments.pool)
     ranker = load_late(arguments.model)
+    _check_index(arguments.index, ranker)
+    probes = _encoded_probes(arguments.probes, ranker) if arguments.probes else []
     with Progress("candidates") as progress:
         built = build(
             ranker,
             pool,
             arguments.store,
             index=arguments.index,
+            probes=probes,
+            min_recall=arguments.min_recall,
             dtype=arguments.dtype,
             redis_url=arguments.redis,
             activate=not arguments.no_activate,
@@ -46,12 +67,35 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if built.rejected:
         print(f"{built.rejected} bad rows were left out; they are listed in {built.rejected_log}", file=sys.stderr)
+    if built.warning:
+        print(built.warning, file=sys.stderr)
     if arguments.json:
         print_json(_described(built))
     else:
         state = "published" if arguments.no_activate else "active"
         print(f"generation {built.generation} is {state}: {built.count} candidates in {built.seconds:.1f} s")
     return 0
+
+
+def _check_index(index: str, ranker: "LateRanker") -> None:
+    try:
+        check_factory(index, ranker.dim)
+    except InvalidInput as error:
+        raise UsageError(str(error)) from error
+
+
+def _encoded_probes(file: Path, ranker: "LateRanker") -> list[NDArray[np.float32]]:
+    """Context vectors of at most MOST_PROBES of a file's contexts, drawn with a seed."""
+    kept: list[Conversation] = []
+    rng = random.Random(_SEED)
+    for seen, dialogue in enumerate(read_dialogues(file)):
+        if len(kept) < MOST_PROBES:
+            kept.append(dialogue.conversation)
+        elif (place := rng.randrange(seen + 1)) < MOST_PROBES:
+            kept[place] = dialogue.conversation
+    if not kept:
+        raise UsageError(f"--probes {file} holds no dialogue")
+    return ranker.encode_contexts([ranker.tokenize_context(each)[0] for each in kept])
 
 
 def _described(built: BuildResult) -> dict[str, Any]:
@@ -61,6 +105,8 @@ def _described(built: BuildResult) -> dict[str, Any]:
         "rejected": built.rejected,
         "rejected_log": str(built.rejected_log) if built.rejected_log else None,
         "truncated": built.truncated,
+        "index": built.index.kind,
+        "recall@10": built.recall.at_10,
         "seconds": round(built.seconds, 3),
     }
 

@@ -57,10 +57,16 @@ def _list(store: GenerationStore, arguments: argparse.Namespace) -> int:
         if "error" in row:
             print(f"{mark} {row['id']}  refused: {row['error']}")
         else:
-            print(f"{mark} {row['id']}  {row['count']} candidates, {row['index']}, {row['model']}, {row['created_at']}")
+            index = f"{row['index']}{_found(row['recall'])}"
+            print(f"{mark} {row['id']}  {row['count']} candidates, {index}, {row['model']}, {row['created_at']}")
     if not rows:
         _say_empty(arguments)
     return 0
+
+
+def _found(recall: dict[str, Any]) -> str:
+    """What was measured, if anything was."""
+    return f" (recall@10 {recall['recall@10']:.3f}, probes: {recall['probes']})" if recall["count"] else ""
 
 
 def _say_empty(arguments: argparse.Namespace) -> None:
@@ -84,6 +90,7 @@ def _row(store: GenerationStore, generation: str, current: str | None) -> dict[s
     manifest = opened.manifest
     opened.close()
     described = {"count": manifest.count, "index": manifest.index.kind, "created_at": manifest.created_at}
+    described["recall"] = manifest.recall
     return {**row, **described, "model": manifest.model.name, "fingerprint": manifest.model.fingerprint}
 
 

@@ -8,10 +8,12 @@ from redis_process import vector_keys
 
 from index_builder import candidates
 from index_builder.build import build
+from index_builder.errors import BuildError
 from index_builder.generations import GenerationStore
 from index_builder.pool import read_pool
 from index_builder.redis_store import RedisStore, drop_generation
 from index_builder.store import HIT
+from model.errors import InvalidInput
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("index", ["auto", "exact", "flat", "hnsw"])
+@pytest.mark.parametrize("index", ["auto", "exact", "flat", "hnsw", "ivf", "IVF2,SQ8"])
 @pytest.mark.usefixtures("small_batches")
 def test_a_pool_file_becomes_the_active_generation(tmp_path: Path, index: str, dtype: str) -> None:
     wanted = pool(100)
@@ -49,12 +51,14 @@ def test_a_pool_file_becomes_the_active_generation(tmp_path: Path, index: str, d
     assert refused == []
     assert_whole(generation, encoder, wanted)
     manifest = generation.manifest
-    assert manifest.index.kind == ("exact" if index == "auto" else index)
+    assert manifest.index.kind == {"auto": "exact", "IVF2,SQ8": "custom"}.get(index, index)
+    assert (manifest.index, manifest.recall["recall@10"]) == (result.index, result.recall.at_10)
     assert (generation.index is None) == (manifest.index.kind == "exact")
     assert (generation.path / "index.faiss").exists() == (generation.index is not None)
     assert (manifest.dtype, manifest.dim, manifest.build.rejected, manifest.build.truncated) == (dtype, 8, 3, 90)
-    assert manifest.recall["probes"] == "pool"
-    assert 0.9 < float(manifest.recall["recall@10"]) <= 1
+    measured = index in ("hnsw", "ivf", "IVF2,SQ8")
+    assert (manifest.recall["probes"], manifest.recall["count"]) == (("pool", 100) if measured else ("none", 0))
+    assert manifest.recall["recall@10"] == 1 or (index in ("ivf", "IVF2,SQ8") and measured)
     assert manifest.build.candidates_per_second > 0
     assert 0 < sum(manifest.build.seconds.values()) <= result.seconds
     if generation.index is not None:
@@ -82,6 +86,60 @@ def test_progress_tells_every_step_before_it_begins(tmp_path: Path, redis_url: s
         ("rename", 0, 1),
         ("CURRENT", 0, 1),
     ]  # fmt: skip
+
+
+def contexts(encoder: HashEncoder, count: int) -> list[np.ndarray]:
+    return [np.stack([encoder.vector(f"said {n} {code}") for code in range(3)]) for n in range(count)]
+
+
+def test_given_probes_set_how_hard_the_index_is_searched(tmp_path: Path) -> None:
+    encoder = HashEncoder()
+    loose = build(encoder, pool(2000), tmp_path, index="IVF40,Flat")
+    tuned = build(encoder, pool(2000), tmp_path, index="IVF40,Flat", probes=contexts(encoder, 50), min_recall=0.98)
+    assert (loose.recall.probes, tuned.recall.probes) == ("pool", "given")
+    assert loose.recall.at_10 < 0.98 <= tuned.recall.at_10
+    assert loose.warning is not None
+    assert "give --probes with real contexts" in loose.warning
+    assert tuned.warning is None
+    generation = GenerationStore(tmp_path).open(tuned.generation)
+    assert generation.index is not None
+    assert generation.index.spec == generation.manifest.index == tuned.index
+    assert tuned.index.params["nprobe"] > loose.index.params["nprobe"]
+    assert generation.manifest.recall["min_recall"] == 0.98
+    generation.close()
+
+
+def test_a_recall_that_is_not_reached_publishes_nothing(root: Path) -> None:
+    store, encoder = GenerationStore(root), HashEncoder()
+    before = store.ids()
+    with pytest.raises(
+        BuildError, match=r"recall@10 of PQ1x4 is 0\.\d+ on 50 probes even with depth 1600, below the 1 "
+    ):
+        build(encoder, pool(3000), root, index="PQ1x4", probes=contexts(encoder, 50), min_recall=1.0)
+    assert store.ids() == before
+    assert list((root / "generations").glob(".tmp*")) == []
+
+
+@pytest.mark.parametrize(
+    ("index", "why"),
+    [
+        ("hnws", "no FAISS factory string"),
+        ("PQ3", "8 dimensions"),
+        ("IVF41,SQ8", "at least 41 candidates"),
+        ("ivfpq", "256"),
+    ],
+)
+def test_an_index_that_cannot_be_built_costs_no_encoding(root: Path, index: str, why: str) -> None:
+    encoder = HashEncoder()
+    encoder.encode_candidates = lambda *_: pytest.fail("encoded")  # type: ignore[method-assign]
+    with pytest.raises(InvalidInput, match=why):
+        build(encoder, pool(40), root, index=index)
+
+
+@pytest.mark.parametrize("probe", [np.zeros((2, 7), np.float32), np.zeros(8, np.float32), np.full((1, 8), np.nan)])
+def test_probes_that_are_not_of_the_model_are_refused(root: Path, probe: np.ndarray) -> None:
+    with pytest.raises(InvalidInput, match="probes must be finite vectors of 8 components"):
+        build(HashEncoder(), pool(40), root, probes=[probe])
 
 
 def test_a_generation_can_wait_for_its_activation(root: Path) -> None:

@@ -125,7 +125,7 @@ def test_vectors_of_another_dimension_are_refused(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"), [({"index": "ivf"}, "index 'ivf'"), ({"dtype": "int8"}, "dtype 'int8'")]
+    ("options", "reason"), [({"index": "ifv"}, "index 'ifv'"), ({"dtype": "int8"}, "dtype 'int8'")]
 )
 def test_unknown_options_are_told_before_anything_is_read(root: Path, options: dict[str, str], reason: str) -> None:
     def never() -> Iterator[Any]:
@@ -137,7 +137,7 @@ def test_unknown_options_are_told_before_anything_is_read(root: Path, options: d
     assert_untouched(root)
 
 
-@pytest.mark.parametrize("stage", ["read", "encode", "append", "index", "manifest", "redis", "rename"])
+@pytest.mark.parametrize("stage", ["read", "encode", "append", "index", "recall", "manifest", "redis", "rename"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_whatever_ends_a_build_leaves_nothing(root: Path, stage: str, error: type, redis_url: str) -> None:
     def fail(announced: str, _done: int, _total: int | None) -> None:

@@ -44,7 +44,15 @@ def test_json_tells_what_was_built(capsys: Capture, store: Path, poly: Path, poo
     result = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store, "--json").result
     assert 0 < result.pop("seconds") < 60
     generation = GenerationStore(store).current()
-    assert result == {"generation": generation, "count": 50, "rejected": 0, "rejected_log": None, "truncated": 0}
+    assert result == {
+        "generation": generation,
+        "count": 50,
+        "rejected": 0,
+        "rejected_log": None,
+        "truncated": 0,
+        "index": "exact",
+        "recall@10": 1.0,
+    }
     manifest = GenerationStore(store).verify(str(generation))
     assert (manifest.model.fingerprint, manifest.dtype) == (model.load(poly).fingerprint, "float16")
     assert left_half_written(store) == []
@@ -81,6 +89,41 @@ def test_several_files_dtype_and_index(capsys: Capture, store: Path, poly: Path,
     )
     assert with_index.candidates.rows([50])[0].metadata == {"topic": "late"}
     with_index.close()
+
+
+def test_probes_set_how_hard_an_index_is_searched(
+    capsys: Capture, store: Path, poly: Path, pool: Path, tmp_path: Path
+) -> None:
+    probes = write_rows(
+        tmp_path / "said.jsonl", [{"context": [f"w{n} w{n + 1}"], "response": "w1"} for n in range(300)]
+    )
+    options = ("--model", poly, "--pool", pool, "--store", store, "--index", "IVF8,Flat", "--json")
+    tuned = call(capsys, "build", *options, "--probes", probes, "--min-recall", "1").result
+    manifest = GenerationStore(store).manifest(tuned["generation"])
+    assert (tuned["index"], tuned["recall@10"]) == ("custom", 1.0)
+    assert (manifest.recall["probes"], manifest.recall["count"], manifest.recall["min_recall"]) == ("given", 256, 1.0)
+    assert manifest.index.params["nprobe"] > 1
+    listed = call(capsys, "store", "list", "--store", store).out
+    assert "50 candidates, custom (recall@10 1.000, probes: given)" in listed
+
+
+def test_a_low_recall_of_the_pools_own_vectors_is_said(
+    capsys: Capture, store: Path, poly: Path, tmp_path: Path
+) -> None:
+    pool = write_rows(tmp_path / "pool.jsonl", pool_rows(600))
+    outcome = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store, "--index", "PQ1x1")
+    assert outcome.status == 0
+    assert outcome.err.startswith("recall@10 of PQ1x1 is 0.")
+    assert "give --probes with real contexts" in outcome.err
+
+
+def test_an_index_that_is_none_is_wrong_usage(capsys: Capture, store: Path, poly: Path, pool: Path) -> None:
+    options = ("--model", poly, "--pool", pool, "--store", store)
+    assert "no FAISS factory string" in call(capsys, "build", *options, "--index", "hnws").failure(2)
+    empty = write_rows(pool.parent / "empty.jsonl", [])
+    assert "holds no dialogue" in call(capsys, "build", *options, "--probes", empty).failure(2)
+    assert call(capsys, "build", *options, "--index", "IVF51,Flat").failure().startswith("--index IVF51,Flat needs at")
+    assert_nothing_built(store)
 
 
 def test_cut_texts_are_counted(capsys: Capture, store: Path, poly: Path, tmp_path: Path) -> None:

@@ -141,3 +141,30 @@ def test_metrics_have_every_series_from_the_start(client: TestClient) -> None:
     client.get("/some/path/nobody/has")
     assert 'route="unmatched"' in client.get("/metrics").text
     assert "nobody" not in client.get("/metrics").text
+
+
+def test_answers_of_an_index_count_as_certified_or_not(client: TestClient) -> None:
+    def counted() -> dict[str, float]:
+        lines = client.get("/metrics").text.splitlines()
+        name = "polyrank_retrieval_certified_total"
+        return {
+            exact: float(next(line for line in lines if line.startswith(f'{name}{{exact="{exact}"}}')).split()[1])
+            for exact in ("true", "false")
+        }
+
+    before, kind = counted(), client.get("/index").json()["active"]["index"]
+    rank(client)  # everything is scored
+    rank(client, retrieve_k=5, top_k=5)
+    rank(client, exact=True)
+    rank(client, candidates=["w1"])
+    grown = {exact: value - before[exact] for exact, value in counted().items()}
+    assert sum(grown.values()) == (0 if kind == "exact" else 2)
+    assert grown["true"] >= (kind != "exact")
+    assert grown["false"] >= (kind == "hnsw")
+
+
+def test_the_index_says_what_it_finds(client: TestClient) -> None:
+    active = client.get("/index").json()["active"]
+    assert active["index_factory"] == {"exact": None, "flat": "Flat", "hnsw": "HNSW32"}[active["index"]]
+    assert active["recall"]["probes"] == ("pool" if active["index"] == "hnsw" else "none")
+    assert (active["recall"]["recall@10"], active["recall"]["min_recall"]) == (1.0, 0.95)

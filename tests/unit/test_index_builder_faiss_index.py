@@ -1,13 +1,15 @@
 import errno
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 
-from index_builder.faiss_index import CandidateIndex, recall_at_10, union
+from index_builder.errors import BuildError
+from index_builder.faiss_index import CandidateIndex
 from index_builder.index_choice import IndexSpec, choose_index
 
-FLAT, HNSW = choose_index("flat", 1), choose_index("hnsw", 1)
+FLAT, HNSW = choose_index("flat", 1, 16), choose_index("hnsw", 1, 16)
 BOTH = pytest.mark.parametrize("spec", [FLAT, HNSW], ids=["flat", "hnsw"])
 
 
@@ -81,37 +83,73 @@ def test_a_full_disk_is_noticed_however_small_the_index() -> None:
     assert caught.value.errno == errno.ENOSPC
 
 
-def test_the_union_takes_each_row_once_by_its_best_product() -> None:
-    rows = np.array([[5, 1, 2], [7, 5, -1], [2, 9, 3]])
-    products = np.array([[9, 8, 7], [8, 6, -np.inf], [10, 1, 1]], np.float32)
-    assert union(rows, products, 10).tolist() == [2, 5, 1, 7, 3, 9]
-    assert union(rows, products, 3).tolist() == [2, 5, 1]
-    assert union(np.full((2, 2), -1), np.full((2, 2), -np.inf, np.float32), 5).tolist() == []
+def test_a_row_must_be_both_allowed_and_not_excluded() -> None:
+    only = np.zeros(2000, bool)
+    only[[3, 4, 5, 1999]] = True
+    rows, products = CandidateIndex.build(FLAT, matrix()).search(CODES, 6, np.array([4, 7]), only)
+    assert (np.sort(rows, axis=1) == [-1, -1, -1, 3, 5, 1999]).all()
+    assert (np.isneginf(products) | (products < -1e30)).sum() == 18
+    assert only.sum() == 4  # the caller's mask stays as it was
 
 
-def test_recall_is_1_for_an_exact_index_however_many_are_equal() -> None:
-    rows = np.repeat(matrix(50), 30, axis=0)
-    assert recall_at_10(CandidateIndex.build(FLAT, rows), rows) == 1.0
+def test_probing_every_list_finds_what_a_flat_index_finds() -> None:
+    everywhere = IndexSpec("custom", "IVF32,Flat", {"nprobe": 32})
+    found, _ = CandidateIndex.build(everywhere, matrix()).search(CODES, 50)
+    assert (found == CandidateIndex.build(FLAT, matrix()).search(CODES, 50)[0]).all()
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 11])
-def test_recall_of_a_small_pool(count: int) -> None:
-    assert recall_at_10(CandidateIndex.build(HNSW, matrix(count)), matrix(count)) == 1.0
+def test_search_parameters_reach_an_index_inside_a_transform_and_a_refinement() -> None:
+    few = CandidateIndex.build(IndexSpec("custom", "PCA16,IVF32,SQ8,RFlat", {"nprobe": 1}), matrix())
+    assert (few.search(CODES, 500)[0] < 0).any()  # one list holds fewer than 500
+    assert few.spec.params == {"nprobe": 1}
+    many = CandidateIndex.build(IndexSpec("custom", "PCA16,IVF32,SQ8,RFlat", {"nprobe": 32}), matrix())
+    assert (many.search(CODES, 500)[0] >= 0).all()
 
 
-def test_recall_shows_a_bad_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("index_builder.faiss_index._BLOCK_ROWS", 500)
-    rows = matrix()
-    assert recall_at_10(CandidateIndex.build(HNSW, rows), rows) > 0.9
-    assert recall_at_10(CandidateIndex.build(FLAT, rows[::-1]), rows) < 0.1
+@pytest.mark.parametrize(
+    ("factory", "params"),
+    [("HNSW8", {"efSearch": 128}), ("IVF64,SQ8", {"nprobe": 2}), ("PCA8,IVF3,PQ4x4", {"nprobe": 1}), ("PQ4x4fs", {})],
+)
+def test_an_index_says_how_hard_it_is_searched(factory: str, params: dict[str, int]) -> None:
+    assert CandidateIndex.build(IndexSpec("custom", factory), matrix()).spec == IndexSpec("custom", factory, params)
 
 
-def test_recall_counts_every_probes_neighbours_by_brute_force() -> None:
-    half = matrix(400)
-    halved = half.copy()
-    halved[200:] = 0  # an index that has forgotten half the pool
-    found = recall_at_10(CandidateIndex.build(FLAT, halved), half)
-    products = half.astype(np.float32) @ half.astype(np.float32).T
-    np.fill_diagonal(products, -np.inf)
-    expected = (np.argsort(-products, axis=1)[:, :10] < 200).mean()
-    assert abs(found - expected) < 0.15
+def test_an_index_is_searched_harder_up_to_its_end() -> None:
+    index = CandidateIndex.build(IndexSpec("custom", "IVF7,Flat", {"nprobe": 2}), matrix())
+    seen = []
+    while ways := index.harder():
+        index = ways[0]
+        seen.append(index.spec.params)
+    assert seen == [
+        {"nprobe": 4},
+        {"nprobe": 7},
+        *({"nprobe": 7, "depth": depth} for depth in (400, 800, 1600)),
+    ]
+    assert index.depth == 1600
+    assert CandidateIndex.build(FLAT, matrix(150)).harder() == []
+
+
+@pytest.mark.parametrize("factory", ["HNSW16", "IVF40,SQ8", "OPQ4,IVF40,PQ4x4", "IVF16_HNSW8,Flat"])
+def test_equal_matrices_give_equal_bytes(factory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("index_builder.faiss_index._TRAINING_ROWS", 500)  # a sample, not all
+    monkeypatch.setattr("index_builder.faiss_index._ROWS_A_LIST", 10)
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(4)
+    try:
+        for name in ("one", "other"):
+            CandidateIndex.build(IndexSpec("custom", factory), matrix()).save(tmp_path / name)
+        assert faiss.omp_get_max_threads() == 4
+    finally:
+        faiss.omp_set_num_threads(before)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+
+
+def test_what_faiss_cannot_build_is_told_in_its_words() -> None:
+    with pytest.raises(BuildError, match=r"cannot build IVF50,Flat: .*at least as large as number of clusters \(50\)"):
+        CandidateIndex.build(IndexSpec("custom", "IVF50,Flat"), matrix(20))
+
+
+def test_only_a_flat_index_misses_nothing() -> None:
+    factories = ["Flat", "SQ8", "HNSW8", "IVF1,Flat"]
+    found = [CandidateIndex.build(IndexSpec("custom", each), matrix(50)).is_exact for each in factories]
+    assert found == [True, False, False, False]

@@ -1,21 +1,50 @@
 import pytest
 
-from index_builder.index_choice import SCAN_LIMIT, choose_index
+from index_builder.index_choice import HNSW_BYTES, SCAN_LIMIT, SQ_BYTES, choose_index
 from model.errors import InvalidInput
 
 
-def test_auto_scans_small_pools_and_indexes_large_ones() -> None:
-    assert choose_index("auto", SCAN_LIMIT).kind == "exact"
-    assert choose_index("auto", SCAN_LIMIT + 1).kind == "hnsw"
+def kind(count: int, dim: int = 384) -> str:
+    return choose_index("auto", count, dim).kind
+
+
+def test_auto_scans_small_pools_and_indexes_larger_ones_in_ever_less_memory() -> None:
+    assert (kind(SCAN_LIMIT), kind(SCAN_LIMIT + 1)) == ("exact", "hnsw")
+    most = HNSW_BYTES // (4 * 384 + 256)
+    assert (kind(most), kind(most + 1)) == ("hnsw", "ivf")
+    most = SQ_BYTES // (384 + 8)
+    assert (kind(most), kind(most + 1)) == ("ivf", "ivfpq")
+
+
+def test_longer_vectors_leave_less_room_for_links() -> None:
+    count = HNSW_BYTES // (4 * 768 + 256) + 1
+    assert (kind(count, 384), kind(count, 768)) == ("hnsw", "ivf")
 
 
 def test_a_named_kind_is_taken_whatever_the_size() -> None:
-    assert choose_index("hnsw", 1).factory == "HNSW32"
-    assert choose_index("flat", 10**9).factory == "Flat"
-    assert choose_index("exact", 10**9).factory is None
+    assert choose_index("hnsw", 1, 8).factory == "HNSW32"
+    assert choose_index("flat", 10**9, 8).factory == "Flat"
+    assert choose_index("exact", 10**9, 8).factory is None
 
 
-@pytest.mark.parametrize("kind", ["ivf", "", "HNSW"])
-def test_other_kinds_are_refused(kind: str) -> None:
-    with pytest.raises(InvalidInput, match="use one of auto, exact, flat, hnsw"):
-        choose_index(kind, 1)
+@pytest.mark.parametrize(
+    ("count", "factory"),
+    [(1, "IVF1,SQ8"), (100, "IVF2,SQ8"), (10_000, "IVF256,SQ8"), (262_144, "IVF2048,SQ8"), (10**6, "IVF4096,SQ8")],
+)
+def test_lists_grow_with_the_root_of_the_pool_and_can_be_trained(count: int, factory: str) -> None:
+    assert choose_index("ivf", count, 384).factory == factory
+
+
+@pytest.mark.parametrize(("dim", "parts"), [(384, 48), (768, 96), (100, 20), (13, 13), (4, 1), (12, 2)])
+def test_vectors_are_cut_into_equal_parts(dim: int, parts: int) -> None:
+    assert choose_index("ivfpq", 10_000, dim).factory == f"OPQ{parts},IVF256,PQ{parts}"
+
+
+def test_a_pool_too_small_to_train_quantizers_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="--index ivfpq needs at least 256 candidates, and the pool has 255"):
+        choose_index("ivfpq", 255, 384)
+
+
+def test_anything_else_is_a_factory_string() -> None:
+    chosen = choose_index("IVF7,Flat", 1, 8)
+    assert (chosen.kind, chosen.factory, chosen.params) == ("custom", "IVF7,Flat", {})

@@ -10,6 +10,15 @@ from index_builder.index_choice import IndexSpec
 from index_builder.manifest import BuildStats, FileEntry, Manifest, ModelReference
 
 ID = "20261121T013000123456-1a2b3c4d"
+RECALL: dict[str, float | int | str | None] = {
+    "recall@10": 0.98,
+    "recall@100": 0.9,
+    "probes": "given",
+    "count": 200,
+    "p50_ms": 3.5,
+    "p99_ms": 8.25,
+    "min_recall": 0.95,
+}
 MANIFEST = Manifest(
     id=ID,
     created_at="2026-11-21T01:30:00.123456+00:00",
@@ -19,7 +28,7 @@ MANIFEST = Manifest(
     count=3,
     revision=7,
     index=IndexSpec("hnsw", "HNSW32", {"efSearch": 128}),
-    recall={"recall@10": 0.98, "probes": "pool"},
+    recall=RECALL,
     files={"embeddings.bin": FileEntry("ab" * 32, 2304), "model/polyrank.json": FileEntry("cd" * 32, 12)},
     build=BuildStats({"encode": 1.5, "read": 0.25}, 2.0, 1, 0),
 )
@@ -37,7 +46,8 @@ def body() -> dict[str, Any]:
 
 def test_what_is_written_is_read() -> None:
     assert Manifest.from_json(MANIFEST.to_json(), ID) == MANIFEST
-    exact = replace(MANIFEST, index=IndexSpec("exact"))
+    unmeasured = {**RECALL, "probes": "none", "count": 0, "p50_ms": None, "p99_ms": None}
+    exact = replace(MANIFEST, index=IndexSpec("exact"), recall=unmeasured)
     assert Manifest.from_json(exact.to_json(), ID) == exact
 
 
@@ -45,7 +55,7 @@ def test_the_file_has_the_names_the_contract_gives() -> None:
     content = body()
     assert content["format_version"] == 1
     assert content["index"] == {"kind": "hnsw", "factory": "HNSW32", "params": {"efSearch": 128}}
-    assert content["recall"] == {"recall@10": 0.98, "probes": "pool"}
+    assert content["recall"] == RECALL
     assert content["files"]["embeddings.bin"] == {"sha256": "ab" * 32, "bytes": 2304}
     assert content["model"]["fingerprint"] == "1a2b3c4d" * 8
     assert Manifest.from_json(signed(content), ID) == MANIFEST
@@ -100,6 +110,10 @@ def test_a_newer_format_is_refused_for_that_reason_whatever_else_it_says() -> No
         ("recall", {}, "recall must be"),
         ("recall.recall@10", 1, "recall@10 must be of type float"),
         ("recall.probes", None, "probes must be of type str"),
+        ("recall.p50_ms", None, "p50_ms must be of type float"),
+        ("recall.count", 0, "p50_ms must be of type NoneType"),
+        ("recall.count", 1.0, "count must be of type int"),
+        ("recall.extra", 1, "recall must be recall@10, recall@100, probes, count, p50_ms, p99_ms, min_recall"),
         ("files", [], "files must be of type dict"),
         ("files.x", {"sha256": "a"}, "bytes is missing"),
         ("files.x", {"sha256": "a", "bytes": -1}, "negative size"),

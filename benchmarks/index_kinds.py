@@ -1,0 +1,176 @@
+"""Recall and latency of the kinds of index on real replies and real contexts: what `--index auto` is set by.
+
+    python benchmarks/index_kinds.py kinds   --cache DIR --model MODEL --replies F [F...] --contexts F [F...]
+    python benchmarks/index_kinds.py filters --cache DIR ...
+    python benchmarks/index_kinds.py scan    --cache DIR ... --grow 1000000
+
+Replies and contexts are files of dialogues (`.jsonl[.gz|.zst]`). What was encoded is kept in DIR as `replies.npy`
+(N, D) float16 and `codes.npy` (C, M, D) float32, and indexes beside them, and read from there the next time. `kinds`:
+recall of the whole path that the service takes (search, union, re-scoring) against the exact scan, and its time.
+`--grow`: a pool of so many rows, the further ones copies with noise, where recall says little and time much. `filters`:
+only a share of the rows is allowed: searching with a selector against scoring every row that is.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import model
+from index_builder.faiss_index import RETRIEVE_K, CandidateIndex
+from index_builder.index_choice import IndexSpec
+from index_builder.recall import Probes
+from index_builder.retrieval import retrieve
+from model.checkpoint import load_late
+from model.dialogues import read_dialogues
+from model.topk import longest_row, top_k
+from service.bench.timing import machine
+
+CHUNK_TEXTS = 8192
+NOISE = 0.3  # length of what is added to a copy, a unit vector
+FACTORIES = ("HNSW32", "IVF2048,SQ8", "OPQ48,IVF2048,PQ48", "OPQ96,IVF2048,PQ96")
+EFFORTS = {"HNSW": ("efSearch", (64, 128, 256, 512)), "IVF": ("nprobe", (8, 16, 32, 64, 128, 256))}
+SHARES = (1.0, 0.1, 0.01, 0.001, 0.0001)
+FILTER_CONTEXTS = 50
+
+Matrix = NDArray[np.float16]
+Codes = NDArray[np.float32]
+
+
+def embed_replies(ranker: model.LateRanker, files: list[Path]) -> Matrix:
+    """The distinct replies of all files, in order of first appearance, (N, D)."""
+    texts = list(dict.fromkeys(each.response.strip() for file in files for each in read_dialogues(file)))
+    chunks = []
+    for start in range(0, len(texts), CHUNK_TEXTS):
+        tokens, _ = ranker.tokenize_candidates(texts[start : start + CHUNK_TEXTS])
+        chunks.append(ranker.encode_candidates(tokens).astype(np.float16))
+        print(f"encoded {start + len(tokens)} of {len(texts)} replies", flush=True)
+    return np.concatenate(chunks)
+
+
+def embed_contexts(ranker: model.LateRanker, files: list[Path], count: int, seed: int) -> Codes:
+    """About `count` contexts, the same share of each file, (C, M, D)."""
+    rng = np.random.default_rng(seed)
+    conversations = []
+    for file in files:
+        dialogues = list(read_dialogues(file))
+        chosen = rng.choice(len(dialogues), min(count // len(files), len(dialogues)), replace=False)
+        conversations += [dialogues[at].conversation for at in np.sort(chosen)]
+    return np.stack(ranker.encode_contexts([ranker.tokenize_context(each)[0] for each in conversations]))
+
+
+def encoded(arguments: argparse.Namespace) -> tuple[Matrix, Codes]:
+    """Reply vectors and context vectors, from the cache where they are there."""
+    replies, codes = arguments.cache / "replies.npy", arguments.cache / "codes.npy"
+    if not (replies.exists() and codes.exists()):
+        arguments.cache.mkdir(parents=True, exist_ok=True)
+        ranker = load_late(arguments.model)
+        np.save(codes, embed_contexts(ranker, arguments.contexts, arguments.count, arguments.seed))
+        np.save(replies, embed_replies(ranker, arguments.replies))
+    return np.load(replies), np.load(codes)
+
+
+def grown(matrix: Matrix, size: int, rng: np.random.Generator) -> Matrix:
+    """The first rows, or all of them and noisy copies of random ones, of unit length."""
+    parts, missing = [matrix[:size]], size - len(matrix)
+    while missing > 0:
+        copies = matrix[rng.integers(0, len(matrix), min(missing, CHUNK_TEXTS))].astype(np.float32)
+        noise = rng.standard_normal(copies.shape).astype(np.float32)
+        copies += NOISE * noise / np.linalg.norm(noise, axis=1, keepdims=True)
+        parts.append((copies / np.linalg.norm(copies, axis=1, keepdims=True)).astype(np.float16))
+        missing -= len(copies)
+    return np.concatenate(parts)
+
+
+def milliseconds(run: Callable[[Codes], object], contexts: Codes) -> str:
+    """Median and 99th percentile over the contexts."""
+    seconds = []
+    for codes in contexts:
+        began = time.perf_counter()
+        run(codes)
+        seconds.append(time.perf_counter() - began)
+    p50, p99 = np.percentile(seconds, (50, 99)) * 1000
+    return f"p50 {p50:7.2f} ms  p99 {p99:7.2f} ms"
+
+
+def scan(matrix: Matrix, contexts: Codes, _: argparse.Namespace) -> None:
+    longest = longest_row(matrix)
+    told = milliseconds(lambda codes: top_k(matrix, codes, 10, longest=longest), contexts[:FILTER_CONTEXTS])
+    print(f"{'scan':20} N {len(matrix):8}  {told}", flush=True)
+
+
+def kinds(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> None:
+    scan(matrix, contexts, arguments)
+    probes = Probes(matrix, list(contexts), arguments.seed)
+    for factory in arguments.factories:
+        index, seconds, size = built(matrix, factory, arguments.cache)
+        print(f"{factory:20} N {len(matrix):8}  built in {seconds:.0f} s  {size / len(matrix):.0f} bytes a row")
+        name, efforts = next((each for start, each in EFFORTS.items() if start in factory), ("", (0,)))
+        for effort in efforts:
+            for depth in arguments.depths:
+                params = {**({name: effort} if name else {}), **({"depth": depth} if depth > RETRIEVE_K else {})}
+                found = probes.measure(index.with_params(params))
+                print(
+                    f"{factory:20} N {len(matrix):8}  {name} {effort:4}  depth {depth:4}  recall@10 {found.at_10:.4f}  "
+                    f"@100 {found.at_100:.4f}  p50 {found.p50_ms:7.2f} ms  p99 {found.p99_ms:7.2f} ms",
+                    flush=True,
+                )
+
+
+def filters(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> None:
+    rng, longest = np.random.default_rng(arguments.seed), longest_row(matrix)
+    contexts = contexts[rng.permutation(len(contexts))[:FILTER_CONTEXTS]]
+    indexes = {factory: built(matrix, factory, arguments.cache)[0] for factory in arguments.factories}
+    for share in SHARES:
+        only = np.zeros(len(matrix), bool)
+        only[rng.choice(len(matrix), max(1, round(share * len(matrix))), replace=False)] = True
+        rows = np.flatnonzero(only)
+        exact = [top_k(matrix, codes, 10, rows, longest).rows for codes in contexts]
+        told = milliseconds(lambda codes: top_k(matrix, codes, 10, rows, longest), contexts)  # noqa: B023
+        print(f"share {share:6}  {'scan the matches':20} {told}", flush=True)
+        for factory, index in indexes.items():
+            found = [retrieve(index, codes, RETRIEVE_K, only=only).rows for codes in contexts]
+            recall = np.mean([np.isin(best, rows).mean() for best, rows in zip(exact, found, strict=True)])
+            told = milliseconds(lambda codes: searched(matrix, index, codes, only), contexts)  # noqa: B023
+            print(f"share {share:6}  {factory:20} {told}  recall@10 {recall:.3f}", flush=True)
+
+
+def searched(matrix: Matrix, index: CandidateIndex, codes: Codes, only: NDArray[np.bool_]) -> None:
+    rows = retrieve(index, codes, RETRIEVE_K, only=only).rows
+    top_k(matrix[rows], codes, 10)
+
+
+def built(matrix: Matrix, factory: str, cache: Path) -> tuple[CandidateIndex, float, int]:
+    """The index, from the cache where it is there; seconds of building it (0: was there); bytes of its file."""
+    spec, file = IndexSpec("custom", factory), cache / f"{factory}-{len(matrix)}.faiss"
+    began, seconds = time.perf_counter(), 0.0
+    if not file.exists():
+        CandidateIndex.build(spec, matrix).save(file)
+        seconds = time.perf_counter() - began
+    return CandidateIndex.load(file, spec), seconds, file.stat().st_size
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("kinds", "filters", "scan"))
+    parser.add_argument("--model", default="checkpoints/chat-poly")
+    parser.add_argument("--replies", type=Path, nargs="+", default=[])
+    parser.add_argument("--contexts", type=Path, nargs="+", default=[])
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=500, help="contexts")
+    parser.add_argument("--grow", type=int, help="rows; default: the replies there are")
+    parser.add_argument("--factories", nargs="+", default=FACTORIES)
+    parser.add_argument("--depths", type=int, nargs="+", default=[RETRIEVE_K])
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    matrix, contexts = encoded(arguments)
+    matrix = grown(matrix, arguments.grow or len(matrix), np.random.default_rng(arguments.seed))
+    print(machine(), f"seed {arguments.seed}, N {len(matrix)}, contexts {contexts.shape}")
+    {"kinds": kinds, "filters": filters, "scan": scan}[arguments.what](matrix, contexts, arguments)
+
+
+if __name__ == "__main__":
+    main()

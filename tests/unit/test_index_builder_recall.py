@@ -1,0 +1,112 @@
+import numpy as np
+import pytest
+from brute_force import paper_scores
+from numpy.typing import NDArray
+
+from index_builder import recall as module
+from index_builder.errors import BuildError
+from index_builder.faiss_index import CandidateIndex
+from index_builder.index_choice import IndexSpec
+from index_builder.recall import EXACT, Probes, measured
+
+RNG = np.random.default_rng(0)
+MATRIX = RNG.standard_normal((2000, 16)).astype(np.float16)
+GIVEN = [RNG.standard_normal((int(count), 16)).astype(np.float32) for count in RNG.integers(1, 5, 20)]
+
+
+def built(factory: str, matrix: NDArray[np.float16] = MATRIX, **params: int) -> CandidateIndex:
+    return CandidateIndex.build(IndexSpec("custom", factory, params), matrix)
+
+
+def test_a_flat_index_finds_what_a_scan_finds() -> None:
+    recall = Probes(MATRIX, GIVEN).measure(built("Flat"))
+    assert (recall.at_10, recall.at_100, recall.probes, recall.count) == (1.0, 1.0, "given", 20)
+    assert recall.p50_ms is not None
+    assert recall.p99_ms is not None
+    assert 0 < recall.p50_ms <= recall.p99_ms
+
+
+def test_recall_is_the_share_of_the_best_by_score_that_an_index_finds() -> None:
+    halved = MATRIX.copy()
+    halved[1000:] = 0  # an index that has forgotten half the pool
+    found = Probes(MATRIX, GIVEN).measure(built("Flat", halved))
+    best = [np.argsort(-paper_scores(MATRIX, codes), kind="stable") for codes in GIVEN]
+    for share, places in ((found.at_10, 10), (found.at_100, 100)):
+        expected = np.mean([(rows[:places] < 1000).mean() for rows in best])
+        assert share == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_row_that_ties_with_the_last_place_counts_as_found() -> None:
+    twins = np.repeat(MATRIX[:100], 30, axis=0)
+    assert Probes(twins, []).measure(built("HNSW32", twins)).at_10 == 1.0
+
+
+def test_probes_from_the_pool_do_not_find_themselves() -> None:
+    alone = np.eye(16, dtype=np.float16)[[0, 0, 1]]
+    probes = Probes(alone, [])
+    assert sorted(scores.tolist() for scores in probes._scores) == [[0, 0], [1, 0], [1, 0]]
+    recall = probes.measure(built("HNSW32", alone))
+    assert (recall.at_10, recall.probes, recall.count) == (1.0, "pool", 3)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 11])
+def test_recall_of_a_small_pool(count: int) -> None:
+    for given in ([], GIVEN):
+        assert Probes(MATRIX[:count], given).measure(built("HNSW32", MATRIX[:count])).at_100 == 1.0
+
+
+def test_a_large_pool_is_probed_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = built("IVF4,Flat")
+    assert Probes(MATRIX, []).measure(index).count == 256
+    monkeypatch.setattr(module, "_SCANNED_ROWS", 80_000)
+    assert Probes(MATRIX, []).measure(index).count == 40
+    monkeypatch.setattr(module, "_SCANNED_ROWS", 1)
+    assert Probes(MATRIX, GIVEN).measure(index).count == 20
+    assert Probes(MATRIX, []).measure(index).count == 32
+
+
+def test_given_probes_raise_the_search_until_enough_is_found() -> None:
+    before = Probes(MATRIX, GIVEN).measure(built("IVF64,Flat", nprobe=1))
+    index, recall = measured(built("IVF64,Flat", nprobe=1), MATRIX, GIVEN, 0.9)
+    assert before.at_10 < 0.7
+    assert recall.at_10 >= 0.9
+    assert 2 <= index.spec.params["nprobe"] < 64
+    assert recall.at_10 == Probes(MATRIX, GIVEN).measure(index).at_10
+
+
+def test_where_products_are_coarse_longer_lists_are_asked_for() -> None:
+    index, recall = measured(built("IVF4,PQ4x4", nprobe=4), MATRIX, GIVEN, 0.99)
+    assert recall.at_10 >= 0.99
+    assert index.depth > 200
+
+
+def test_enough_at_once_changes_nothing() -> None:
+    index = built("IVF64,Flat", nprobe=64)
+    assert measured(index, MATRIX, GIVEN, 0.95)[0] is index
+
+
+def test_what_cannot_be_reached_is_refused_with_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgetful = MATRIX.copy()
+    forgetful[500:] = 0
+    with pytest.raises(
+        BuildError, match=r"recall@10 of IVF4,Flat is 0\.\d{3} on 20 probes even with .*nprobe 4.*below the 0.95 asked"
+    ):
+        measured(built("IVF4,Flat", forgetful), MATRIX, GIVEN, 0.95)
+    monkeypatch.setattr(module, "_RUNGS", 1)
+    with pytest.raises(BuildError, match="even with nprobe 2, below"):
+        measured(built("IVF64,Flat", nprobe=1), MATRIX, GIVEN, 0.95)
+
+
+def test_without_given_probes_a_low_recall_is_only_doubted() -> None:
+    index, recall = measured(built("IVF64,Flat", nprobe=1), MATRIX, [], 0.95)
+    assert index.spec.params == {"nprobe": 1}
+    assert recall.at_10 < 0.95
+    doubt = recall.doubt(index.spec, 0.95)
+    assert doubt is not None
+    assert f"recall@10 of IVF64,Flat is {recall.at_10:.3f} on 256 of the pool's own vectors, below 0.95" in doubt
+    assert recall.doubt(index.spec, 0.01) is None
+
+
+def test_a_flat_index_need_not_be_measured_by_the_pool() -> None:
+    assert measured(built("Flat"), MATRIX, [], 0.95)[1] is EXACT
+    assert measured(built("Flat"), MATRIX, GIVEN, 0.95)[1].probes == "given"
