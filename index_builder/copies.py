@@ -5,6 +5,7 @@ keys alone do not say whose they are.
 """
 
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 from index_builder.errors import BuildBusy
@@ -49,6 +50,22 @@ class Copies:
 def _names(generation: str) -> tuple[str, str]:
     """Where it may lie, in the order in which it moves."""
     return f"{TEMPORARY_PREFIX}{generation}", generation
+
+
+def discard_killed(store: GenerationStore, since: datetime, redis_url: str | None) -> None:
+    """Remove what a build has left that was killed, and its copy.
+
+    Args:
+        store: built into.
+        since: before the build began; what older builds have left is not touched.
+        redis_url: the build's.
+
+    Raises:
+        BuildBusy: the next build has begun, which removes it.
+        LeaseLost, StoreUnavailable: see `GenerationStore.building`; likewise.
+    """
+    with store.building(redis_url):
+        store.discard_begun(since, Copies(store.root, redis_url).forget)
 
 
 def collect(store: GenerationStore, keep: int, redis_url: str | None) -> list[str]:

@@ -325,6 +325,13 @@ class GenerationStore:
         for each in self._generations.glob(f"{TEMPORARY_PREFIX}*"):
             self.discard(each, forget)
 
+    def discard_begun(self, since: datetime, forget: Forget = _forget_nothing) -> None:
+        """Remove what builds that began since then have left; the caller is the builder."""
+        first = f"{TEMPORARY_PREFIX}{since.strftime(_STAMP)}"
+        for each in self._generations.glob(f"{TEMPORARY_PREFIX}*"):
+            if each.name >= first:
+                self.discard(each, forget)
+
     def rejected_log(self, generation: str) -> Path:
         """Where the bad rows of a generation's pool are listed, if there were any."""
         return self.root / "rejected" / generation / "rejected.jsonl"

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -14,11 +15,13 @@ from pathlib import Path
 import orjson
 
 import index_builder
+from index_builder.copies import discard_killed
 from index_builder.errors import JobConflict, JobNotFound, PoolInvalid
+from index_builder.generations import GenerationStore
 from index_builder.jobs import CANCELLED, FAILED, RUNNING, SUCCEEDED, JobRecord, JobRequest, JobStore
 from index_builder.pool import read_pool
 from index_builder.stages import PUBLISHING
-from model.errors import InvalidInput
+from model.errors import InvalidInput, RankingError
 from service.confine import confined
 from service.idempotency import IdempotencyKeys
 from service.schemas import IndexIn
@@ -147,11 +150,22 @@ class Jobs:
         if record.is_finished and not (record.error or "").startswith("interrupted"):
             return record
         if build.cancelled:
+            self._discard(record)
             record = record.finish(CANCELLED)
         else:
             record = record.finish(FAILED, error=f"the builder ended with status {status}: {tail or 'it said nothing'}")
         self._store.update(record)
         return record
+
+    def _discard(self, record: JobRecord) -> None:
+        """Remove what a builder has left that had to be killed; what stays nevertheless, the next build removes."""
+        if record.started is None:
+            return
+        store = GenerationStore(self._settings.store)
+        try:
+            discard_killed(store, datetime.fromisoformat(record.started), self._settings.redis())
+        except (OSError, RankingError) as error:
+            log.warning("a cancelled build has left something", extra={"fields": {"job": record.id, "why": error}})
 
     def _is_publishing(self, job_id: str) -> bool:
         try:

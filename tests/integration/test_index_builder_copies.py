@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ from fakes import HashEncoder, pool
 from redis_process import RedisProcess, vector_keys
 
 from index_builder.build import build
-from index_builder.copies import collect
-from index_builder.errors import StoreUnavailable
+from index_builder.copies import Copies, collect, discard_killed
+from index_builder.errors import BuildBusy, StoreUnavailable
 from index_builder.generations import GenerationStore
 from index_builder.redis_store import RedisStore, StoredVectors, drop_generation
 from index_builder.store import HIT
@@ -157,3 +158,22 @@ def test_a_redis_too_small_for_two_generations_fails_the_build_and_keeps_the_liv
     assert noted(tmp_path) == [full.live]
     assert GenerationStore(tmp_path).ids() == [full.live]
     assert not list((tmp_path / "generations").glob(".*"))
+
+
+def test_what_a_killed_build_has_left_can_be_removed_with_its_copy_alone(tmp_path: Path, server: RedisProcess) -> None:
+    store, before = GenerationStore(tmp_path), built(tmp_path, server.url)
+    stale = store.new_id("cd" * 32)
+    store.begin(stale)
+    began = datetime.now(UTC)
+    killed = store.new_id("ef" * 32)
+    (store.begin(killed) / "embeddings.bin").write_bytes(b"half")
+    for each in (stale, killed):
+        with closing(RedisStore(server.url, each, DIM, "float16", 5)) as copy:
+            copy.put_many(["a"], np.ones((1, DIM)))
+        Copies(tmp_path, server.url).note(each)
+    with store.building(), pytest.raises(BuildBusy):
+        discard_killed(store, began, server.url)
+    discard_killed(store, began, server.url)
+    assert copied(server) == {before: 6, stale: 1}
+    assert noted(tmp_path) == [before, stale]
+    assert [path.name for path in (tmp_path / "generations").glob(".tmp-*")] == [f".tmp-{stale}"]

@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 import model
 from index_builder.build import build
 from index_builder.errors import JobConflict
+from index_builder.generations import GenerationStore
 from index_builder.jobs import FAILED, RUNNING, JobRecord, JobRequest, JobStore
 from service import jobs as jobs_module
 from service.app import create_app
@@ -284,6 +285,22 @@ def test_a_builder_that_ignores_sigterm_is_killed(api: Api, stub: Callable[[str]
         time.sleep(0.01)
     api.client.post(job["links"]["cancel"])
     assert api.wait(job["id"])["state"] == "cancelled"
+
+
+def test_a_builder_that_had_to_be_killed_when_it_was_cancelled_leaves_nothing(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_module, "GRACE_SECONDS", 0.1)
+    job = api.job(api.start(pool="huge.jsonl"))
+    api.wait(job["id"], lambda job: job["stage"] == "encode")
+    pid = JobStore(api.store).get(job["id"]).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)  # on a busy machine it would not come to hear of its end in time either
+    assert list((api.store / "generations").glob(".tmp-*"))
+    older = GenerationStore(api.store).begin("20260101T000000000000-00000000")
+    api.client.post(job["links"]["cancel"])
+    assert api.wait(job["id"])["state"] == "cancelled"
+    assert api.litter() == [older.name], "what somebody else has left is not this job's"
 
 
 def test_a_cancel_while_the_builder_publishes_comes_too_late(
