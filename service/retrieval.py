@@ -58,6 +58,9 @@ def over_generation(
         allowed = _allowed(snapshot, request)
         plan = _plan(serving, request, allowed)
         found = _retrieve(serving, plan, request, codes, allowed, threads)
+        if len(found.rows) < min(request.depth, allowed.count):  # a graph may not lead to so many of those allowed
+            plan = "scan" if allowed.own is None else "matches"
+            found = _retrieve(serving, plan, request, codes, allowed, threads)
         added = top_k(snapshot.vectors_added, codes, request.depth, allowed.added).rows
     rows = np.concatenate([np.sort(found.rows), snapshot.numbered(np.sort(added))])
     best, cache_available = _score(serving, rows, codes, request.depth, stages)

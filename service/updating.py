@@ -137,14 +137,7 @@ class Updating:
 
     async def _vectors(self, serving: Serving, candidates: Sequence[Candidate], gone: Gone) -> Vectors:
         """In the store's dtype; a candidate whose text stays as it is keeps its vector."""
-        rows = serving.snapshot.rows([each.id for each in candidates])
-        known = np.flatnonzero(rows >= 0)
-        before = serving.snapshot.candidates(rows[known])
-        same = [at for at, old in zip(known.tolist(), before, strict=True) if old.text == candidates[at].text]
-        new = np.setdiff1d(np.arange(len(candidates)), same, assume_unique=True)
-        vectors = np.empty((len(candidates), serving.ranker.dim), serving.generation.store.matrix.dtype)
-        if same:
-            vectors[same] = serving.gather(rows[same]).vectors
+        (vectors, new), _ = await self._thread.run(lambda: _known(serving, candidates), float("inf"), gone)
         for start in range(0, len(new), TEXTS_A_TURN):
             places = new[start : start + TEXTS_A_TURN]
             texts = [candidates[at].text for at in places.tolist()]
@@ -178,3 +171,15 @@ class Updating:
         revision = 1 + max(self._log.revision, self._log.floor, manifest.revision)
         self._log.append(Update(revision, upserts, vectors, deletes))
         return revision
+
+
+def _known(serving: Serving, candidates: Sequence[Candidate]) -> tuple[Vectors, NDArray[np.int64]]:
+    """Vectors (N, D), of those filled in whose texts stay as they are; the places of the others, ascending."""
+    rows = serving.snapshot.rows([each.id for each in candidates])
+    known = np.flatnonzero(rows >= 0)
+    before = serving.snapshot.candidates(rows[known])
+    same = [at for at, old in zip(known.tolist(), before, strict=True) if old.text == candidates[at].text]
+    vectors = np.empty((len(candidates), serving.ranker.dim), serving.generation.store.matrix.dtype)
+    if same:
+        vectors[same] = serving.gather(rows[same]).vectors
+    return vectors, np.setdiff1d(np.arange(len(candidates)), same, assume_unique=True)

@@ -160,7 +160,10 @@ def brute_force(
 ) -> list[tuple[str, float]]:
     """Every stored vector scored the paper's way, ties by row."""
     codes = serving.ranker.encode_contexts([serving.ranker.tokenize_context(Conversation.of(text))[0]])[0]
-    candidates = serving.generation.candidates.rows(range(len(serving.generation.candidates)))
-    scores = paper_scores(serving.generation.store.matrix, codes)
+    rows = serving.snapshot.matching({})
+    candidates = serving.snapshot.candidates(rows)
+    _, own, added = serving.snapshot.split(rows)
+    matrix = np.concatenate([serving.generation.store.matrix[own], serving.snapshot.vectors_added[added]])
+    scores = paper_scores(matrix, codes)
     order = np.argsort(-scores, kind="stable")
     return [(candidates[row].id, float(scores[row])) for row in order if keep(candidates[row])][:top_k]

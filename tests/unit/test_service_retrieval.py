@@ -1,0 +1,183 @@
+"""Which way candidates are looked for, and that each way finds what scoring every one of them finds."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from service_fakes import WORDS, asked, brute_force, build_store, open_serving, pool
+from updated import updated
+
+from index_builder.pool import Candidate
+from service import retrieval
+from service.errors import UnknownCandidates
+from service.ranking import Ranking
+from service.serving import Serving
+from service.values import Given, Ranked
+
+TEXT = "w1 w2 w3 w7 w9"
+COUNT = 10_000
+KINDS = ["exact", "flat", "hnsw"]
+
+Keep = Callable[[Candidate], bool]
+
+
+def everything(_candidate: Candidate) -> bool:
+    return True
+
+
+def found(ranked: Ranked) -> list[str | None]:
+    return [place.id for place in ranked.places]
+
+
+def assert_same(ranked: Ranked, expected: list[tuple[str, float]]) -> None:
+    assert found(ranked) == [each for each, _ in expected]
+    np.testing.assert_allclose([place.late for place in ranked.places], [score for _, score in expected], atol=1e-4)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def serving(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Serving:
+    """Sixty candidates, of which some were removed, some changed and some added."""
+    root = tmp_path_factory.mktemp("small")
+    build_store(root, index=request.param)
+    serving = updated(open_serving(root), *pool(8, "new", seed=1), deletes=["c0", "c7", "c14"])
+    changed = [Candidate(f"c{n}", f"w{n} w1", {"lang": "en", "even": True}) for n in (3, 30, 59)]
+    return updated(serving, *changed, Candidate("new2", "w1 w2 w3", {"n": 5}), deletes=["new0", "c20"])
+
+
+@pytest.mark.parametrize(
+    ("filter_", "limit", "exact", "plans"),
+    [
+        (None, 0, False, ("scan", "index", "index")),
+        (None, 0, True, ("scan", "scan", "scan")),
+        ({"lang": "en"}, 1000, False, ("matches", "matches", "matches")),
+        ({"lang": "en"}, 5, False, ("matches", "selector", "selector")),
+        ({"lang": "en"}, 5, True, ("matches", "matches", "matches")),
+        ({"lang": "xx"}, 0, False, ("matches", "matches", "matches")),
+    ],
+)
+def test_the_plan(serving: Serving, monkeypatch, filter_: Any, limit: int, exact: bool, plans: tuple[str, ...]) -> None:
+    monkeypatch.setattr(retrieval, "SCAN_LIMIT", limit)
+    ranked = Ranking().rank(serving, asked(TEXT, top_k=3, filter=filter_, exact=exact))
+    assert ranked.plan == plans[KINDS.index(serving.generation.manifest.index.kind)]
+
+
+@pytest.mark.parametrize("limit", [0, 10, 1000])
+@pytest.mark.parametrize(
+    ("filter_", "keep"),
+    [
+        (None, everything),
+        ({"lang": "en"}, lambda c: c.metadata.get("lang") == "en"),
+        ({"even": [True], "n": {"lt": 3}}, lambda c: c.metadata.get("even") is True and c.metadata.get("n", 9) < 3),
+        ({"lang": {"exists": False}}, lambda c: "lang" not in c.metadata),
+        ({"n": 5}, lambda c: c.metadata.get("n") == 5),
+    ],
+)
+def test_with_removed_changed_and_added_rows_it_equals_brute_force(
+    serving: Serving, monkeypatch, filter_: Any, keep: Keep, limit: int
+) -> None:
+    monkeypatch.setattr(retrieval, "SCAN_LIMIT", limit)
+    for top_k in (1, 5, 100):
+        for exact in (False, True):
+            ranked = Ranking().rank(serving, asked(TEXT, top_k=top_k, filter=filter_, exact=exact))
+            assert_same(ranked, brute_force(serving, TEXT, top_k, keep))
+            assert ranked.exact or not exact
+
+
+def test_exclusion_of_rows_built_added_removed_and_unknown(serving: Serving) -> None:
+    every = [each for each, _ in brute_force(serving, TEXT, 100)]
+    excluded = (*every[:4], "new2", "c3", "c0", "new0", "nobody", "c3")
+    for filter_, keep in ((None, everything), ({"lang": "en"}, lambda c: c.metadata.get("lang") == "en")):
+        ranked = Ranking().rank(serving, asked(TEXT, top_k=10, filter=filter_, exclude_ids=excluded))
+        expected = brute_force(serving, TEXT, 10, lambda c: keep(c) and c.id not in excluded)  # noqa: B023
+        assert_same(ranked, expected)
+
+
+def test_everything_excluded_or_filtered_out_is_an_empty_answer(serving: Serving) -> None:
+    every = tuple(each for each, _ in brute_force(serving, TEXT, 100))
+    for fields in ({"exclude_ids": every}, {"filter": {"lang": "xx"}}, {"filter": {"n": 5}, "exclude_ids": every}):
+        ranked = Ranking().rank(serving, asked(TEXT, **fields))
+        assert (ranked.places, ranked.exact) == ([], True)
+
+
+def test_only_added_rows_are_left(serving: Serving) -> None:
+    alone = updated(serving, deletes=[f"c{n}" for n in range(60)])
+    ranked = Ranking().rank(alone, asked(TEXT, top_k=100))
+    assert_same(ranked, brute_force(alone, TEXT, 100))
+    assert (len(ranked.places), ranked.exact) == (7, True)
+    nothing = updated(alone, deletes=[each for each, _ in brute_force(alone, TEXT, 100)])
+    assert (Ranking().rank(nothing, asked(TEXT)).places, nothing.snapshot.count) == ([], 0)
+
+
+def test_candidates_by_id_are_those_of_the_snapshot(serving: Serving) -> None:
+    ids = ("c1", "c3", "new2", "c0", "new0", "new1", "nobody")
+    ranked = Ranking().rank(serving, asked(TEXT, candidates=tuple(Given(each, None) for each in ids)))
+    assert ranked.missing_ids == ["c0", "new0", "nobody"]
+    held = ("c1", "c3", "new1", "new2")
+    assert sorted(found(ranked)) == list(held)  # type: ignore[type-var]
+    assert_same(ranked, brute_force(serving, TEXT, 100, lambda c: c.id in held))
+    places = {place.id: place for place in ranked.places}
+    assert (places["c3"].text, places["c3"].metadata) == ("w3 w1", {"lang": "en", "even": True})
+    assert (places["new2"].text, places["new2"].metadata, places["new2"].index) == ("w1 w2 w3", {"n": 5}, 2)
+    with pytest.raises(UnknownCandidates, match="'c0'"):
+        Ranking().rank(serving, asked(TEXT, candidates=(Given("c0", None),)))
+
+
+def test_equal_texts_follow_the_order_in_which_they_came(tmp_path: Path) -> None:
+    build_store(tmp_path, [Candidate(f"t{n}", "w1 w2") for n in range(4)], index="flat")
+    serving = updated(open_serving(tmp_path), Candidate("a", "w1 w2"), Candidate("t1", "w1 w2", {"new": True}))
+    assert found(Ranking().rank(serving, asked("w1 w2"))) == ["t0", "t2", "t3", "a", "t1"]
+    again = updated(serving, Candidate("a", "w1 w2"))
+    assert found(Ranking().rank(again, asked("w1 w2"))) == ["t0", "t2", "t3", "t1", "a"]
+
+
+def test_an_answer_of_everything_there_is_is_exact(serving: Serving) -> None:
+    ranked = Ranking().rank(serving, asked(TEXT, top_k=100, retrieve_k=100))
+    assert len(ranked.places) == serving.snapshot.count
+    assert ranked.exact
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Serving:
+    """So many candidates that a filter can be selective; every tenth was removed, and some were added."""
+    rng = np.random.default_rng(0)
+    texts = [" ".join(words) for words in rng.choice(WORDS, size=(97, 4))]
+    candidates = [Candidate(f"c{n}", texts[n % 97], {"h": n % 100, "rare": n == 7777}) for n in range(COUNT)]
+    root = tmp_path_factory.mktemp("large")
+    build_store(root, candidates, index=request.param)
+    serving = updated(open_serving(root), deletes=[f"c{n}" for n in range(0, COUNT, 10)])
+    return updated(serving, *(Candidate(f"a{n}", texts[n], {"h": n, "rare": False}) for n in range(97)))
+
+
+@pytest.mark.parametrize("limit", [0, 65_000])
+@pytest.mark.parametrize("top_k", [10, 100])
+@pytest.mark.parametrize(
+    ("filter_", "keep"),
+    [
+        ({"rare": True}, lambda c: c.metadata["rare"]),
+        ({"h": 5}, lambda c: c.metadata["h"] == 5),
+        ({"h": {"lt": 3}, "rare": False}, lambda c: c.metadata["h"] < 3),
+    ],
+)
+def test_a_selective_filter_returns_all_that_is_asked_for(
+    large: Serving, monkeypatch, filter_: Any, keep: Keep, top_k: int, limit: int
+) -> None:
+    monkeypatch.setattr(retrieval, "SCAN_LIMIT", limit)
+    expected = brute_force(large, TEXT, top_k, keep)
+    ranked = Ranking().rank(large, asked(TEXT, top_k=top_k, filter=filter_))
+    assert len(ranked.places) == len(expected) == (1 if filter_.get("rare") else top_k)
+    if (ranked.plan, large.generation.manifest.index.kind) != ("selector", "hnsw"):
+        assert_same(ranked, expected)
+    else:  # which may miss the best, but lets nothing else through
+        everyone = dict(brute_force(large, TEXT, COUNT, keep))
+        scores = {place.id: place.late for place in ranked.places}
+        assert scores == pytest.approx({each: everyone[each] for each in scores if each is not None}, abs=1e-4)
+
+
+def test_a_pool_of_which_little_is_left_returns_all_that_is_asked_for(large: Serving) -> None:
+    few = updated(large, deletes=[f"c{n}" for n in range(COUNT) if n % 1000 != 1])
+    expected = brute_force(few, TEXT, 107)
+    assert len(expected) == 107
+    for top_k in (5, 107):
+        assert_same(Ranking().rank(few, asked(TEXT, top_k=top_k)), expected[:top_k])

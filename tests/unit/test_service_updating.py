@@ -1,0 +1,355 @@
+"""Updates without HTTP: what is encoded, written, served and acknowledged, here and beside other processes."""
+
+import asyncio
+import errno
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from full_disk import fill_disk
+from service_fakes import WordRanker, asked, brute_force, build_store, pool
+from updated import LiveStore, never
+
+from index_builder.encoder import encode_texts
+from index_builder.errors import BuildError, GenerationCorrupt
+from index_builder.generations import GenerationStore
+from index_builder.pool import Candidate
+from service import updating
+from service.errors import ClientGone, NotReady, RevisionNotReached
+from service.ranking import Ranking
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    build_store(tmp_path / "store", pool(20))
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def here(root: Path):
+    opened = LiveStore(root)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def there(root: Path, here: LiveStore):
+    """Another server on the same store."""
+    opened = LiveStore(root)
+    yield opened
+    opened.close()
+
+
+def encoded(live: LiveStore, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The texts of each call of the model from now on."""
+    calls: list[list[str]] = []
+
+    def watched(encoder: WordRanker, texts: list[str]) -> np.ndarray:
+        calls.append(list(texts))
+        return encode_texts(encoder, texts)
+
+    monkeypatch.setattr(updating, "encode_texts", watched)
+    return calls
+
+
+def test_searchable_when_acknowledged(here: LiveStore) -> None:
+    generation = here.serving.generation.id
+    first = here.upsert(Candidate("new", "w1 w2 w3", {"lang": "xx"}))
+    assert (first.generation, first.revision, list(first.missing)) == (generation, 1, [])
+    ranked = Ranking().rank(here.serving, asked("w1 w2 w3", top_k=3))
+    assert "new" in [each.id for each in ranked.places]
+    assert [(each.id, pytest.approx(each.late, abs=1e-5)) for each in ranked.places] == brute_force(
+        here.serving, "w1 w2 w3", 3
+    )
+    second = here.delete("new", "c3")
+    assert (second.revision, list(second.missing)) == (2, [])
+    assert "new" not in [each.id for each in Ranking().rank(here.serving, asked("w1 w2 w3", top_k=100)).places]
+    assert (here.serving.snapshot.revision, here.serving.snapshot.count) == (2, 19)
+
+
+def test_what_was_served_before_stays_as_it_was(here: LiveStore) -> None:
+    before = here.serving
+    ranked = Ranking().rank(before, asked(top_k=100))
+    here.upsert(Candidate("new", "w1 w2 w3"), Candidate("c1", "w1 w2 w3"))
+    here.delete("c2")
+    assert [each.id for each in Ranking().rank(before, asked(top_k=100)).places] == [each.id for each in ranked.places]
+    assert before.loaded is here.serving.loaded, "nothing is loaded anew"
+
+
+def test_a_text_that_stays_as_it_is_keeps_its_vector(here: LiveStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    here.upsert(Candidate("new", "w5"))
+    calls = encoded(here, monkeypatch)
+    old = here.texts()
+    here.upsert(Candidate("c1", old["c1"], {"now": 1}), Candidate("new", "w5", {"now": 2}))
+    assert calls == []
+    assert [each.metadata for each in here.serving.snapshot.candidates(here.serving.snapshot.rows(["c1", "new"]))] == [
+        {"now": 1},
+        {"now": 2},
+    ]
+    here.upsert(Candidate("c1", old["c1"]), Candidate("c2", "w39"), Candidate("x", old["c1"]), Candidate("new", "w6"))
+    assert calls == [["w39", old["c1"], "w6"]]
+    assert list(here.texts())[-4:] == ["c1", "c2", "x", "new"]
+    ranked = Ranking().rank(here.serving, asked(top_k=100))
+    assert [(each.id, pytest.approx(each.late, abs=1e-5)) for each in ranked.places] == brute_force(
+        here.serving, "w1 w2 w3", 100
+    )
+
+
+def test_a_removed_one_is_encoded_again(here: LiveStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = here.texts()["c1"]
+    here.delete("c1")
+    calls = encoded(here, monkeypatch)
+    here.upsert(Candidate("c1", text))
+    assert calls == [[text]]
+
+
+def test_many_texts_leave_turns_to_rankings(here: LiveStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = encoded(here, monkeypatch)
+    here.upsert(*(Candidate(f"n{n}", f"w{n % 40} w{n}") for n in range(40)))
+    assert [len(each) for each in calls] == [16, 16, 8]
+    assert here.serving.snapshot.count == 60
+
+
+def test_ids_that_are_not_there_are_told_and_nothing_is_written(here: LiveStore, root: Path) -> None:
+    done = here.delete("nobody", "none")
+    assert (done.revision, list(done.missing)) == (0, ["nobody", "none"])
+    assert not list((root / "log").glob("*.log"))
+    some = here.delete("c1", "nobody")
+    assert (some.revision, list(some.missing)) == (1, ["nobody"])
+    again = here.delete("c1")
+    assert (again.revision, list(again.missing)) == (1, ["c1"])
+    assert here.value("updated_candidates_total", kind="delete") == 1
+
+
+def test_metrics_tell_what_is_served(here: LiveStore) -> None:
+    assert (here.value("index_revision"), here.value("index_candidates")) == (0, 20)
+    here.upsert(Candidate("a", "w1"), Candidate("c1", "w1"))
+    here.delete("c2")
+    assert (here.value("index_revision"), here.value("index_candidates"), here.value("index_changed_rows")) == (
+        2,
+        20,
+        4,
+    )
+    assert here.value("updated_candidates_total", kind="upsert") == 2
+
+
+def test_another_server_follows_and_both_may_write(here: LiveStore, there: LiveStore) -> None:
+    assert here.upsert(Candidate("a", "w1")).revision == 1
+    assert there.serving.snapshot.revision == 0
+    assert there.upsert(Candidate("b", "w2")).revision == 2
+    assert list(there.texts())[-2:] == ["a", "b"]
+    assert here.delete("b", "c1").revision == 3
+    there.live.follow()
+    here.live.follow()
+    assert here.texts() == there.texts()
+    assert here.serving.snapshot.revision == there.serving.snapshot.revision == 3
+
+
+def test_an_update_that_was_asked_for_is_waited_for(here: LiveStore, there: LiveStore, monkeypatch) -> None:
+    here.upsert(Candidate("a", "w1"))
+    far = time.monotonic() + 60
+    assert asyncio.run(there.updating.reached(1, far)).snapshot.revision == 1
+    late = threading.Timer(0.1, lambda: here.upsert(Candidate("b", "w1")))
+    late.start()
+    assert asyncio.run(there.updating.reached(2, far)).snapshot.revision == 2
+    late.join()
+    assert asyncio.run(there.updating.reached(0, far)) is there.serving
+    monkeypatch.setattr(updating, "ARRIVES_WITHIN_SECONDS", 0.05)
+    with pytest.raises(RevisionNotReached) as caught:
+        asyncio.run(there.updating.reached(3, far))
+    assert (caught.value.wanted, caught.value.served) == (3, 2)
+
+
+def test_the_deadline_ends_the_waiting_for_an_update(here: LiveStore) -> None:
+    began = time.monotonic()
+    with pytest.raises(RevisionNotReached):
+        asyncio.run(here.updating.reached(1, began + 0.05))
+    assert time.monotonic() - began < 1.5
+
+
+def test_updates_from_many_threads_of_two_servers_get_a_revision_each(here: LiveStore, there: LiveStore) -> None:
+    done = threading.Event()
+
+    def follow(live: LiveStore) -> None:
+        while not done.is_set():
+            live.live.follow()
+
+    def write(n: int) -> int:
+        live = (here, there)[n % 2]
+        return live.upsert(Candidate(f"n{n % 10}", f"w{n}")).revision
+
+    with ThreadPoolExecutor(10) as threads:
+        followers = [threads.submit(follow, live) for live in (here, there)]
+        revisions = list(threads.map(write, range(60)))
+        done.set()
+        for each in followers:
+            each.result()
+    assert sorted(revisions) == list(range(1, 61))
+    for live in (here, there):
+        live.live.follow()
+    assert here.texts() == there.texts()
+    again = GenerationStore(here.store.root)
+    opened = again.open(again.current() or "")
+    snapshot = again.snapshot(opened)
+    assert {each.id: each.text for each in snapshot.candidates(snapshot.matching({}))} == here.texts()
+
+
+def test_an_update_meets_a_switch_by_another_process(here: LiveStore, root: Path) -> None:
+    first = here.serving.generation.id
+    here.upsert(Candidate("a", "w1"))
+    second = build_store(root, pool(10, "d"), ranker=WordRanker(3))
+
+    def follow() -> None:
+        time.sleep(0.1)
+        here.live.follow()
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    done = here.upsert(Candidate("b", "w2"))
+    follower.join()
+    assert (done.generation, done.revision) == (second, 2)
+    ranked = Ranking().rank(here.serving, asked("w2", top_k=100))
+    assert [(each.id, pytest.approx(each.late, abs=1e-5)) for each in ranked.places] == brute_force(
+        here.serving, "w2", 100
+    ), "its vector is that of the model that is served now"
+    here.live.rollback()
+    assert here.serving.generation.id == first
+    assert "b" not in here.texts()
+    assert here.upsert(Candidate("c", "w3")).revision == 3
+
+
+def test_what_is_served_in_the_active_one_s_place_is_not_updated(root: Path) -> None:
+    bad = build_store(root, pool(10, "d"))
+    path = root / "generations" / bad / "embeddings.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+    live = LiveStore(root)
+    try:
+        assert live.serving.generation.id != bad
+        with pytest.raises(NotReady, match=bad):
+            live.upsert(Candidate("a", "w1"))
+        with pytest.raises(NotReady, match=bad):
+            live.delete("c1")
+        assert live.serving.snapshot.revision == 0
+    finally:
+        live.close()
+
+
+def test_nothing_served_is_not_ready(tmp_path: Path) -> None:
+    live = LiveStore(tmp_path / "new")
+    with pytest.raises(NotReady):
+        live.upsert(Candidate("a", "w1"))
+    live.close()
+
+
+def test_a_damaged_log_refuses_updates_and_answers_go_on(here: LiveStore, root: Path) -> None:
+    here.upsert(Candidate("a", "w1"))
+    [log] = (root / "log").glob("*.log")
+    whole = log.read_bytes()
+    here.live.follow()
+    other = LiveStore(root)
+    other.upsert(Candidate("b", "w2"))
+    damaged = bytearray(log.read_bytes())
+    damaged[-1] ^= 1
+    log.write_bytes(damaged)
+    with pytest.raises(GenerationCorrupt, match="update log"):
+        here.upsert(Candidate("c", "w3"))
+    here.live.follow()
+    here.live.follow()
+    assert list(here.live.refused) == [here.serving.generation.id]
+    assert here.value("index_verify_failures_total", kind="corrupt") == 1
+    assert list(here.texts())[-1] == "a"
+    assert log.read_bytes() == damaged
+    log.write_bytes(whole)
+    here.live.follow()
+    assert here.upsert(Candidate("d", "w3")).revision == 2
+    other.close()
+
+
+def test_a_client_that_hung_up_has_changed_nothing(here: LiveStore, root: Path) -> None:
+    async def at_once() -> None:
+        return
+
+    async def attempt() -> None:
+        turn = threading.Event()
+        busy = here.thread._executor.submit(turn.wait)
+        try:
+            await here.updating.upsert([Candidate("a", "w1")], at_once)
+        finally:
+            turn.set()
+            busy.result()
+
+    with pytest.raises(ClientGone):
+        asyncio.run(attempt())
+    assert "a" not in here.texts()
+    assert not list((root / "log").glob("*.log"))
+
+
+def test_a_vector_that_is_not_finite_changes_nothing(here: LiveStore, monkeypatch) -> None:
+    monkeypatch.setattr(updating, "encode_texts", lambda _encoder, texts: np.full((len(texts), 16), np.nan, np.float32))
+    with pytest.raises(BuildError, match="not finite"):
+        here.upsert(Candidate("a", "w1"))
+    assert (here.serving.snapshot.revision, here.serving.snapshot.count) == (0, 20)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_takes_nothing_changes_nothing(here: LiveStore, monkeypatch, number: int) -> None:
+    here.upsert(Candidate("a", "w1"))
+    before = here.serving
+
+    def fail(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fail)
+        for change in (lambda: here.upsert(Candidate("b", "w1")), lambda: here.delete("c1")):
+            with pytest.raises(OSError, match=os.strerror(number)):
+                change()
+    here.live.follow()
+    assert here.serving.snapshot is before.snapshot
+    assert here.value("updated_candidates_total", kind="upsert") == 1
+    assert here.upsert(Candidate("b", "w1")).revision == 2
+
+
+def test_no_room_for_a_log(here: LiveStore, root: Path, monkeypatch) -> None:
+    log = root / "log" / f"{here.serving.generation.id}.log"
+    with monkeypatch.context() as patch:
+        fill_disk(patch, log)
+        with pytest.raises(OSError, match="No space left"):
+            here.upsert(Candidate("a", "w1"))
+    assert not log.exists()
+    assert here.upsert(Candidate("a", "w1")).revision == 1
+
+
+def test_after_a_restart_all_is_there(here: LiveStore, root: Path) -> None:
+    here.upsert(Candidate("a", "w1"), Candidate("c1", "w2"))
+    here.delete("c2", "a")
+    here.upsert(Candidate("a", "w3"))
+    again = LiveStore(root)
+    try:
+        assert again.texts() == here.texts()
+        assert again.serving.snapshot.revision == 3
+        assert again.upsert(Candidate("b", "w1")).revision == 4
+    finally:
+        again.close()
+
+
+def test_closing_finishes_what_was_begun(root: Path, monkeypatch) -> None:
+    live = LiveStore(root)
+    fdatasync, began = os.fdatasync, threading.Event()
+
+    def slow(descriptor: int) -> None:
+        began.set()
+        time.sleep(0.1)
+        fdatasync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(lambda: asyncio.run(live.updating.upsert([Candidate("a", "w1")], never)))
+        began.wait()
+        live.updating.close()
+        assert writing.result().revision == 1
+    live.close()

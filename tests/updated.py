@@ -1,0 +1,67 @@
+"""What a server holds of a store that is updated, without HTTP; and updates of what is served, without a disk."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from service_fakes import load
+
+from index_builder.encoder import encode_texts
+from index_builder.generations import GenerationStore
+from index_builder.pool import Candidate
+from index_builder.update_log import Update
+from service.live import Live
+from service.metrics import Metrics
+from service.serving import Opener, Serving
+from service.updating import Acknowledged, Updating
+from service.worker import ModelThread
+
+
+def updated(serving: Serving, *upserts: Candidate, deletes: Sequence[str] = ()) -> Serving:
+    """After an update that was written nowhere."""
+    vectors = encode_texts(serving.ranker, [each.text for each in upserts])
+    stored = vectors.astype(serving.generation.store.matrix.dtype).reshape(len(upserts), serving.ranker.dim)
+    update = Update(serving.snapshot.revision + 1, upserts, stored, deletes)
+    return replace(serving, snapshot=serving.snapshot.updated([update]))
+
+
+async def never() -> None:
+    """The client does not hang up."""
+    await asyncio.Event().wait()
+
+
+class LiveStore:
+    """A store, what is served of it, and the way to update it."""
+
+    def __init__(self, root: Path, load: Callable[[str], Any] = load) -> None:
+        self.metrics = Metrics()
+        self.store = GenerationStore(root)
+        self.live = Live(self.store, Opener(self.metrics.count_cache, None, load), self.metrics)
+        self.live.start()
+        self.thread = ModelThread(256)
+        self.updating = Updating(self.store, self.live, self.thread, self.metrics)
+
+    @property
+    def serving(self) -> Serving:
+        return self.live.require()
+
+    def upsert(self, *candidates: Candidate) -> Acknowledged:
+        return asyncio.run(self.updating.upsert(candidates, never))
+
+    def delete(self, *ids: str) -> Acknowledged:
+        return asyncio.run(self.updating.delete(ids))
+
+    def texts(self) -> dict[str, str]:
+        """What is served, by id, in order."""
+        snapshot = self.serving.snapshot
+        return {each.id: each.text for each in snapshot.candidates(snapshot.matching({}))}
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"polyrank_{name}", labels)
+
+    def close(self) -> None:
+        self.updating.close()
+        self.thread.close()
+        self.live.current = None
