@@ -57,7 +57,7 @@ def main() -> int:
     bodies = [{"context": [turn.text for turn in each.conversation.turns], "top_k": 10} for each in dialogues]
     with tempfile.TemporaryDirectory() as directory, redis_server() as redis_url:
         for name, url in (("embedded", None), ("redis", redis_url)):
-            built = build(ranker, read_pool(arguments.pool), Path(directory) / name, redis_url=url)
+            built = build(ranker, read_pool(arguments.pool, Path(directory)), Path(directory) / name, redis_url=url)
             print(f"{name}: {built.count} candidates, {built.rejected} rejected, {built.seconds:.1f} s")
         with (
             served(Path(directory) / "embedded") as (local, _, _),

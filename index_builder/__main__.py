@@ -34,14 +34,27 @@ class _Cancelled(BaseException):
 
 
 class _Reporter:
-    """Writes progress into the job's record, at most every half second but for a new stage; sees when it publishes."""
+    """Writes progress into the job's record, at most every half second but for a new stage; sees when it publishes.
+
+    A signal ends the build where it is; or, in a destructor, where Python drops what a handler raises, at the next
+    progress.
+    """
 
     def __init__(self, jobs: JobStore, record: JobRecord) -> None:
         self._jobs, self.record = jobs, record
         self._stage_began: dict[str, tuple[float, int]] = {}
         self._reported = -_REPORT_SECONDS
+        self._cancelled = False
+
+    def cancel(self, _number: int, _frame: FrameType | None) -> None:
+        """Handle a signal."""
+        _handle_signals(signal.SIG_IGN)  # a second signal must not disturb the cleaning up
+        self._cancelled = True
+        raise _Cancelled
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
+        if self._cancelled:
+            raise _Cancelled
         if stage in PUBLISHING:
             _handle_signals(signal.SIG_IGN)  # a generation that others see must not be that of a cancelled job
         now = time.monotonic()
@@ -74,7 +87,7 @@ def main() -> int:
 
 def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
     os.nice(_NICENESS)
-    _handle_signals(_cancel)
+    _handle_signals(reporter.cancel)
     try:
         generation = _build(root, reporter)
     except _Cancelled:
@@ -90,11 +103,6 @@ def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
     return 0 if final.state == SUCCEEDED else 1
 
 
-def _cancel(_number: int, _frame: FrameType | None) -> None:
-    _handle_signals(signal.SIG_IGN)  # a second signal must not disturb the cleaning up
-    raise _Cancelled
-
-
 def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)
@@ -102,7 +110,7 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Ha
 
 def _build(root: Path, reporter: _Reporter) -> str:
     request = reporter.record.request
-    pool = read_pool(request.pool)
+    pool = read_pool(request.pool, root)
     encoder = _load(request.model) if request.model else _load_active(GenerationStore(root))
     result = build(
         encoder,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index_builder.candidates import CandidateTable
-from index_builder.codec import rounded
+from index_builder.codec import DTYPES, rounded
 from index_builder.encoder import CandidateEncoder
 from index_builder.errors import BuildError
 from index_builder.faiss_factory import check_rows
@@ -24,12 +25,16 @@ from index_builder.generation import (
 )
 from index_builder.index_choice import IndexSpec, choose_index
 from index_builder.ingest import Ingested, ingest
+from index_builder.journal import Journal, Shard, content_digest, journal_of, source_digest
+from index_builder.leftovers import Leftover
 from index_builder.local_store import LocalStore
 from index_builder.manifest import MANIFEST_FILE, BuildStats, Manifest, ModelReference
 from index_builder.pool import Candidate, Rejected
 from index_builder.recall import EXACT, Recall, measured
 from index_builder.redis_store import RedisStore
 from index_builder.stages import Stages
+from index_builder.vector_source import VectorSource, encoded_by
+from model.durable import sync_directory
 
 
 class Assembly:
@@ -37,6 +42,7 @@ class Assembly:
 
     Attributes:
         truncated: texts cut to the model's length.
+        resumed: candidates whose vectors a killed build had finished.
         index: what was built.
         recall: how much of the true ranking it finds.
     """
@@ -44,9 +50,19 @@ class Assembly:
     index: IndexSpec
     recall: Recall
 
-    def __init__(self, encoder: CandidateEncoder, directory: Path, dtype: str, stages: Stages) -> None:
+    def __init__(
+        self,
+        encoder: CandidateEncoder,
+        directory: Path,
+        dtype: str,
+        stages: Stages,
+        vectors: VectorSource | None,
+        leftover: Leftover | None,
+    ) -> None:
         self._encoder, self._directory, self._dtype, self._stages = encoder, directory, dtype, stages
-        self.truncated = 0
+        self._vectors, self._leftover = vectors, leftover
+        self._journal: Journal | None = None
+        self.truncated = self.resumed = 0
 
     def read(self, pool: Iterable[Candidate | Rejected], log: Path, max_rejected: float) -> Ingested:
         """Write the candidate table."""
@@ -80,27 +96,62 @@ class Assembly:
         Generation.open(self._directory, verify=False).close()
 
     def _encode(self, count: int) -> None:
-        encoded = appended = 0
+        """Shard after shard; a batch of the candidate table is a shard of the matrix."""
+        kept = self._take_over(self._leftover) if self._leftover else 0
+        vectors = self._vectors or encoded_by(self._encoder, lambda done: self._stages("encode", done, count))
+        done = self.resumed
+        for ids, texts in islice(self._table.batches(), kept, None):
+            self._stages("encode", done, count)
+            made, truncated = vectors(done, ids, texts)
+            self._stages("append", done, count)
+            self._append(ids, texts, self._rounded(made, len(ids)), truncated)
+            done += len(ids)
 
-        def on_done(more: int) -> None:
-            nonlocal encoded
-            encoded += more
-            self._stages("encode", encoded, count)
+    def _take_over(self, leftover: Leftover) -> int:
+        """Copy the first shards of a killed build, those that fit model, dtype and table; then remove what it left.
 
-        for ids, texts in self._table.batches():
-            self._stages("encode", appended, count)
-            tokens, cut = self._encoder.tokenize_candidates(texts)
-            self.truncated += cut
-            vectors = self._rounded(self._encoder.encode_candidates(tokens, on_done), len(ids))
-            self._stages("append", appended, count)
-            self._store.put_many(ids, vectors)
-            appended += len(ids)
+        Returns:
+            how many shards.
+        """
+        attempts, shards = leftover.journal()
+        kept: list[Shard] = []
+        dtype, dim, total = DTYPES[self._dtype], self._encoder.dim, sum(shard.rows for shard in shards)
+        with leftover.matrix.open("rb") as matrix:
+            for shard, (ids, texts) in zip(shards, self._table.batches(), strict=False):
+                self._stages("resume", self.resumed, total)
+                vectors = matrix.read(len(ids) * dim * dtype.itemsize)
+                if shard != self._shard(ids, texts, vectors, shard.truncated):
+                    break
+                self._store.put_many(ids, np.frombuffer(vectors, dtype).reshape(-1, dim))
+                kept.append(shard)
+                self.resumed += shard.rows
+                self.truncated += shard.truncated
+        if kept:
+            self._store.sync()
+            self._journal = self._begin_journal(attempts + 1, kept)  # only now: until then the old one knows more
+        leftover.discard()
+        return len(kept)
 
-    def _rounded(self, vectors: NDArray[np.float32], count: int) -> NDArray[Any]:
-        """In the store's dtype."""
+    def _begin_journal(self, attempts: int, shards: Sequence[Shard]) -> Journal:
+        sync_directory(self._directory)
+        return Journal(journal_of(self._directory), attempts, shards)
+
+    def _append(self, ids: Sequence[str], texts: Sequence[str], vectors: NDArray[Any], truncated: int) -> None:
+        self.truncated += truncated
+        self._store.put_many(ids, vectors)
+        self._store.sync()
+        self._journal = self._journal or self._begin_journal(1, [])
+        self._journal.append(self._shard(ids, texts, vectors.data, truncated))
+
+    def _shard(self, ids: Sequence[str], texts: Sequence[str], vectors: bytes | memoryview, truncated: int) -> Shard:
+        source = source_digest(self._encoder.fingerprint, self._dtype, ids, texts)
+        return Shard(len(ids), truncated, source, content_digest(vectors, truncated))
+
+    def _rounded(self, vectors: NDArray[Any], count: int) -> NDArray[Any]:
+        """In the store's dtype, one row after the other."""
         if vectors.shape != (count, self._encoder.dim):
             raise BuildError(f"the model gave vectors of shape {vectors.shape}, not {(count, self._encoder.dim)}")
-        return rounded(vectors, self._dtype)
+        return np.ascontiguousarray(rounded(vectors, self._dtype))
 
     def _index(
         self, spec: IndexSpec, probes: Sequence[NDArray[np.float32]], min_recall: float
@@ -116,6 +167,7 @@ class Assembly:
         return built.spec, recall
 
     def _write_manifest(self, ingested: Ingested, revision: int, min_recall: float) -> None:
+        assert self._journal is not None, "a pool has at least one shard"
         encoder, encoding = self._encoder, self._stages.seconds.get("encode", 0.0)
         manifest = Manifest(
             id=self._directory.name.removeprefix(TEMPORARY_PREFIX),
@@ -130,9 +182,10 @@ class Assembly:
             files=describe_files(self._directory),
             build=BuildStats(
                 seconds={stage: round(seconds, 6) for stage, seconds in self._stages.seconds.items()},
-                candidates_per_second=round(ingested.count / max(encoding, 1e-9), 3),
+                candidates_per_second=round((ingested.count - self.resumed) / max(encoding, 1e-9), 3),
                 rejected=ingested.rejected,
                 truncated=self.truncated,
+                attempts=self._journal.attempts,
             ),
         )
         (self._directory / MANIFEST_FILE).write_bytes(manifest.to_json())

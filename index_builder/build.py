@@ -1,8 +1,9 @@
 """From a pool to a published generation.
 
 The pool is read twice: once to check it and write the candidate table, so that a bad pool fails before any encoding and
-the total is known; once from that table, a batch at a time, to encode. Everything happens in a temporary directory that
-is renamed when it is complete; whatever ends the build before then removes it.
+the total is known; once from that table, a shard at a time, to encode. Memory does not grow with the pool but for the
+FAISS index. Everything happens in a temporary directory that is renamed when it is complete; whatever ends the build
+before then removes it. Only a kill cannot: then the next build takes over the finished shards that are also its own.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,11 +23,14 @@ from index_builder.errors import StoreUnavailable, disk_full_named
 from index_builder.faiss_factory import check_factory
 from index_builder.generations import GenerationStore
 from index_builder.index_choice import IndexSpec
+from index_builder.lease import Lease
+from index_builder.leftovers import discard
 from index_builder.pool import Candidate, Rejected
 from index_builder.recall import MIN_RECALL, Recall
 from index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
 from index_builder.redis_store import RedisStore
 from index_builder.stages import Progress, Stages
+from index_builder.vector_source import VectorSource
 from model.errors import InvalidInput
 
 
@@ -39,6 +43,7 @@ class BuildResult:
         count: candidates in it.
         rejected: bad rows left out, listed in `rejected_log`.
         truncated: texts cut to the model's length.
+        resumed: candidates whose vectors a killed build had finished.
         index: what the pool is searched by.
         recall: how much of the true ranking that finds.
         warning: what there is to say of the recall.
@@ -50,6 +55,7 @@ class BuildResult:
     rejected: int
     rejected_log: Path | None
     truncated: int
+    resumed: int
     index: IndexSpec
     recall: Recall
     warning: str | None
@@ -74,6 +80,7 @@ def build(
     max_rejected: float = 0.01,
     revision: int | None = None,
     progress: Progress = _no_progress,
+    vectors: VectorSource | None = None,
 ) -> BuildResult:
     """Encode a pool and publish it as a new generation.
 
@@ -91,9 +98,10 @@ def build(
         activate: make the generation the active one.
         max_rejected: the share of rows that may be bad.
         revision: of the last update that the pool can reflect; None: of the store's last one, now.
-        progress: told (stage, done, total) before each step: "read" (total unknown), then "encode" and "append" in
-            turns, "index", "recall" if there is one, "manifest", "redis" if asked for, "rename", "CURRENT". What it
-            raises ends the build.
+        progress: told (stage, done, total) before each step: "read" (total unknown), "resume" where a killed build has
+            left shards, then "encode" and "append" in turns, beginning behind those, "index", "recall" if there is
+            one, "manifest", "redis" if asked for, "rename", "CURRENT". What it raises ends the build.
+        vectors: where they come from; None: the encoder makes them.
 
     Raises:
         InvalidInput: an index that is unknown, does not fit the model's dimension or needs more candidates; an unknown
@@ -112,12 +120,12 @@ def build(
         generation = store.new_id(encoder.fingerprint)
         redis = _connect(redis_url, generation, encoder.dim, dtype)
         copies = Copies(root, redis_url)
-        store.discard_leftovers(copies.forget)
+        leftover = store.clear(copies.forget)
         if revision is None:
             revision = store.updates.highest()  # before the pool is read: what comes later is given to the generation
         temporary = store.begin(generation)
         try:
-            work = Assembly(encoder, temporary, dtype, stages)
+            work = Assembly(encoder, temporary, dtype, stages, vectors, leftover)
             ingested = work.read(pool, store.rejected_log(generation), max_rejected)
             work.fill(index, ingested, revision, probes, min_recall)
             if redis is not None:
@@ -127,7 +135,7 @@ def build(
             store.publish(temporary, lease)
         except BaseException:
             if temporary.exists():
-                store.discard(temporary, copies.forget)
+                discard(temporary, copies.forget)
             elif generation not in store.ids():  # the next builder has removed it, and what was copied until then
                 with suppress(StoreUnavailable):
                     copies.forget(generation)
@@ -136,8 +144,7 @@ def build(
             if redis is not None:
                 redis.close()
         if activate:
-            stages("CURRENT", 0, 1)
-            store.activate(generation, partial(encode_texts, encoder), lease)
+            _put_into_service(store, generation, encoder, lease, stages)
     seconds = stages.finish()
     return BuildResult(
         generation,
@@ -145,11 +152,20 @@ def build(
         ingested.rejected,
         ingested.log,
         work.truncated,
+        work.resumed,
         work.index,
         work.recall,
         work.recall.doubt(work.index, min_recall),
         seconds,
     )
+
+
+def _put_into_service(
+    store: GenerationStore, generation: str, encoder: CandidateEncoder, lease: Lease | None, stages: Stages
+) -> None:
+    """What is done with a generation that is published and shall be served."""
+    stages("CURRENT", 0, 1)
+    store.activate(generation, partial(encode_texts, encoder), lease)
 
 
 def _connect(url: str | None, generation: str, dim: int, dtype: str) -> RedisStore | None:

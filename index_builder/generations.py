@@ -3,6 +3,7 @@
 STORE/CURRENT, HISTORY           see pointer.py
 STORE/generations/<id>/          complete and checksummed
 STORE/generations/.tmp-<id>/     being built, or being removed
+STORE/generations/.journal-<id>  of a build: the shards of its matrix that are complete
 STORE/rejected/<id>/             rejected.jsonl: the bad rows of its pool
 STORE/log/                       their updates since, see updates.py
 STORE/ID, FENCE                  see lease.py
@@ -10,7 +11,7 @@ STORE/build.lock, pointer.lock   held while building; while changing CURRENT or 
 """
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,10 +22,11 @@ from index_builder.errors import (
     GenerationCorrupt,
     GenerationError,
     GenerationNotFound,
-    StoreUnavailable,
 )
 from index_builder.generation import TEMPORARY_PREFIX, Generation, read_manifest
+from index_builder.journal import journal_of
 from index_builder.lease import Lease, fenced, leased
+from index_builder.leftovers import Forget, Leftover, discard, discard_all, forget_nothing, resumable
 from index_builder.lock import locked
 from index_builder.manifest import Manifest
 from index_builder.pointer import Pointer, is_generation_id
@@ -33,12 +35,6 @@ from index_builder.updates import Encode, Succession, Updates
 from model.durable import make_directory, rename_durably, sync_tree
 
 _STAMP = "%Y%m%dT%H%M%S%f"
-
-Forget = Callable[[str], None]
-
-
-def _forget_nothing(_generation: str) -> None:
-    """No other system holds a copy."""
 
 
 class GenerationStore:
@@ -303,41 +299,33 @@ class GenerationStore:
         sync_tree(temporary)
         with self._changing(), fenced(lease):
             rename_durably(temporary, self.path(temporary.name.removeprefix(TEMPORARY_PREFIX)))
+        journal_of(temporary).unlink(missing_ok=True)
 
-    def discard(self, temporary: Path, forget: Forget = _forget_nothing) -> None:
-        """Remove what a build has left.
+    def clear(self, forget: Forget = forget_nothing) -> Leftover | None:
+        """Remove what killed builds have left; the caller is the builder.
 
-        Args:
-            temporary: its directory.
-            forget: removes what other systems hold of the generation. While it cannot, an empty directory stays as a
-                reminder for the next collection.
+        Returns:
+            the one that can be resumed, which stays.
         """
-        for each in temporary.iterdir():
-            shutil.rmtree(each) if each.is_dir() else each.unlink()
-        try:
-            forget(temporary.name.removeprefix(TEMPORARY_PREFIX))
-        except StoreUnavailable:
-            return
-        temporary.rmdir()
+        spare = resumable(self._generations, forget)
+        discard_all(self._generations, forget, spare)
+        return spare
 
-    def discard_leftovers(self, forget: Forget = _forget_nothing) -> None:
-        """Remove what builds that were killed have left; the caller is the builder."""
-        for each in self._generations.glob(f"{TEMPORARY_PREFIX}*"):
-            self.discard(each, forget)
-
-    def discard_begun(self, since: datetime, forget: Forget = _forget_nothing) -> None:
+    def discard_begun(self, since: datetime, forget: Forget = forget_nothing) -> None:
         """Remove what builds that began since then have left; the caller is the builder."""
         first = f"{TEMPORARY_PREFIX}{since.strftime(_STAMP)}"
         for each in self._generations.glob(f"{TEMPORARY_PREFIX}*"):
             if each.name >= first:
-                self.discard(each, forget)
+                discard(each, forget)
 
     def rejected_log(self, generation: str) -> Path:
         """Where the bad rows of a generation's pool are listed, if there were any."""
         return self.root / "rejected" / generation / "rejected.jsonl"
 
-    def gc(self, keep: int = 2, forget: Forget = _forget_nothing, redis_url: str | None = None) -> list[str]:
+    def gc(self, keep: int = 2, forget: Forget = forget_nothing, redis_url: str | None = None) -> list[str]:
         """Remove old generations, logs of bad rows older than all kept ones, and what killed builds have left.
+
+        A killed build that can be resumed stays for `leftovers.RESUMABLE_FOR`.
 
         The active generation stays, and those newer than it, which may be waiting for their activation. Of the others,
         so many stay as make `keep` with the active one: first those that a rollback would reach, then the newest.
@@ -365,7 +353,8 @@ class GenerationStore:
             self._remove_rejected(self.ids())
         try:
             with self.building(redis_url):
-                self.discard_leftovers(forget)
+                spare = resumable(self._generations)
+                discard_all(self._generations, forget, spare if spare and spare.is_recent else None)
                 self._remove_updates()
         except BuildBusy:
             pass  # what is left there belongs to a build that is running, or it goes the next time

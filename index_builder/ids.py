@@ -5,14 +5,19 @@ look-up is a binary search. That two of n ids share a hash has a chance of n^2 /
 pair would have been turned away as a duplicate when the pool was read.
 """
 
+import os
 from collections.abc import Sequence
 from hashlib import blake2b, sha256
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 BYTES_PER_ROW = 16
+# Hashes are spread evenly: about half as many to as many rows are sorted at a time, in some 50 bytes each.
+_RANGE_ROWS = 1 << 16
+_BLOCK_ROWS = 1 << 16
 
 
 def text_id(text: str) -> str:
@@ -47,19 +52,64 @@ class IdIndex:
     def write(path: Path, hashes: NDArray[np.uint64]) -> None:
         """Write the index of the ids with these hashes, row i having hashes[i].
 
+        Args:
+            path: the file.
+            hashes: (N,), usually memory-mapped. They are distributed to ranges in the file, and sorted there.
+
         Raises:
             ValueError: two ids share a hash.
         """
-        order = np.argsort(hashes, kind="stable")
-        ascending = hashes[order]
-        if (ascending[1:] == ascending[:-1]).any():
-            raise ValueError("two candidates have the same id")
-        with path.open("wb") as file:
-            file.write(ascending.astype("<u8").data)
-            file.write(order.astype("<i8").data)
+        with path.open("w+b") as file:
+            # A hole that the disk has no room for would end the process when it is written to.
+            os.posix_fallocate(file.fileno(), 0, BYTES_PER_ROW * len(hashes))
+            table = np.memmap(file, "<u8", "r+", shape=(2, len(hashes)))
+            start = 0
+            for end in _distribute(hashes, table):
+                order = np.argsort(table[0, start:end])
+                table[:, start:end] = table[:, start:end][:, order]
+                ascending = table[0, start:end]
+                if (ascending[1:] == ascending[:-1]).any():
+                    raise ValueError("two candidates have the same id")
+                start = end
 
     def rows(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """The rows of the ids, (N,); -1 for an id that is not there."""
         wanted = np.fromiter((hash_id(each) for each in ids), np.uint64, len(ids))
         places = np.minimum(np.searchsorted(self._hashes, wanted), len(self) - 1)
         return np.where(self._hashes[places] == wanted, self._rows[places], np.int64(-1))
+
+
+def _distribute(hashes: NDArray[np.uint64], table: NDArray[np.uint64]) -> list[int]:
+    """Write hashes and rows into the table, (2, N), by ranges of hashes: those of a later one are larger.
+
+    Returns:
+        where each range ends.
+    """
+    bits = (len(hashes) // _RANGE_ROWS).bit_length()
+    counts = _counts(hashes, bits)
+    ends = counts.cumsum()
+    free = ends - counts
+    for start in range(0, len(hashes), _BLOCK_ROWS):
+        block = hashes[start : start + _BLOCK_ROWS]
+        ranges = _range_of(block, bits)
+        order = np.argsort(ranges, kind="stable")
+        counts = np.bincount(ranges, minlength=len(ends))
+        # The n-th row of a range within the block goes to the n-th place that is free there.
+        first = np.repeat(free - (counts.cumsum() - counts), counts)
+        places = first + np.arange(len(block))
+        table[0, places], table[1, places] = block[order], start + order
+        free += counts
+    return cast(list[int], ends.tolist())
+
+
+def _counts(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:
+    """How many hashes each range has."""
+    counts = np.zeros(1 << bits, np.int64)
+    for start in range(0, len(hashes), _BLOCK_ROWS):
+        counts += np.bincount(_range_of(hashes[start : start + _BLOCK_ROWS], bits), minlength=1 << bits)
+    return counts
+
+
+def _range_of(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:
+    """The number in the first bits; a shift by all 64 would be none."""
+    return (hashes >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(hashes), np.int64)

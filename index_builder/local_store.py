@@ -4,9 +4,10 @@ The file `embeddings.bin` holds the vectors in the store's dtype, little-endian,
 id's row.
 """
 
-from array import array
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -35,11 +36,13 @@ class LocalStore:
 
     def __init__(self, directory: Path, dim: int, dtype: str, *, create: bool = False) -> None:
         self._directory, self._dim, self._dtype = directory, dim, DTYPES[dtype]
-        self._hashes = array("Q")
         self._ids: IdIndex | None = None
         self._matrix: NDArray[Any] = np.empty((0, dim), self._dtype)
-        self._file: BinaryIO | None = (directory / MATRIX_FILE).open("wb") if create else None
-        if not create:
+        self._file: BinaryIO | None = None
+        if create:
+            self._file = (directory / MATRIX_FILE).open("wb")
+            self._hashes = TemporaryFile(dir=directory)  # noqa: SIM115  # has no name; closed with the matrix's
+        else:
             self._map()
 
     def _map(self) -> None:
@@ -69,16 +72,30 @@ class LocalStore:
         """Append rows (N, D), rounded to the store's dtype."""
         assert self._file is not None, "a store is filled before commit"
         self._file.write(np.ascontiguousarray(vectors, self._dtype).data.cast("B"))
-        self._hashes.extend(map(hash_id, ids))
+        self._hashes.write(np.fromiter(map(hash_id, ids), np.uint64, len(ids)).data)
+
+    def sync(self) -> None:
+        """Put the rows so far on the disk."""
+        assert self._file is not None, "a store is filled before commit"
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
     def commit(self) -> None:
         """Write the index of the ids and map the files for reading."""
         assert self._file is not None, "a store is committed once"
-        self._file.close()
-        self._file = None
-        IdIndex.write(self._directory / IDS_FILE, np.frombuffer(self._hashes, np.uint64))
-        self._hashes = array("Q")
+        try:
+            self._file.flush()
+            self._hashes.flush()
+            IdIndex.write(self._directory / IDS_FILE, np.memmap(self._hashes, np.uint64, "r"))
+        finally:
+            self._close_files()
         self._map()
+
+    def _close_files(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._hashes.close()
+            self._file = None
 
     def get_many(self, ids: Sequence[str]) -> Fetched:
         """Fetch the vectors of ids, in the order asked."""
@@ -97,6 +114,5 @@ class LocalStore:
 
     def close(self) -> None:
         """Let go of the map; whoever still holds the matrix may go on using it."""
-        if self._file is not None:
-            self._file.close()
+        self._close_files()
         self._matrix, self._ids = np.empty((0, self._dim), self._dtype), None

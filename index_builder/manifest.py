@@ -51,12 +51,21 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class BuildStats:
-    """How the build went: seconds by stage, rate of encoding, bad rows, texts cut to the model's length."""
+    """How the build went.
+
+    Attributes:
+        seconds: by stage, of the last attempt.
+        candidates_per_second: encoded in the last attempt.
+        rejected: bad rows.
+        truncated: texts cut to the model's length.
+        attempts: builds that worked on the vectors; all but the last were killed.
+    """
 
     seconds: dict[str, float]
     candidates_per_second: float
     rejected: int
     truncated: int
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

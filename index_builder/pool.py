@@ -1,7 +1,7 @@
 """Read candidate pools: rows that can be used, and for each that cannot, where it is and why.
 
-Files are streamed: no more than a row (of Parquet a row group) and a compression window is held, besides a 64-bit hash
-of each id to find duplicates. Knows nothing of what becomes of the rows.
+Files are streamed: no more than a row (of Parquet a row group) and a compression window is held. Knows nothing of what
+becomes of the rows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +13,7 @@ from index_builder.errors import PoolInvalid
 from index_builder.ids import hash_id, text_id
 from index_builder.pool_parquet import parquet_rows
 from index_builder.pool_text import RowError, csv_rows, json_rows
+from index_builder.seen import SeenHashes
 
 MAX_TEXT_CHARACTERS = 20_000
 
@@ -43,19 +44,24 @@ class Rejected:
     reason: str
 
 
-def read_pool(paths: Sequence[Path | str]) -> Iterator[Candidate | Rejected]:
+def read_pool(paths: Sequence[Path | str], scratch: Path | None = None) -> Iterator[Candidate | Rejected]:
     """Stream the rows of `.jsonl`, `.jsonl.gz`, `.jsonl.zst`, `.csv` and `.parquet` files, in order.
 
     A row has `text`, and if it likes `id` (made from a hash of the text if absent) and `metadata` (an object; in CSV
     and Parquet every other column). Other JSON fields are ignored, and blank lines skipped. An id may occur once in
     all files together.
 
+    Args:
+        paths: the files.
+        scratch: a directory for a nameless file with hashes of the ids, 16 to 32 bytes each, which a pool of more than
+            65,536 rows needs; None: the system's temporary directory.
+
     Raises:
         PoolInvalid: before the first row, for a file that is missing or of an unknown kind; while reading, for one
             that is truncated or unreadable, or a table without usable columns.
     """
     files = [(Path(path), _suffix(Path(path))) for path in paths]
-    return _rows(files)
+    return _rows(files, scratch)
 
 
 def _suffix(path: Path) -> str:
@@ -69,8 +75,8 @@ def _suffix(path: Path) -> str:
     return suffix
 
 
-def _rows(files: list[tuple[Path, str]]) -> Iterator[Candidate | Rejected]:
-    seen: set[int] = set()
+def _rows(files: list[tuple[Path, str]], scratch: Path | None) -> Iterator[Candidate | Rejected]:
+    seen = SeenHashes(scratch)
     for path, suffix in files:
         for line, row in _READERS[suffix](path):
             try:
@@ -79,7 +85,7 @@ def _rows(files: list[tuple[Path, str]]) -> Iterator[Candidate | Rejected]:
                 yield Rejected(str(path), line, str(error))
 
 
-def _candidate(row: object, seen: set[int]) -> Candidate:
+def _candidate(row: object, seen: SeenHashes) -> Candidate:
     """Check a row and remember its id."""
     if isinstance(row, RowError):
         raise row
@@ -94,10 +100,8 @@ def _candidate(row: object, seen: set[int]) -> Candidate:
         raise RowError(f"'id' must be a string, not {_json_name(candidate_id)}")
     elif not candidate_id:
         raise RowError("'id' is empty")
-    hashed = hash_id(candidate_id)
-    if hashed in seen:
+    if not seen.add(hash_id(candidate_id)):
         raise RowError(f"the id {candidate_id[:80]!r} was seen before")
-    seen.add(hashed)
     return Candidate(candidate_id, text, metadata)
 
 

@@ -108,7 +108,7 @@ def _build_into(store: Path, ranker: "LateRanker", pool: Path) -> "BuildResult":
     from index_builder.pool import read_pool
 
     with Progress("candidates") as progress:
-        return build(ranker, read_pool([pool]), store, progress=progress)
+        return build(ranker, read_pool([pool], store), store, progress=progress)
 
 
 def _rank(arguments: argparse.Namespace) -> dict[str, Any]:

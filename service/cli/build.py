@@ -47,7 +47,7 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Build, and say what was built."""
-    pool = read_pool(arguments.pool)
+    pool = read_pool(arguments.pool, arguments.store)
     ranker = load_late(arguments.model)
     _check_index(arguments.index, ranker)
     probes = _encoded_probes(arguments.probes, ranker) if arguments.probes else []
@@ -65,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
             max_rejected=arguments.max_rejected,
             progress=progress,
         )
+    if built.resumed:
+        print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
     if built.rejected:
         print(f"{built.rejected} bad rows were left out; they are listed in {built.rejected_log}", file=sys.stderr)
     if built.warning:
@@ -105,6 +107,7 @@ def _described(built: BuildResult) -> dict[str, Any]:
         "rejected": built.rejected,
         "rejected_log": str(built.rejected_log) if built.rejected_log else None,
         "truncated": built.truncated,
+        "resumed": built.resumed,
         "index": built.index.kind,
         "recall@10": built.recall.at_10,
         "seconds": round(built.seconds, 3),

@@ -65,7 +65,7 @@ def _build(pool: Path) -> None:
         print(f"using generation {active} in {STORE}", file=sys.stderr)
         return
     with Progress("candidates") as progress:
-        built = build(ranker, read_pool([pool]), STORE, progress=progress)
+        built = build(ranker, read_pool([pool], STORE), STORE, progress=progress)
     print(f"built generation {built.generation}: {built.count} candidates in {built.seconds:.1f} s", file=sys.stderr)
 
 

@@ -37,6 +37,7 @@ class Progress:
         self._bar: tqdm[Any] | None = None
         self._stage = ""
         self._logged = self._began = 0.0
+        self._first = 0
 
     def __enter__(self) -> "Progress":
         return self
@@ -64,10 +65,11 @@ class Progress:
         now = time.monotonic()
         if stage != self._stage:
             self._stage, self._began, self._logged = stage, now, now
+            self._first = done  # a build that goes on where another was killed has done nothing yet
             return
         if now - self._logged >= _LOG_EVERY_SECONDS:
             self._logged = now
-            rate = done / (now - self._began)
+            rate = (done - self._first) / (now - self._began)
             of = f" of {total}, {(total - done) / rate:.0f} s left" if total and rate else ""
             print(f"{stage}: {done}{of} ({rate:.0f} {self._unit}/s)", file=sys.stderr)
 

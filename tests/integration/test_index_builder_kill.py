@@ -143,4 +143,4 @@ def test_a_hundred_kills_leave_the_old_or_the_new_generation(tmp_path: Path, see
     assert all(hits[step] >= 5 for step in STEPS), hits
     built = build(ENCODER, pool(3), root).generation
     assert GenerationStore(root).current() == built
-    assert not list((root / "generations").glob(".tmp-*"))
+    assert not list((root / "generations").glob(".*"))

@@ -161,5 +161,24 @@ def test_ten_kills_leave_the_old_or_the_new_generation(nursery: Nursery, root: P
         assert isinstance(model.load(served.model_directory), model.LateRanker)
     print(f"seed 20261121, killed at stages {stages}")  # noqa: T201
     assert len(set(stages)) > 1
-    store.gc()
-    assert not list((root / "generations").glob(".tmp-*"))
+    last, status, _ = run(nursery, root, request)
+    assert (last.state, status) == (SUCCEEDED, 0)
+    assert store.verify(str(last.generation)).count == 2000
+    assert not list((root / "generations").glob(".*"))
+
+
+def test_a_killed_job_is_resumed_by_the_next_one(nursery: Nursery, root: Path, tmp_path: Path) -> None:
+    jobs, store = JobStore(root), GenerationStore(root)
+    request = JobRequest(pool=(write_pool(tmp_path / "q.jsonl", 20_000),), index="exact")
+    job_id = jobs.create(request).id
+    pid = nursery.start(root, job_id)
+    while not any(b"source" in each.read_bytes() for each in (root / "generations").glob(".journal-*")):
+        assert not jobs.get(job_id).is_finished
+        time.sleep(0.001)  # until the first of three shards is on the disk
+    os.kill(pid, signal.SIGKILL)
+    nursery.wait()
+    assert jobs.get(job_id).state == FAILED
+    again, _, _ = run(nursery, root, request)
+    manifest = store.verify(str(again.generation))
+    assert (manifest.count, manifest.build.attempts) == (20_000, 2)
+    assert not list((root / "generations").glob(".*"))

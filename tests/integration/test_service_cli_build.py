@@ -52,6 +52,7 @@ def test_json_tells_what_was_built(capsys: Capture, store: Path, poly: Path, poo
         "truncated": 0,
         "index": "exact",
         "recall@10": 1.0,
+        "resumed": 0,
     }
     manifest = GenerationStore(store).verify(str(generation))
     assert (manifest.model.fingerprint, manifest.dtype) == (model.load(poly).fingerprint, "float16")

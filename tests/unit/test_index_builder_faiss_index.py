@@ -71,6 +71,17 @@ def test_the_matrix_is_added_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (index.search(CODES, 20)[0] == best_by_hand(CODES, matrix(), 20)).all()
 
 
+@BOTH
+def test_the_file_does_not_depend_on_the_number_of_threads(spec: IndexSpec, tmp_path: Path) -> None:
+    contents, before = set(), faiss.omp_get_max_threads()
+    for threads in (1, 2, 5):
+        faiss.omp_set_num_threads(threads)
+        CandidateIndex.build(spec, matrix()).save(tmp_path / "i")
+        contents.add((tmp_path / "i").read_bytes())
+    faiss.omp_set_num_threads(before)
+    assert len(contents) == 1
+
+
 def test_what_is_no_index_is_refused(tmp_path: Path) -> None:
     (tmp_path / "index").write_bytes(b"garbage")
     with pytest.raises(ValueError, match="index is no FAISS index"):

@@ -181,7 +181,8 @@ def test_ids_sort_after_all_others_even_when_the_clock_was_set_back(
 def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Record every fsync and rename of a second build: files, directories, then the name, then its directory."""
+    """Record every fsync and rename of a second build: a shard, then the journal that tells of it; at last files,
+    directories, then the name, then its directory."""
     root = tmp_path / "store"
     old = build(HashEncoder(), pool(5), root).generation
     calls: list[str] = []
@@ -209,6 +210,11 @@ def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
     tmp = f"generations/.tmp-{new}"
     files = ["candidates.arrow", "embeddings.bin", "ids.index", "index.faiss", "manifest.json"]
     assert calls == [
+        f"sync {tmp}/embeddings.bin",
+        f"sync {tmp}",
+        f"sync generations/.journal-{new}",
+        "sync generations",
+        f"sync generations/.journal-{new}",
         f"sync {tmp}/model/polyrank.json",
         f"sync {tmp}/model/tokenizer.json",
         f"sync {tmp}/model",

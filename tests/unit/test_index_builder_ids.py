@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from index_builder import ids as module
 from index_builder.ids import IdIndex, hash_id
 
 
@@ -19,6 +20,29 @@ def test_every_id_has_its_row_and_others_have_none(tmp_path: Path) -> None:
     assert (index.rows([ids[i] for i in order]) == order).all()
     assert index.rows(["id-7", "no", "", "id-4999", "ID-7"]).tolist() == [7, -1, -1, 4999, -1]
     assert index.rows([]).tolist() == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 300])
+def test_many_ranges_make_the_same_file_as_sorting_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    hashes = np.random.default_rng(count).integers(0, 2**64, count, dtype=np.uint64)
+    hashes[: count // 2] >>= np.uint64(60)  # crowded at the low end, and empty ranges elsewhere
+    hashes = np.random.default_rng(0).permutation(np.unique(hashes))
+    order = np.argsort(hashes)
+    monkeypatch.setattr(module, "_RANGE_ROWS", 4)
+    monkeypatch.setattr(module, "_BLOCK_ROWS", 7)
+    IdIndex.write(tmp_path / "i", hashes)
+    assert (tmp_path / "i").read_bytes() == hashes[order].tobytes() + order.tobytes()
+
+
+def test_equal_hashes_in_different_blocks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RANGE_ROWS", 4)
+    monkeypatch.setattr(module, "_BLOCK_ROWS", 7)
+    hashes = np.random.default_rng(0).integers(0, 2**64, 100, dtype=np.uint64)
+    hashes[90] = hashes[3]
+    with pytest.raises(ValueError, match="same id"):
+        IdIndex.write(tmp_path / "i", hashes)
 
 
 def test_hashes_at_both_ends_of_the_range_are_found(tmp_path: Path) -> None:

@@ -36,6 +36,16 @@ def test_torch_takes_the_matrix_without_a_warning(tmp_path: Path) -> None:
         assert torch.from_numpy(store(tmp_path).matrix).shape == (100, 4)
 
 
+def test_nothing_lies_beside_the_two_files(tmp_path: Path) -> None:
+    made = LocalStore(tmp_path, 4, "float16", create=True)
+    made.put_many(["a"], np.ones((1, 4)))
+    made.sync()
+    assert [path.name for path in tmp_path.iterdir()] == ["embeddings.bin"]
+    assert (tmp_path / "embeddings.bin").stat().st_size == 8
+    made.commit()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["embeddings.bin", "ids.index"]
+
+
 @pytest.mark.parametrize(("dim", "dtype"), [(5, "float16"), (4, "float32")])
 def test_files_that_do_not_fit_are_refused(tmp_path: Path, dim: int, dtype: str) -> None:
     store(tmp_path)

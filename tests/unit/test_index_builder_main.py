@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,39 @@ def own_signals() -> Iterator[None]:
         signal.signal(each, handler)
 
 
+class Signalling:
+    """Sends a signal when it is destroyed: what the handler raises then is dropped."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("own_signals")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_python_drops_cancels_at_the_next_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(_name: str) -> HashEncoder:
+        Signalling()
+        return HashEncoder()
+
+    run_with(tmp_path, monkeypatch, load)
+    assert builder.main() == 1
+    (record,) = JobStore(tmp_path).records()
+    assert (record.state, record.stage) == (CANCELLED, None)
+    assert list((tmp_path / "generations").iterdir()) == []
+
+
+def run_with(root: Path, monkeypatch: pytest.MonkeyPatch, load: Callable[[str], HashEncoder]) -> str:
+    """Queue a job for `main`, whose model is loaded by `load`; returns its id."""
+    (root / "pool.jsonl").write_text('{"text": "a"}\n')
+    job_id = JobStore(root).create(JobRequest(pool=(str(root / "pool.jsonl"),), model="hash")).id
+    monkeypatch.setattr(builder, "_load", load)
+    monkeypatch.setattr(os, "nice", lambda _more: 0)
+    monkeypatch.setattr(sys, "argv", ["index_builder", "--store", str(root), "--job", job_id])
+    return job_id
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
     ("stage", "state"),
@@ -41,13 +74,9 @@ def test_a_signal_cancels_until_others_see_the_generation(
 
         return build(*arguments, progress=told, **options)
 
-    (tmp_path / "pool.jsonl").write_text('{"text": "a"}\n')
     jobs, store = JobStore(tmp_path), GenerationStore(tmp_path)
-    job_id = jobs.create(JobRequest(pool=(str(tmp_path / "pool.jsonl"),), model="hash")).id
     monkeypatch.setattr(builder, "build", build_with_a_signal)
-    monkeypatch.setattr(builder, "_load", lambda _name: HashEncoder())
-    monkeypatch.setattr(os, "nice", lambda _more: 0)
-    monkeypatch.setattr(sys, "argv", ["index_builder", "--store", str(tmp_path), "--job", job_id])
+    job_id = run_with(tmp_path, monkeypatch, lambda _name: HashEncoder())
     assert builder.main() == (0 if state == SUCCEEDED else 1)
     record = jobs.get(job_id)
     assert (record.state, record.generation) == (state, store.current())

@@ -30,7 +30,7 @@ MANIFEST = Manifest(
     index=IndexSpec("hnsw", "HNSW32", {"efSearch": 128}),
     recall=RECALL,
     files={"embeddings.bin": FileEntry("ab" * 32, 2304), "model/polyrank.json": FileEntry("cd" * 32, 12)},
-    build=BuildStats({"encode": 1.5, "read": 0.25}, 2.0, 1, 0),
+    build=BuildStats({"encode": 1.5, "read": 0.25}, 2.0, 1, 0, 2),
 )
 
 
@@ -118,6 +118,7 @@ def test_a_newer_format_is_refused_for_that_reason_whatever_else_it_says() -> No
         ("files.x", {"sha256": "a"}, "bytes is missing"),
         ("files.x", {"sha256": "a", "bytes": -1}, "negative size"),
         ("build.seconds", {"encode": 1}, "encode must be of type float"),
+        ("build.attempts", 1.0, "attempts must be of type int"),
         ("build.rejected", None, "rejected must be of type int"),
         ("extra", 1, "extra is unknown"),
     ],

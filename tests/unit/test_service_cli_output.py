@@ -57,6 +57,16 @@ def test_a_build_in_shards_shows_its_true_rate(capsys: pytest.CaptureFixture[str
     ]
 
 
+def test_what_a_killed_build_had_done_does_not_count_as_work(
+    capsys: pytest.CaptureFixture[str], clock: list[float]
+) -> None:
+    with Progress("candidates") as progress:
+        progress("encode", 1000, 2000)
+        clock[0] += 10
+        progress("encode", 1100, 2000)
+    assert capsys.readouterr().err == "encode: 1100 of 2000, 90 s left (10 candidates/s)\n"
+
+
 def test_a_total_that_is_unknown_gives_no_time_left(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
     with Progress("rows") as progress:
         progress("read", 0, None)

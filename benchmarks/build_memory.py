@@ -1,0 +1,160 @@
+"""What a build needs of memory and time as the pool grows: the model is left out, its place taken by a hash.
+
+    python benchmarks/build_memory.py [--sizes 100000 1000000] [--index exact] [--dim 64] [--directory DIR] [--json]
+
+A process of its own builds each size. Its anonymous memory (RssAnon: what the kernel cannot drop or write back to a
+file) is read every 5 ms; "base" is what it needs before the build begins, libraries loaded. The growth a candidate is
+that of the peak from one size to the next. An index of FAISS is held in memory, and its file is as large.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import shake_128
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index_builder.build import build
+from index_builder.generations import GenerationStore
+from index_builder.index_choice import KINDS
+from index_builder.pool import read_pool
+
+MIB = 1 << 20
+
+
+class HashEncoder:
+    """A text's vector is its hash."""
+
+    name, architecture, fingerprint = "hash", "bi", "0123456789abcdef" * 4
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+
+    def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
+        return [list(text.encode()) for text in texts], 0
+
+    def encode_candidates(
+        self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
+    ) -> NDArray[np.float32]:
+        drawn = b"".join(shake_128(bytes(each)).digest(self.dim) for each in candidates)
+        vectors = np.frombuffer(drawn, np.int8).reshape(-1, self.dim).astype(np.float32)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    def save(self, directory: Path) -> None:
+        directory.mkdir()
+        (directory / "polyrank.json").write_text("{}\n")
+
+
+class Watch:
+    """The largest RssAnon, in bytes, by stage of the build."""
+
+    def __init__(self) -> None:
+        self.peaks: dict[str, int] = {}
+        self._stage = "base"
+
+    def progress(self, stage: str, _done: int, _total: int | None) -> None:
+        self._stage = stage
+
+    def look(self) -> None:
+        with open("/proc/self/status") as file:
+            kib = next(int(line.split()[1]) for line in file if line.startswith("RssAnon"))
+        stage = self._stage
+        self.peaks[stage] = max(self.peaks.get(stage, 0), kib << 10)
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        ended = threading.Event()
+
+        def look_until_the_end() -> None:
+            while not ended.wait(0.005):
+                self.look()
+
+        self.look()
+        thread = threading.Thread(target=look_until_the_end)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def write_pool(path: Path, count: int) -> None:
+    with path.open("w") as file:
+        for i in range(count):
+            text = f"the answer to question {i} is what was said about {i * 7919 % count} before"
+            file.write(f'{{"id": "candidate-{i}", "text": "{text}", "metadata": {{"topic": {i % 97}}}}}\n')
+
+
+def measure(pool: Path, root: Path, index: str, dim: int) -> dict[str, Any]:
+    watch = Watch()
+    with watch.looking():
+        built = build(HashEncoder(dim), read_pool([pool], root), root, index=index, progress=watch.progress)
+    path = GenerationStore(root).path(built.generation)
+    faiss_file = path / "index.faiss"
+    return {
+        "candidates": built.count,
+        "seconds": round(built.seconds, 1),
+        "peak_bytes": max(watch.peaks.values()),
+        "peak_bytes_by_stage": watch.peaks,
+        "index_bytes": faiss_file.stat().st_size if faiss_file.exists() else 0,
+        "generation_bytes": sum(each.stat().st_size for each in path.rglob("*") if each.is_file()),
+    }
+
+
+def in_a_process(size: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+        write_pool(Path(directory) / "pool.jsonl", size)
+        command = [sys.executable, __file__, "--index", arguments.index, "--dim", str(arguments.dim)]
+        done = subprocess.run([*command, "--one", directory], stdout=subprocess.PIPE, check=True)
+    return dict(json.loads(done.stdout))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--index", default="exact", choices=KINDS)
+    parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--directory", type=Path, help="for pools and stores; default: the temporary directory")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(measure(arguments.one / "pool.jsonl", arguments.one, arguments.index, arguments.dim)))
+        return
+    from service.bench.timing import machine  # torch: not in the processes that are measured
+
+    rows: list[dict[str, Any]] = []
+    for size in arguments.sizes:
+        row = in_a_process(size, arguments)
+        if rows:
+            grown = row["peak_bytes"] - rows[-1]["peak_bytes"]
+            row["growth_bytes_a_candidate"] = round(grown / (row["candidates"] - rows[-1]["candidates"]), 2)
+        rows.append(row)
+    if arguments.json:
+        print(json.dumps({"index": arguments.index, "dim": arguments.dim, "machine": machine(), "rows": rows}))
+    else:
+        print(f"{machine()}, index {arguments.index}, D = {arguments.dim}")
+        print_table(rows)
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    print("candidates  seconds  base MiB  peak MiB  index MiB  generation MiB  growth, bytes a candidate")
+    for row in rows:
+        base, peak = row["peak_bytes_by_stage"]["base"] / MIB, row["peak_bytes"] / MIB
+        print(
+            f"{row['candidates']:10}  {row['seconds']:7}  {base:8.1f}  {peak:8.1f}  {row['index_bytes'] / MIB:9.1f}  "
+            f"{row['generation_bytes'] / MIB:14.1f}  {row.get('growth_bytes_a_candidate', '')}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Where a build's vectors come from: as a rule the model, else whoever has them already."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from index_builder.encoder import CandidateEncoder
+
+# (first row, ids, texts) of a shard to its vectors (N, D), of any floating dtype, and how many texts were cut.
+VectorSource = Callable[[int, Sequence[str], Sequence[str]], tuple[NDArray[Any], int]]
+
+
+def encoded_by(encoder: CandidateEncoder, on_encoded: Callable[[int], None]) -> VectorSource:
+    """The model as a source; `on_encoded` is told the number of rows done after each of its batches."""
+
+    def vectors(start: int, _ids: Sequence[str], texts: Sequence[str]) -> tuple[NDArray[Any], int]:
+        done = start
+
+        def on_done(more: int) -> None:
+            nonlocal done
+            done += more
+            on_encoded(done)
+
+        tokens, truncated = encoder.tokenize_candidates(texts)
+        return encoder.encode_candidates(tokens, on_done), truncated
+
+    return vectors

@@ -1,0 +1,320 @@
+"""A build that was killed goes on where it was, and makes what it would have made."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import HashEncoder, assert_whole, pool
+from numpy.typing import NDArray
+from resumed_builder import ENCODER, SHARD
+
+from index_builder import candidates
+from index_builder.build import BuildResult, build
+from index_builder.errors import DiskFull
+from index_builder.generations import GenerationStore
+from index_builder.local_store import LocalStore
+from index_builder.manifest import Manifest
+from index_builder.pool import Candidate
+from index_builder.redis_store import RedisStore
+from index_builder.vector_source import encoded_by
+
+REPOSITORY = Path(__file__).parents[2]
+ROWS = 10 * SHARD + 5
+SHARDS = 11
+
+
+class Nursery:
+    """Starts builders that are killed, or kill themselves."""
+
+    def __init__(self) -> None:
+        environment = {"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, str(REPOSITORY / "tests" / "resumed_builder.py")]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+        )
+
+    def start(self, root: Path, salt: str = "", kill: tuple[str, int] | None = None, seconds: float = 0) -> int:
+        order = {"root": str(root), "pool": ROWS, "salt": salt, "kill": kill, "seconds": seconds}
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return self._line()[1]
+
+    def wait(self) -> tuple[list[int], int | None, int]:
+        """First rows of the shards it encoded, how many it took over if it came to its end, and its exit status."""
+        encoded, resumed = [], None
+        while (line := self._line())[0] != "dead":
+            if line[0] == "encode":
+                encoded.append(line[1])
+            else:
+                resumed = line[1]
+        return encoded, resumed, line[1]
+
+    def _line(self) -> tuple[str, int]:
+        assert self._process.stdout is not None
+        word, number = self._process.stdout.readline().split()
+        return word, int(number)
+
+    def close(self) -> None:
+        self._process.communicate()
+        assert self._process.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "BATCH_ROWS", SHARD)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(candidates, "BATCH_ROWS", SHARD)
+        root = tmp_path_factory.mktemp("uninterrupted")
+        return GenerationStore(root).manifest(build(ENCODER, pool(ROWS), root, index="hnsw").generation)
+
+
+@pytest.fixture
+def killed(nursery: Nursery, tmp_path: Path) -> Path:
+    """A store whose only build was killed when seven of its shards were complete."""
+    root = tmp_path / "store"
+    nursery.start(root, kill=("encode", 8))
+    assert nursery.wait() == ([i * SHARD for i in range(7)], None, -signal.SIGKILL)
+    return root
+
+
+class Counting:
+    """A source of vectors that counts the shards it was asked for."""
+
+    def __init__(self, encoder: HashEncoder = ENCODER) -> None:
+        self.shards: list[int] = []
+        self._encode = encoded_by(encoder, lambda _done: None)
+
+    def __call__(self, start: int, ids: Sequence[str], texts: Sequence[str]) -> tuple[NDArray[Any], int]:
+        self.shards.append(start // SHARD)
+        return self._encode(start, ids, texts)
+
+
+def built(root: Path, rows: Sequence[Candidate] | None = None, **options: Any) -> tuple[BuildResult, list[int]]:
+    """Build here; returns which shards were encoded."""
+    counting = Counting(options.setdefault("encoder", ENCODER))
+    encoder = options.pop("encoder")
+    result = build(encoder, pool(ROWS) if rows is None else rows, root, index="hnsw", vectors=counting, **options)
+    dtype = options.get("dtype", "float16")
+    assert GenerationStore(root).verify(result.generation).dtype == dtype
+    return result, counting.shards
+
+
+def leftover(root: Path) -> Path:
+    (found,) = (root / "generations").glob(".tmp-*")
+    return found
+
+
+def assert_alike(root: Path, expected: Manifest, attempts: int | None = None) -> None:
+    """The only generation is byte for byte that of an uninterrupted build, and nothing lies beside it."""
+    store = GenerationStore(root)
+    (only,) = store.ids()
+    manifest = store.verify(only)
+    assert manifest.files == expected.files
+    assert manifest.recall["recall@10"] == expected.recall["recall@10"]
+    assert manifest.build.truncated == expected.build.truncated > 0
+    assert attempts in (None, manifest.build.attempts)
+    assert [path.name for path in (root / "generations").iterdir()] == [only]
+
+
+def test_killed_again_and_again_a_build_loses_a_shard_each_time_at_most(
+    nursery: Nursery, tmp_path: Path, uninterrupted: Manifest
+) -> None:
+    chance, encoded, kills, status = random.Random(20261121), list[int](), 0, -signal.SIGKILL
+    while status == -signal.SIGKILL:
+        pid = nursery.start(tmp_path, seconds=0.02)
+        if kills < 6:
+            time.sleep(chance.uniform(0.01, 0.06))
+            with suppress(ProcessLookupError):  # it may just have ended
+                os.kill(pid, signal.SIGKILL)
+        more, resumed, status = nursery.wait()
+        assert more == sorted(more), "a shard is encoded once"
+        kills += status == -signal.SIGKILL
+        encoded += more
+    assert status == 0
+    assert kills >= 3
+    assert len(encoded) <= SHARDS + kills
+    assert set(encoded) == {i * SHARD for i in range(SHARDS)}
+    assert resumed == (more[0] if more else ROWS)
+    assert_alike(tmp_path, uninterrupted)
+
+
+@pytest.mark.parametrize(
+    ("stage", "occurrence", "lost"),
+    [("append", 3, 1), ("encode", 9, 0), ("index", 1, 0), ("manifest", 1, 0), ("rename", 1, 0)],
+)
+def test_wherever_it_was_killed_a_build_makes_what_it_would_have_made(
+    nursery: Nursery, tmp_path: Path, uninterrupted: Manifest, stage: str, occurrence: int, lost: int
+) -> None:
+    nursery.start(tmp_path, kill=(stage, occurrence))
+    before, _, _ = nursery.wait()
+    nursery.start(tmp_path)
+    after, resumed, status = nursery.wait()
+    assert status == 0
+    assert len(before) + len(after) == SHARDS + lost
+    assert resumed == min(ROWS, (len(before) - lost) * SHARD)
+    assert_alike(tmp_path, uninterrupted, attempts=2)
+
+
+def test_killed_while_it_takes_over_a_build_can_be_resumed_still(
+    nursery: Nursery, killed: Path, uninterrupted: Manifest
+) -> None:
+    for stage in ("read", "resume", "encode"):
+        nursery.start(killed, kill=(stage, 1))
+        assert nursery.wait() == ([], None, -signal.SIGKILL)
+    assert built(killed)[1] == [7, 8, 9, 10]
+    assert_alike(killed, uninterrupted, attempts=3)
+
+
+def test_a_full_disk_costs_a_killed_build_nothing(
+    killed: Path, uninterrupted: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStore, "sync", _no_room)
+        with pytest.raises(DiskFull):
+            build(ENCODER, pool(ROWS), killed)
+    assert built(killed)[1] == [7, 8, 9, 10]
+    assert_alike(killed, uninterrupted, attempts=2)
+
+
+def _no_room(_store: LocalStore) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_builder_that_was_only_taken_for_dead_cannot_write_into_what_was_taken_over(
+    killed: Path, uninterrupted: Manifest
+) -> None:
+    with (leftover(killed) / "embeddings.bin").open("r+b") as still_open:
+        generation = built(killed)[0].generation
+        still_open.write(b"\xff" * 100_000)
+    GenerationStore(killed).verify(generation)
+    assert_alike(killed, uninterrupted, attempts=2)
+
+
+def test_progress_begins_behind_what_was_taken_over(killed: Path) -> None:
+    told: list[tuple[str, int, int | None]] = []
+    build(ENCODER, pool(ROWS), killed, progress=lambda *each: told.append(each))
+    resumed = [each for each in told if each[0] == "resume"]
+    assert resumed == [("resume", i * SHARD, 7 * SHARD) for i in range(7)]
+    assert next(each for each in told if each[0] == "encode") == ("encode", 7 * SHARD, ROWS)
+
+
+@pytest.mark.parametrize("byte", [0, 2 * SHARD * 32 * 2, 7 * SHARD * 32 * 2 - 1])
+def test_a_flipped_bit_is_encoded_again(killed: Path, uninterrupted: Manifest, byte: int) -> None:
+    matrix = leftover(killed) / "embeddings.bin"
+    content = bytearray(matrix.read_bytes())
+    content[byte] ^= 1
+    matrix.write_bytes(content)
+    assert built(killed)[1] == list(range(byte // (SHARD * 32 * 2), SHARDS))
+    assert_alike(killed, uninterrupted, attempts=2 if byte >= SHARD * 32 * 2 else 1)
+
+
+@pytest.mark.parametrize("left", [0, 5 * SHARD * 32 * 2 + 7])
+def test_a_matrix_that_is_too_short_is_encoded_from_there(killed: Path, uninterrupted: Manifest, left: int) -> None:
+    os.truncate(leftover(killed) / "embeddings.bin", left)
+    assert built(killed)[1] == list(range(left // (SHARD * 32 * 2), SHARDS))
+    assert_alike(killed, uninterrupted, attempts=2 if left else 1)
+
+
+def test_another_pool_keeps_the_shards_before_the_first_difference(killed: Path) -> None:
+    rows = pool(ROWS)
+    rows[3 * SHARD + 1] = Candidate("c49", "another text")
+    result, encoded = built(killed, rows)
+    assert encoded == list(range(3, SHARDS))
+    assert result.resumed == 3 * SHARD
+    assert result.truncated == sum(len(row.text) > ENCODER.longest for row in rows)
+    generation = GenerationStore(killed).open(result.generation)
+    assert generation.candidates.rows([49])[0].text == "another text"
+    assert (generation.store.matrix[49] == ENCODER.vector("another")).all()
+
+
+def test_a_shorter_pool_keeps_what_it_has(killed: Path) -> None:
+    result, encoded = built(killed, pool(3 * SHARD + 2))
+    assert encoded == [3]
+    assert_whole(GenerationStore(killed).open(result.generation), ENCODER, pool(3 * SHARD + 2))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"encoder": HashEncoder(dim=32, fingerprint="ab" * 32)},
+        {"dtype": "float32"},
+        {"rows": pool(ROWS, "other ")},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_nothing_is_taken_over_from_a_build_of_something_else(killed: Path, options: dict[str, Any]) -> None:
+    result, encoded = built(killed, **options)
+    assert encoded == list(range(SHARDS))
+    assert result.resumed == 0
+    manifest = GenerationStore(killed).manifest(result.generation)
+    assert manifest.build.attempts == 1
+    assert [path.name for path in (killed / "generations").iterdir()] == [result.generation]
+
+
+def test_a_resumed_build_that_fails_leaves_nothing(killed: Path) -> None:
+    def fail(stage: str, _done: int, _total: int | None) -> None:
+        if stage == "append":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(ENCODER, pool(ROWS), killed, progress=fail)
+    assert list((killed / "generations").iterdir()) == []
+
+
+def test_a_pool_that_cannot_be_used_costs_a_killed_build_nothing(killed: Path, uninterrupted: Manifest) -> None:
+    with pytest.raises(Exception, match="no candidate"):
+        build(ENCODER, [], killed)
+    assert built(killed)[1] == [7, 8, 9, 10]
+    assert_alike(killed, uninterrupted, attempts=2)
+
+
+def test_collecting_garbage_keeps_it_for_the_next_build(killed: Path, uninterrupted: Manifest) -> None:
+    GenerationStore(killed).gc()
+    assert built(killed)[1] == [7, 8, 9, 10]
+    assert_alike(killed, uninterrupted, attempts=2)
+
+
+def test_redis_forgets_the_killed_builds_keys(killed: Path, redis_url: str) -> None:
+    old = leftover(killed).name.removeprefix(".tmp-")
+    stale = RedisStore(redis_url, old, 32, "float16", 5)
+    stale.put_many(["c0", "gone"], np.ones((2, 32)))
+    stale.commit()
+    result, _ = built(killed, redis_url=redis_url)
+    copy = RedisStore(redis_url, result.generation, 32, "float16", 5)
+    assert (stale.count(), copy.count()) == (0, ROWS)
+    assert copy._client.keys(f"*{old}*") == []
+    fetched = copy.get_many([row.id for row in pool(ROWS)]).vectors
+    assert (fetched == GenerationStore(killed).open(result.generation).store.matrix).all()
+    stale.close()
+    copy.close()
+
+
+def test_a_resumed_generation_is_newer_than_what_was_published_meanwhile(killed: Path, tmp_path: Path) -> None:
+    other = build(ENCODER, pool(3), tmp_path / "other").generation
+    os.rename(tmp_path / "other" / "generations" / other, killed / "generations" / other)
+    result, encoded = built(killed)
+    assert len(encoded) == 4
+    assert GenerationStore(killed).ids() == [other, result.generation]

@@ -1,0 +1,69 @@
+"""A builder to be killed in the middle of encoding, and started again: without torch, in shards of 16 candidates.
+
+Run as a script it is a nursery: it imports everything once and forks a builder for each JSON line of standard input,
+{"root": …, "pool": rows, "salt": …, "kill": [stage, which of its announcements] or null, "seconds": of each shard}. On
+standard output come lines: "pid <pid>" of a new builder, "encode <first row>" before it encodes a shard, "resumed
+<rows>" when it has published, and "dead <exit status>".
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fakes import HashEncoder, pool
+from numpy.typing import NDArray
+
+from index_builder import candidates
+from index_builder.build import build
+from index_builder.vector_source import encoded_by
+
+SHARD = 16
+ENCODER = HashEncoder(dim=32, longest=7)  # cuts some texts
+candidates.BATCH_ROWS = SHARD
+
+
+def tell(*words: object) -> None:
+    """Write a line at once; the pipe is gone when the parent is."""
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def run(order: dict[str, Any]) -> None:
+    """Build, and be killed where the order says so."""
+    announced: Counter[str] = Counter()
+    encoded = encoded_by(ENCODER, lambda _done: None)
+
+    def vectors(start: int, ids: Sequence[str], texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
+        tell("encode", start)
+        time.sleep(order["seconds"])
+        return encoded(start, ids, texts)
+
+    def progress(stage: str, _done: int, _total: int | None) -> None:
+        announced[stage] += 1
+        if [stage, announced[stage]] == order["kill"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    rows = pool(order["pool"], order["salt"])
+    built = build(ENCODER, rows, Path(order["root"]), index="hnsw", progress=progress, vectors=vectors)
+    tell("resumed", built.resumed)
+
+
+def main() -> None:
+    """Fork a builder for each line of input."""
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            tell("pid", os.getpid())
+            run(json.loads(line))
+            os._exit(0)
+        tell("dead", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+if __name__ == "__main__":
+    main()

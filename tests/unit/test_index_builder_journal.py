@@ -1,0 +1,83 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from index_builder.journal import Journal, Shard, content_digest, journal_of, journals, read_journal, source_digest
+
+SHARDS = [Shard(8192, 3, "ab" * 32, "cd" * 32), Shard(17, 0, "01" * 32, "23" * 32)]
+
+
+def test_what_is_appended_is_read(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    assert read_journal(tmp_path / "j") == (1, [])
+    for shard in SHARDS:
+        journal.append(shard)
+    assert read_journal(tmp_path / "j") == (1, SHARDS)
+
+
+def test_a_later_build_begins_with_the_shards_it_keeps(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j", 2, SHARDS[:1])
+    journal.append(SHARDS[1])
+    assert read_journal(tmp_path / "j") == (2, SHARDS)
+
+
+def test_a_journal_is_never_written_over(tmp_path: Path) -> None:
+    Journal(tmp_path / "j")
+    with pytest.raises(FileExistsError):
+        Journal(tmp_path / "j")
+
+
+def test_wherever_it_breaks_off_the_lines_before_count(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j", 3)
+    for shard in SHARDS:
+        journal.append(shard)
+    content = (tmp_path / "j").read_bytes()
+    for length in range(len(content)):
+        (tmp_path / "j").write_bytes(content[:length])
+        whole = content[: length + 1].count(b"\n")  # a line needs not its newline, but all of its braces
+        assert read_journal(tmp_path / "j") == (3 if whole else 0, SHARDS[: max(0, whole - 1)])
+
+
+@pytest.mark.parametrize("damaged", [b"\xff\n", b"[1]\n", b"{}\n", b'{"rows": "x"}\n', b"\n"])
+def test_nothing_behind_a_damaged_line_counts(tmp_path: Path, damaged: bytes) -> None:
+    journal = Journal(tmp_path / "j")
+    journal.append(SHARDS[0])
+    with (tmp_path / "j").open("ab") as file:
+        file.write(damaged)
+    journal.append(SHARDS[1])
+    assert read_journal(tmp_path / "j") == (1, SHARDS[:1])
+
+
+def test_a_missing_journal_tells_of_nothing(tmp_path: Path) -> None:
+    assert read_journal(tmp_path / "j") == (0, [])
+
+
+def test_whatever_a_vector_depends_on_changes_the_source() -> None:
+    given: list[tuple[str, str, list[str], list[str]]] = [
+        ("m", "float16", ["a", "b"], ["x", "y"]),
+        ("n", "float16", ["a", "b"], ["x", "y"]),
+        ("m", "float32", ["a", "b"], ["x", "y"]),
+        ("m", "float16", ["a", "c"], ["x", "y"]),
+        ("m", "float16", ["a", "b"], ["x", "z"]),
+        ("m", "float16", ["a", "b"], ["xy", ""]),
+        ("m", "float16", ["a"], ["b", "x", "y"]),
+        ("m", "float16", ["b", "a"], ["x", "y"]),
+    ]
+    assert len({source_digest(*each) for each in given}) == len(given)
+    assert source_digest(*given[0]) == source_digest(*given[0])
+
+
+def test_the_content_is_of_the_bytes_and_of_what_the_manifest_tells() -> None:
+    vectors = np.arange(6, dtype="<f2").reshape(2, 3)
+    digest = content_digest(vectors.data, 1)
+    assert digest == content_digest(vectors.tobytes(), 1)
+    assert digest != content_digest(vectors.tobytes(), 2)
+    assert digest != content_digest(vectors[::-1].tobytes(), 1)
+
+
+def test_a_journal_lies_beside_the_directory_that_it_is_of(tmp_path: Path) -> None:
+    temporary = tmp_path / ".tmp-20261121T013000123456-1a2b3c4d"
+    Journal(journal_of(temporary))
+    assert journal_of(temporary).parent == tmp_path
+    assert journals(tmp_path) == {temporary: journal_of(temporary)}
