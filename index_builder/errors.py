@@ -159,5 +159,5 @@ def disk_full_named(directory: Path) -> Iterator[None]:
         if error.errno not in _NO_ROOM:
             raise
         raise DiskFull(
-            f"no room left under {directory}: {os.strerror(error.errno)}; free some space and build again"
+            f"no room left under {directory}: {os.strerror(error.errno)}; free some space and try again"
         ) from error

@@ -138,7 +138,7 @@ class StoreReadOnly(ServiceError):
     """The store cannot be written to: it is served from, and changed from elsewhere."""
 
     def __init__(self) -> None:
-        super().__init__("this server may not write to its store; build and activate from where it can be written")
+        super().__init__("this server may not write to its store; change it from where it can be written")
 
 
 class InferenceFailed(ServiceError):

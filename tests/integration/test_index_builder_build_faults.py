@@ -188,7 +188,7 @@ def test_a_full_disk_is_one_clear_line_wherever_it_strikes(
         patched.setattr(*broken, _no_room)
         with pytest.raises(DiskFull) as caught:
             build(HashEncoder(), pool(40), root, index="flat")
-    assert str(caught.value) == (f"no room left under {root}: No space left on device; free some space and build again")
+    assert str(caught.value) == (f"no room left under {root}: No space left on device; free some space and try again")
     assert_untouched(root)
 
 
@@ -219,7 +219,7 @@ def test_the_operating_systems_own_refusal_is_one_clear_line(root: Path, limit: 
         text=True,
     )
     assert child.returncode == 7, child.stderr
-    assert child.stdout == f"{stage} no room left under {root}: File too large; free some space and build again\n"
+    assert child.stdout == f"{stage} no room left under {root}: File too large; free some space and try again\n"
     assert child.stderr == ""
     assert_untouched(root)
 

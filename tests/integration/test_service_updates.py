@@ -1,0 +1,394 @@
+"""Updates over HTTP: searchable when acknowledged, on every server of the store, and still there after a kill."""
+
+import errno
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import orjson
+import pytest
+from command_line import READY, ended, pool_rows, start, write_rows
+from full_disk import fill_disk
+from served import Served, serve
+from service_fakes import WordRanker, build_store, load, pool
+
+import model
+from index_builder.build import build
+from index_builder.generations import GenerationStore
+from service.app import create_app
+from service.responses import DeletedOut, IndexOut, Problem, RankOut, UpsertedOut
+from service.settings import Settings
+
+COUNT = 60
+
+
+class CountingRanker(WordRanker):
+    """Knows which candidates it has encoded."""
+
+    encoded = 0
+
+    def encode_candidates(self, candidates, on_done=None):
+        self.encoded += len(candidates)
+        return super().encode_candidates(candidates, on_done)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    build_store(tmp_path / "store", pool(COUNT))
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def server(root: Path) -> Iterator[Served]:
+    with serve(create_app(Settings(store=root, max_candidates=50, max_text_chars=100), load)) as served:
+        yield served
+
+
+def put(server: Served, *rows: dict[str, Any]) -> dict[str, Any]:
+    response = server.client.put("/index/candidates", json=list(rows))
+    assert response.status_code == 200, response.text
+    UpsertedOut.model_validate_json(response.content, strict=True)
+    return dict(response.json())
+
+
+def delete(server: Served, *ids: str) -> dict[str, Any]:
+    response = server.client.post("/index/candidates/delete", json={"ids": ids})
+    assert response.status_code == 200, response.text
+    DeletedOut.model_validate_json(response.content, strict=True)
+    return dict(response.json())
+
+
+def rank(server: Served, **fields: Any) -> dict[str, Any]:
+    response = server.rank(**{"context": "w1 w2 w3", "top_k": 1000, **fields})
+    assert response.status_code == 200, response.text
+    RankOut.model_validate_json(response.content, strict=True)
+    return dict(response.json())
+
+
+def ids(answer: dict[str, Any]) -> set[str]:
+    return {each["id"] for each in answer["results"]}
+
+
+def active(server: Served) -> dict[str, Any]:
+    response = server.client.get("/index")
+    IndexOut.model_validate_json(response.content, strict=True)
+    return dict(response.json()["active"])
+
+
+def problem(response: httpx2.Response, status: int, slug: str) -> str:
+    assert response.status_code == status, response.text
+    told = Problem.model_validate_json(response.content, strict=True)
+    assert told.type.endswith(f":{slug}")
+    assert "\n" not in told.detail
+    return told.detail
+
+
+def logs(root: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((root / "log").glob("*.log")))
+
+
+def test_put_is_searchable_at_once_and_deleted_is_not(server: Served) -> None:
+    assert rank(server)["revision"] == 0
+    done = put(server, {"id": "new", "text": "w1 w2 w3", "metadata": {"lang": "xx"}}, {"id": "c1", "text": "w39"})
+    assert (done["generation"], done["revision"], done["upserted"]) == (active(server)["id"], 1, 2)
+    answer = rank(server, filter={"lang": "xx"})
+    [found] = answer["results"]
+    assert (answer["revision"], found["id"], found["text"], found["metadata"]) == (1, "new", "w1 w2 w3", {"lang": "xx"})
+    by_id = rank(server, candidates=[{"id": "new"}, {"id": "c1"}])
+    assert {each["id"]: each["text"] for each in by_id["results"]} == {"new": "w1 w2 w3", "c1": "w39"}
+    assert by_id["revision"] == 1
+    gone = delete(server, "new", "c2", "c2")
+    assert (gone["generation"], gone["revision"], gone["deleted"], gone["missing_ids"]) == (
+        done["generation"],
+        2,
+        2,
+        [],
+    )
+    answer = rank(server)
+    assert answer["revision"] == 2
+    assert ids(answer) == {f"c{n}" for n in range(COUNT)} - {"c2"}
+
+
+def test_an_id_is_made_from_the_text(server: Served) -> None:
+    put(server, {"text": "w1 w1 w7"})
+    [made] = ids(rank(server)) - {f"c{n}" for n in range(COUNT)}
+    put(server, {"text": "w1 w1 w7", "metadata": {"again": True}})
+    assert active(server)["count"] == COUNT + 1
+    assert delete(server, made)["deleted"] == 1
+
+
+def test_counts_are_those_of_what_is_served(server: Served) -> None:
+    put(server, *({"id": f"n{n}", "text": f"w{n}"} for n in range(3)), {"id": "c0", "text": "w0"})
+    delete(server, "c1", "n0", "nobody")
+    told = active(server)
+    assert (told["count"], told["revision"], told["added"], told["removed"]) == (COUNT + 1, 2, 3, 2)
+    assert (server.metric("index_candidates"), server.metric("index_revision")) == (COUNT + 1, 2)
+    assert server.metric("index_changed_rows") == 6
+    assert server.metric("updated_candidates_total", kind="upsert") == 4
+    assert server.metric("updated_candidates_total", kind="delete") == 2
+    text = server.client.get("/metrics").text
+    assert f"polyrank_index_candidates {COUNT + 1}.0" in text
+    assert "polyrank_index_revision 2.0" in text
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "slug", "what"),
+    [
+        ([], 422, "invalid-input", "at least 1"),
+        (
+            [{"id": "a", "text": "x"}, {"id": "b", "text": "x"}, {"id": "a", "text": "y"}],
+            422,
+            "invalid-input",
+            "2 times",
+        ),
+        ([{"text": "same"}, {"text": "same"}], 422, "invalid-input", "2 times"),
+        ([{"id": "a", "text": " "}], 422, "invalid-input", "empty"),
+        ([{"id": "a"}], 422, "invalid-input", "text"),
+        ([{"id": "", "text": "x"}], 422, "invalid-input", "id"),
+        ([{"id": "a", "text": "x", "metadata": {"$x": 1}}], 422, "invalid-input", "'$'"),
+        ([{"id": "a", "text": "x", "metadata": {"n": 2**63}}], 422, "invalid-input", "64 bits"),
+        ([{"id": "a", "text": "x", "vector": [1]}], 422, "invalid-input", "vector"),
+        ({"id": "a", "text": "x"}, 422, "invalid-input", "array"),
+        ([{"id": "a", "text": "x" * 101}], 422, "invalid-input", "100"),
+        ([{"id": str(n), "text": "x"} for n in range(51)], 413, "too-many-candidates", "50"),
+        (b"[{", 400, "malformed-body", ""),
+    ],
+)
+def test_bad_upserts_change_nothing(server: Served, root: Path, body: Any, status: int, slug: str, what: str) -> None:
+    content = body if isinstance(body, bytes) else orjson.dumps(body)
+    response = server.client.put("/index/candidates", content=content, headers={"Content-Type": "application/json"})
+    assert what in problem(response, status, slug)
+    assert (active(server)["revision"], logs(root)) == (0, b"")
+
+
+@pytest.mark.parametrize("body", [{}, {"ids": []}, {"ids": ["a", ""]}, {"ids": "a"}, {"ids": [1]}, {"id": "a"}, ["a"]])
+def test_bad_deletions_change_nothing(server: Served, root: Path, body: Any) -> None:
+    problem(server.client.post("/index/candidates/delete", json=body), 422, "invalid-input")
+    assert logs(root) == b""
+
+
+def test_ids_to_delete_that_are_not_there_are_told_and_write_nothing(server: Served, root: Path) -> None:
+    gone = delete(server, "nobody", "none", "nobody")
+    assert (gone["revision"], gone["deleted"], gone["missing_ids"]) == (0, 0, ["nobody", "none"])
+    assert logs(root) == b""
+    assert delete(server, "c1", "none")["missing_ids"] == ["none"]
+    written = logs(root)
+    assert delete(server, "c1")["revision"] == 1
+    assert logs(root) == written
+
+
+def test_an_unchanged_text_costs_no_encoding(root: Path) -> None:
+    rankers: list[CountingRanker] = []
+
+    def counted(path: str) -> CountingRanker:
+        rankers.append(CountingRanker(load(path).seed))
+        return rankers[-1]
+
+    rows = [{"id": each.id, "text": each.text} for each in pool(COUNT)]
+    with serve(create_app(Settings(store=root), counted)) as server:
+        put(server, *({**row, "metadata": {"now": True}} for row in rows))
+        assert rankers[0].encoded == 0
+        assert len(ids(rank(server, filter={"now": True}))) == COUNT
+        put(server, {**rows[0], "text": "w1 w38"}, rows[1], {"id": "new", "text": rows[2]["text"]})
+        assert rankers[0].encoded == 2
+        assert len(rankers) == 1
+
+
+def test_every_server_of_the_store_serves_an_update(root: Path) -> None:
+    app, other_app = (create_app(Settings(store=root), load) for _ in range(2))
+    with serve(app) as here, serve(other_app) as there:
+        first = put(here, {"id": "a", "text": "w1"})["revision"]
+        answer = rank(there, min_revision=first)
+        assert answer["revision"] >= first
+        assert "a" in ids(answer), "at once"
+        second = put(there, {"id": "b", "text": "w2"})["revision"]
+        assert second == first + 1
+        began = time.monotonic()
+        while "b" not in ids(rank(here)):
+            assert time.monotonic() - began < 2
+            time.sleep(0.01)
+        third = delete(here, "a", "b")["revision"]
+        assert not {"a", "b"} & ids(rank(there, min_revision=third))
+        assert active(there)["count"] == active(here)["count"] == COUNT
+
+
+def test_an_update_that_does_not_come_is_a_conflict_within_two_seconds(server: Served) -> None:
+    put(server, {"id": "a", "text": "w1"})
+    assert rank(server, min_revision=1)["revision"] == 1
+    began = time.monotonic()
+    told = problem(server.rank(context="w1", min_revision=2), 409, "revision-not-reached")
+    assert 1.9 < time.monotonic() - began < 4
+    assert told == "revision 2 was asked for, but 1 is served"
+    began = time.monotonic()
+    problem(server.rank(context="w1", min_revision=2, timeout_ms=100), 409, "revision-not-reached")
+    assert time.monotonic() - began < 1.5
+
+
+def test_waiting_for_an_update_keeps_nobody_else_waiting(server: Served) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        waiting = [threads.submit(server.rank, context="w1", min_revision=5) for _ in range(6)]
+        for n in range(1, 6):
+            began = time.monotonic()
+            assert put(server, {"id": f"n{n}", "text": "w1"})["revision"] == n
+            assert time.monotonic() - began < 1
+        for each in waiting:
+            assert each.result().json()["revision"] == 5
+
+
+def test_a_store_that_may_not_be_written_is_served_and_says_so(server: Served, monkeypatch) -> None:
+    def read_only(*_: object, **__: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("index_builder.updates.make_directory", read_only)
+    row = {"id": "a", "text": "w1"}
+    told = problem(server.client.put("/index/candidates", json=[row]), 409, "store-read-only")
+    assert problem(server.client.post("/index/candidates/delete", json={"ids": ["c1"]}), 409, "store-read-only") == told
+    assert "may not write to its store" in told
+    assert (rank(server)["revision"], active(server)["count"]) == (0, COUNT)
+    problem(server.rank(context="w1", min_revision=1, timeout_ms=50), 409, "revision-not-reached")
+
+
+def test_a_full_disk_changes_nothing(server: Served, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, pwrite = root / "log" / f"{active(server)['id']}.log", os.pwrite
+
+    def half(descriptor: int, content: bytes, at: int) -> int:
+        if len(content) < 40:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(descriptor, bytes(content)[: len(content) // 2], at)
+
+    def assert_nothing_changes() -> None:
+        before, shown = logs(root), active(server)
+        row = {"id": "a", "text": "w1"}
+        assert "no room left" in problem(server.client.put("/index/candidates", json=[row]), 507, "disk-full")
+        problem(server.client.post("/index/candidates/delete", json={"ids": ["c1"]}), 507, "disk-full")
+        assert (logs(root), active(server)) == (before, shown)
+        assert "a" not in ids(rank(server))
+
+    with monkeypatch.context() as patch:
+        fill_disk(patch, log)
+        assert_nothing_changes()
+    assert put(server, {"id": "b", "text": "w1"})["revision"] == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", half)
+        assert_nothing_changes()
+    assert put(server, {"id": "a", "text": "w1"})["revision"] == 2
+    assert {"a", "b"} <= ids(rank(server))
+
+
+def test_no_ranking_fails_while_updates_come(server: Served) -> None:
+    """Each answer is of one revision: it holds what that revision's update left, and no client sees one go back."""
+    done, faults = threading.Event(), []
+    answered = [0] * 3
+
+    def ask(n: int) -> None:
+        last = 0
+        with httpx2.Client(base_url=server.url, timeout=30) as client:
+            while not done.is_set():
+                response = client.post("/rank", json={"context": "w1 w2", "top_k": 200, "filter": {"beat": True}})
+                if response.status_code != 200:
+                    faults.append(response.text)
+                    continue
+                body = response.json()
+                beats = sorted(each["metadata"]["of"] for each in body["results"])
+                if body["revision"] < last or beats != ([body["revision"]] * 4 if body["revision"] else []):
+                    faults.append(f"{beats} at {body['revision']} after {last}")
+                last = body["revision"]
+                answered[n] += 1
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for n in range(1, 41):
+        rows = [{"id": f"beat{k}", "text": f"w{k} w{n % 40}", "metadata": {"beat": True, "of": n}} for k in range(4)]
+        assert put(server, *rows)["revision"] == n
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    assert min(answered) > 0
+
+
+def until(check: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def real_root(checkpoints: Path, tmp_path: Path) -> Path:
+    """A store of a model that other processes can load."""
+    build(model.load(checkpoints / "poly"), pool(COUNT), tmp_path / "real")
+    return tmp_path / "real"
+
+
+def test_a_rebuild_while_updating_loses_nothing(real_root: Path, tmp_path: Path) -> None:
+    pool_file = write_rows(tmp_path / "pool.jsonl", pool_rows(99, "d"))
+    with serve(create_app(Settings(store=real_root, pool_root=tmp_path, threads=1))) as server:
+        first = active(server)["id"]
+        before = put(server, {"id": "before", "text": "w1"})["revision"]
+        job = server.client.post("/index", json={"pool": pool_file.name}).json()["links"]["self"]
+        until(lambda: server.client.get(job).json()["stage"] is not None)  # what comes later, the pool cannot have
+        there, gone, n = set[str](), set[str](), 0
+        while (state := server.client.get(job).json()["state"]) == "running":
+            new, old, left = f"u{n}", f"d{n % 40}", f"d{40 + n % 40}"
+            put(server, {"id": new, "text": f"w{n % 40} w3"}, {"id": old, "text": "w1"})
+            delete(server, left, f"u{n - 3}")
+            there, gone, n = (there | {new, old}) - {f"u{n - 3}"}, gone | {left, f"u{n - 3}"}, n + 1
+            time.sleep(0.02)  # the builder needs the processor, too
+        assert state == "succeeded"
+        assert active(server)["id"] != first
+        last = put(server, {"id": "after", "text": "w2"})["revision"]
+        answer = rank(server, exact=True)
+        assert answer["revision"] == last > before + 2
+        assert there | {"after", *(f"d{n}" for n in range(80, 99))} <= ids(answer)
+        assert not (gone | {"before"}) & ids(answer)
+
+
+def test_what_was_acknowledged_survives_a_kill(real_root: Path) -> None:
+    acknowledged: dict[str, int] = {}
+    to_delete, deleted = set[str](), set[str]()
+
+    def write(worker: int) -> None:
+        with httpx2.Client(base_url=url, timeout=30) as client:
+            for n in range(1000):
+                name = f"{worker}.{n}"
+                try:
+                    put = client.put("/index/candidates", json=[{"id": name, "text": f"w{n % 40}"}])
+                    acknowledged[name] = put.json()["revision"]
+                    if n % 4 == 3:
+                        to_delete.add(name)
+                        client.post("/index/candidates/delete", json={"ids": [name]}).raise_for_status()
+                        deleted.add(name)
+                except (httpx2.HTTPError, ValueError):
+                    return  # the server is gone; what it was told last may be there or not
+
+    process = start("serve", "--store", real_root, "--port", "0", POLYRANK_THREADS="1")
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().removeprefix(READY).strip()
+        with ThreadPoolExecutor(3) as threads:
+            writers = [threads.submit(write, worker) for worker in range(3)]
+            until(lambda: len(acknowledged) > 40)
+            process.kill()
+            for each in writers:
+                each.result()
+    finally:
+        process.kill()
+        assert ended(process).status == -signal.SIGKILL
+    revisions = list(acknowledged.values())
+    assert len(set(revisions)) == len(revisions), "none was given twice"
+    with serve(create_app(Settings(store=real_root, threads=1))) as server:
+        answer = rank(server, exact=True)
+        assert answer["revision"] >= max(revisions)
+        assert set(acknowledged) - to_delete <= ids(answer)
+        assert not deleted & ids(answer)
+        assert put(server, {"id": "after", "text": "w1"})["revision"] == answer["revision"] + 1
+    store = GenerationStore(real_root)
+    store.verify(store.current() or "")
