@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from index_builder.build import build
+from index_builder.compaction import compact
 from index_builder.encoder import CandidateEncoder
 from index_builder.errors import FingerprintMismatch, GenerationNotFound
 from index_builder.generation import MODEL_DIRECTORY
@@ -110,6 +111,9 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Ha
 
 def _build(root: Path, reporter: _Reporter) -> str:
     request = reporter.record.request
+    redis_url = os.environ.get("POLYRANK_REDIS_URL") or None
+    if request.compacts:
+        return compact(root, redis_url=redis_url, progress=reporter).generation
     pool = read_pool(request.pool, root)
     encoder = _load(request.model) if request.model else _load_active(GenerationStore(root))
     result = build(
@@ -117,8 +121,9 @@ def _build(root: Path, reporter: _Reporter) -> str:
         pool,
         root,
         index=request.index,
-        redis_url=os.environ.get("POLYRANK_REDIS_URL") or None,
+        redis_url=redis_url,
         activate=request.activate,
+        revision=request.revision,
         progress=reporter,
     )
     if result.warning:

@@ -1,6 +1,7 @@
 """The content of a generation, written step by step into its temporary directory."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from index_builder.candidates import CandidateTable
 from index_builder.codec import DTYPES, rounded
-from index_builder.encoder import CandidateEncoder
+from index_builder.encoder import Model
 from index_builder.errors import BuildError
 from index_builder.faiss_factory import check_rows
 from index_builder.faiss_index import CandidateIndex
@@ -33,7 +34,7 @@ from index_builder.pool import Candidate, Rejected
 from index_builder.recall import EXACT, Recall, measured
 from index_builder.redis_store import RedisStore
 from index_builder.stages import Stages
-from index_builder.vector_source import VectorSource, encoded_by
+from index_builder.vector_source import VectorSource
 from model.durable import sync_directory
 
 
@@ -52,14 +53,14 @@ class Assembly:
 
     def __init__(
         self,
-        encoder: CandidateEncoder,
+        model: Model,
         directory: Path,
         dtype: str,
         stages: Stages,
-        vectors: VectorSource | None,
+        vectors: VectorSource,
         leftover: Leftover | None,
     ) -> None:
-        self._encoder, self._directory, self._dtype, self._stages = encoder, directory, dtype, stages
+        self._model, self._directory, self._dtype, self._stages = model, directory, dtype, stages
         self._vectors, self._leftover = vectors, leftover
         self._journal: Journal | None = None
         self.truncated = self.resumed = 0
@@ -73,16 +74,17 @@ class Assembly:
     def fill(
         self,
         index: str,
+        params: Mapping[str, int],
         ingested: Ingested,
         revision: int,
         probes: Sequence[NDArray[np.float32]],
         min_recall: float,
     ) -> None:
         """Write vectors, index, model and manifest, and see that they fit together."""
-        spec = choose_index(index, ingested.count, self._encoder.dim)
-        check_rows(spec, ingested.count, self._encoder.dim)
+        spec = replace(choose_index(index, ingested.count, self._model.dim), params=dict(params))
+        check_rows(spec, ingested.count, self._model.dim)
         self._table = CandidateTable(self._directory / CANDIDATES_FILE)
-        self._store = LocalStore(self._directory, self._encoder.dim, self._dtype, create=True)
+        self._store = LocalStore(self._directory, self._model.dim, self._dtype, create=True)
         try:
             self._encode(len(self._table))
             self._store.commit()
@@ -91,18 +93,17 @@ class Assembly:
             self._store.close()
             raise
         self._stages("manifest", 0, 1)
-        self._encoder.save(self._directory / MODEL_DIRECTORY)
+        self._model.save(self._directory / MODEL_DIRECTORY)
         self._write_manifest(ingested, revision, min_recall)
         Generation.open(self._directory, verify=False).close()
 
     def _encode(self, count: int) -> None:
         """Shard after shard; a batch of the candidate table is a shard of the matrix."""
         kept = self._take_over(self._leftover) if self._leftover else 0
-        vectors = self._vectors or encoded_by(self._encoder, lambda done: self._stages("encode", done, count))
         done = self.resumed
         for ids, texts in islice(self._table.batches(), kept, None):
             self._stages("encode", done, count)
-            made, truncated = vectors(done, ids, texts)
+            made, truncated = self._vectors(done, ids, texts, lambda done: self._stages("encode", done, count))
             self._stages("append", done, count)
             self._append(ids, texts, self._rounded(made, len(ids)), truncated)
             done += len(ids)
@@ -115,7 +116,7 @@ class Assembly:
         """
         attempts, shards = leftover.journal()
         kept: list[Shard] = []
-        dtype, dim, total = DTYPES[self._dtype], self._encoder.dim, sum(shard.rows for shard in shards)
+        dtype, dim, total = DTYPES[self._dtype], self._model.dim, sum(shard.rows for shard in shards)
         with leftover.matrix.open("rb") as matrix:
             for shard, (ids, texts) in zip(shards, self._table.batches(), strict=False):
                 self._stages("resume", self.resumed, total)
@@ -144,13 +145,13 @@ class Assembly:
         self._journal.append(self._shard(ids, texts, vectors.data, truncated))
 
     def _shard(self, ids: Sequence[str], texts: Sequence[str], vectors: bytes | memoryview, truncated: int) -> Shard:
-        source = source_digest(self._encoder.fingerprint, self._dtype, ids, texts)
+        source = source_digest(self._model.fingerprint, self._dtype, ids, texts)
         return Shard(len(ids), truncated, source, content_digest(vectors, truncated))
 
     def _rounded(self, vectors: NDArray[Any], count: int) -> NDArray[Any]:
         """In the store's dtype, one row after the other."""
-        if vectors.shape != (count, self._encoder.dim):
-            raise BuildError(f"the model gave vectors of shape {vectors.shape}, not {(count, self._encoder.dim)}")
+        if vectors.shape != (count, self._model.dim):
+            raise BuildError(f"the model gave vectors of shape {vectors.shape}, not {(count, self._model.dim)}")
         return np.ascontiguousarray(rounded(vectors, self._dtype))
 
     def _index(
@@ -168,12 +169,12 @@ class Assembly:
 
     def _write_manifest(self, ingested: Ingested, revision: int, min_recall: float) -> None:
         assert self._journal is not None, "a pool has at least one shard"
-        encoder, encoding = self._encoder, self._stages.seconds.get("encode", 0.0)
+        model, encoding = self._model, self._stages.seconds.get("encode", 0.0)
         manifest = Manifest(
             id=self._directory.name.removeprefix(TEMPORARY_PREFIX),
             created_at=datetime.now(UTC).isoformat(),
-            model=ModelReference(encoder.name, encoder.architecture, encoder.fingerprint),
-            dim=encoder.dim,
+            model=ModelReference(model.name, model.architecture, model.fingerprint),
+            dim=model.dim,
             dtype=self._dtype,
             count=ingested.count,
             revision=revision,

@@ -6,7 +6,7 @@ FAISS index. Everything happens in a temporary directory that is renamed when it
 before then removes it. Only a kill cannot: then the next build takes over the finished shards that are also its own.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 from index_builder.assembly import Assembly
 from index_builder.codec import DTYPES
 from index_builder.copies import Copies
-from index_builder.encoder import CandidateEncoder, encode_texts
+from index_builder.encoder import Model, TextEncoder, encode_texts
 from index_builder.errors import StoreUnavailable, disk_full_named
 from index_builder.faiss_factory import check_factory
 from index_builder.generations import GenerationStore
 from index_builder.index_choice import IndexSpec
-from index_builder.lease import Lease
 from index_builder.leftovers import discard
 from index_builder.pool import Candidate, Rejected
 from index_builder.recall import MIN_RECALL, Recall
 from index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
 from index_builder.redis_store import RedisStore
 from index_builder.stages import Progress, Stages
-from index_builder.vector_source import VectorSource
+from index_builder.updates import Encode
+from index_builder.vector_source import VectorSource, encoded_by
 from model.errors import InvalidInput
 
 
@@ -62,12 +62,12 @@ class BuildResult:
     seconds: float
 
 
-def _no_progress(_stage: str, _done: int, _total: int | None) -> None:
+def no_progress(_stage: str, _done: int, _total: int | None) -> None:
     """Nobody watches."""
 
 
 def build(
-    encoder: CandidateEncoder,
+    model: Model,
     pool: Iterable[Candidate | Rejected],
     root: Path,
     *,
@@ -79,13 +79,15 @@ def build(
     activate: bool = True,
     max_rejected: float = 0.01,
     revision: int | None = None,
-    progress: Progress = _no_progress,
+    progress: Progress = no_progress,
     vectors: VectorSource | None = None,
+    params: Mapping[str, int] | None = None,
+    replaces: str | None = None,
 ) -> BuildResult:
     """Encode a pool and publish it as a new generation.
 
     Args:
-        encoder: the model; a copy of it goes into the generation.
+        model: a copy of it goes into the generation.
         pool: the rows, from `read_pool`.
         root: the store's directory; made if need be.
         index: one of `index_choice.KINDS`, or a FAISS factory string.
@@ -101,7 +103,9 @@ def build(
         progress: told (stage, done, total) before each step: "read" (total unknown), "resume" where a killed build has
             left shards, then "encode" and "append" in turns, beginning behind those, "index", "recall" if there is
             one, "manifest", "redis" if asked for, "rename", "CURRENT". What it raises ends the build.
-        vectors: where they come from; None: the encoder makes them.
+        vectors: where they come from; None: the model, a `CandidateEncoder`, makes them.
+        params: search parameters of such an index that were found to be enough before.
+        replaces: the active generation, of which this is a compaction: it takes that one's place, if it still has it.
 
     Raises:
         InvalidInput: an index that is unknown, does not fit the model's dimension or needs more candidates; an unknown
@@ -109,25 +113,22 @@ def build(
         PoolError, StoreUnavailable, BuildBusy, LeaseLost, DiskFull: see there; nothing is left but the log of bad rows.
         BuildError: the model gave vectors that are not finite or not of its dimension; the recall is not reached;
             likewise.
+        CompactionOvertaken: what it was to replace is not active any more; likewise.
     """
-    check_factory(index, encoder.dim)
-    if any(codes.shape[1:] != (encoder.dim,) or not np.isfinite(codes).all() for codes in probes):
-        raise InvalidInput(f"probes must be finite vectors of {encoder.dim} components")
-    if dtype not in DTYPES:
-        raise InvalidInput(f"unknown dtype {dtype!r}; use one of {', '.join(DTYPES)}")
+    _check(model, index, probes, dtype)
     store, stages = GenerationStore(root), Stages(progress)
     with disk_full_named(root), store.building(redis_url) as lease:
-        generation = store.new_id(encoder.fingerprint)
-        redis = _connect(redis_url, generation, encoder.dim, dtype)
+        generation = store.new_id(model.fingerprint)
+        redis = _connect(redis_url, generation, model.dim, dtype)
         copies = Copies(root, redis_url)
         leftover = store.clear(copies.forget)
         if revision is None:
             revision = store.updates.highest()  # before the pool is read: what comes later is given to the generation
         temporary = store.begin(generation)
         try:
-            work = Assembly(encoder, temporary, dtype, stages, vectors, leftover)
+            work = Assembly(model, temporary, dtype, stages, vectors or _made_by(model), leftover)
             ingested = work.read(pool, store.rejected_log(generation), max_rejected)
-            work.fill(index, ingested, revision, probes, min_recall)
+            work.fill(index, params or {}, ingested, revision, probes, min_recall)
             if redis is not None:
                 copies.note(generation)
                 work.copy_to(redis)
@@ -143,8 +144,12 @@ def build(
         finally:
             if redis is not None:
                 redis.close()
-        if activate:
-            _put_into_service(store, generation, encoder, lease, stages)
+        if replaces is not None:
+            stages("CURRENT", 0, 1)
+            store.succeed(replaces, generation, lease, copies.forget)
+        elif activate:
+            stages("CURRENT", 0, 1)
+            store.activate(generation, _encode_with(model), lease)
     seconds = stages.finish()
     return BuildResult(
         generation,
@@ -160,12 +165,21 @@ def build(
     )
 
 
-def _put_into_service(
-    store: GenerationStore, generation: str, encoder: CandidateEncoder, lease: Lease | None, stages: Stages
-) -> None:
-    """What is done with a generation that is published and shall be served."""
-    stages("CURRENT", 0, 1)
-    store.activate(generation, partial(encode_texts, encoder), lease)
+def _check(model: Model, index: str, probes: Sequence[NDArray[np.float32]], dtype: str) -> None:
+    check_factory(index, model.dim)
+    if any(codes.shape[1:] != (model.dim,) or not np.isfinite(codes).all() for codes in probes):
+        raise InvalidInput(f"probes must be finite vectors of {model.dim} components")
+    if dtype not in DTYPES:
+        raise InvalidInput(f"unknown dtype {dtype!r}; use one of {', '.join(DTYPES)}")
+
+
+def _made_by(model: Model) -> VectorSource:
+    assert isinstance(model, TextEncoder), "else somebody has to bring the vectors"
+    return encoded_by(model)
+
+
+def _encode_with(model: Model) -> Encode | None:
+    return partial(encode_texts, model) if isinstance(model, TextEncoder) else None
 
 
 def _connect(url: str | None, generation: str, dim: int, dtype: str) -> RedisStore | None:

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 
+@runtime_checkable
 class TextEncoder(Protocol):
     """The candidates' side of a model."""
 
@@ -20,8 +21,8 @@ class TextEncoder(Protocol):
         """Embeddings (N, D); `on_done` is told after each batch how many it held."""
 
 
-class CandidateEncoder(TextEncoder, Protocol):
-    """What a build needs of a model.
+class Model(Protocol):
+    """What a generation keeps of the model that made its vectors.
 
     Attributes:
         name: what it was loaded by.
@@ -37,6 +38,10 @@ class CandidateEncoder(TextEncoder, Protocol):
 
     def save(self, directory: Path) -> None:
         """Write a checkpoint from which the same model is loaded."""
+
+
+class CandidateEncoder(Model, TextEncoder, Protocol):
+    """What a build asks of a model that makes the vectors."""
 
 
 def encode_texts(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -13,6 +13,7 @@ RankingError (model.errors)
     StoreUnavailable      Redis does not answer, or refuses
   BuildError              a build cannot go on; also raised itself
     BuildBusy             another build of this store is running
+    NothingToCompact      the active generation was not updated, or nothing is left in it
     CompactionOvertaken   another generation became active meanwhile
     LeaseLost             another builder has overtaken this one
     DiskFull              no room, or a quota or file size limit was met
@@ -101,6 +102,10 @@ class BuildError(RankingError):
 
 class BuildBusy(BuildError):
     """Another process is building into this store."""
+
+
+class NothingToCompact(BuildError):
+    """A compaction would change nothing, or leave no candidate."""
 
 
 class CompactionOvertaken(BuildError):

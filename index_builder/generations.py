@@ -207,19 +207,31 @@ class GenerationStore:
             self._pointer.go_back(target)
         return target
 
-    def succeed(self, old: str, new: str) -> None:
+    def succeed(self, old: str, new: str, lease: Lease | None = None, forget: Forget = forget_nothing) -> None:
         """Verify a generation and put it in the place of the active one, of which it is a compaction.
 
         A rollback afterwards reaches what it would have reached before.
 
+        Args:
+            old: the active one.
+            new: the compaction; removed where it comes too late.
+            lease: the builder's.
+            forget: see `leftovers.discard`.
+
         Raises:
             GenerationNotFound, GenerationCorrupt: it cannot be served; nothing changes.
-            CompactionOvertaken: another generation is active; likewise.
+            CompactionOvertaken: another generation is active.
+            LeaseLost: another builder has overtaken the holder of the lease; nothing changes.
         """
-        with self._switching(self.verify(new)):
-            if self.current() != old:
-                raise CompactionOvertaken(f"generation {old} is not the active one any more")
-            self._pointer.replace(new)
+        with self._switching(self.verify(new), lease=lease):
+            overtaken = self.current() != old
+            if not overtaken:
+                self._pointer.replace(new)
+        if overtaken:
+            with self._changing():
+                temporary = self._unlist(new)
+            discard(temporary, forget)
+            raise CompactionOvertaken(f"generation {old}, which was compacted, is not the active one any more")
 
     @contextmanager
     def _switching(
@@ -349,7 +361,7 @@ class GenerationStore:
             removed = [each for each in older if each not in spared]
             for each in removed:
                 forget(each)
-                self._remove(each)
+                shutil.rmtree(self._unlist(each))
             self._remove_rejected(self.ids())
         try:
             with self.building(redis_url):
@@ -360,11 +372,11 @@ class GenerationStore:
             pass  # what is left there belongs to a build that is running, or it goes the next time
         return removed
 
-    def _remove(self, generation: str) -> None:
-        """Unlist a generation at once, then remove it: a crash between leaves no half of it."""
+    def _unlist(self, generation: str) -> Path:
+        """Rename a generation to what is no generation, at once: a crash before it is removed leaves no half of it."""
         temporary = self._generations / f"{TEMPORARY_PREFIX}{generation}"
         rename_durably(self.path(generation), temporary)
-        shutil.rmtree(temporary)
+        return temporary
 
     def _remove_updates(self) -> None:
         """Remove the update logs of generations that are gone, unless one that was never active may need them.

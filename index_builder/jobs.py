@@ -42,12 +42,16 @@ class JobRequest:
         model: checkpoint or base model; None: the active generation's.
         activate: make the generation the active one.
         index: one of `index_choice.KINDS`, or a FAISS factory string.
+        revision: of the last update that the pool can reflect; None: of the last one when the build begins.
+        compacts: the active generation is built anew with its updates; nothing else counts.
     """
 
     pool: tuple[str, ...]
     model: str | None = None
     activate: bool = True
     index: str = "auto"
+    revision: int | None = None
+    compacts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

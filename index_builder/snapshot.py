@@ -7,7 +7,7 @@ same way at every revision, and after a compaction, which keeps the order.
 What was added lies in memory, in one buffer that all snapshots share: it only grows, and each snapshot sees its part.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -73,8 +73,9 @@ class Snapshot:
         after.generation, after._built, after._all = self.generation, self._built, self._all
         removed, alive = set[int](), dict.fromkeys(self.added.tolist())
         for update in updates:
-            for candidate_id in (*update.deletes, *(each.id for each in update.upserts)):
-                removed.add(int(self.generation.store.ids.rows([candidate_id])[0]))
+            changed = [*update.deletes, *(each.id for each in update.upserts)]
+            removed.update(self.generation.store.ids.rows(changed).tolist())
+            for candidate_id in changed:
                 alive.pop((self._all.rows_of.get(candidate_id) or [-1])[-1], None)
             start = len(self._all.candidates)
             self._all.extend(update.upserts, update.vectors)
@@ -99,11 +100,6 @@ class Snapshot:
     def vectors_added(self) -> NDArray[Any]:
         """Of all rows ever added, (>= A, D); `added` tells which count."""
         return self._vectors[: self._seen]
-
-    @cached_property
-    def base_rows(self) -> Rows:
-        """The generation's own rows that are still in it; ascending."""
-        return np.delete(np.arange(self._built), self.removed)
 
     def rows(self, ids: Sequence[str]) -> Rows:
         """The rows of the ids, (N,); -1 for an id that is not there."""
@@ -146,11 +142,15 @@ class Snapshot:
         places = matching_places([self._all.candidates[row].metadata for row in self.added.tolist()], filter_)
         return np.concatenate([own, self.numbered(self.added[places])])
 
-    def batches(self, size: int) -> Iterator[tuple[list[Candidate], NDArray[Any]]]:
-        """All candidates with their vectors, in row order, so many at a time."""
-        for start in range(0, len(self.base_rows), size):
-            rows = self.base_rows[start : start + size]
-            yield self.generation.candidates.rows(rows), self.generation.store.gather(rows)
-        for start in range(0, len(self.added), size):
-            rows = self.added[start : start + size]
-            yield [self._all.candidates[row] for row in rows.tolist()], self._vectors[rows]
+    @cached_property
+    def all_rows(self) -> Rows:
+        """Every row, ascending; (N,)."""
+        built = np.delete(np.arange(self._built), self.removed)
+        return np.concatenate([built, self.numbered(self.added)])
+
+    def vectors(self, rows: Rows) -> NDArray[Any]:
+        """The vectors of these rows as the disk has them, in the order asked; (N, D)."""
+        is_added, own, added = self.split(rows)
+        vectors = np.empty((len(rows), self._vectors.shape[1]), self._vectors.dtype)
+        vectors[~is_added], vectors[is_added] = self.generation.store.gather(own), self._vectors[added]
+        return vectors

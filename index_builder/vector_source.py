@@ -5,16 +5,19 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from index_builder.encoder import CandidateEncoder
+from index_builder.encoder import TextEncoder
 
-# (first row, ids, texts) of a shard to its vectors (N, D), of any floating dtype, and how many texts were cut.
-VectorSource = Callable[[int, Sequence[str], Sequence[str]], tuple[NDArray[Any], int]]
+# (first row, ids, texts) of a shard, and what to tell the number of rows done, to the shard's vectors (N, D), of any
+# floating dtype, and how many texts were cut.
+VectorSource = Callable[[int, Sequence[str], Sequence[str], Callable[[int], None]], tuple[NDArray[Any], int]]
 
 
-def encoded_by(encoder: CandidateEncoder, on_encoded: Callable[[int], None]) -> VectorSource:
-    """The model as a source; `on_encoded` is told the number of rows done after each of its batches."""
+def encoded_by(encoder: TextEncoder) -> VectorSource:
+    """The model as a source; it tells after each of its batches how many rows are done."""
 
-    def vectors(start: int, _ids: Sequence[str], texts: Sequence[str]) -> tuple[NDArray[Any], int]:
+    def vectors(
+        start: int, _ids: Sequence[str], texts: Sequence[str], on_encoded: Callable[[int], None]
+    ) -> tuple[NDArray[Any], int]:
         done = start
 
         def on_done(more: int) -> None:

@@ -21,6 +21,7 @@ from index_builder.generations import GenerationStore
 from index_builder.jobs import CANCELLED, FAILED, RUNNING, SUCCEEDED, JobRecord, JobRequest, JobStore
 from index_builder.pool import read_pool
 from index_builder.stages import PUBLISHING
+from index_builder.updates import Updates
 from model.errors import InvalidInput, RankingError
 from service.confine import confined
 from service.idempotency import IdempotencyKeys
@@ -74,19 +75,37 @@ class Jobs:
                 await self._spawn(record)
         return self._seen(record)
 
+    async def compact(self) -> JobRecord:
+        """Start a compaction of the active generation.
+
+        Raises:
+            JobConflict: another job has not finished.
+        """
+        async with self._starting:
+            record = await asyncio.to_thread(self._create_compaction)
+            await self._spawn(record)
+        return self._seen(record)
+
+    def _create_compaction(self) -> JobRecord:
+        self._refuse_second()
+        return self._store.create(JobRequest(pool=(), compacts=True))
+
     def _create(self, body: IndexIn, raw: bytes, key: str | None, has_active: bool) -> tuple[JobRecord, bool]:
         digest = sha256(raw).hexdigest()
         if key is not None and (job_id := self._keys.job_of(key, digest)) is not None:
             with suppress(JobNotFound):  # the record of an old job may be gone
                 return self._store.get(job_id), False
-        if (active := self._store.active()) is not None:
-            raise JobConflict(active.id)
-        for ending in self._builds:
-            raise JobConflict(ending)
+        self._refuse_second()
         record = self._queue(body, has_active)
         if key is not None:
             self._keys.remember(key, digest, record.id)
         return record, True
+
+    def _refuse_second(self) -> None:
+        if (active := self._store.active()) is not None:
+            raise JobConflict(active.id)
+        for ending in self._builds:
+            raise JobConflict(ending)
 
     def _queue(self, body: IndexIn, has_active: bool) -> JobRecord:
         if body.model is None and not has_active:
@@ -102,7 +121,9 @@ class Jobs:
             with pool.open("wb") as file:
                 for candidate in body.candidates or ():
                     file.write(orjson.dumps(candidate.model_dump(), option=orjson.OPT_APPEND_NEWLINE))
-            return self._store.create(JobRequest(pool=(str(pool),), model=model, activate=body.activate), job_id)
+            revision = Updates(self._settings.store).highest()  # what comes after the request is newer than its pool
+            request = JobRequest(pool=(str(pool),), model=model, activate=body.activate, revision=revision)
+            return self._store.create(request, job_id)
         except BaseException:
             pool.unlink(missing_ok=True)
             raise

@@ -60,6 +60,7 @@ TABLE: Final[dict[type[Exception], Kind]] = {
     index.GenerationNotFound: Kind(404, "generation-not-found", "No such generation"),
     index.StoreUnavailable: Kind(503, "store-unavailable", "The store does not answer"),
     index.BuildBusy: Kind(409, "build-busy", "Another build is running"),
+    index.NothingToCompact: Kind(409, "nothing-to-compact", "There are no updates to compact"),
     index.CompactionOvertaken: Kind(409, "compaction-overtaken", "Another generation became active"),
     index.DiskFull: Kind(507, "disk-full", "No room on the disk"),
     index.JobNotFound: Kind(404, "job-not-found", "No such job"),

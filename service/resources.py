@@ -16,6 +16,7 @@ from starlette.requests import Request
 from index_builder import copies
 from index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
 from index_builder.generations import GenerationStore
+from service.compacting import Compacting
 from service.errors import StoreReadOnly
 from service.jobs import Jobs
 from service.live import Live
@@ -94,7 +95,7 @@ async def opened(
         thread = ModelThread(settings.max_queue)
         ranking = Ranking(reranker, settings.threads)
         updating = Updating(store, live, thread, metrics)
-        following = asyncio.create_task(_follow(loader, live))
+        following = asyncio.create_task(_follow(loader, live, Compacting(live, jobs, settings.compact_after)))
         try:
             yield Resources(settings, metrics, store, live, ranking, thread, jobs, updating, loader)
         finally:
@@ -123,13 +124,14 @@ def _load_reranker(settings: Settings, load_cross: LoadScorer, metrics: Metrics)
     return reranker
 
 
-async def _follow(loader: ThreadPoolExecutor, live: Live) -> None:
-    """Look once a second whether another process has switched the active generation."""
+async def _follow(loader: ThreadPoolExecutor, live: Live, compacting: Compacting) -> None:
+    """Look once a second whether another process has switched the active generation, or updated it, and how much."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(FOLLOW_SECONDS)
         try:
             await loop.run_in_executor(loader, live.follow)
+            await compacting.look()
         except Exception:
             log.exception("the store could not be followed")
 

@@ -205,6 +205,7 @@ class JobOut(Out):
     error: str | None
     generation: str | None
     activate: bool
+    compacts: bool = Field(description="builds what is served anew with its updates")
     created: str
     started: str | None
     finished: str | None

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from index_builder.errors import GenerationCorrupt
+from index_builder.errors import GenerationCorrupt, NothingToCompact
 from index_builder.jobs import JobRecord
 from index_builder.manifest import MANIFEST_FILE, Manifest
 from service import bodies, idempotency
@@ -43,6 +43,17 @@ async def rebuild(
     bodies.check_pool(body, held.settings)
     with writing(held):
         record = await held.jobs.start(body, raw, key, has_active=held.live.current is not None)
+    return _json(_job(record), 202, {"Location": f"/index/jobs/{record.id}", **RETRY_AFTER})
+
+
+@router.post("/compact", status_code=202, response_model=JobOut, responses=fails(409, 507))
+async def compact(request: Request) -> Response:
+    """Build what is served anew with its updates, and switch to that; no answer changes."""
+    held = resources(request)
+    if not held.live.require().snapshot.changed:
+        raise NothingToCompact("what is served was not updated since it was built")
+    with writing(held):
+        record = await held.jobs.compact()
     return _json(_job(record), 202, {"Location": f"/index/jobs/{record.id}", **RETRY_AFTER})
 
 
@@ -158,6 +169,7 @@ def _job(record: JobRecord) -> dict[str, Any]:
         "error": record.error,
         "generation": record.generation,
         "activate": record.request.activate,
+        "compacts": record.request.compacts,
         "created": record.created,
         "started": record.started,
         "finished": record.finished,

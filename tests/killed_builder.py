@@ -1,17 +1,15 @@
 """A builder to be killed: without torch, it builds, activates, rolls back and verifies for ever, telling each step.
 
-Run as a script it is a nursery: it imports everything once and forks a builder for each line of standard input, the
-round that the builder begins with. On standard output come lines: "pid <pid>" of a new builder, "step <name>" before a
-step, "target <id>" before the pointer moves to a known generation, "salt <salt>" before a build, "active <id>" after
-the pointer has moved, and "dead" when the builder was reaped.
+Run by a nursery; the number is that of its first round. It tells "step <name>" before a step, "target <id>" before the
+pointer moves to a known generation, "salt <salt>" before a build and "active <id>" after the pointer has moved.
 """
 
-import os
 import sys
 from itertools import count
 from pathlib import Path
 
 from fakes import HashEncoder, pool
+from nursery import serve, tell
 
 from index_builder import candidates
 from index_builder.build import build
@@ -21,11 +19,6 @@ from index_builder.generations import GenerationStore
 ENCODER = HashEncoder(dim=2048)
 POOL_SIZE = 48
 candidates.BATCH_ROWS = 16
-
-
-def tell(*words: str) -> None:
-    """Write a line at once; the pipe is gone when the parent is."""
-    os.write(1, (" ".join(words) + "\n").encode())
 
 
 def run(root: Path, first_round: int) -> None:
@@ -55,17 +48,5 @@ def run(root: Path, first_round: int) -> None:
         store.gc(keep=3)
 
 
-def main() -> None:
-    """Fork a builder for each line of input."""
-    root = Path(sys.argv[1])
-    for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            tell("pid", str(os.getpid()))
-            run(root, int(line))
-        _, status = os.waitpid(pid, 0)
-        tell("dead", str(status))
-
-
 if __name__ == "__main__":
-    main()
+    serve(run)

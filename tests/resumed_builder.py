@@ -12,11 +12,10 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from fakes import HashEncoder, pool
 from numpy.typing import NDArray
 
@@ -37,12 +36,14 @@ def tell(*words: object) -> None:
 def run(order: dict[str, Any]) -> None:
     """Build, and be killed where the order says so."""
     announced: Counter[str] = Counter()
-    encoded = encoded_by(ENCODER, lambda _done: None)
+    encoded = encoded_by(ENCODER)
 
-    def vectors(start: int, ids: Sequence[str], texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
+    def vectors(
+        start: int, ids: Sequence[str], texts: Sequence[str], _on_encoded: Callable[[int], None]
+    ) -> tuple[NDArray[Any], int]:
         tell("encode", start)
         time.sleep(order["seconds"])
-        return encoded(start, ids, texts)
+        return encoded(start, ids, texts, lambda _done: None)
 
     def progress(stage: str, _done: int, _total: int | None) -> None:
         announced[stage] += 1

@@ -5,10 +5,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from index_builder.compaction import compact
 from index_builder.copies import collect
 from index_builder.errors import GenerationCorrupt, GenerationError
 from index_builder.generations import GenerationStore
-from service.cli.output import UsageError, print_json
+from service.cli.output import Progress, UsageError, print_json
 
 
 def add_to(commands: Any) -> None:
@@ -20,6 +21,7 @@ def add_to(commands: Any) -> None:
         ("verify", _verify, "check every byte of one, or of all"),
         ("activate", _activate, "make a generation the active one"),
         ("rollback", _rollback, "go back to the generation that was active before"),
+        ("compact", _compact, "build the active one anew with its updates"),
         ("gc", _gc, "remove old generations"),
     ):
         action = actions.add_parser(name, help=text)
@@ -30,6 +32,8 @@ def add_to(commands: Any) -> None:
             action.add_argument("generation", nargs="?", help="its id; default: all")
         if name == "activate":
             action.add_argument("generation", help="its id")
+        if name == "compact":
+            action.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
         if name == "gc":
             action.add_argument(
                 "--keep", type=int, default=2, help="how many to keep, the active one among them; default: 2"
@@ -126,6 +130,16 @@ def _now(current: str, arguments: argparse.Namespace) -> int:
         print_json({"current": current})
     else:
         print(f"{current} is active")
+    return 0
+
+
+def _compact(store: GenerationStore, arguments: argparse.Namespace) -> int:
+    with Progress("candidates") as progress:
+        built = compact(store.root, redis_url=arguments.redis, progress=progress)
+    if arguments.json:
+        print_json({"current": built.generation, "count": built.count, "seconds": round(built.seconds, 3)})
+    else:
+        print(f"{built.generation} is active: {built.count} candidates in {built.seconds:.1f} s")
     return 0
 
 

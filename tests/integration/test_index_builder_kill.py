@@ -3,17 +3,15 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
 import pytest
 from fakes import assert_whole, pool
 from killed_builder import ENCODER, POOL_SIZE
+from nursery import Nursery
 
 from index_builder.build import build
 from index_builder.generations import GenerationStore
@@ -21,43 +19,6 @@ from index_builder.generations import GenerationStore
 KILLS = 100
 STEPS = ["encode", "append", "index", "manifest", "rename", "CURRENT"]
 TARGETS = [*STEPS, "rollback", "activate", "gc"]
-REPOSITORY = Path(__file__).parents[2]
-
-
-class Nursery:
-    """Starts builders, follows what they tell and kills them."""
-
-    def __init__(self, root: Path) -> None:
-        environment = {"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}"}
-        command = [sys.executable, str(REPOSITORY / "tests" / "killed_builder.py"), str(root)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._input, self._output = self._process.stdin, self._process.stdout
-        self._lines = self._read()
-
-    def _read(self) -> Iterator[list[str]]:
-        rest = b""
-        while piece := os.read(self._output.fileno(), 65536):  # unbuffered: a kill must follow the step at once
-            *lines, rest = (rest + piece).split(b"\n")
-            yield from (line.decode().split() for line in lines)
-
-    def start(self, first_round: int) -> int:
-        self._input.write(f"{first_round}\n".encode())
-        self._input.flush()
-        word, pid = next(self._lines)
-        assert word == "pid"
-        return int(pid)
-
-    def next(self) -> list[str]:
-        line = next(self._lines)
-        assert line != ["dead", "256"], "the builder failed by itself"
-        return line
-
-    def close(self) -> None:
-        self._input.close()
-        assert self._process.wait(10) == 0
-        self._output.close()
 
 
 class Told:
@@ -115,7 +76,7 @@ def test_a_hundred_kills_leave_the_old_or_the_new_generation(tmp_path: Path, see
     chance, root = random.Random(seed), tmp_path / "store"
     for salt in ("first-", "second-"):
         active = build(ENCODER, pool(POOL_SIZE, salt), root).generation
-    told, nursery = Told(active), Nursery(root)
+    told, nursery = Told(active), Nursery("killed_builder.py", root)
     durations = learn_durations(nursery, told)
     told.active = check(root, told)
     hits: Counter[str] = Counter()

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -105,11 +105,13 @@ class Counting:
 
     def __init__(self, encoder: HashEncoder = ENCODER) -> None:
         self.shards: list[int] = []
-        self._encode = encoded_by(encoder, lambda _done: None)
+        self._encode = encoded_by(encoder)
 
-    def __call__(self, start: int, ids: Sequence[str], texts: Sequence[str]) -> tuple[NDArray[Any], int]:
+    def __call__(
+        self, start: int, ids: Sequence[str], texts: Sequence[str], _on_encoded: Callable[[int], None]
+    ) -> tuple[NDArray[Any], int]:
         self.shards.append(start // SHARD)
-        return self._encode(start, ids, texts)
+        return self._encode(start, ids, texts, lambda _done: None)
 
 
 def built(root: Path, rows: Sequence[Candidate] | None = None, **options: Any) -> tuple[BuildResult, list[int]]:

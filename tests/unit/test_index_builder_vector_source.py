@@ -6,9 +6,9 @@ from index_builder.vector_source import encoded_by
 def test_the_model_is_a_source_that_tells_how_far_it_is() -> None:
     encoder = HashEncoder(longest=2)
     done: list[int] = []
-    source = encoded_by(encoder, done.append)
-    vectors, truncated = source(100, ["a", "b", "c"], ["x", "yyy", "zz"])
+    source = encoded_by(encoder)
+    vectors, truncated = source(100, ["a", "b", "c"], ["x", "yyy", "zz"], done.append)
     assert (vectors == [encoder.vector(text) for text in ("x", "yyy", "zz")]).all()
     assert truncated == 1
-    source(103, ["d"], ["w"])
+    source(103, ["d"], ["w"], done.append)
     assert done == [103, 104]

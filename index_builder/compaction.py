@@ -1,0 +1,94 @@
+"""A new generation of what updates have made of the active one: nothing is encoded anew, and no answer changes.
+
+Rows keep their order, so that ties break as before. Updates that come meanwhile are given to the new generation when it
+takes the old one's place.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from index_builder.build import BuildResult, build, no_progress
+from index_builder.errors import GenerationNotFound, NothingToCompact
+from index_builder.generation import Generation
+from index_builder.generations import GenerationStore
+from index_builder.pool import Candidate
+from index_builder.snapshot import Snapshot
+from index_builder.stages import Progress
+from index_builder.vector_source import VectorSource
+
+_BATCH_ROWS = 8192
+
+
+class _Kept:
+    """The model of a generation, of which nothing but the files is needed."""
+
+    def __init__(self, generation: Generation) -> None:
+        reference = generation.manifest.model
+        self.name, self.architecture, self.fingerprint = reference.name, reference.architecture, reference.fingerprint
+        self.dim = generation.manifest.dim
+        self._directory = generation.model_directory
+
+    def save(self, directory: Path) -> None:
+        """Copy the checkpoint."""
+        shutil.copytree(self._directory, directory)
+
+
+def compact(root: Path, *, redis_url: str | None = None, progress: Progress = no_progress) -> BuildResult:
+    """Build the active generation anew with its updates, and put it in its place.
+
+    Args:
+        root: the store's directory.
+        redis_url: also copy the vectors there.
+        progress: as `build` tells it.
+
+    Raises:
+        GenerationNotFound: none is active.
+        GenerationCorrupt: the active one is damaged.
+        NothingToCompact: it was not updated, or nothing is left in it.
+        CompactionOvertaken: another one became active meanwhile; nothing is left.
+        StoreUnavailable, BuildBusy, DiskFull: see there; likewise.
+    """
+    store = GenerationStore(root)
+    current = store.current()
+    if current is None:
+        raise GenerationNotFound(f"no generation of {root} is active")
+    opened = store.open(current)
+    try:
+        with store.updates.writing():  # no update between the two
+            snapshot, revision = store.snapshot(opened), store.updates.highest()
+        if not snapshot.changed or not snapshot.count:
+            raise NothingToCompact(f"generation {current} " + ("was not updated" if snapshot.count else "is empty"))
+        spec = opened.manifest.index
+        return build(
+            _Kept(opened),
+            _candidates(snapshot),
+            root,
+            index=str(spec.factory) if spec.kind == "custom" else spec.kind,
+            params=spec.params,
+            dtype=opened.manifest.dtype,
+            redis_url=redis_url,
+            progress=progress,
+            vectors=_vectors(snapshot),
+            revision=revision,
+            replaces=current,
+        )
+    finally:
+        opened.close()
+
+
+def _candidates(snapshot: Snapshot) -> Iterator[Candidate]:
+    for start in range(0, snapshot.count, _BATCH_ROWS):
+        yield from snapshot.candidates(snapshot.all_rows[start : start + _BATCH_ROWS])
+
+
+def _vectors(snapshot: Snapshot) -> VectorSource:
+    def of_shard(
+        start: int, ids: Sequence[str], _texts: Sequence[str], _on_done: Callable[[int], None]
+    ) -> tuple[NDArray[Any], int]:
+        return snapshot.vectors(snapshot.all_rows[start : start + len(ids)]), 0
+
+    return of_shard

@@ -1,0 +1,65 @@
+"""Updates and compactions to be killed: without torch, for ever, telling each step.
+
+Run by a nursery; texts begin with the number. It tells "step <name>" before a step, "doing <revision> <JSON>" before
+an update is written and "done <revision>" once it is acknowledged. The JSON is [[[id, text], ...], [id, ...]]: what is
+put, and what is deleted.
+"""
+
+import json
+import random
+import sys
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+from fakes import HashEncoder
+from nursery import serve, tell
+
+from index_builder import candidates
+from index_builder.compaction import compact
+from index_builder.generations import GenerationStore
+from index_builder.pool import Candidate
+from index_builder.update_log import Update
+
+# Records large enough for writing them to take some time.
+ENCODER = HashEncoder(dim=2048)
+POOL_SIZE = 48
+UPDATES_A_COMPACTION = 12
+IDS = 60
+candidates.BATCH_ROWS = 16
+
+
+def write(store: GenerationStore, upserts: list[tuple[str, str]], deletes: list[str]) -> None:
+    """One update, as the service writes it."""
+    current = store.current()
+    assert current is not None
+    with store.updates.writing():
+        manifest = store.manifest(current)
+        log = store.updates.of(manifest)
+        for _ in log.read():
+            pass
+        revision = 1 + max(log.revision, log.floor, manifest.revision)
+        vectors = np.array([ENCODER.vector(text) for _, text in upserts]).reshape(len(upserts), ENCODER.dim)
+        tell("doing", str(revision), json.dumps([upserts, deletes], separators=(",", ":")))
+        tell("step", "update")
+        log.append(Update(revision, [Candidate(*each) for each in upserts], vectors, deletes))
+        tell("done", str(revision))
+
+
+def run(root: Path, number: int) -> None:
+    """Work until killed."""
+    store, chance = GenerationStore(root), random.Random(number)
+    for turn in count():
+        assert "torch" not in sys.modules
+        for each in range(UPDATES_A_COMPACTION):
+            ids = chance.sample(range(IDS), chance.randint(1, 6))
+            deletes = [f"c{n}" for n in ids[: chance.randint(0, 1)]]
+            upserts = [(f"c{n}", f"{number}.{turn}.{each}-{n}") for n in ids if f"c{n}" not in deletes]
+            write(store, upserts, deletes)
+        compact(root, progress=lambda stage, _done, _total: tell("step", stage))
+        tell("step", "gc")
+        store.gc(keep=2)
+
+
+if __name__ == "__main__":
+    serve(run)

@@ -1,0 +1,129 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import HashEncoder, assert_whole, pool
+
+from index_builder import compaction
+from index_builder.build import build
+from index_builder.compaction import compact
+from index_builder.errors import CompactionOvertaken, GenerationNotFound, NothingToCompact
+from index_builder.generations import GenerationStore
+from index_builder.pool import Candidate
+from index_builder.update_log import Update
+
+ENCODER = HashEncoder()
+
+
+def update(store: GenerationStore, upserts: list[Candidate], deletes: list[str] = []) -> int:  # noqa: B006  # not changed
+    """Write an update of the active generation; returns its revision."""
+    manifest = store.manifest(str(store.current()))
+    log = store.updates.of(manifest)
+    for _ in log.read():
+        pass
+    revision = 1 + max(log.revision, log.floor, manifest.revision)
+    vectors = np.array([ENCODER.vector(each.text) for each in upserts]).reshape(len(upserts), ENCODER.dim)
+    log.append(Update(revision, upserts, vectors, deletes))
+    return revision
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> GenerationStore:
+    build(ENCODER, pool(20), tmp_path)
+    return GenerationStore(tmp_path)
+
+
+def test_the_updates_become_rows_in_their_order(store: GenerationStore) -> None:
+    before = store.current()
+    update(store, [Candidate("c3", "new 3", {"n": 3}), Candidate("x", "new x")], ["c5"])
+    revision = update(store, [Candidate("x", "newer x")])
+    built = compact(store.root)
+    assert store.current() == built.generation != before
+    assert store.manifest(built.generation).revision == revision
+    kept = [each for each in pool(20) if each.id not in ("c3", "c5")]
+    opened = store.open(built.generation)
+    assert_whole(opened, ENCODER, [*kept, Candidate("c3", "new 3", {"n": 3}), Candidate("x", "newer x")])
+    assert (opened.model_directory / "polyrank.json").read_bytes() == (
+        store.path(str(before)) / "model" / "polyrank.json"
+    ).read_bytes()
+    assert opened.manifest.model.name == ENCODER.name
+    opened.close()
+
+
+def test_a_rollback_reaches_what_it_would_have_reached_before(store: GenerationStore) -> None:
+    first = store.current()
+    second = build(ENCODER, pool(20, "second "), store.root).generation
+    update(store, [Candidate("x", "new")])
+    third = compact(store.root).generation
+    assert store.history() == [first]
+    assert store.rollback() == first
+    store.activate(third)
+    assert store.rollback() == first
+    assert store.gc(keep=1) == []
+    assert second in store.ids(), "newer than what is active"
+
+
+@pytest.mark.parametrize("index", ["exact", "flat", "hnsw"])
+def test_the_kind_of_index_and_the_dtype_stay(tmp_path: Path, index: str) -> None:
+    build(ENCODER, pool(20), tmp_path, index=index, dtype="float32")
+    store = GenerationStore(tmp_path)
+    update(store, [Candidate("x", "new")])
+    manifest = store.manifest(compact(tmp_path).generation)
+    assert (manifest.index.kind, manifest.dtype, manifest.count) == (index, "float32", 21)
+
+
+def test_there_must_be_something_to_do(store: GenerationStore, tmp_path: Path) -> None:
+    with pytest.raises(GenerationNotFound, match="is active"):
+        compact(tmp_path / "empty")
+    with pytest.raises(NothingToCompact, match="was not updated"):
+        compact(store.root)
+    update(store, [], [each.id for each in pool(20)])
+    with pytest.raises(NothingToCompact, match="is empty"):
+        compact(store.root)
+    assert len(store.ids()) == 1
+
+
+def test_what_comes_meanwhile_is_given_to_the_compaction(store: GenerationStore) -> None:
+    update(store, [Candidate("x", "new")])
+    seen = set[str]()
+
+    def meanwhile(stage: str, _done: int, _total: int | None) -> None:
+        if stage in ("encode", "manifest", "rename", "CURRENT") and stage not in seen:
+            seen.add(stage)
+            update(store, [Candidate(stage, f"at {stage}")], ["c0"])
+
+    generation = compact(store.root, progress=meanwhile).generation
+    opened = store.open(generation)
+    snapshot = store.snapshot(opened)
+    found = {each.id: each.text for each in snapshot.candidates(snapshot.all_rows)}
+    assert "c0" not in found
+    assert found["x"] == "new"
+    assert [found[stage] for stage in ("encode", "manifest", "rename", "CURRENT")] == [
+        f"at {stage}" for stage in ("encode", "manifest", "rename", "CURRENT")
+    ]
+    assert snapshot.revision == 5
+    opened.close()
+
+
+def test_a_compaction_of_what_is_not_active_any_more_is_removed(store: GenerationStore) -> None:
+    first = str(store.current())
+    second = build(ENCODER, pool(20, "second "), store.root).generation
+    update(store, [Candidate("x", "new")])
+
+    def roll_back(stage: str, _done: int, _total: int | None) -> None:
+        if stage == "CURRENT":
+            store.rollback()
+
+    with pytest.raises(CompactionOvertaken, match=second):
+        compact(store.root, progress=roll_back)
+    assert store.current() == first
+    assert store.ids() == [first, second]
+    assert not list((store.root / "generations").glob(".*"))
+
+
+def test_rows_are_read_a_batch_at_a_time(store: GenerationStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "_BATCH_ROWS", 3)
+    update(store, [Candidate("x", "new")])
+    opened = store.open(compact(store.root).generation)
+    assert_whole(opened, ENCODER, [*pool(20), Candidate("x", "new")])
+    opened.close()
