@@ -122,6 +122,12 @@ def _files(path: Path) -> dict[str, Path]:
     return found
 
 
+def _empty_directories(path: Path) -> set[str]:
+    """Those below the directory, by relative path; every other one is known by its files."""
+    walked = os.walk(path)
+    return {Path(folder).relative_to(path).as_posix() for folder, folders, names in walked if not folders + names}
+
+
 def describe_files(path: Path) -> dict[str, FileEntry]:
     """What the manifest of the generation in this directory has to say of its files."""
     return {name: FileEntry(_sha256(each), each.stat().st_size) for name, each in sorted(_files(path).items())}
@@ -137,7 +143,7 @@ def _check_files(path: Path, manifest: Manifest, verify: bool) -> None:
     required = {MATRIX_FILE, IDS_FILE, CANDIDATES_FILE} | ({INDEX_FILE} if manifest.index.factory else set())
     if missing := sorted((set(expected) | required) - set(found)):
         raise ValueError(f"{missing[0]} is missing")
-    if extra := sorted(set(found) - set(expected)):
+    if extra := sorted((set(found) | _empty_directories(path)) - set(expected)):
         raise ValueError(f"{extra[0]} is not in the manifest")
     for name, entry in expected.items():
         size = found[name].stat().st_size

@@ -94,9 +94,17 @@ class GenerationStore:
         """
         opened = Generation.open(self.path(generation), verify=verify)
         if verify:
-            for _ in self.updates.of(opened.manifest).read():
-                pass
+            self._check_updates(opened.manifest)
         return opened
+
+    def _check_updates(self, manifest: Manifest) -> None:
+        try:
+            for _ in self.updates.of(manifest).read():
+                pass
+        except OSError as error:
+            raise GenerationCorrupt(
+                manifest.id, f"its update log {manifest.id}.log cannot be read: {error.strerror}"
+            ) from error
 
     def manifest(self, generation: str) -> Manifest:
         """Read what a generation says of itself, without a look at its files.

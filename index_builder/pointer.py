@@ -30,12 +30,16 @@ class Pointer:
         """The active generation's id; None before the first activation.
 
         Raises:
-            GenerationCorrupt: CURRENT holds something else than an id.
+            GenerationCorrupt: CURRENT holds something else than an id, or is gone or cannot be read.
         """
         try:
             text = self._current.read_bytes().decode("ascii", "replace").removesuffix("\n")
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if self._entries():  # written when CURRENT is replaced: there was one
+                raise GenerationCorrupt("''", "CURRENT is missing") from error
             return None
+        except OSError as error:
+            raise GenerationCorrupt("''", f"CURRENT cannot be read: {error.strerror}") from error
         if not is_generation_id(text):
             raise GenerationCorrupt(repr(text[:80]), "CURRENT does not name a generation")
         return text
@@ -95,10 +99,10 @@ class Pointer:
         self._write_history(entries[:-1])
 
     def _entries(self) -> list[str]:
-        """HISTORY as it is; a damaged line is left out."""
+        """HISTORY as it is; a damaged line is left out, and where it cannot be read there is no way back."""
         try:
             lines = self._history.read_bytes().decode("ascii", "replace").splitlines()
-        except FileNotFoundError:
+        except OSError:
             return []
         return [line for line in lines if is_generation_id(line)]
 

@@ -175,8 +175,16 @@ def test_a_damaged_pointer_is_told_and_the_one_active_before_opens(root: Path, c
     assert len(refused) == 1
 
 
-def test_without_a_pointer_nothing_is_served_until_one_is_activated(root: Path) -> None:
+def test_a_lost_pointer_is_told_and_the_one_active_before_opens(root: Path) -> None:
     (root / "CURRENT").unlink()
+    generation, refused = GenerationStore(root).open_to_serve()
+    assert_whole(generation, ENCODER, OLD)
+    assert refused == [("CURRENT", "CURRENT is missing")]
+
+
+def test_where_none_was_ever_active_nothing_is_served_until_one_is_activated(root: Path) -> None:
+    (root / "CURRENT").unlink()
+    (root / "HISTORY").unlink()
     store = GenerationStore(root)
     with pytest.raises(GenerationNotFound, match="none is active; run: polyrank store activate"):
         store.open_to_serve()
