@@ -234,7 +234,7 @@ class GenerationStore:
         with self._switching(self.verify(new), lease=lease):
             overtaken = self.current() != old
             if not overtaken:
-                self._pointer.replace(new)
+                self._pointer.replace(new, self.ids())
         if overtaken:
             with self._changing():
                 temporary = self._unlist(new)

@@ -78,8 +78,10 @@ class Pointer:
             self._write_history([*entries, current])
         self._write_current(generation)
 
-    def replace(self, generation: str) -> None:
-        """Make the generation current instead of the one that is; what was active before stays as it is."""
+    def replace(self, generation: str, published: Collection[str]) -> None:
+        """Make the generation current instead of the one that is; `history` stays as it is."""
+        # Without the entries that are skipped now: of the current one, which will be another.
+        self._write_history(self.history(published))
         self._write_current(generation)
 
     def go_back(self, generation: str) -> None:

@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from service_fakes import WORDS, WordRanker, asked, build_store
 from updated import LiveStore
 
-from index_builder.errors import GenerationNotFound
+from index_builder.compaction import compact
+from index_builder.errors import GenerationNotFound, NothingToCompact
 from index_builder.pool import Candidate
 from model import Conversation
 from service.errors import UnknownCandidates
@@ -107,6 +108,11 @@ class Shelf:
         if self.current not in ("", generation) and self.history[-1:] != [self.current]:
             self.history.append(self.current)
         self.current = generation
+
+    def succeed(self, generation: str) -> None:
+        """Take the active one's place: no rollback leads to that."""
+        self.history, self.current = self.way_back(), ""
+        self.activate(generation)
 
     def way_back(self) -> list[str]:
         """Where rollbacks lead, the next one last."""
@@ -236,6 +242,27 @@ class StoreModel(RuleBasedStateMachine):
             return
         self.here.live.rollback()
         self.shelf.current, self.shelf.history = entries[-1], entries[:-1]
+
+    @rule(meanwhile=st.none() | CANDIDATES)
+    def compact(self, meanwhile: list[Candidate] | None) -> None:
+        """Nothing changes but the generation; an update may come while it is built."""
+        book, revision = self.shelf.active, len(self.shelf.updates)
+
+        def progress(stage: str, _done: int, _total: int | None) -> None:
+            nonlocal meanwhile
+            if stage == "manifest" and meanwhile is not None:
+                candidates, meanwhile = meanwhile, None
+                self.upsert(candidates)
+
+        held = dict(book.held)
+        if not held or not self.here.serving.snapshot.changed:
+            with pytest.raises(NothingToCompact):
+                compact(self.root)
+            return
+        generation = compact(self.root, progress=progress).generation
+        self.shelf.books[generation] = Book(book.ranker, held, revision, revision)
+        self.shelf.succeed(generation)
+        self.here.live.follow()
 
     @rule(keep=st.integers(1, 3))
     def collect(self, keep: int) -> None:

@@ -1,5 +1,6 @@
 """Which updates a generation has: when it becomes active, comes back, or is left behind by a crash or a cleaning."""
 
+import shutil
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -423,6 +424,16 @@ def test_a_successor_takes_the_place_with_what_came_meanwhile(store: Store) -> N
     with pytest.raises(CompactionOvertaken):
         store.store.succeed(second, third)
     assert store.store.current() == zeroth
+
+
+def test_a_successor_leaves_no_way_back_to_the_one_whose_place_it_took(store: Store) -> None:
+    first, second = store.build(), store.build()
+    store.store.activate(first)
+    shutil.rmtree(store.store.path(second))
+    assert store.store.history() == []
+    third = store.build(activate=False)
+    store.store.succeed(first, third)
+    assert (store.store.current(), store.store.history()) == (third, [])
 
 
 def test_one_that_was_never_active_is_not_given_a_branch_that_its_pool_knew(store: Store) -> None:
