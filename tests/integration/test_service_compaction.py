@@ -1,0 +1,101 @@
+"""Compactions of what is served: no answer changes, no request fails, and nothing that comes meanwhile is lost."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served import Served, serve
+from service_fakes import build_store, load, pool
+
+from index_builder.generations import GenerationStore
+from service.app import create_app
+from service.responses import JobOut
+from service.settings import Settings
+
+COUNT = 60
+
+
+def wait(until: Callable[[], Any]) -> Any:
+    """What `until` returns, once that is true."""
+    deadline = time.monotonic() + 60
+    while not (found := until()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+def active(server: Served) -> dict[str, Any]:
+    return dict(server.client.get("/index").json()["active"])
+
+
+def put(server: Served, *rows: dict[str, Any]) -> int:
+    response = server.client.put("/index/candidates", json=list(rows))
+    assert response.status_code == 200, response.text
+    return int(response.json()["revision"])
+
+
+def ranking(server: Served, **fields: Any) -> list[tuple[str, float]]:
+    response = server.client.post("/rank", json={"context": "w1 w2 w3", "top_k": 100, **fields})
+    assert response.status_code == 200, response.text
+    return [(each["id"], each["score"]) for each in response.json()["results"]]
+
+
+@pytest.mark.parametrize("index", ["exact", "flat", "hnsw"])
+def test_no_answer_changes(tmp_path: Path, index: str) -> None:
+    before = build_store(tmp_path, pool(COUNT), index=index)
+    with serve(create_app(Settings(store=tmp_path, keep_generations=1), load)) as server:
+        response = server.client.post("/index/compact")
+        assert (response.status_code, response.json()["type"].split(":")[-1]) == (409, "nothing-to-compact")
+        put(server, {"id": "c1", "text": "w1 w2"}, {"id": "new", "text": "w3 w3", "metadata": {"lang": "en"}})
+        server.client.post("/index/candidates/delete", json={"ids": ["c2", "c3"]})
+        answers = [ranking(server, exact=True), ranking(server, filter={"lang": "en"})]
+        response = server.client.post("/index/compact")
+        assert response.status_code == 202
+        assert JobOut.model_validate_json(response.content).compacts
+        job = wait(lambda: ended(server, response.headers["location"]))
+        assert (job["state"], job["error"]) == ("succeeded", None)
+        now = active(server)
+        assert now["id"] == job["generation"] != before
+        assert (now["count"], now["revision"], now["added"], now["removed"]) == (COUNT - 1, 2, 0, 0)
+        assert now["index"] == index
+        assert [ranking(server, exact=True), ranking(server, filter={"lang": "en"})] == answers
+        assert wait(lambda: GenerationStore(tmp_path).ids() == [now["id"]]), "what it replaced is collected"
+
+
+def ended(server: Served, location: str) -> Any:
+    job = server.client.get(location).json()
+    return job if job["state"] in ("succeeded", "failed", "cancelled") else None
+
+
+def test_it_comes_by_itself_and_fails_no_request(tmp_path: Path) -> None:
+    build_store(tmp_path, pool(COUNT))
+    faults: list[str] = []
+    stop = threading.Event()
+    with serve(create_app(Settings(store=tmp_path, compact_after=20), load)) as server:
+
+        def rank() -> None:
+            while not stop.is_set():
+                response = server.client.post("/rank", json={"context": "w1 w2", "top_k": 5})
+                if response.status_code != 200 or len(response.json()["results"]) != 5:
+                    faults.append(response.text)
+
+        generations, clients = {active(server)["id"]}, [threading.Thread(target=rank) for _ in range(2)]
+        for client in clients:
+            client.start()
+        put_until = 0
+        while len(generations) < 3:
+            revision = put(server, {"id": f"n{put_until % 50}", "text": f"w{put_until % 40} w7"})
+            put_until += 1
+            assert revision == put_until
+            generations.add(active(server)["id"])
+        stop.set()
+        for client in clients:
+            client.join()
+        assert faults == []
+        known = {f"n{n}" for n in range(min(put_until, 50))}
+        found = server.client.post("/rank", json={"context": "w7", "candidates": [{"id": each} for each in known]})
+        assert found.json()["missing_ids"] == []
+        assert active(server)["count"] == COUNT + len(known)
