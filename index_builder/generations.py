@@ -1,4 +1,4 @@
-"""The generations of a store: list, open, publish, activate, roll back, collect garbage.
+"""The generations of a store: build, publish, activate, roll back, collect garbage.
 
 STORE/CURRENT, HISTORY           see pointer.py
 STORE/generations/<id>/          complete and checksummed
@@ -16,166 +16,23 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from index_builder.errors import (
-    BuildBusy,
-    CompactionOvertaken,
-    GenerationCorrupt,
-    GenerationError,
-    GenerationNotFound,
-)
-from index_builder.generation import TEMPORARY_PREFIX, Generation, read_manifest
+from index_builder.errors import BuildBusy, CompactionOvertaken, GenerationError, GenerationNotFound
+from index_builder.generation import TEMPORARY_PREFIX
 from index_builder.journal import journal_of
 from index_builder.lease import Lease, fenced, leased
 from index_builder.leftovers import Forget, Leftover, discard, discard_all, forget_nothing, resumable
 from index_builder.lock import locked
 from index_builder.manifest import Manifest
-from index_builder.pointer import Pointer, is_generation_id
-from index_builder.snapshot import Snapshot
-from index_builder.updates import Encode, Succession, Updates
+from index_builder.pointer import is_generation_id
+from index_builder.published import PublishedGenerations
+from index_builder.updates import Encode, Succession
 from model.durable import make_directory, rename_durably, sync_tree
 
 _STAMP = "%Y%m%dT%H%M%S%f"
 
 
-class GenerationStore:
-    """The generations under a store's root; every method may be called from several threads and processes.
-
-    Attributes:
-        updates: what happened to them since they were built.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._generations = root / "generations"
-        self._pointer = Pointer(root)
-        self.updates = Updates(root)
-
-    def ids(self) -> list[str]:
-        """The published generations, oldest first."""
-        if not self._generations.is_dir():
-            return []
-        return sorted(path.name for path in self._generations.iterdir() if is_generation_id(path.name))
-
-    def current(self) -> str | None:
-        """The active generation's id; None before the first activation.
-
-        Raises:
-            GenerationCorrupt: CURRENT holds something else than an id.
-        """
-        return self._pointer.current()
-
-    def current_or_none(self) -> str | None:
-        """As `current`; None also where CURRENT is damaged."""
-        return self._pointer.current_or_none()
-
-    def stamp(self) -> tuple[int, int] | None:
-        """What changes whenever a generation is activated, be it the same again; None before the first activation."""
-        return self._pointer.stamp()
-
-    def history(self) -> list[str]:
-        """The generations a rollback can reach, the first one last."""
-        return self._pointer.history(self.ids())
-
-    def path(self, generation: str) -> Path:
-        """The directory of a generation.
-
-        Raises:
-            GenerationNotFound: the text has not the form of an id.
-        """
-        if not is_generation_id(generation):
-            raise GenerationNotFound(f"{generation[:80]!r} is not the id of a generation")
-        return self._generations / generation
-
-    def open(self, generation: str, *, verify: bool = True) -> Generation:
-        """Open a generation and check it, and its update log.
-
-        Raises:
-            GenerationNotFound, GenerationCorrupt: see `Generation.open` and `UpdateLog.read`.
-        """
-        opened = Generation.open(self.path(generation), verify=verify)
-        if verify:
-            self._check_updates(opened.manifest)
-        return opened
-
-    def _check_updates(self, manifest: Manifest) -> None:
-        try:
-            for _ in self.updates.of(manifest).read():
-                pass
-        except OSError as error:
-            raise GenerationCorrupt(
-                manifest.id, f"its update log {manifest.id}.log cannot be read: {error.strerror}"
-            ) from error
-
-    def manifest(self, generation: str) -> Manifest:
-        """Read what a generation says of itself, without a look at its files.
-
-        Raises:
-            GenerationNotFound, GenerationCorrupt: see `Generation.open`.
-        """
-        return read_manifest(self.path(generation))
-
-    def verify(self, generation: str) -> Manifest:
-        """Check every byte of a generation and of its update log.
-
-        Raises:
-            GenerationNotFound, GenerationCorrupt: see `open`.
-        """
-        opened = self.open(generation)
-        opened.close()
-        return opened.manifest
-
-    def snapshot(self, opened: Generation) -> Snapshot:
-        """An open generation as its updates have left it.
-
-        Raises:
-            GenerationCorrupt: its update log is damaged.
-        """
-        return Snapshot(opened).updated(list(self.updates.of(opened.manifest).read()))
-
-    def candidates_to_serve(self) -> list[str]:
-        """What may be served, the first one that passes its checks: the active generation, then what stands in for it.
-
-        That are first those that were active before, the latest first; then the others that are older, the newest
-        first; last the newer ones, which nobody may have approved. None where nothing was ever activated.
-        """
-        try:
-            current = self.current()
-        except GenerationCorrupt:
-            current = None
-        else:
-            if current is None:
-                return []
-        trusted = [*([current] if current else []), *reversed(self.history())]
-        others = list(reversed(self.ids()))
-        older = [each for each in others if not trusted or each < trusted[0]]
-        return list(dict.fromkeys([*trusted, *older, *others]))
-
-    def open_to_serve(self) -> tuple[Generation, list[tuple[str, str]]]:
-        """Open the first of `candidates_to_serve` that passes its checks.
-
-        Returns:
-            the generation, and those that were refused before it: (id, reason).
-
-        Raises:
-            GenerationNotFound: there is none; says why each was refused.
-        """
-        refused: list[tuple[str, str]] = []
-        try:
-            self.current()
-        except GenerationCorrupt as error:
-            refused.append(("CURRENT", error.reason))
-        for generation in self.candidates_to_serve():
-            try:
-                return self.open(generation), refused
-            except GenerationError as error:
-                refused.append((generation, str(error)))
-        if refused:
-            reasons = "; ".join(reason for _, reason in refused)
-        elif self.ids():
-            reasons = "none is active; run: polyrank store activate"
-        else:
-            reasons = "it is empty; run: polyrank build"
-        raise GenerationNotFound(f"no good generation in {self.root}: {reasons}")
+class GenerationStore(PublishedGenerations):
+    """The generations under a store's root, to be changed; every method may be called from several processes."""
 
     def activate(self, generation: str, encode: Encode | None = None, lease: Lease | None = None) -> None:
         """Verify a generation and make it the active one.
