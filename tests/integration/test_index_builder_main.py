@@ -20,7 +20,6 @@ from index_builder.redis_store import RedisStore
 from index_builder.store import HIT
 
 REPOSITORY = Path(__file__).parents[2]
-KILLS = 10
 
 
 def write_pool(path: Path, count: int) -> str:
@@ -128,7 +127,8 @@ def test_a_job_that_is_not_there_is_one_line(nursery: Nursery, tmp_path: Path, j
     assert nursery.wait() == (1, f"no job {job!r}\n")
 
 
-def test_ten_kills_leave_the_old_or_the_new_generation(nursery: Nursery, root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [10, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(0)])])
+def test_kills_leave_the_old_or_the_new_generation(nursery: Nursery, root: Path, tmp_path: Path, kills: int) -> None:
     chance = random.Random(20261121)
     jobs, store = JobStore(root), GenerationStore(root)
     request = JobRequest(pool=(write_pool(tmp_path / "q.jsonl", 2000),), index="flat")
@@ -139,12 +139,12 @@ def test_ten_kills_leave_the_old_or_the_new_generation(nursery: Nursery, root: P
     assert nursery.wait() == (0, "")
     duration = time.monotonic() - began
     stages: list[str | None] = []
-    for number in range(KILLS):
+    for number in range(kills):
         old = store.current()
         job_id = jobs.create(request).id
         pid = nursery.start(root, job_id)
         wait_for_stage(jobs, job_id)
-        time.sleep(duration * (number + chance.random()) / KILLS)
+        time.sleep(duration * (number + chance.random()) / kills)
         with suppress(ProcessLookupError):  # it may just have ended
             os.kill(pid, signal.SIGKILL)
         status, _ = nursery.wait()
