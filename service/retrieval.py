@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index_builder.faiss_index import CandidateIndex
-from index_builder.index_choice import SCAN_LIMIT
 from index_builder.retrieval import retrieve
 from index_builder.snapshot import Snapshot
 from model.topk import TopK, top_k
@@ -18,6 +17,11 @@ from service.shortlist import Codes, Encoded
 from service.values import Place, Plan, RankRequest, Shortlist, Stages
 
 Rows = NDArray[np.int64]
+
+# Behind a filter an index costs as much as without one: so many rows are scored as soon. And it misses much where the
+# filter lets through less than this share of all. docs/results.md, "Kinds of index".
+FEW_MATCHES = 30_000
+FEW_OF_ALL = 0.01
 
 # Rounding of the index's inner products against ours, relative to the score: math.md, section 3.
 CERTIFICATE_MARGIN = 1e-4
@@ -97,8 +101,8 @@ def _plan(serving: Serving, request: RankRequest, allowed: _Allowed) -> Plan:
     scans = serving.generation.index is None or request.exact
     if allowed.own is None:
         return "scan" if scans else "index"
-    # An index finds little behind a selective filter, and costs as much as without: so many rows are scored sooner.
-    return "matches" if scans or len(allowed.own) <= SCAN_LIMIT else "selector"
+    few = max(FEW_MATCHES, FEW_OF_ALL * serving.generation.manifest.count)
+    return "matches" if scans or len(allowed.own) <= few else "selector"
 
 
 def _retrieve(

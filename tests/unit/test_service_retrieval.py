@@ -58,9 +58,18 @@ def serving(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     ],
 )
 def test_the_plan(serving: Serving, monkeypatch, filter_: Any, limit: int, exact: bool, plans: tuple[str, ...]) -> None:
-    monkeypatch.setattr(retrieval, "SCAN_LIMIT", limit)
+    monkeypatch.setattr(retrieval, "FEW_MATCHES", limit)
     ranked = Ranking().rank(serving, asked(TEXT, top_k=3, filter=filter_, exact=exact))
     assert ranked.plan == plans[KINDS.index(serving.generation.manifest.index.kind)]
+
+
+def test_a_small_share_is_scanned_however_many_rows_it_has(serving: Serving, monkeypatch) -> None:
+    monkeypatch.setattr(retrieval, "FEW_MATCHES", 0)
+    asked_for = asked(TEXT, top_k=3, filter={"lang": "en"})
+    for share, plan in ((0.01, "selector"), (0.99, "matches")):
+        monkeypatch.setattr(retrieval, "FEW_OF_ALL", share)
+        if serving.generation.index is not None:
+            assert Ranking().rank(serving, asked_for).plan == plan
 
 
 @pytest.mark.parametrize("limit", [0, 10, 1000])
@@ -77,7 +86,7 @@ def test_the_plan(serving: Serving, monkeypatch, filter_: Any, limit: int, exact
 def test_with_removed_changed_and_added_rows_it_equals_brute_force(
     serving: Serving, monkeypatch, filter_: Any, keep: Keep, limit: int
 ) -> None:
-    monkeypatch.setattr(retrieval, "SCAN_LIMIT", limit)
+    monkeypatch.setattr(retrieval, "FEW_MATCHES", limit)
     for top_k in (1, 5, 100):
         for exact in (False, True):
             ranked = Ranking().rank(serving, asked(TEXT, top_k=top_k, filter=filter_, exact=exact))
@@ -163,7 +172,7 @@ def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_a_selective_filter_returns_all_that_is_asked_for(
     large: Serving, monkeypatch, filter_: Any, keep: Keep, top_k: int, limit: int
 ) -> None:
-    monkeypatch.setattr(retrieval, "SCAN_LIMIT", limit)
+    monkeypatch.setattr(retrieval, "FEW_MATCHES", limit)
     expected = brute_force(large, TEXT, top_k, keep)
     ranked = Ranking().rank(large, asked(TEXT, top_k=top_k, filter=filter_))
     assert len(ranked.places) == len(expected) == (1 if filter_.get("rare") else top_k)
