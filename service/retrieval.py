@@ -87,9 +87,10 @@ def _allowed(snapshot: Snapshot, request: RankRequest) -> _Allowed:
     excluded = snapshot.rows(request.exclude_ids)
     excluded = np.unique(excluded[excluded >= 0])
     if request.filter is None:
-        _, own, added = snapshot.split(excluded)
-        dropped = np.union1d(snapshot.removed, own)
-        kept = np.setdiff1d(snapshot.added, added, assume_unique=True)
+        dropped, kept = snapshot.removed, snapshot.added
+        if len(excluded):
+            _, own, added = snapshot.split(excluded)
+            dropped, kept = np.union1d(dropped, own), np.setdiff1d(kept, added, assume_unique=True)
         return _Allowed(None, dropped, kept, snapshot.generation.manifest.count - len(dropped))
     matching = np.setdiff1d(snapshot.matching(request.filter), excluded, assume_unique=True)
     _, own, added = snapshot.split(matching)
