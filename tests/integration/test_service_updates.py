@@ -329,26 +329,31 @@ def real_root(checkpoints: Path, tmp_path: Path) -> Path:
 
 
 def test_a_rebuild_while_updating_loses_nothing(real_root: Path, tmp_path: Path) -> None:
-    pool_file = write_rows(tmp_path / "pool.jsonl", pool_rows(99, "d"))
+    rows = pool_rows(2000, "d")  # encoded for long enough
+    pool_file = write_rows(tmp_path / "pool.jsonl", rows)
     with serve(create_app(Settings(store=real_root, pool_root=tmp_path, threads=1))) as server:
         first = active(server)["id"]
-        before = put(server, {"id": "before", "text": "w1"})["revision"]
+        put(server, {"id": "before", "text": "w1"}, *rows[:1000])  # these are in both
         job = server.client.post("/index", json={"pool": pool_file.name}).json()["links"]["self"]
         until(lambda: server.client.get(job).json()["stage"] is not None)  # what comes later, the pool cannot have
-        there, gone, n = set[str](), set[str](), 0
+        there, gone, updated = set[str](), set[str](), list[str]()
         while (state := server.client.get(job).json()["state"]) == "running":
-            new, old, left = f"u{n}", f"d{n % 40}", f"d{40 + n % 40}"
-            put(server, {"id": new, "text": f"w{n % 40} w3"}, {"id": old, "text": "w1"})
-            delete(server, left, f"u{n - 3}")
-            there, gone, n = (there | {new, old}) - {f"u{n - 3}"}, gone | {left, f"u{n - 3}"}, n + 1
-            time.sleep(0.02)  # the builder needs the processor, too
-        assert state == "succeeded"
-        assert active(server)["id"] != first
-        last = put(server, {"id": "after", "text": "w2"})["revision"]
-        answer = rank(server, exact=True)
-        assert answer["revision"] == last > before + 2
-        assert there | {"after", *(f"d{n}" for n in range(80, 99))} <= ids(answer)
-        assert not (gone | {"before"}) & ids(answer)
+            n = len(updated)
+            updated.append(
+                put(server, {"id": f"u{n}", "text": f"w{n % 40} w3"}, {"id": f"d{n}", "text": "w1"})["generation"]
+            )
+            removed = delete(server, f"d{999 - n}", f"u{n - 3}")["missing_ids"]
+            assert removed == ([] if n >= 3 else [f"u{n - 3}"])
+            there, gone = (there | {f"u{n}", f"d{n}"}) - {f"u{n - 3}"}, gone | {f"d{999 - n}", f"u{n - 3}"}
+            time.sleep(0.05)  # the builder needs the processor, too
+        assert (state, updated[0]) == ("succeeded", first)
+        last = put(server, {"id": "after", "text": "w2"})
+        assert last["generation"] == active(server)["id"] != first
+        assert active(server)["count"] == len(set(f"d{n}" for n in range(2000)) - gone | there | {"after"})
+        known = rank(server, candidates=[{"id": each} for each in {*there, *gone, "before", "after", "d1999"}])
+        assert set(known["missing_ids"]) == gone | {"before"}
+        assert ids(known) == there | {"after", "d1999"}
+        assert known["revision"] == last["revision"]
 
 
 def test_what_was_acknowledged_survives_a_kill(real_root: Path) -> None:
