@@ -178,7 +178,7 @@ class UpsertedOut(Out):
 
 
 class DeletedOut(Out):
-    """An acknowledged deletion; where no id was known, the revision before it."""
+    """An acknowledged deletion."""
 
     generation: str
     revision: int = Field(description="what `min_revision` may ask for")

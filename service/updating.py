@@ -41,7 +41,7 @@ class Acknowledged:
 
     Attributes:
         generation: the id of what was updated.
-        revision: the update's; of a deletion that found nothing, the last one before it.
+        revision: the update's.
         missing: ids to delete that were not there.
     """
 
@@ -154,11 +154,9 @@ class Updating:
             if serving is None or not generation == serving.generation.id == self._store.current():
                 return None
             rows = serving.snapshot.rows(deletes)
-            found = [each for each, row in zip(deletes, rows.tolist(), strict=True) if row >= 0]
             missing = [each for each, row in zip(deletes, rows.tolist(), strict=True) if row < 0]
-            if not upserts and not found:
-                return Acknowledged(generation, serving.snapshot.revision, missing)
-            revision = self._append(serving, upserts, vectors, found)
+            # Ids that are not there are written, too: a generation that is being built may hold them.
+            revision = self._append(serving, upserts, vectors, deletes)
         self._live.refresh()
         return Acknowledged(generation, revision, missing)
 

@@ -161,11 +161,7 @@ class StoreModel(RuleBasedStateMachine):
         held = self.shelf.active.held
         done = self.here.delete(*ids)
         assert list(done.missing) == [each for each in ids if each not in held]
-        found = [each for each in ids if each in held]
-        if found:
-            self._acknowledged(done.revision, [], found)
-        else:
-            assert done.revision == self.shelf.active.revision
+        self._acknowledged(done.revision, [], ids)
 
     def _acknowledged(self, revision: int, upserts: list[Candidate], deletes: list[str]) -> None:
         assert revision == len(self.shelf.updates) + 1

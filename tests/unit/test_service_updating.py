@@ -114,15 +114,20 @@ def test_many_texts_leave_turns_to_rankings(here: LiveStore, monkeypatch: pytest
     assert here.serving.snapshot.count == 60
 
 
-def test_ids_that_are_not_there_are_told_and_nothing_is_written(here: LiveStore, root: Path) -> None:
-    done = here.delete("nobody", "none")
-    assert (done.revision, list(done.missing)) == (0, ["nobody", "none"])
-    assert not list((root / "log").glob("*.log"))
-    some = here.delete("c1", "nobody")
-    assert (some.revision, list(some.missing)) == (1, ["nobody"])
-    again = here.delete("c1")
-    assert (again.revision, list(again.missing)) == (1, ["c1"])
-    assert here.value("updated_candidates_total", kind="delete") == 1
+def test_ids_that_are_not_there_are_told_and_written(here: LiveStore, root: Path) -> None:
+    done = here.delete("nobody", "c0")
+    assert (done.revision, list(done.missing)) == (1, ["nobody"])
+    again = here.delete("c0", "none")
+    assert (again.revision, list(again.missing)) == (2, ["c0", "none"])
+    later = build_store(root, [*pool(3), Candidate("none", "w1"), Candidate("kept", "w2")], activate=False)
+    here.delete("c1", "kept")
+    here.live.activate(later)
+    assert [each.id for each in here.serving.snapshot.candidates(here.serving.snapshot.all_rows)] == [
+        "c0",
+        "c2",
+        "none",
+    ]
+    assert here.value("updated_candidates_total", kind="delete") == 2
 
 
 def test_metrics_tell_what_is_served(here: LiveStore) -> None:
