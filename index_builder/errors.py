@@ -11,6 +11,7 @@ RankingError (model.errors)
     FingerprintMismatch   vectors of another model than the one asked for
   StoreError
     StoreUnavailable      Redis does not answer, or refuses
+    UpdatesBusy           others write updates or switch for too long
   BuildError              a build cannot go on; also raised itself
     BuildBusy             another build of this store is running
     NothingToCompact      the active generation was not updated, or nothing is left in it
@@ -94,6 +95,10 @@ class StoreError(RankingError):
 
 class StoreUnavailable(StoreError):
     """Redis does not answer in time, or refuses the command."""
+
+
+class UpdatesBusy(StoreError):
+    """Others write updates, or switch to another generation, for longer than one is willing to wait."""
 
 
 class BuildError(RankingError):

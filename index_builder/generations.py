@@ -12,7 +12,7 @@ STORE/build.lock, pointer.lock   held while building; while changing CURRENT or 
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -79,7 +79,7 @@ class GenerationStore(PublishedGenerations):
 
         Args:
             old: the active one.
-            new: the compaction; removed where it comes too late.
+            new: the compaction; removed where it cannot take the place.
             lease: the builder's.
             forget: see `leftovers.discard`.
 
@@ -88,40 +88,50 @@ class GenerationStore(PublishedGenerations):
             CompactionOvertaken: another generation is active.
             LeaseLost: another builder has overtaken the holder of the lease; nothing changes.
         """
-        with self._switching(self.verify(new), lease=lease):
-            overtaken = self.current() != old
-            if not overtaken:
+        try:
+            with self._switching(self.verify(new), lease=lease, instead_of=old):
                 self._pointer.replace(new, self.ids())
-        if overtaken:
-            with self._changing():
-                temporary = self._unlist(new)
-            discard(temporary, forget)
-            raise CompactionOvertaken(f"generation {old}, which was compacted, is not the active one any more")
+        except BaseException:
+            if self.current_or_none() != new:
+                with self._changing():
+                    temporary = self._unlist(new)
+                discard(temporary, forget)
+            raise
 
     @contextmanager
     def _switching(
-        self, manifest: Manifest, encode: Encode | None = None, lease: Lease | None = None
+        self,
+        manifest: Manifest,
+        encode: Encode | None = None,
+        lease: Lease | None = None,
+        instead_of: str | None = None,
     ) -> Iterator[None]:
         """While nothing else is switched, removed or updated: the generation knows what it has to, and may be named."""
         make_directory(self.root)
+        self._check_active(instead_of)
         succession = Succession(self.updates, manifest, encode)
         if manifest.id != self.current_or_none():
             succession.prepare()
-        with self.updates.writing(), self._changing(), fenced(lease):
+        # In this order: a collection may hold the first for long, and updates wait for the second.
+        with self._changing(), self.updates.writing(), fenced(lease):
             self._present(manifest.id)
-            if manifest.id != self.current_or_none():
+            self._check_active(instead_of)
+            if (current := self.current_or_none()) != manifest.id:
                 succession.complete()
-                self._leave_current()
+                self._mark_active(current)  # a crash may have come between the two before
             yield
+            self._mark_active(manifest.id)
 
-    def _leave_current(self) -> None:
-        """Note in the active generation's log that it was active: it comes back as it is now."""
-        current = self.current_or_none()
-        try:
-            if current is not None:
-                self.updates.of(self.manifest(current)).mark_left()
-        except GenerationError:
-            pass  # damaged or gone: it can never come back
+    def _check_active(self, generation: str | None) -> None:
+        if generation is not None and self.current() != generation:
+            raise CompactionOvertaken(f"generation {generation}, which was compacted, is not the active one any more")
+
+    def _mark_active(self, generation: str | None) -> None:
+        """Note in a generation's log that it is active, or was: it comes back as it was left."""
+        # One that is damaged or gone cannot come back. Where the disk is full, this is done when the next one comes.
+        with suppress(GenerationError, OSError):
+            if generation is not None:
+                self.updates.of(self.manifest(generation)).mark_active()
 
     def _present(self, generation: str) -> None:
         """Between its verification and the lock, a generation may have been collected."""
@@ -147,7 +157,7 @@ class GenerationStore(PublishedGenerations):
             LeaseLost, StoreUnavailable: see `lease.leased`.
         """
         make_directory(self._generations)
-        with locked(self.root / "build.lock", wait=False) as held:
+        with locked(self.root / "build.lock", within_seconds=0) as held:
             if not held:
                 raise BuildBusy(f"another build into {self.root} is running; wait for it or cancel it")
             with leased(self.root, redis_url) as lease:
@@ -255,7 +265,7 @@ class GenerationStore(PublishedGenerations):
 
     def _was_active(self, generation: str) -> bool:
         try:
-            return self.updates.was_left(self.manifest(generation))
+            return self.updates.was_active(self.manifest(generation))
         except GenerationError:
             return True  # it never will be
 

@@ -187,7 +187,7 @@ class JobStore:
             JobConflict: it is not queued (any more).
         """
         self._read(job_id)
-        with locked(self._path(job_id, ".lock"), wait=False) as held:
+        with locked(self._path(job_id, ".lock"), within_seconds=0) as held:
             record = self._read(job_id)
             if not held or record.state != QUEUED:
                 raise JobConflict(job_id)
@@ -203,7 +203,7 @@ class JobStore:
             JobElsewhere: a process runs it.
         """
         if not self.get(job_id).is_finished:
-            with locked(self._path(job_id, ".lock"), wait=False) as held:
+            with locked(self._path(job_id, ".lock"), within_seconds=0) as held:
                 if not held:
                     raise JobElsewhere(job_id)
                 record = self._read(job_id)  # nobody can take it now

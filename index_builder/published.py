@@ -71,9 +71,12 @@ class PublishedGenerations:
         return opened
 
     def _check_updates(self, manifest: Manifest) -> None:
+        if not self.updates.exists(manifest.id) and manifest.id in (self.current_or_none(), *self.history()):
+            raise GenerationCorrupt(
+                manifest.id, f"its update log {manifest.id}.log is gone; build again, or restore it"
+            )
         try:
-            for _ in self.updates.of(manifest).read():
-                pass
+            self.updates.of(manifest).catch_up()
         except OSError as error:
             raise GenerationCorrupt(
                 manifest.id, f"its update log {manifest.id}.log cannot be read: {error.strerror}"

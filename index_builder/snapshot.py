@@ -62,7 +62,7 @@ class Snapshot:
         store = generation.store
         self._built = store.count()
         self._all = _Added(store.matrix.shape[1], store.matrix.dtype)
-        self._vectors, self._seen = self._all.vectors, 0
+        self._vectors, self._seen, self._changes = self._all.vectors, 0, 0
 
     def updated(self, updates: Sequence[Update]) -> "Snapshot":
         """The snapshot after more updates. For one thread at a time, and on the latest snapshot only."""
@@ -81,6 +81,7 @@ class Snapshot:
             self._all.extend(update.upserts, update.vectors)
             alive.update(dict.fromkeys(range(start, len(self._all.candidates))))
         after.revision = updates[-1].revision
+        after._changes = self._changes + sum(len(update.upserts) + len(update.deletes) for update in updates)
         after.removed = np.union1d(self.removed, np.array(sorted(removed - {-1}), np.int64))
         after.added = np.fromiter(alive, np.int64, len(alive))
         after._vectors, after._seen = self._all.vectors, len(self._all.candidates)
@@ -93,8 +94,8 @@ class Snapshot:
 
     @property
     def changed(self) -> int:
-        """How many rows a scan has to drop or to look at besides the generation's own."""
-        return len(self.removed) + self._seen
+        """How many upserts and deletions there were, of the same candidates or of none too: the log grows with them."""
+        return self._changes
 
     @property
     def vectors_added(self) -> NDArray[Any]:

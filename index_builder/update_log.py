@@ -72,16 +72,17 @@ class UpdateLog:
         subject: whose it is.
         revision: of the last update read; 0 where there is none.
         floor: no update to come may have a revision up to this one.
-        was_left: the generation was active, and is not any more or is about to be replaced.
+        was_active: the generation is the active one, or was.
     """
 
     def __init__(self, path: Path, subject: Subject) -> None:
         self._path = path
         self.subject = subject
         self.revision = self.floor = 0
-        self.was_left = False
+        self.was_active = False
         self._end = 0  # of what was read
         self._sum = 0
+        self._began = self._end, self._sum
 
     @classmethod
     def found(cls, path: Path) -> "UpdateLog":
@@ -107,15 +108,29 @@ class UpdateLog:
         """The updates that were appended since the last call.
 
         Raises:
-            GenerationCorrupt: something in the log is damaged, or it is another generation's; after what comes before,
-                which the next call gives again: a caller that dropped it has missed nothing.
+            GenerationCorrupt: something in the log is damaged, or it is another generation's; after what comes before.
+            OSError: it cannot be read.
+        However reading ends early, the next call gives the same again: a caller that dropped it has missed nothing.
         """
-        began = self._end, self._sum
+        self._began = self._end, self._sum
         try:
             yield from self._appended()
-        except GenerationCorrupt:
-            self._end, self._sum = began
+        except BaseException:
+            self.unread()
             raise
+
+    def unread(self) -> None:
+        """Let the next `read` give again what the last one gave."""
+        self._end, self._sum = self._began
+
+    def catch_up(self) -> None:
+        """Read on for what the log says of itself.
+
+        Raises:
+            GenerationCorrupt, OSError: see `read`.
+        """
+        for _ in self.read():
+            pass
 
     def _appended(self) -> Iterator[Update]:
         try:
@@ -146,66 +161,85 @@ class UpdateLog:
         found = crc32(body, self._sum)
         if found != expected:
             raise self._damaged(f"is damaged at byte {at}, or not of this place")
-        (size,) = _LENGTH.unpack_from(body)
-        content = orjson.loads(body[_LENGTH.size : _LENGTH.size + size])
+        try:
+            (size,) = _LENGTH.unpack_from(body)
+            content: dict[str, Any] = orjson.loads(body[_LENGTH.size : _LENGTH.size + size])
+        except (ValueError, struct.error) as error:
+            raise self._foreign() from error
         self._end, self._sum = at + _HEAD.size + length, found
         return content, memoryview(body)[_LENGTH.size + size :]
 
     def _understood(self, content: dict[str, Any], behind: memoryview) -> Update | None:
-        if "format" in content:
-            if content != _described(self.subject):
-                raise self._damaged("is of another generation, or of another version of polyrank")
-        elif "floor" in content:
-            self.floor = max(self.floor, content["floor"])
-        elif "left" in content:
-            self.was_left = True
-        else:
-            upserts = [Candidate(*each) for each in content["upserts"]]
-            vectors = np.frombuffer(behind, DTYPES[self.subject.dtype]).reshape(len(upserts), self.subject.dim)
-            self.revision = content["revision"]
-            return Update(self.revision, upserts, vectors, content["deletes"])
+        try:
+            if "format" in content:
+                if content != _described(self.subject):
+                    raise self._foreign()
+            elif "floor" in content:
+                self.floor = max(self.floor, content["floor"])
+            elif "active" in content:
+                self.was_active = True
+            else:
+                return self._update(content, behind)
+        except (KeyError, TypeError, ValueError) as error:  # whole, but nothing that this version writes
+            raise self._foreign() from error
         return None
 
-    def append(self, update: Update) -> None:
-        """Put an update on the disk. It is read back by the next `read`, as everybody else reads it.
+    def _update(self, content: dict[str, Any], behind: memoryview) -> Update:
+        upserts = [Candidate(*each) for each in content["upserts"]]
+        vectors = np.frombuffer(behind, DTYPES[self.subject.dtype]).reshape(len(upserts), self.subject.dim)
+        self.revision = int(content["revision"])
+        return Update(self.revision, upserts, vectors, content["deletes"])
 
-        Raises:
-            GenerationCorrupt: the log is damaged.
-            OSError: nothing was appended.
-        """
-        rows = [[each.id, each.text, each.metadata] for each in update.upserts]
-        content = {"revision": update.revision, "upserts": rows, "deletes": list(update.deletes)}
-        vectors = np.ascontiguousarray(update.vectors, DTYPES[self.subject.dtype])
-        self._append(content, vectors.tobytes())
-
-    def raise_floor(self, floor: int) -> None:
-        """Let no update to come have a revision up to `floor`; errors as `append`."""
-        if floor > max(self.floor, self.revision):
-            self._append({"floor": floor})
-            self.floor = floor
-
-    def mark_left(self) -> None:
-        """Note that the generation was active; errors as `append`."""
-        if not self.was_left:
-            self._append({"left": True})
-            self.was_left = True
-
-    def _append(self, content: Mapping[str, Any], behind: bytes = b"") -> None:
+    def create(self) -> None:
+        """Make the log if there is none; an active generation has one, be it empty."""
         if not self._end and not self._path.exists():
             make_directory(self._path.parent)
             write_atomically(self._path, _record(_described(self.subject), b"", 0)[0])
+
+    def append(self, *updates: Update) -> None:
+        """Put updates on the disk. They are read back by the next `read`, as everybody else reads them.
+
+        Raises:
+            GenerationCorrupt: the log is damaged.
+            OSError: nothing was appended, or all of it and it may not be on the disk yet.
+        """
+        self._append(*map(self._described_update, updates))
+
+    def _described_update(self, update: Update) -> tuple[dict[str, Any], bytes]:
+        rows = [[each.id, each.text, each.metadata] for each in update.upserts]
+        content = {"revision": update.revision, "upserts": rows, "deletes": list(update.deletes)}
+        return content, np.ascontiguousarray(update.vectors, DTYPES[self.subject.dtype]).tobytes()
+
+    def raise_floor(self, floor: int) -> None:
+        """Let no update to come have a revision up to `floor`; errors as `append`."""
+        self.catch_up()
+        if floor > max(self.floor, self.revision):
+            self._append(({"floor": floor}, b""))
+
+    def mark_active(self) -> None:
+        """Note that the generation is the active one, or was; errors as `append`."""
+        self.catch_up()
+        if not self.was_active:
+            self._append(({"active": True}, b""))
+
+    def _append(self, *contents: tuple[Mapping[str, Any], bytes]) -> None:
+        self.create()
         end, total = self._tail()
-        record, _ = _record(content, behind, total)
+        records = []
+        for content, behind in contents:
+            record, total = _record(content, behind, total)
+            records.append(record)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.ftruncate(descriptor, end)  # a record cut short, if there is one
             try:
-                _write(descriptor, record, end)
-                os.fdatasync(descriptor)
+                _write(descriptor, b"".join(records), end)
             except BaseException:
                 with suppress(OSError):
-                    os.ftruncate(descriptor, end)  # not acknowledged, so nobody may read it
+                    os.ftruncate(descriptor, end)
                 raise
+            # If this fails the records stay: somebody may have read them already.
+            os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -213,9 +247,11 @@ class UpdateLog:
         """Where the last whole record ends, and its checksum; what this object has read stays as it is."""
         ahead = UpdateLog(self._path, self.subject)
         ahead._end, ahead._sum = self._end, self._sum
-        for _ in ahead.read():
-            pass
+        ahead.catch_up()
         return ahead._end, ahead._sum
+
+    def _foreign(self) -> GenerationCorrupt:
+        return self._damaged("is of another generation, or of another version of polyrank")
 
     def _damaged(self, what: str) -> GenerationCorrupt:
         return GenerationCorrupt(self.subject.generation, f"its update log {self._path.name} {what}")

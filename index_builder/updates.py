@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index_builder.codec import rounded
-from index_builder.errors import FingerprintMismatch, GenerationCorrupt
+from index_builder.errors import FingerprintMismatch, GenerationCorrupt, UpdatesBusy
 from index_builder.lock import locked
 from index_builder.manifest import Manifest
 from index_builder.update_log import Subject, Update, UpdateLog
@@ -40,19 +40,34 @@ class Updates:
         self._directory = root / "log"
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Be the only one who writes updates, or changes what is active, for the block."""
+    def writing(self, within_seconds: float | None = None) -> Iterator[None]:
+        """Be the only one who writes updates, or changes what is active, for the block.
+
+        Raises:
+            UpdatesBusy: others did so for longer than one is willing to wait; None: as long as it takes.
+        """
         make_directory(self._directory)
-        with locked(self._directory / "write.lock"):
+        with locked(self._directory / "write.lock", within_seconds=within_seconds) as held:
+            if not held:
+                raise UpdatesBusy("another process is writing updates or switching generations; try again")
             yield
 
     def of(self, manifest: Manifest) -> UpdateLog:
         """The log of a generation, from its beginning; it need not exist."""
         return UpdateLog(self._path(manifest.id), _subject(manifest))
 
+    def exists(self, generation: str) -> bool:
+        """Whether a generation has a log; one that is active, or was, has."""
+        return self._path(generation).exists()
+
     def highest(self) -> int:
         """The highest revision that was ever given, in any log that is left."""
-        return max((max(each.revision, each.floor) for each, _ in self._all()), default=0)
+        highest = 0
+        for each in self._logs():
+            for _ in _until_damage(each):
+                pass
+            highest = max(highest, each.revision, each.floor)
+        return highest
 
     def missed_by(self, manifest: Manifest) -> list[tuple[Subject, Update]]:
         """What a generation that was never active has to learn, in order, and whose vectors it comes with.
@@ -62,26 +77,25 @@ class Updates:
         """
         own = self.of(manifest)
         known = {update.revision for update in own.read()}
-        if own.was_left:
+        if own.was_active:
             return []
         missed = {
             update.revision: (each.subject, update)
-            for each, updates in self._all()
-            for update in updates
+            for each in self._logs()
+            for update in _until_damage(each)
             if update.revision > manifest.revision and update.revision not in known
         }
         return [missed[revision] for revision in sorted(missed)]
 
-    def was_left(self, manifest: Manifest) -> bool:
-        """Whether the generation was active, and is not any more.
+    def was_active(self, manifest: Manifest) -> bool:
+        """Whether the generation is the active one, or was.
 
         Raises:
             GenerationCorrupt: its log is damaged.
         """
         own = self.of(manifest)
-        for _ in own.read():
-            pass
-        return own.was_left
+        own.catch_up()
+        return own.was_active
 
     def keep_only(self, generations: Collection[str]) -> None:
         """Remove the logs of all others."""
@@ -92,21 +106,19 @@ class Updates:
     def _path(self, generation: str) -> Path:
         return self._directory / f"{generation}{_SUFFIX}"
 
-    def _all(self) -> Iterator[tuple[UpdateLog, list[Update]]]:
-        """Every log and what is in it; of a damaged one what comes before the damage."""
+    def _logs(self) -> Iterator[UpdateLog]:
+        """Every log whose beginning tells whose it is."""
         for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
             try:
-                found = UpdateLog.found(path)
+                yield UpdateLog.found(path)
             except FileNotFoundError:
                 continue  # removed a moment ago
             except GenerationCorrupt as error:
                 _warn(error)
-                continue
-            updates = list(_until_damage(found))
-            yield found, updates
 
 
 def _until_damage(found: UpdateLog) -> Iterator[Update]:
+    """What is in a log; of a damaged one what comes before the damage."""
     try:
         yield from found.read()
     except GenerationCorrupt as error:
@@ -143,9 +155,10 @@ class Succession:
             FingerprintMismatch: the updates have another model's vectors, and there is none to encode with.
             BuildError: a vector is not finite.
         """
-        own = self._updates.of(self._manifest)
-        for subject, update in self._updates.missed_by(self._manifest):
-            own.append(replace(update, vectors=self._vectors(subject, update)))
+        own, missed = self._updates.of(self._manifest), self._updates.missed_by(self._manifest)
+        own.create()
+        if missed:
+            own.append(*(replace(update, vectors=self._vectors(subject, update)) for subject, update in missed))
         # What its manifest knows of may be in no log any more.
         own.raise_floor(max(self._updates.highest(), self._manifest.revision))
 

@@ -75,17 +75,13 @@ class Live:
             log.warning("not ready", extra={"fields": {"why": self.reason()}})
 
     def follow(self) -> None:
-        """Switch to what CURRENT names, if another process has written it; a refused one leaves the old one served.
-
-        Else take over the updates that others have written.
-        """
+        """Switch to what CURRENT names, if another process has written it; a refused one leaves the old one served."""
         with self._switching:
             seen = self._look()
             if seen is not None and seen != self._seen:
                 self._seen, (named, _) = seen, seen
                 if self.current is None or self.current.generation.id != named:
                     self._switch_to(named)
-        self._take_over()
 
     def _switch_to(self, named: str) -> None:
         try:
@@ -94,24 +90,37 @@ class Live:
             self._metrics.count_switch("refused")
             self._refuse(named, error)
 
-    def _take_over(self) -> None:
+    def take_over(self) -> None:
+        """Take over the updates that others have written; waits for no switch. Damage is told once."""
         try:
-            self.refresh()
+            serving = self.refresh()
         except GenerationCorrupt as error:
             if error.generation not in self.refused:
                 self._refuse(error.generation, error)
+            return
+        if serving is not None:
+            self._accept(serving.generation.id)
 
     def refresh(self) -> Serving | None:
         """Take over the updates that were written since; returns what is served now.
 
         Raises:
             GenerationCorrupt: the update log is damaged; what was served is served on.
+            OSError: it cannot be read; likewise.
         """
         with self._replacing:
             if self.current is not None:
-                self.current = self.current.caught_up()
+                try:
+                    self.current = self.current.caught_up()
+                except GenerationCorrupt:
+                    # One that was replaced elsewhere may have been collected: the switch to its successor comes.
+                    if self._store.current_or_none() == self.current.generation.id:
+                        raise
                 self._show_snapshot(self.current)
             return self.current
+
+    def _accept(self, generation: str) -> None:
+        self.refused = {each: why for each, why in self.refused.items() if each != generation}
 
     def activate(self, generation: str) -> Serving:
         """Switch to a generation: it is loaded first, so one that cannot be served never becomes the active one.
@@ -180,7 +189,7 @@ class Live:
             first = self.current is None
             self.current = serving = loaded.caught_up()  # what it was given when it became the active one
         manifest, ranker = serving.generation.manifest, serving.ranker
-        self.refused = {each: why for each, why in self.refused.items() if each != manifest.id}
+        self._accept(manifest.id)
         fingerprint = ranker.fingerprint
         self._metrics.show_generation(manifest.id, fingerprint, FORMAT_VERSION, serving.loaded.loaded_at)
         self._show_snapshot(serving)

@@ -45,7 +45,7 @@ class Metrics:
         self._index_info = self._gauge("index_info", "The generation served", ("generation", "model", "format"))
         self._index_candidates = self._gauge("index_candidates", "Candidates served, updates included")
         self._index_revision = self._gauge("index_revision", "Revision of the last update served")
-        self._index_changed = self._gauge("index_changed_rows", "Rows added or removed since the generation was built")
+        self._index_changed = self._gauge("index_changed_rows", "Upserts and deletions since the generation was built")
         self._index_loaded = self._gauge("index_loaded_timestamp_seconds", "When the generation was switched to")
         self._switches = self._counter("index_switches", "Attempts to serve another generation", ("result",))
         self._verify_failures = self._counter("index_verify_failures", "Generations refused", ("kind",))

@@ -3,9 +3,9 @@
 import asyncio
 import errno
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -95,14 +95,19 @@ async def opened(
         thread = ModelThread(settings.max_queue)
         ranking = Ranking(reranker, settings.threads)
         updating = Updating(store, live, thread, metrics)
-        following = asyncio.create_task(_follow(loader, live, Compacting(live, jobs, settings.compact_after)))
+        compacting = Compacting(store, live, jobs, settings.compact_after)
+
+        async def follow() -> None:
+            await loop.run_in_executor(loader, live.follow)
+
+        following = [asyncio.create_task(_repeat(look)) for look in (follow, updating.follow, compacting.look)]
         try:
             yield Resources(settings, metrics, store, live, ranking, thread, jobs, updating, loader)
         finally:
+            for each in following:  # first: nothing may begin any more
+                each.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
             await jobs.close()
-            following.cancel()
-            with suppress(asyncio.CancelledError):
-                await following
             await asyncio.to_thread(updating.close)
             await asyncio.to_thread(thread.close)
             live.current = None
@@ -124,14 +129,12 @@ def _load_reranker(settings: Settings, load_cross: LoadScorer, metrics: Metrics)
     return reranker
 
 
-async def _follow(loader: ThreadPoolExecutor, live: Live, compacting: Compacting) -> None:
-    """Look once a second whether another process has switched the active generation, or updated it, and how much."""
-    loop = asyncio.get_running_loop()
+async def _repeat(look: Callable[[], Awaitable[None]]) -> None:
+    """Look once a second what other processes have done to the store."""
     while True:
         await asyncio.sleep(FOLLOW_SECONDS)
         try:
-            await loop.run_in_executor(loader, live.follow)
-            await compacting.look()
+            await look()
         except Exception:
             log.exception("the store could not be followed")
 

@@ -13,6 +13,7 @@ from index_builder.errors import GenerationCorrupt, NothingToCompact
 from index_builder.jobs import JobRecord
 from index_builder.manifest import MANIFEST_FILE, Manifest
 from service import bodies, idempotency
+from service.errors import NotReady
 from service.openapi import fails, takes
 from service.resources import Resources, resources, writing
 from service.responses import IndexOut, JobOut, JobsOut
@@ -46,11 +47,14 @@ async def rebuild(
     return _json(_job(record), 202, {"Location": f"/index/jobs/{record.id}", **RETRY_AFTER})
 
 
-@router.post("/compact", status_code=202, response_model=JobOut, responses=fails(409, 507))
+@router.post("/compact", status_code=202, response_model=JobOut, responses=fails(409, 503, 507))
 async def compact(request: Request) -> Response:
     """Build what is served anew with its updates, and switch to that; no answer changes."""
     held = resources(request)
-    if not held.live.require().snapshot.changed:
+    serving = held.live.require()
+    if await asyncio.to_thread(held.store.current_or_none) != serving.generation.id:
+        raise NotReady("what is served stands in for the active generation, which could not be loaded")
+    if not serving.snapshot.changed:
         raise NothingToCompact("what is served was not updated since it was built")
     with writing(held):
         record = await held.jobs.compact()

@@ -109,7 +109,11 @@ class Serving:
             GenerationCorrupt: the update log is damaged.
         """
         updates = list(self.loaded.log.read())
-        return replace(self, snapshot=self.snapshot.updated(updates)) if updates else self
+        try:
+            return replace(self, snapshot=self.snapshot.updated(updates)) if updates else self
+        except BaseException:
+            self.loaded.log.unread()
+            raise
 
     def gather(self, rows: NDArray[np.int64]) -> Gathered:
         """Fetch the vectors of rows of the snapshot, in the order asked."""

@@ -49,7 +49,9 @@ class Settings(BaseSettings):
     max_timeout_ms: int = Field(default=10_000, ge=1, description="the longest and the default `timeout_ms`")
     max_queue: int = Field(default=256, ge=1, description="requests that may wait for the model")
     threads: int | None = Field(default=None, ge=1, description="torch threads; absent: torch decides")
-    compact_after: int = Field(default=10_000, ge=0, description="rows changed that start a compaction; 0: never")
+    compact_after: int = Field(
+        default=10_000, ge=0, description="upserts and deletions that start a compaction; 0: never"
+    )
     keep_generations: int = Field(default=2, ge=1)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"

@@ -4,8 +4,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from index_builder.encoder import encode_texts
 from index_builder.generations import GenerationStore
 from index_builder.pool import Candidate
 from index_builder.update_log import Update, UpdateLog
-from service.errors import NotReady, RevisionNotReached
+from service.errors import NotReady, Overloaded, RevisionNotReached
 from service.live import Live
 from service.metrics import Metrics
 from service.serving import Serving
@@ -27,6 +28,10 @@ TEXTS_A_TURN = 16
 ARRIVES_WITHIN_SECONDS = 2.0
 # For so long an update waits for a switch that another process has begun.
 SWITCHES_WITHIN_SECONDS = 10.0
+# And for so long for others that write, or switch, at that moment.
+WRITES_WITHIN_SECONDS = 10.0
+# So many updates may wait to be written.
+MOST_WAITING = 256
 _LOOK_SECONDS = 0.02
 
 T = TypeVar("T")
@@ -62,7 +67,10 @@ class Updating:
 
     def __init__(self, store: GenerationStore, live: Live, thread: ModelThread, metrics: Metrics) -> None:
         self._store, self._live, self._thread, self._metrics = store, live, thread, metrics
-        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates")
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates-write")
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates-read")
+        self._waiting = 0
+        self._refreshing: asyncio.Future[Serving | None] | None = None
         self._log: UpdateLog | None = None
 
     async def upsert(self, candidates: Sequence[Candidate], gone: Gone) -> Acknowledged:
@@ -70,15 +78,20 @@ class Updating:
 
         Raises:
             NotReady: nothing is served, or not what is active.
-            Overloaded: too many wait for the model.
+            Overloaded: too many wait for the model, or to write.
+            UpdatesBusy: other processes change the store for too long.
             ClientGone: the caller hung up before anything was written.
             BuildError: a vector is not finite.
             GenerationCorrupt: the update log is damaged.
-            OSError: nothing was written.
+            OSError: nothing was written, or it may have been and cannot be acknowledged.
         """
+        made_by, vectors = "", cast(Vectors, np.empty((0, 0)))
 
         async def attempt(serving: Serving) -> Acknowledged | None:
-            vectors = await self._vectors(serving, candidates, gone)
+            nonlocal made_by, vectors
+            maker = f"{serving.ranker.fingerprint} {serving.generation.manifest.dtype}"
+            if made_by != maker:
+                made_by, vectors = maker, await self._vectors(serving, candidates, gone)
             return await self._in_writer(lambda: self._write(serving.generation.id, candidates, vectors, ()))
 
         acknowledged = await self._on_active(attempt)
@@ -106,34 +119,56 @@ class Updating:
         Raises:
             NotReady: nothing is served.
             RevisionNotReached: the update did not come.
+            GenerationCorrupt: the update log is damaged.
         """
         until = min(deadline, time.monotonic() + ARRIVES_WITHIN_SECONDS)
-        serving = self._live.require()
-        while serving.snapshot.revision < revision:
-            if time.monotonic() > until:
+        while (serving := self._live.require()).snapshot.revision < revision:
+            left = until - time.monotonic()
+            if left <= 0:
                 raise RevisionNotReached(revision, serving.snapshot.revision)
-            await self._in_writer(self._live.refresh)
-            serving = self._live.require()
-            if serving.snapshot.revision < revision:
-                await asyncio.sleep(_LOOK_SECONDS)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._refreshed(), left)
+                if self._live.require().snapshot.revision < revision:
+                    await asyncio.sleep(min(_LOOK_SECONDS, left))
         return serving
+
+    async def follow(self) -> None:
+        """Take over what other processes have written."""
+        await asyncio.get_running_loop().run_in_executor(self._reader, self._live.take_over)
 
     def close(self) -> None:
         """Finish what was begun."""
         self._writer.shutdown(wait=True)
+        self._reader.shutdown(wait=True)
+
+    def _refreshed(self) -> Awaitable[Serving | None]:
+        """One look at the log for all that wait."""
+        if self._refreshing is None or self._refreshing.done():
+            look = asyncio.get_running_loop().run_in_executor(self._reader, self._live.refresh)
+            look.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be waiting any more
+            self._refreshing = look
+        return asyncio.shield(self._refreshing)
 
     async def _on_active(self, attempt: Callable[[Serving], Awaitable[Acknowledged | None]]) -> Acknowledged:
-        """Attempt it on what is served until that is the active generation, too."""
+        """Attempt it once what is served is the active generation, too."""
         until = time.monotonic() + SWITCHES_WITHIN_SECONDS
-        while (acknowledged := await attempt(self._live.require())) is None:
-            current = self._store.current_or_none()
+        while True:
+            serving = self._live.require()
+            current = await asyncio.get_running_loop().run_in_executor(self._reader, self._store.current)
+            if current == serving.generation.id and (acknowledged := await attempt(serving)) is not None:
+                return acknowledged
             if current in self._live.refused or time.monotonic() > until:
                 raise NotReady(f"the active generation {current} is not served here, so it cannot be updated here")
             await asyncio.sleep(_LOOK_SECONDS)
-        return acknowledged
 
     async def _in_writer(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._writer, work)
+        if self._waiting >= MOST_WAITING:
+            raise Overloaded(self._waiting)
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._writer, work)
+        finally:
+            self._waiting -= 1
 
     async def _vectors(self, serving: Serving, candidates: Sequence[Candidate], gone: Gone) -> Vectors:
         """In the store's dtype; a candidate whose text stays as it is keeps its vector."""
@@ -149,9 +184,11 @@ class Updating:
         self, generation: str, upserts: Sequence[Candidate], vectors: Vectors, deletes: Sequence[str]
     ) -> Acknowledged | None:
         """Append to the generation's log and serve it; None where it is not the active one any more."""
-        with self._store.updates.writing():
+        with self._store.updates.writing(WRITES_WITHIN_SECONDS):
+            if self._store.current() != generation:
+                return None
             serving = self._live.refresh()
-            if serving is None or not generation == serving.generation.id == self._store.current():
+            if serving is None or serving.generation.id != generation:
                 return None
             rows = serving.snapshot.rows(deletes)
             missing = [each for each, row in zip(deletes, rows.tolist(), strict=True) if row < 0]
@@ -164,8 +201,7 @@ class Updating:
         manifest = serving.generation.manifest
         if self._log is None or self._log.subject.generation != manifest.id:
             self._log = self._store.updates.of(manifest)
-        for _ in self._log.read():
-            pass
+        self._log.catch_up()
         revision = 1 + max(self._log.revision, self._log.floor, manifest.revision)
         self._log.append(Update(revision, upserts, vectors, deletes))
         return revision

@@ -1,14 +1,18 @@
 """`polyrank store`: look after the generations of a store."""
 
 import argparse
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from index_builder.compaction import compact
 from index_builder.copies import collect
+from index_builder.encoder import TextEncoder, encode_texts
 from index_builder.errors import GenerationCorrupt, GenerationError
+from index_builder.generation import MODEL_DIRECTORY
 from index_builder.generations import GenerationStore
+from index_builder.updates import Encode
+from service.cli.models import load_late
 from service.cli.output import Progress, UsageError, print_json
 
 
@@ -117,8 +121,18 @@ def _verify(store: GenerationStore, arguments: argparse.Namespace) -> int:
 
 
 def _activate(store: GenerationStore, arguments: argparse.Namespace) -> int:
-    store.activate(arguments.generation)
+    store.activate(arguments.generation, _encoded_by(store, arguments.generation))
     return _now(arguments.generation, arguments)
+
+
+def _encoded_by(store: GenerationStore, generation: str) -> Encode:
+    """The generation's model, loaded when a text has to be encoded: an update that was made under another model."""
+
+    @cache
+    def ranker() -> TextEncoder:
+        return load_late(str(store.path(generation) / MODEL_DIRECTORY))
+
+    return lambda texts: encode_texts(ranker(), texts)
 
 
 def _rollback(store: GenerationStore, arguments: argparse.Namespace) -> int:

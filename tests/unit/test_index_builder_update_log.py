@@ -75,7 +75,7 @@ def three(path: Path, open_log: Callable[[], UpdateLog]) -> list[int]:
 
 def test_a_log_that_does_not_exist_is_empty_and_reading_makes_none(path: Path, open_log) -> None:
     log = open_log()
-    assert (read(log), log.revision, log.floor, log.was_left) == ([], 0, 0, False)
+    assert (read(log), log.revision, log.floor, log.was_active) == ([], 0, 0, False)
     assert not path.parent.exists()
 
 
@@ -119,11 +119,11 @@ def test_floor_and_leaving_are_remembered_and_are_no_updates(open_log) -> None:
     log = open_log()
     log.raise_floor(7)
     log.append(update(8))
-    log.mark_left()
+    log.mark_active()
     log.raise_floor(3)
     again = open_log()
     assert [revision for revision, *_ in read(again)] == [8]
-    assert (again.revision, again.floor, again.was_left) == (8, 7, True)
+    assert (again.revision, again.floor, again.was_active) == (8, 7, True)
     again.raise_floor(8)  # no more than what is there
     assert read(open_log()) == [told(update(8))]
 
@@ -180,7 +180,7 @@ def test_a_damaged_log_is_not_written_to(path: Path, three: list[int], open_log)
     damaged = bytearray(path.read_bytes())
     damaged[three[1] + 20] ^= 1
     path.write_bytes(damaged)
-    for change in (lambda log: log.append(update(9)), lambda log: log.mark_left(), lambda log: log.raise_floor(99)):
+    for change in (lambda log: log.append(update(9)), lambda log: log.mark_active(), lambda log: log.raise_floor(99)):
         with pytest.raises(GenerationCorrupt, match="damaged at byte"):
             change(open_log())
     assert path.read_bytes() == bytes(damaged)

@@ -91,7 +91,7 @@ def test_a_store_without_updates_has_no_revision_and_needs_no_log(store: Store) 
     first, second = store.build(), store.build(activate=False)
     assert (store.updates.highest(), store.revision(first), store.texts(first)) == (0, 0, {})
     assert store.updates.missed_by(store.manifest(second)) == []
-    assert not store.updates.was_left(store.manifest(second))
+    assert not store.updates.was_active(store.manifest(second))
 
 
 def test_a_rebuild_is_given_what_came_after_its_pool_was_read(store: Store) -> None:
