@@ -92,9 +92,10 @@ class GenerationStore(PublishedGenerations):
             with self._switching(self.verify(new), lease=lease, instead_of=old):
                 self._pointer.replace(new, self.ids())
         except BaseException:
-            if self.current_or_none() != new:
-                with self._changing():
-                    temporary = self._unlist(new)
+            with self._changing():
+                useless = new in self.ids() and self.current_or_none() != new
+                temporary = self._unlist(new) if useless else None
+            if temporary:
                 discard(temporary, forget)
             raise
 

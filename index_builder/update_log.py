@@ -226,7 +226,7 @@ class UpdateLog:
         self.create()
         end, total = self._tail()
         records = []
-        for content, behind in contents:
+        for content, behind in [*([] if end else [(_described(self.subject), b"")]), *contents]:
             record, total = _record(content, behind, total)
             records.append(record)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)

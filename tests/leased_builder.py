@@ -22,7 +22,7 @@ LEASE_SECONDS = 0.5
 
 
 @contextmanager
-def lock_of_another_host(_path: Path, *, wait: bool = True) -> Iterator[bool]:
+def lock_of_another_host(_path: Path, *, within_seconds: float | None = None) -> Iterator[bool]:
     """A lock on a file system whose locks end at the host, where nobody else is."""
     yield True
 

@@ -99,3 +99,18 @@ def test_it_comes_by_itself_and_fails_no_request(tmp_path: Path) -> None:
         found = server.client.post("/rank", json={"context": "w7", "candidates": [{"id": each} for each in known]})
         assert found.json()["missing_ids"] == []
         assert active(server)["count"] == COUNT + len(known)
+
+
+def test_what_stands_in_for_the_active_generation_is_not_compacted(tmp_path: Path) -> None:
+    stand_in = build_store(tmp_path, pool(COUNT))
+    with serve(create_app(Settings(store=tmp_path), load)) as server:
+        put(server, {"id": "new", "text": "w1"})
+    bad = build_store(tmp_path, pool(COUNT))
+    (tmp_path / "log" / f"{bad}.log").unlink()
+    with serve(create_app(Settings(store=tmp_path, compact_after=1), load)) as server:
+        assert active(server)["id"] == stand_in
+        response = server.client.post("/index/compact")
+        assert (response.status_code, response.json()["type"].split(":")[-1]) == (503, "not-ready")
+        assert "stands in for the active generation" in response.json()["detail"]
+        time.sleep(1.2)  # it has looked
+        assert server.client.get("/index/jobs").json()["jobs"] == []

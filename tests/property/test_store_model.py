@@ -280,7 +280,7 @@ class StoreModel(RuleBasedStateMachine):
             self.there = LiveStore(self.root)
         self.there.live.follow()
         self._acknowledged(self.there.upsert(*candidates).revision, candidates, [])
-        self.here.live.follow()
+        self.here.live.take_over()
 
     @precondition(lambda self: self.live is not None)
     @invariant()

@@ -222,16 +222,16 @@ def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
         f"sync {tmp}",
         f"rename {tmp} -> generations/{new}",
         "sync generations",
-        f"sync log/.{old}.log.DRAWN.tmp",
-        f"rename log/.{old}.log.DRAWN.tmp -> log/{old}.log",
+        f"sync log/.{new}.log.DRAWN.tmp",
+        f"rename log/.{new}.log.DRAWN.tmp -> log/{new}.log",
         "sync log",
-        f"sync log/{old}.log",
         "sync .HISTORY.DRAWN.tmp",
         "rename .HISTORY.DRAWN.tmp -> HISTORY",
         "sync .",
         "sync .CURRENT.DRAWN.tmp",
         "rename .CURRENT.DRAWN.tmp -> CURRENT",
         "sync .",
+        f"sync log/{new}.log",
     ]
     assert GenerationStore(root).history() == [old]
 

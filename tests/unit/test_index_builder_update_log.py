@@ -285,19 +285,18 @@ def test_a_log_that_is_gone_or_shorter_is_refused_and_not_begun_anew(path: Path,
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
 @pytest.mark.parametrize("written", [0, 5, 12, 40])
 def test_a_write_that_fails_leaves_nothing(
-    path: Path, three: list[int], open_log, monkeypatch: pytest.MonkeyPatch, number: int, call: str, written: int
+    path: Path, three: list[int], open_log, monkeypatch: pytest.MonkeyPatch, number: int, written: int
 ) -> None:
     whole, pwrite = path.read_bytes(), os.pwrite
 
-    def fail(descriptor: int, content: bytes = b"", at: int = 0) -> int:
-        if call == "pwrite" and at == len(whole) and written:  # the disk takes a piece of it
+    def fail(descriptor: int, content: bytes, at: int) -> int:
+        if at == len(whole) and written:  # the disk takes a piece of it
             return pwrite(descriptor, bytes(content)[:written], at)
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, call, fail)
+    monkeypatch.setattr(os, "pwrite", fail)
     writer, reader = open_log(), open_log()
     assert len(read(reader)) == 3
     with pytest.raises(OSError, match=os.strerror(number)):
@@ -310,11 +309,29 @@ def test_a_write_that_fails_leaves_nothing(
     assert len(read(writer)) == 4
 
 
-def test_a_first_write_that_fails_leaves_a_log_without_updates(path: Path, open_log, monkeypatch) -> None:
+def test_what_was_written_whole_stays_when_the_disk_does_not_confirm_it(
+    path: Path, three: list[int], open_log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "not confirmed")
+
+    writer, reader = open_log(), open_log()
+    assert len(read(reader)) == 3
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        with pytest.raises(OSError, match="not confirmed"):
+            writer.append(update(9))
+    assert read(reader) == [told(update(9))], "somebody may have read it before"
+    writer.append(update(10))
+    assert read(reader) == [told(update(10))]
+    assert read(writer) == [told(each) for each in [*THREE, update(9), update(10)]]
+
+
+def test_a_first_write_that_fails_leaves_a_log_without_updates(path: Path, open_log, monkeypatch) -> None:
+    def fail(*_: object) -> int:
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(os, "fdatasync", fail)
+    monkeypatch.setattr(os, "pwrite", fail)
     with pytest.raises(OSError, match="full"):
         open_log().append(update(1))
     monkeypatch.undo()
@@ -334,14 +351,122 @@ def test_what_cannot_be_undone_on_the_disk_does_not_hide_why(
             raise OSError(errno.EIO, "cannot truncate")
         ftruncate(descriptor, size)
 
-    def fail(_descriptor: int) -> None:
+    def fail(*_: object) -> int:
         raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr(os, "ftruncate", once)
-    monkeypatch.setattr(os, "fdatasync", fail)
+    monkeypatch.setattr(os, "pwrite", fail)
     with pytest.raises(OSError, match="full"):
         open_log().append(update(9))
     assert len(calls) == 2
+
+
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one for each fdatasync from now on."""
+    fdatasync, calls = os.fdatasync, []
+
+    def counted(descriptor: int) -> None:
+        calls.append(descriptor)
+        fdatasync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", counted)
+    return calls
+
+
+def test_many_updates_are_put_on_the_disk_at_once(path: Path, three: list[int], open_log, monkeypatch) -> None:
+    calls = synced(monkeypatch)
+    open_log().append(*(update(revision, 1) for revision in range(6, 26)))
+    assert len(calls) == 1
+    assert [revision for revision, *_ in read(open_log())] == [1, 2, 5, *range(6, 26)]
+
+
+def test_many_updates_of_which_a_piece_was_written_leave_none(path: Path, three, open_log, monkeypatch) -> None:
+    whole, pwrite = path.read_bytes(), os.pwrite
+
+    def fail(descriptor: int, content: bytes, at: int) -> int:
+        if at == len(whole):  # more than the first of them
+            return pwrite(descriptor, bytes(content)[:-1], at)
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fail)
+        with pytest.raises(OSError, match="full"):
+            open_log().append(update(6), update(7), update(8))
+    assert path.read_bytes() == whole
+
+
+def test_an_error_in_the_middle_of_reading_loses_nothing(path: Path, three: list[int], open_log, monkeypatch) -> None:
+    log, read_bytes, calls = open_log(), update_log._read, []
+
+    def fail(file: object, length: int) -> bytes:
+        calls.append(length)
+        if len(calls) == 3:  # the header, one update, and then
+            raise OSError(errno.EIO, "unreadable")
+        return read_bytes(file, length)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(update_log, "_read", fail)
+        with pytest.raises(OSError, match="unreadable"):
+            read(log)
+    assert read(log) == [told(each) for each in THREE]
+
+
+def test_a_reader_that_stopped_in_the_middle_is_given_all_again(three: list[int], open_log) -> None:
+    log = open_log()
+    reading = log.read()
+    assert told(next(reading)) == told(THREE[0])
+    reading.close()
+    assert read(log) == [told(each) for each in THREE]
+
+
+def test_what_was_given_last_can_be_given_again(three: list[int], open_log) -> None:
+    log = open_log()
+    log.catch_up()
+    log.append(update(6), update(7))
+    assert [revision for revision, *_ in read(log)] == [6, 7]
+    log.unread()
+    assert [revision for revision, *_ in read(log)] == [6, 7]
+    assert read(log) == []
+
+
+def test_an_empty_log_is_made_once(path: Path, three: list[int], open_log) -> None:
+    whole = path.read_bytes()
+    open_log().create()
+    assert path.read_bytes() == whole
+    path.unlink()
+    open_log().create()
+    assert path.read_bytes() == whole[: three[0]], "it says whose it is, and nothing else"
+
+
+@pytest.mark.parametrize("left", [0, 5, 60])
+def test_a_log_whose_header_is_cut_short_says_again_whose_it_is(path: Path, three, open_log, left: int) -> None:
+    path.write_bytes(path.read_bytes()[:left])
+    open_log().append(update(6))
+    assert UpdateLog.found(path).subject == SUBJECT
+    assert read(open_log()) == [told(update(6))]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"some": "thing"},
+        {"revision": 9},
+        {"revision": "nine", "upserts": [], "deletes": []},
+        {"revision": 9, "upserts": [["a"]], "deletes": []},
+        {"revision": 9, "upserts": [["a", "b", {}]], "deletes": []},  # a vector is missing
+        {"revision": 9, "upserts": 1, "deletes": []},
+        {"floor": "nine"},
+        [],
+        None,
+    ],
+)
+def test_a_whole_record_that_nobody_here_writes_is_refused(path: Path, three: list[int], open_log, content) -> None:
+    log = open_log()
+    log._append((content, b""))
+    given, refused = until_damage(open_log())
+    assert (given, refused) == ([told(each) for each in THREE], True)
+    with pytest.raises(GenerationCorrupt, match="of another generation, or of another version of polyrank"):
+        open_log().append(update(10))
 
 
 def test_nothing_is_acknowledged_before_it_is_on_the_disk(path: Path, open_log, monkeypatch) -> None:

@@ -1,5 +1,6 @@
 """Which updates a generation has: when it becomes active, comes back, or is left behind by a crash or a cleaning."""
 
+import os
 import shutil
 from collections.abc import Sequence
 from functools import partial
@@ -9,11 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import HashEncoder, pool
+from full_disk import fill_disk
 
 from index_builder.build import build
 from index_builder.codec import DTYPES
 from index_builder.encoder import encode_texts
-from index_builder.errors import BuildError, CompactionOvertaken, FingerprintMismatch, GenerationCorrupt
+from index_builder.errors import (
+    BuildError,
+    CompactionOvertaken,
+    FingerprintMismatch,
+    GenerationCorrupt,
+    GenerationNotFound,
+    UpdatesBusy,
+)
 from index_builder.generations import GenerationStore
 from index_builder.lock import is_locked
 from index_builder.manifest import Manifest
@@ -325,7 +334,7 @@ def test_a_damaged_log_of_the_active_one_lets_another_be_served_and_activated(st
     assert store.store.rollback() == first
 
 
-STEPS = ["_write_current", "_write_history", "complete", "raise_floor", "_leave_current"]
+STEPS = ["_write_current", "_write_history", "complete", "raise_floor", "_mark_active"]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -351,7 +360,7 @@ def test_a_crash_at_any_step_of_an_activation_loses_nothing(store: Store, monkey
     assert store.update("e") == 5
 
 
-@pytest.mark.parametrize("step", ["_write_current", "_write_history", "raise_floor", "_leave_current"])
+@pytest.mark.parametrize("step", ["_write_current", "_write_history", "raise_floor", "_mark_active"])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_crash_at_any_step_of_a_rollback_loses_nothing(store: Store, monkeypatch, step: str, after: bool) -> None:
     first = store.build()
@@ -376,7 +385,7 @@ def test_a_crash_at_any_step_of_a_rollback_loses_nothing(store: Store, monkeypat
 
 def _crash(patch: pytest.MonkeyPatch, step: str, after: bool) -> None:
     """Let a step of a switch be the last thing that happens, or the first that does not."""
-    owners = {"complete": Succession, "raise_floor": UpdateLog, "_leave_current": GenerationStore}
+    owners = {"complete": Succession, "raise_floor": UpdateLog, "_mark_active": GenerationStore}
     owner: type = owners.get(step, Pointer)
     original = getattr(owner, step)
 
@@ -388,26 +397,147 @@ def _crash(patch: pytest.MonkeyPatch, step: str, after: bool) -> None:
     patch.setattr(owner, step, crash)
 
 
-def test_a_crash_amid_what_is_given_is_gone_on_with(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("torn", [1, 40, 200])
+def test_a_kill_amid_what_is_given_is_gone_on_with(store: Store, monkeypatch: pytest.MonkeyPatch, torn: int) -> None:
     store.build()
     second = store.build(activate=False)
     for name in "abc":
         store.update(name)
-    append, done = UpdateLog.append, []
-
-    def twice(log: UpdateLog, update: Update) -> None:
-        if len(done) == 2:
-            raise OSError("full")
-        done.append(update)
-        append(log, update)
-
     with monkeypatch.context() as patch:
-        patch.setattr(UpdateLog, "append", twice)
-        with pytest.raises(OSError, match="full"):
+        _crash(patch, "raise_floor", after=False)
+        with pytest.raises(KeyboardInterrupt):
             store.store.activate(second)
+    log = store.log(second)
+    log.write_bytes(log.read_bytes()[:-torn])  # not all of it had been written
     store.update("d")
     store.store.activate(second)
     assert store.texts(second) == {"a": "a 1", "b": "b 2", "c": "c 3", "d": "d 4"}
+
+
+def test_a_disk_that_is_full_activates_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = store.build()
+    second = store.build(activate=False)
+    store.update("a")
+    with monkeypatch.context() as patch:
+        fill_disk(patch, store.log(second))
+        with pytest.raises(OSError, match="No space left"):
+            store.store.activate(second)
+    assert (store.store.current(), store.logs()) == (first, [first])
+    store.store.activate(second)
+    assert store.texts(second) == {"a": "a 1"}
+
+
+def test_many_updates_are_given_with_one_write_to_the_disk(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = store.build()
+    second = store.build(activate=False)
+    vector = np.zeros((1, HashEncoder().dim), np.float16)
+    missed = [Update(revision, [Candidate(f"n{revision % 7}", "x")], vector) for revision in range(1, 1501)]
+    store.updates.of(store.manifest(first)).append(*missed)
+    store.updates.of(store.manifest(first)).mark_active()
+    fdatasync, synced = os.fdatasync, []
+
+    def counted(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).stem)
+        fdatasync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", counted)
+    store.store.activate(second)
+    assert synced == [second, second], "what it was given, and that it is active"
+    assert store.revision(second) == 1500
+
+
+def test_one_that_was_active_comes_back_as_it_was_left_though_current_was_lost(store: Store) -> None:
+    first = store.build()
+    store.update("a")
+    second = store.build()
+    store.update("b")
+    (store.root / "CURRENT").unlink()
+    store.store.activate(first)
+    assert store.texts(first) == {"a": "a 1"}
+    assert store.update("c") == 3
+    (store.root / "CURRENT").write_text("nothing\n")
+    store.store.activate(second)
+    assert store.texts(second) == {"b": "b 2"}
+
+
+@pytest.mark.parametrize("call", [1, 2])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_crash_before_it_is_noted_as_active_is_made_up_for_when_it_is_left(
+    store: Store, monkeypatch: pytest.MonkeyPatch, call: int, after: bool
+) -> None:
+    store.build()
+    second = store.build(activate=False)
+    mark_active, calls = UpdateLog.mark_active, []
+
+    def crash(log: UpdateLog) -> None:
+        calls.append(log.subject.generation)
+        if len(calls) < call or after:
+            mark_active(log)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(UpdateLog, "mark_active", crash)
+        with pytest.raises(KeyboardInterrupt):
+            store.store.activate(second)
+    if call == 1:
+        store.store.activate(second)
+    assert store.store.current() == second
+    store.update("a")
+    store.build()
+    store.update("b")
+    store.store.activate(second)
+    assert store.texts(second) == {"a": "a 1"}
+
+
+def test_the_active_one_without_its_log_is_refused_and_the_one_before_is_served(store: Store) -> None:
+    first = store.build()
+    waiting = store.build(activate=False)
+    second = store.build()
+    store.update("a")
+    store.log(second).unlink()
+    with pytest.raises(GenerationCorrupt, match=f"its update log {second}.log is gone; build again, or restore it"):
+        store.store.verify(second)
+    opened, [(refused, why)] = store.store.open_to_serve()
+    assert (opened.id, refused) == (first, second)
+    assert "is gone" in why
+    with pytest.raises(GenerationCorrupt, match="is gone"):
+        store.store.activate(second)
+    store.store.verify(waiting)
+    assert store.store.rollback() == first
+    store.update("b")
+
+
+def test_one_that_was_active_without_its_log_is_not_gone_back_to(store: Store) -> None:
+    first = store.build()
+    second = store.build()
+    store.log(first).unlink()
+    with pytest.raises(GenerationCorrupt, match="is gone"):
+        store.store.rollback()
+    assert store.store.current() == second
+
+
+def test_a_successor_that_cannot_take_the_place_is_removed_whatever_the_reason(store: Store, monkeypatch) -> None:
+    first = store.build()
+    store.update("a")
+    second = store.build(activate=False)
+    forgotten: list[str] = []
+    with monkeypatch.context() as patch:
+        fill_disk(patch, store.log(second))
+        with pytest.raises(OSError, match="No space left"):
+            store.store.succeed(first, second, forget=forgotten.append)
+    assert (store.store.current(), store.store.ids(), forgotten) == (first, [first], [second])
+    with pytest.raises(GenerationNotFound):
+        store.store.succeed(first, second)
+
+
+def test_an_overtaken_successor_is_told_before_anything_is_encoded(store: Store) -> None:
+    first, second = store.build(), store.build()
+    third = store.build(activate=False, encoder=OTHER)
+    store.update("a")  # which would have to be encoded, and cannot
+    with pytest.raises(CompactionOvertaken):
+        store.store.succeed(first, third)
+    assert store.store.ids() == [first, second]
 
 
 def test_a_successor_takes_the_place_with_what_came_meanwhile(store: Store) -> None:
@@ -514,3 +644,11 @@ def test_two_writers_wait_for_each_other(store: Store) -> None:
     with Updates(store.root).writing():
         assert is_locked(store.root / "log" / "write.lock")
     assert not is_locked(store.root / "log" / "write.lock")
+
+
+def test_one_who_writes_waits_only_so_long(store: Store) -> None:
+    store.build()
+    with Updates(store.root).writing(), pytest.raises(UpdatesBusy), store.updates.writing(within_seconds=0.05):
+        raise AssertionError("two write")
+    with store.updates.writing(within_seconds=0):
+        assert is_locked(store.root / "log" / "write.lock")

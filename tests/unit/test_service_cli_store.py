@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command_line import call, left_half_written
 from fakes import HashEncoder, pool
@@ -9,6 +10,8 @@ from redis_process import RedisProcess, vector_keys
 
 from index_builder.build import build
 from index_builder.generations import GenerationStore
+from index_builder.pool import Candidate
+from index_builder.update_log import Update
 
 Capture = pytest.CaptureFixture[str]
 
@@ -55,6 +58,25 @@ def test_a_round_trip(capsys: Capture, store: Path) -> None:
     assert call(capsys, "store", "gc", "--store", store, "--keep", "1") == (0, "nothing to remove\n", "")
     assert GenerationStore(store).ids() == [third]
     assert left_half_written(store) == []
+
+
+def test_activating_loads_no_model_unless_a_text_has_to_be_encoded(capsys: Capture, store: Path) -> None:
+    """The generations' models cannot be loaded."""
+    first = built(store, "a")
+    same = built(store, "b", activate=False)
+    other = build(HashEncoder(dim=12, fingerprint="f" * 64), pool(20), store, activate=False).generation
+    opened = GenerationStore(store)
+    manifest = opened.manifest(first)
+    log = opened.updates.of(manifest)
+    log.append(Update(1, (), np.empty((0, manifest.dim), np.float16), ["c1"]))
+    for generation in (same, other):
+        assert call(capsys, "store", "activate", "--store", store, generation).status == 0
+    waiting = build(HashEncoder(dim=12, fingerprint="f" * 64), pool(20), store, activate=False).generation
+    assert call(capsys, "store", "activate", "--store", store, first).status == 0
+    log.append(Update(2, [Candidate("new", "w1")], np.zeros((1, manifest.dim), np.float16)))
+    refused = call(capsys, "store", "activate", "--store", store, waiting)
+    assert (refused.status, refused.out) == (1, "")
+    assert current(capsys, store) == first
 
 
 def test_list_describes_each_generation(capsys: Capture, store: Path) -> None:

@@ -1,4 +1,5 @@
 import asyncio
+import errno
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -13,14 +14,24 @@ from service.compacting import Compacting
 class Jobs:
     """Counts what is started."""
 
-    conflict: bool = False
+    fails: Exception | None = None
     started: int = 0
 
     async def compact(self) -> Any:
-        if self.conflict:
-            raise JobConflict("another")
+        if self.fails:
+            raise self.fails
         self.started += 1
         return SimpleNamespace(id="job")
+
+
+@dataclass
+class Store:
+    """Knows what is active."""
+
+    active: str | None = None
+
+    def current_or_none(self) -> str | None:
+        return self.active
 
 
 @dataclass
@@ -29,10 +40,12 @@ class Live:
 
     current: Any = None
     jobs: Jobs = field(default_factory=Jobs)
+    store: Store = field(default_factory=Store)
 
     def serve(self, generation: str, changed: int, count: int = 10) -> None:
         snapshot = SimpleNamespace(changed=changed, count=count)
         self.current = SimpleNamespace(generation=SimpleNamespace(id=generation), snapshot=snapshot)
+        self.store.active = generation
 
 
 @pytest.fixture
@@ -46,7 +59,7 @@ def looks(compacting: Compacting, times: int = 1) -> None:
 
 
 def test_it_begins_when_much_has_changed_and_once(live: Live) -> None:
-    compacting: Any = Compacting(live, live.jobs, 100)  # type: ignore[arg-type]  # they answer to the same names
+    compacting: Any = Compacting(live.store, live, live.jobs, 100)  # type: ignore[arg-type]  # they answer to the same names
     looks(compacting)
     live.serve("a", 99)
     looks(compacting)
@@ -57,7 +70,7 @@ def test_it_begins_when_much_has_changed_and_once(live: Live) -> None:
 
 
 def test_one_that_failed_is_tried_again_when_twice_as_much_has_changed(live: Live) -> None:
-    compacting: Any = Compacting(live, live.jobs, 100)  # type: ignore[arg-type]  # as above
+    compacting: Any = Compacting(live.store, live, live.jobs, 100)  # type: ignore[arg-type]  # as above
     for changed, started in ((150, 1), (299, 1), (300, 2)):
         live.serve("a", changed)
         looks(compacting, 2)
@@ -68,18 +81,43 @@ def test_one_that_failed_is_tried_again_when_twice_as_much_has_changed(live: Liv
 
 
 def test_it_waits_for_another_job(live: Live) -> None:
-    compacting: Any = Compacting(live, live.jobs, 100)  # type: ignore[arg-type]  # as above
+    compacting: Any = Compacting(live.store, live, live.jobs, 100)  # type: ignore[arg-type]  # as above
     live.serve("a", 100)
-    live.jobs.conflict = True
+    live.jobs.fails = JobConflict("another")
     looks(compacting, 3)
-    live.jobs.conflict = False
+    live.jobs.fails = None
     looks(compacting)
     assert live.jobs.started == 1
 
 
 def test_never_where_it_is_switched_off_or_nothing_is_left(live: Live) -> None:
     live.serve("a", 1000)
-    looks(Compacting(live, live.jobs, 0))  # type: ignore[arg-type]  # as above
+    looks(Compacting(live.store, live, live.jobs, 0))  # type: ignore[arg-type]  # as above
     live.serve("a", 1000, count=0)
-    looks(Compacting(live, live.jobs, 100))  # type: ignore[arg-type]  # as above
+    looks(Compacting(live.store, live, live.jobs, 100))  # type: ignore[arg-type]  # as above
     assert live.jobs.started == 0
+
+
+def test_nothing_is_done_while_another_than_the_active_one_is_served(live: Live) -> None:
+    compacting: Any = Compacting(live.store, live, live.jobs, 100)  # type: ignore[arg-type]  # as above
+    live.serve("stand-in", 1000)
+    for active in ("active", None):
+        live.store.active = active
+        looks(compacting)
+    assert live.jobs.started == 0
+    live.store.active = "stand-in"
+    looks(compacting)
+    assert live.jobs.started == 1
+
+
+def test_a_store_that_cannot_be_written_is_told_once(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    compacting: Any = Compacting(live.store, live, live.jobs, 100)  # type: ignore[arg-type]  # as above
+    live.serve("a", 150)
+    live.jobs.fails = OSError(errno.EROFS, "read-only")
+    looks(compacting, 3)
+    assert caplog.text.count("nothing can be compacted") == 1
+    live.jobs.fails = None
+    for changed, started in ((299, 0), (300, 1)):
+        live.serve("a", changed)
+        looks(compacting)
+        assert live.jobs.started == started

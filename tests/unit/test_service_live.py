@@ -98,6 +98,14 @@ def test_a_damaged_active_generation_gives_way_to_the_one_before(store: Fixture)
     assert (store.served(), store.value("index_verify_failures_total", kind="corrupt")) == (good, 1)
 
 
+def test_an_active_generation_without_its_update_log_gives_way_to_the_one_before(store: Fixture) -> None:
+    good, bad = store.build(), store.build()
+    (store.root / "log" / f"{bad}.log").unlink()
+    store.live.start()
+    assert store.served() == good
+    assert "is gone; build again, or restore it" in store.live.refused[bad]
+
+
 def test_a_model_that_did_not_make_the_vectors_is_refused_with_both_named(store: Fixture, monkeypatch) -> None:
     generation = store.build(seed=1)
     monkeypatch.setattr("service_fakes.json.loads", lambda _: {"seed": 2})

@@ -1,11 +1,14 @@
 """Old generations go, but never one that may be needed."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from service_fakes import build_store, count_nothing, load, pool
 
 from index_builder.generations import GenerationStore
+from service import resources
+from service.jobs import Jobs
 from service.live import Live
 from service.metrics import Metrics
 from service.resources import collect
@@ -59,3 +62,25 @@ def test_a_redis_that_is_down_is_no_failure(store: Fixture, caplog: pytest.LogCa
     store.live.start()
     assert store.collect() == built
     assert "could not be removed" in caplog.text
+
+
+def test_nothing_is_begun_any_more_when_the_jobs_are_closed(store: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.build()
+    monkeypatch.setattr(resources, "FOLLOW_SECONDS", 0.001)
+    close, told = Jobs.close, list[int]()
+
+    def looking() -> int:
+        return sum("_repeat" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+    async def closing(jobs: Jobs) -> None:
+        told.append(looking())
+        await close(jobs)
+
+    async def run() -> None:
+        async with resources.opened(store.settings, Metrics(), load, load):
+            await asyncio.sleep(0.05)
+            told.append(looking())
+
+    monkeypatch.setattr(Jobs, "close", closing)
+    asyncio.run(run())
+    assert told == [3, 0]

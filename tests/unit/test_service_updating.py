@@ -6,20 +6,21 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
-from full_disk import fill_disk
-from service_fakes import WordRanker, asked, brute_force, build_store, pool
+from service_fakes import WordRanker, asked, brute_force, build_store, load, pool
 from updated import LiveStore, never
 
+from index_builder.compaction import compact
 from index_builder.encoder import encode_texts
-from index_builder.errors import BuildError, GenerationCorrupt
+from index_builder.errors import BuildError, GenerationCorrupt, UpdatesBusy
 from index_builder.generations import GenerationStore
 from index_builder.pool import Candidate
 from service import updating
-from service.errors import ClientGone, NotReady, RevisionNotReached
+from service.errors import ClientGone, NotReady, Overloaded, RevisionNotReached
 from service.ranking import Ranking
 
 
@@ -137,7 +138,7 @@ def test_metrics_tell_what_is_served(here: LiveStore) -> None:
     assert (here.value("index_revision"), here.value("index_candidates"), here.value("index_changed_rows")) == (
         2,
         20,
-        4,
+        3,
     )
     assert here.value("updated_candidates_total", kind="upsert") == 2
 
@@ -148,8 +149,8 @@ def test_another_server_follows_and_both_may_write(here: LiveStore, there: LiveS
     assert there.upsert(Candidate("b", "w2")).revision == 2
     assert list(there.texts())[-2:] == ["a", "b"]
     assert here.delete("b", "c1").revision == 3
-    there.live.follow()
-    here.live.follow()
+    there.live.take_over()
+    here.live.take_over()
     assert here.texts() == there.texts()
     assert here.serving.snapshot.revision == there.serving.snapshot.revision == 3
 
@@ -182,6 +183,7 @@ def test_updates_from_many_threads_of_two_servers_get_a_revision_each(here: Live
     def follow(live: LiveStore) -> None:
         while not done.is_set():
             live.live.follow()
+            live.live.take_over()
 
     def write(n: int) -> int:
         live = (here, there)[n % 2]
@@ -195,7 +197,7 @@ def test_updates_from_many_threads_of_two_servers_get_a_revision_each(here: Live
             each.result()
     assert sorted(revisions) == list(range(1, 61))
     for live in (here, there):
-        live.live.follow()
+        live.live.take_over()
     assert here.texts() == there.texts()
     again = GenerationStore(here.store.root)
     opened = again.open(again.current() or "")
@@ -227,6 +229,132 @@ def test_an_update_meets_a_switch_by_another_process(here: LiveStore, root: Path
     assert here.upsert(Candidate("c", "w3")).revision == 3
 
 
+def test_what_was_encoded_is_kept_while_a_switch_is_waited_for(here: LiveStore, root: Path, monkeypatch) -> None:
+    calls = encoded(here, monkeypatch)
+    watched, switched = updating.encode_texts, list[str]()
+
+    def switching(encoder: WordRanker, texts: list[str]) -> np.ndarray:
+        if not switched:  # another process switches after this one has looked
+            switched.append(build_store(root, pool(10, "d")))
+            follower.start()
+        return watched(encoder, texts)
+
+    follower = threading.Timer(0.1, here.live.follow)
+    monkeypatch.setattr(updating, "encode_texts", switching)
+    done = here.upsert(Candidate("a", "w1"))
+    follower.join()
+    assert ([done.generation], done.revision, calls) == (switched, 1, [["w1"]])
+    assert "a" in here.texts()
+
+
+@pytest.fixture
+def collected(root: Path, here: LiveStore):
+    """Another server, after the generation that is served here was compacted elsewhere and collected with its log."""
+    before = here.serving.generation.id
+    second = build_store(root, pool(20))
+    here.live.follow()
+    here.upsert(Candidate("a", "w1"))
+    compact(root)
+    assert here.store.gc(keep=2) == [second]
+    assert here.store.ids()[0] == before
+    assert not (root / "log" / f"{second}.log").exists()
+    opened = LiveStore(root)
+    yield opened
+    opened.close()
+
+
+def test_an_update_reaches_the_successor_of_what_was_collected(here: LiveStore, collected: LiveStore) -> None:
+    follower = threading.Timer(0.1, here.live.follow)
+    follower.start()
+    done = here.upsert(Candidate("b", "w2"))
+    follower.join()
+    assert (done.generation, done.revision) == (collected.serving.generation.id, 2)
+    assert list(here.texts())[-2:] == ["a", "b"]
+
+
+def test_a_revision_of_the_successor_of_what_was_collected_is_waited_for(here: LiveStore, collected: LiveStore) -> None:
+    assert collected.upsert(Candidate("b", "w2")).revision == 2
+    here.live.take_over()
+    assert (here.serving.snapshot.revision, here.live.refused) == (1, {}), "it is answered from until the switch"
+    with pytest.raises(RevisionNotReached):
+        asyncio.run(here.updating.reached(2, time.monotonic() + 0.05))
+    follower = threading.Timer(0.1, here.live.follow)
+    follower.start()
+    assert asyncio.run(here.updating.reached(2, time.monotonic() + 60)).snapshot.revision == 2
+    follower.join()
+
+
+def test_updates_are_taken_over_while_a_switch_is_under_way(root: Path, there: LiveStore) -> None:
+    loading, go_on = threading.Event(), threading.Event()
+    wanted = build_store(root, pool(10, "d"), ranker=WordRanker(3), activate=False)
+
+    def slow(path: str) -> object:
+        if wanted in path:
+            loading.set()
+            assert go_on.wait(60)
+        return load(path)
+
+    here = LiveStore(root, slow)
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            switch = threads.submit(here.live.activate, wanted)
+            try:
+                assert loading.wait(60)
+                assert there.upsert(Candidate("a", "w1")).revision == 1
+                here.live.take_over()
+                assert list(here.texts())[-1] == "a"
+                assert here.upsert(Candidate("b", "w2")).revision == 2
+                assert asyncio.run(here.updating.reached(2, time.monotonic())).generation.id != wanted
+            finally:
+                go_on.set()
+            assert switch.result().generation.id == wanted
+        assert list(here.texts())[-2:] == ["a", "b"]
+    finally:
+        here.close()
+
+
+def test_while_others_write_an_update_waits_only_so_long(here: LiveStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updating, "WRITES_WITHIN_SECONDS", 0.05)
+    with GenerationStore(here.store.root).updates.writing():
+        for change in (lambda: here.upsert(Candidate("a", "w1")), lambda: here.delete("c1")):
+            with pytest.raises(UpdatesBusy):
+                change()
+    assert here.upsert(Candidate("a", "w1")).revision == 1
+
+
+def test_while_others_write_a_revision_is_waited_for_until_the_deadline(here: LiveStore) -> None:
+    async def waiting() -> float:
+        writing = asyncio.create_task(here.updating.upsert([Candidate("a", "w1")], never))
+        await asyncio.sleep(0.05)  # it waits for the lock
+        began = time.monotonic()
+        with pytest.raises(RevisionNotReached):
+            await here.updating.reached(1, began + 0.2)
+        took = time.monotonic() - began
+        held.close()
+        assert (await writing).revision == 1
+        return took
+
+    with ExitStack() as held:
+        held.enter_context(GenerationStore(here.store.root).updates.writing())
+        assert 0.2 <= asyncio.run(waiting()) < 1
+
+
+def test_only_so_many_updates_wait(here: LiveStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updating, "MOST_WAITING", 2)
+
+    async def three() -> list[object]:
+        changes = [asyncio.create_task(here.updating.delete([f"c{n}"])) for n in range(3)]
+        await asyncio.wait(changes, return_when=asyncio.FIRST_COMPLETED)
+        held.close()
+        return await asyncio.gather(*changes, return_exceptions=True)
+
+    with ExitStack() as held:
+        held.enter_context(GenerationStore(here.store.root).updates.writing())
+        told = asyncio.run(three())
+    assert sum(isinstance(each, Overloaded) for each in told) == 1
+    assert here.serving.snapshot.revision == 2
+
+
 def test_what_is_served_in_the_active_one_s_place_is_not_updated(root: Path) -> None:
     bad = build_store(root, pool(10, "d"))
     path = root / "generations" / bad / "embeddings.bin"
@@ -252,9 +380,9 @@ def test_nothing_served_is_not_ready(tmp_path: Path) -> None:
 
 def test_a_damaged_log_refuses_updates_and_answers_go_on(here: LiveStore, root: Path) -> None:
     here.upsert(Candidate("a", "w1"))
-    [log] = (root / "log").glob("*.log")
+    log = root / "log" / f"{here.serving.generation.id}.log"
     whole = log.read_bytes()
-    here.live.follow()
+    here.live.take_over()
     other = LiveStore(root)
     other.upsert(Candidate("b", "w2"))
     damaged = bytearray(log.read_bytes())
@@ -262,14 +390,15 @@ def test_a_damaged_log_refuses_updates_and_answers_go_on(here: LiveStore, root: 
     log.write_bytes(damaged)
     with pytest.raises(GenerationCorrupt, match="update log"):
         here.upsert(Candidate("c", "w3"))
-    here.live.follow()
-    here.live.follow()
+    here.live.take_over()
+    here.live.take_over()
     assert list(here.live.refused) == [here.serving.generation.id]
     assert here.value("index_verify_failures_total", kind="corrupt") == 1
     assert list(here.texts())[-1] == "a"
     assert log.read_bytes() == damaged
     log.write_bytes(whole)
-    here.live.follow()
+    here.live.take_over()
+    assert not here.live.refused, "it was repaired"
     assert here.upsert(Candidate("d", "w3")).revision == 2
     other.close()
 
@@ -289,8 +418,9 @@ def test_a_client_that_hung_up_has_changed_nothing(here: LiveStore, root: Path) 
 
     with pytest.raises(ClientGone):
         asyncio.run(attempt())
+    here.live.take_over()
     assert "a" not in here.texts()
-    assert not list((root / "log").glob("*.log"))
+    assert here.serving.snapshot.revision == 0
 
 
 def test_a_vector_that_is_not_finite_changes_nothing(here: LiveStore, monkeypatch) -> None:
@@ -313,20 +443,23 @@ def test_a_disk_that_takes_nothing_changes_nothing(here: LiveStore, monkeypatch,
         for change in (lambda: here.upsert(Candidate("b", "w1")), lambda: here.delete("c1")):
             with pytest.raises(OSError, match=os.strerror(number)):
                 change()
-    here.live.follow()
+    here.live.take_over()
     assert here.serving.snapshot is before.snapshot
     assert here.value("updated_candidates_total", kind="upsert") == 1
     assert here.upsert(Candidate("b", "w1")).revision == 2
 
 
-def test_no_room_for_a_log(here: LiveStore, root: Path, monkeypatch) -> None:
-    log = root / "log" / f"{here.serving.generation.id}.log"
+def test_what_the_disk_does_not_confirm_is_not_acknowledged_and_may_turn_up(here: LiveStore, monkeypatch) -> None:
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "not confirmed")
+
     with monkeypatch.context() as patch:
-        fill_disk(patch, log)
-        with pytest.raises(OSError, match="No space left"):
+        patch.setattr(os, "fdatasync", fail)
+        with pytest.raises(OSError, match="not confirmed"):
             here.upsert(Candidate("a", "w1"))
-    assert not log.exists()
-    assert here.upsert(Candidate("a", "w1")).revision == 1
+    here.live.take_over()
+    assert "a" in here.texts()
+    assert here.upsert(Candidate("b", "w1")).revision == 2
 
 
 def test_after_a_restart_all_is_there(here: LiveStore, root: Path) -> None:
