@@ -40,9 +40,17 @@ class _Added:
             grown[:start] = self.vectors[:start]
             self.vectors = grown  # a reader keeps the buffer that it has
         self.vectors[start:end] = vectors
+        self.candidates.extend(candidates)
         for row, candidate in enumerate(candidates, start):
             self.rows_of.setdefault(candidate.id, []).append(row)
-        self.candidates.extend(candidates)
+
+    def cut(self, count: int) -> None:
+        """Forget the rows from `count` on, which no snapshot has seen: an error came before one was made of them."""
+        for candidate in self.candidates[count:]:
+            rows = self.rows_of.get(candidate.id, [])
+            while rows and rows[-1] >= count:
+                rows.pop()
+        del self.candidates[count:]
 
 
 class Snapshot:
@@ -69,6 +77,7 @@ class Snapshot:
         updates = [update for update in updates if update.revision > self.revision]
         if not updates:
             return self
+        self._all.cut(self._seen)
         after = object.__new__(Snapshot)
         after.generation, after._built, after._all = self.generation, self._built, self._all
         removed, alive = set[int](), dict.fromkeys(self.added.tolist())

@@ -114,6 +114,23 @@ def test_what_the_pool_was_read_after_is_not_replayed(tmp_path: Path) -> None:
     assert ids(snapshot.updated([update(7, {}, ("c0",)), update(8, {}, ("c1",))])) == ["c0", "c2"]
 
 
+def test_an_error_in_the_middle_leaves_nothing_for_the_next_attempt(snapshot: Snapshot, monkeypatch) -> None:
+    before = snapshot.updated([update(1, {"a": "1", "c1": "1"})])
+    updates = [update(2, {"a": "2", "b": "2"}), update(3, {}, ("c1",))]
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "union1d", fail)
+        with pytest.raises(MemoryError):
+            before.updated(updates)
+    after = before.updated(updates)
+    assert ids(before) == ["c0", "c2", "c3", "c4", "c5", "a", "c1"]
+    assert ids(after) == ["c0", "c2", "c3", "c4", "c5", "a", "b"]
+    assert after.rows(["a", "b", "c1"]).tolist() == [8, 9, -1]
+
+
 def test_filters_see_rows_built_and_added_alike(snapshot: Snapshot) -> None:
     after = snapshot.updated([update(1, {"c1": "x", "a": "y"}, ("c4",)), update(2, {"b": "z"})])
     assert [each.id for each in after.candidates(after.matching({"even": True}))] == ["c0", "c2"]
