@@ -6,6 +6,7 @@ takes the old one's place.
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,16 @@ from numpy.typing import NDArray
 
 from index_builder.build import BuildResult, build, no_progress
 from index_builder.errors import GenerationNotFound, NothingToCompact
+from index_builder.faiss_factory import check_rows
 from index_builder.generation import Generation
 from index_builder.generations import GenerationStore
+from index_builder.index_choice import IndexSpec, choose_index
+from index_builder.manifest import Manifest
 from index_builder.pool import Candidate
 from index_builder.snapshot import Snapshot
 from index_builder.stages import Progress
 from index_builder.vector_source import VectorSource
+from model.errors import InvalidInput
 
 _BATCH_ROWS = 8192
 
@@ -62,12 +67,12 @@ def compact(root: Path, *, redis_url: str | None = None, progress: Progress = no
             snapshot, revision = store.snapshot(opened), store.updates.highest()
         if not snapshot.changed or not snapshot.count:
             raise NothingToCompact(f"generation {current} " + ("was not updated" if snapshot.count else "is empty"))
-        spec = opened.manifest.index
+        spec = _chosen(opened.manifest, snapshot.count)
         return build(
             _Kept(opened),
             _candidates(snapshot),
             root,
-            index=str(spec.factory) if spec.kind == "custom" else spec.kind,
+            index=spec.asked,
             params=spec.params,
             dtype=opened.manifest.dtype,
             redis_url=redis_url,
@@ -78,6 +83,17 @@ def compact(root: Path, *, redis_url: str | None = None, progress: Progress = no
         )
     finally:
         opened.close()
+
+
+def _chosen(manifest: Manifest, count: int) -> IndexSpec:
+    """What was asked for, by the number that there are now: searched as before, where that is the same kind."""
+    before = manifest.index
+    try:
+        spec = choose_index(before.asked, count, manifest.dim)
+        check_rows(spec, count, manifest.dim)
+    except InvalidInput:  # it has become too small for what was asked for
+        spec = choose_index("auto", count, manifest.dim)
+    return replace(spec, params=before.params) if spec.kind == before.kind else spec
 
 
 def _candidates(snapshot: Snapshot) -> Iterator[Candidate]:

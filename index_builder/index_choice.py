@@ -1,7 +1,7 @@
 """Which index a pool of this size gets."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from model.errors import InvalidInput
 
@@ -30,11 +30,13 @@ class IndexSpec:
         factory: FAISS's name of it; None for "exact".
         params: of building and searching, by FAISS's names, and "depth": rows asked for each context vector where that
             had to be more than the service asks for.
+        asked: one of KINDS, or a factory string: what it was chosen by.
     """
 
     kind: str
     factory: str | None = None
     params: dict[str, int] = field(default_factory=dict)
+    asked: str = "auto"
 
 
 KINDS = ("auto", "exact", "flat", "hnsw", "ivf", "ivfpq")
@@ -52,7 +54,11 @@ def choose_index(index: str, count: int, dim: int) -> IndexSpec:
     Raises:
         InvalidInput: the pool is too small for the kind.
     """
-    kind = _automatic(count, dim) if index == "auto" else index
+    chosen = _chosen(_automatic(count, dim) if index == "auto" else index, count, dim)
+    return replace(chosen, asked=index)
+
+
+def _chosen(kind: str, count: int, dim: int) -> IndexSpec:
     if kind == "exact":
         return IndexSpec("exact")
     if kind == "flat":
@@ -66,7 +72,7 @@ def choose_index(index: str, count: int, dim: int) -> IndexSpec:
             raise InvalidInput(f"--index ivfpq needs at least {_PQ_ROWS} candidates, and the pool has {count}")
         parts = _parts(dim)
         return IndexSpec("ivfpq", f"OPQ{parts},IVF{_lists(count)},PQ{parts}")
-    return IndexSpec("custom", index)
+    return IndexSpec("custom", kind)
 
 
 def _automatic(count: int, dim: int) -> str:

@@ -167,16 +167,21 @@ def _check_bounds(manifest: Manifest, generation: str) -> None:
 
 
 def _index(value: object) -> IndexSpec:
-    spec = IndexSpec(**value) if isinstance(value, dict) and set(value) == {"kind", "factory", "params"} else None
+    spec = (
+        IndexSpec(**value) if isinstance(value, dict) and set(value) == {"kind", "factory", "asked", "params"} else None
+    )
     if (
         spec is None
         or not isinstance(spec.kind, str)
         or not isinstance(spec.factory, str | None)
+        or not isinstance(spec.asked, str)
         or not isinstance(spec.params, dict)
         or not all(type(number) is int for number in spec.params.values())
         or (spec.kind == "exact") != (spec.factory is None)
     ):
-        raise ValueError("index must be a kind, a factory (none if exact) and whole-numbered params")
+        raise ValueError(
+            "index must be a kind, a factory (none if exact), what was asked for, and whole-numbered params"
+        )
     return spec
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from fakes import HashEncoder, assert_whole, pool
 
-from index_builder import compaction
+from index_builder import compaction, index_choice
 from index_builder.build import build
 from index_builder.compaction import compact
 from index_builder.errors import CompactionOvertaken, GenerationNotFound, NothingToCompact
@@ -70,6 +70,27 @@ def test_the_kind_of_index_and_the_dtype_stay(tmp_path: Path, index: str) -> Non
     update(store, [Candidate("x", "new")])
     manifest = store.manifest(compact(tmp_path).generation)
     assert (manifest.index.kind, manifest.dtype, manifest.count) == (index, "float32", 21)
+
+
+def test_the_index_is_chosen_anew_by_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(ENCODER, pool(300), tmp_path, index="ivfpq")
+    build(ENCODER, pool(20), tmp_path)
+    store = GenerationStore(tmp_path)
+    update(store, [Candidate("x", "new")])
+    monkeypatch.setattr(index_choice, "SCAN_LIMIT", 20)
+    assert store.manifest(compact(tmp_path).generation).index.kind == "hnsw", "21 are more than 20"
+    store.rollback()
+    update(store, [], [f"c{n}" for n in range(50)])
+    manifest = store.manifest(compact(tmp_path).generation)
+    assert (manifest.index.kind, manifest.count) == ("hnsw", 250), "too few to train what was asked for"
+
+
+def test_tuned_searches_stay(tmp_path: Path) -> None:
+    built = build(ENCODER, pool(300), tmp_path, index="ivf", params={"nprobe": 3}).generation
+    store = GenerationStore(tmp_path)
+    assert store.manifest(built).index.params == {"nprobe": 3}
+    update(store, [Candidate("x", "new")])
+    assert store.manifest(compact(tmp_path).generation).index.params == {"nprobe": 3}
 
 
 def test_there_must_be_something_to_do(store: GenerationStore, tmp_path: Path) -> None:

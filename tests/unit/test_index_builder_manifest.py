@@ -54,7 +54,7 @@ def test_what_is_written_is_read() -> None:
 def test_the_file_has_the_names_the_contract_gives() -> None:
     content = body()
     assert content["format_version"] == 1
-    assert content["index"] == {"kind": "hnsw", "factory": "HNSW32", "params": {"efSearch": 128}}
+    assert content["index"] == {"kind": "hnsw", "factory": "HNSW32", "params": {"efSearch": 128}, "asked": "auto"}
     assert content["recall"] == RECALL
     assert content["files"]["embeddings.bin"] == {"sha256": "ab" * 32, "bytes": 2304}
     assert content["model"]["fingerprint"] == "1a2b3c4d" * 8
