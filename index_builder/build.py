@@ -110,7 +110,8 @@ def build(
     Raises:
         InvalidInput: an index that is unknown, does not fit the model's dimension or needs more candidates; an unknown
             dtype; probes of another model. All before anything is encoded.
-        PoolError, StoreUnavailable, BuildBusy, LeaseLost, DiskFull: see there; nothing is left but the log of bad rows.
+        PoolError, StoreUnavailable, BuildBusy, LeaseLost, DiskFull: see there; nothing is left but the log of bad rows,
+            or the generation itself, where it was published and could not be activated.
         BuildError: the model gave vectors that are not finite or not of its dimension; the recall is not reached;
             likewise.
         CompactionOvertaken: what it was to replace is not active any more; likewise.

@@ -31,6 +31,7 @@ class _Added:
         self.candidates: list[Candidate] = []
         self.vectors: NDArray[Any] = np.empty((0, dim), dtype)
         self.rows_of: dict[str, list[int]] = {}
+        self.longest = 0.0
 
     def extend(self, candidates: Sequence[Candidate], vectors: NDArray[Any]) -> None:
         start = len(self.candidates)
@@ -40,6 +41,8 @@ class _Added:
             grown[:start] = self.vectors[:start]
             self.vectors = grown  # a reader keeps the buffer that it has
         self.vectors[start:end] = vectors
+        if len(vectors):
+            self.longest = max(self.longest, float(np.linalg.norm(vectors.astype(np.float32), axis=1).max()))
         self.candidates.extend(candidates)
         for row, candidate in enumerate(candidates, start):
             self.rows_of.setdefault(candidate.id, []).append(row)
@@ -152,6 +155,11 @@ class Snapshot:
         places = matching_places([self._all.candidates[row].metadata for row in self.added.tolist()], filter_)
         return np.concatenate([own, self.numbered(self.added[places])])
 
+    @property
+    def longest_added(self) -> float:
+        """No vector that was added is longer."""
+        return self._all.longest
+
     @cached_property
     def all_rows(self) -> Rows:
         """Every row, ascending; (N,)."""
@@ -160,7 +168,13 @@ class Snapshot:
 
     def vectors(self, rows: Rows) -> NDArray[Any]:
         """The vectors of these rows as the disk has them, in the order asked; (N, D)."""
-        is_added, own, added = self.split(rows)
+        return self.merged(rows, self.generation.store.gather(self.split(rows)[1]))
+
+    def merged(self, rows: Rows, own_vectors: NDArray[Any]) -> NDArray[Any]:
+        """The vectors of these rows, (N, D), of which those of the generation's own are given."""
+        is_added, _, added = self.split(rows)
+        if not len(added):
+            return own_vectors
         vectors = np.empty((len(rows), self._vectors.shape[1]), self._vectors.dtype)
-        vectors[~is_added], vectors[is_added] = self.generation.store.gather(own), self._vectors[added]
+        vectors[~is_added], vectors[is_added] = own_vectors, self._vectors[added]
         return vectors

@@ -65,7 +65,7 @@ def over_generation(
         if len(found.rows) < min(request.depth, allowed.count):  # a graph may not lead to so many of those allowed
             plan = "scan" if allowed.own is None else "matches"
             found = _retrieve(serving, plan, request, codes, allowed, threads)
-        added = top_k(snapshot.vectors_added, codes, request.depth, allowed.added).rows
+        added = top_k(snapshot.vectors_added, codes, request.depth, allowed.added, snapshot.longest_added).rows
     rows = np.concatenate([np.sort(found.rows), snapshot.numbered(np.sort(added))])
     best, cache_available = _score(serving, rows, codes, request.depth, stages)
     with stages.timed("fetch"):

@@ -117,13 +117,8 @@ class Serving:
 
     def gather(self, rows: NDArray[np.int64]) -> Gathered:
         """Fetch the vectors of rows of the snapshot, in the order asked."""
-        is_added, own, added = self.snapshot.split(rows)
-        if not len(added):
-            return self.loaded.vectors.gather(own)
-        found = self.loaded.vectors.gather(own)
-        vectors = np.empty((len(rows), self.ranker.dim), found.vectors.dtype)
-        vectors[~is_added], vectors[is_added] = found.vectors, self.snapshot.vectors_added[added]
-        return Gathered(vectors, found.cache_available)
+        found = self.loaded.vectors.gather(self.snapshot.split(rows)[1])
+        return found._replace(vectors=self.snapshot.merged(rows, found.vectors))
 
 
 LoadRanker = Callable[[str], Any]
