@@ -83,6 +83,7 @@ class UpdateLog:
         self._end = 0  # of what was read
         self._sum = 0
         self._began = self._end, self._sum
+        self._unsynced: int | None = None  # where what was written may not be on the disk
 
     @classmethod
     def found(cls, path: Path) -> "UpdateLog":
@@ -238,10 +239,21 @@ class UpdateLog:
                 with suppress(OSError):
                     os.ftruncate(descriptor, end)
                 raise
-            # If this fails the records stay: somebody may have read them already.
-            os.fdatasync(descriptor)
+            self._sync(descriptor, end)
         finally:
             os.close(descriptor)
+
+    def _sync(self, descriptor: int, end: int) -> None:
+        """Put what was written behind `end` on the disk. Where that fails it stays: somebody may have read it already.
+
+        The kernel tells of a failure once and then takes the pages for written: the next time, they are written again.
+        """
+        start = end if self._unsynced is None else min(self._unsynced, end)
+        self._unsynced = start
+        if start < end:
+            _write(descriptor, os.pread(descriptor, end - start, start), start)
+        os.fdatasync(descriptor)
+        self._unsynced = None
 
     def _tail(self) -> tuple[int, int]:
         """Where the last whole record ends, and its checksum; what this object has read stays as it is."""

@@ -322,9 +322,16 @@ def test_what_was_written_whole_stays_when_the_disk_does_not_confirm_it(
         with pytest.raises(OSError, match="not confirmed"):
             writer.append(update(9))
     assert read(reader) == [told(update(9))], "somebody may have read it before"
-    writer.append(update(10))
-    assert read(reader) == [told(update(10))]
-    assert read(writer) == [told(each) for each in [*THREE, update(9), update(10)]]
+    written, pwrite = [], os.pwrite
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", lambda file, content, at: written.append(at) or pwrite(file, content, at))
+        writer.append(update(10))
+        assert three[-1] in written, "what was not confirmed is written again, or the kernel takes it for written"
+        written.clear()
+        writer.append(update(11))
+        assert three[-1] not in written
+    assert read(reader)[-1:] == [told(update(11))]
+    assert read(writer) == [told(each) for each in [*THREE, update(9), update(10), update(11)]]
 
 
 def test_a_first_write_that_fails_leaves_a_log_without_updates(path: Path, open_log, monkeypatch) -> None:
