@@ -9,8 +9,9 @@ import numpy as np
 from index_builder.index_choice import KINDS, IndexSpec
 from model.errors import InvalidInput
 
+# How hard an index is searched before it is tuned: docs/results.md, "Kinds of index".
 _EF_SEARCH, _MOST_EF_SEARCH = 128, 2048
-_LISTS_A_PROBE = 32  # of so many lists one is searched, if tuning asks for no more
+_NPROBE = 32
 
 
 def check_factory(index: str, dim: int) -> None:
@@ -65,7 +66,7 @@ def effort_of(index: Any) -> Effort | None:
     if isinstance(core, faiss.IndexHNSW):
         return Effort("efSearch", _EF_SEARCH, _MOST_EF_SEARCH)
     if isinstance(core, faiss.IndexIVF):
-        return Effort("nprobe", -(-core.nlist // _LISTS_A_PROBE), core.nlist)
+        return Effort("nprobe", min(_NPROBE, core.nlist), core.nlist)
     return None
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from model.errors import InvalidInput
 
-# Where one kind stops and the next begins to answer sooner or to need less memory than the machines in use have:
-# docs/results.md, "Kinds of index".
+# Up to so many rows scanning the matrix costs no more than HNSW: docs/results.md, "Kinds of index". The indexes after
+# the scan are taken while they are no larger than this: what common machines can spare.
 SCAN_LIMIT = 65_000
 HNSW_BYTES = 2 * 2**30
 SQ_BYTES = 8 * 2**30

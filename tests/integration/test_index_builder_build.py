@@ -94,8 +94,8 @@ def contexts(encoder: HashEncoder, count: int) -> list[np.ndarray]:
 
 def test_given_probes_set_how_hard_the_index_is_searched(tmp_path: Path) -> None:
     encoder = HashEncoder()
-    loose = build(encoder, pool(2000), tmp_path, index="IVF40,Flat")
-    tuned = build(encoder, pool(2000), tmp_path, index="IVF40,Flat", probes=contexts(encoder, 50), min_recall=0.98)
+    loose = build(encoder, pool(2000), tmp_path, index="IVF500,Flat", min_recall=0.98)
+    tuned = build(encoder, pool(2000), tmp_path, index="IVF500,Flat", probes=contexts(encoder, 50), min_recall=0.98)
     assert (loose.recall.probes, tuned.recall.probes) == ("pool", "given")
     assert loose.recall.at_10 < 0.98 <= tuned.recall.at_10
     assert loose.warning is not None

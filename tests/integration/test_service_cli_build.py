@@ -98,12 +98,12 @@ def test_probes_set_how_hard_an_index_is_searched(
     probes = write_rows(
         tmp_path / "said.jsonl", [{"context": [f"w{n} w{n + 1}"], "response": "w1"} for n in range(300)]
     )
-    options = ("--model", poly, "--pool", pool, "--store", store, "--index", "IVF8,Flat", "--json")
+    options = ("--model", poly, "--pool", pool, "--store", store, "--index", "IVF50,Flat", "--json")
     tuned = call(capsys, "build", *options, "--probes", probes, "--min-recall", "1").result
     manifest = GenerationStore(store).manifest(tuned["generation"])
     assert (tuned["index"], tuned["recall@10"]) == ("custom", 1.0)
     assert (manifest.recall["probes"], manifest.recall["count"], manifest.recall["min_recall"]) == ("given", 256, 1.0)
-    assert manifest.index.params["nprobe"] > 1
+    assert manifest.index.params["nprobe"] >= 32
     listed = call(capsys, "store", "list", "--store", store).out
     assert "50 candidates, custom (recall@10 1.000, probes: given)" in listed
 
