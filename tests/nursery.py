@@ -5,10 +5,16 @@ standard output: "pid <pid>" of a new process, then what it tells, and "dead <st
 """
 
 import os
+import random
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import median
+from typing import Protocol
 
 TESTS = Path(__file__).parent
 
@@ -67,3 +73,66 @@ class Nursery:
         self._input.close()
         assert self._process.wait(10) == 0
         self._output.close()
+
+
+class Told(Protocol):
+    """What a process has said, and the step that it is at."""
+
+    step: str
+
+    def take(self, line: list[str]) -> None:
+        """Take in what it says, a line's words."""
+
+
+class Killer:
+    """Kills processes at random moments of steps that they tell of, each in turn at first, then the one hit least.
+
+    Attributes:
+        hits: kills by step.
+    """
+
+    def __init__(self, nursery: Nursery, told: Told, steps: Sequence[str], kills: int, chance: random.Random) -> None:
+        self._nursery, self._told, self._steps, self._kills, self._chance = nursery, told, steps, kills, chance
+        self.hits: Counter[str] = Counter()
+
+    def learn(self, rounds: int) -> None:
+        """Let a first process run for some rounds of steps, to know how long each takes here, and kill it."""
+        pid, began = self._nursery.start(0), time.perf_counter()
+        seconds: dict[str, list[float]] = {}
+        while len(seconds.get(self._steps[-1], [])) < rounds:
+            line = self._nursery.next()
+            if line[0] == "step":
+                seconds.setdefault(self._told.step, []).append(time.perf_counter() - began)
+                began = time.perf_counter()
+            self._told.take(line)
+        self._kill(pid)
+        self._seconds = {step: median(each) for step, each in seconds.items()}
+
+    def strike(self, number: int, most: Callable[[str], int]) -> None:
+        """Start a process and kill it somewhere in a step, the first or a later time that it comes to it.
+
+        Args:
+            number: of the kill, from 1.
+            most: how often a step may have to come at most.
+        """
+        # Later the step hit least: on a busy machine the shortest ones are easily missed.
+        in_turn = self._steps[number % len(self._steps)]
+        target = in_turn if number <= self._kills // 2 else min(self._steps, key=self.hits.__getitem__)
+        pid = self._nursery.start(number)
+        occurrence = self._chance.randint(1, most(target))
+        while occurrence:
+            line = self._nursery.next()
+            self._told.take(line)
+            occurrence -= line == ["step", target]
+        until = time.perf_counter() + self._chance.uniform(0, self._seconds[target])
+        while time.perf_counter() < until:
+            pass
+        self._kill(pid)
+        self.hits[self._told.step] += 1
+
+    def _kill(self, pid: int) -> None:
+        """End the process, and take what it had said until then."""
+        os.kill(pid, signal.SIGKILL)
+        while (line := self._nursery.next())[0] != "dead":
+            self._told.take(line)
+        assert int(line[1]) == signal.SIGKILL

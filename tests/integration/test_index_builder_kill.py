@@ -1,17 +1,12 @@
 """SIGKILL a builder at a hundred random moments: what is served is always whole, and the old or the new."""
 
-import os
 import random
-import signal
-import time
-from collections import Counter
 from pathlib import Path
-from statistics import median
 
 import pytest
 from fakes import assert_whole, pool
 from killed_builder import ENCODER, POOL_SIZE
-from nursery import Nursery
+from nursery import Killer, Nursery
 
 from index_builder.build import build
 from index_builder.generations import GenerationStore
@@ -30,28 +25,6 @@ class Told:
     def take(self, line: list[str]) -> None:
         word, value = line
         setattr(self, word, value)
-
-
-def learn_durations(nursery: Nursery, told: Told) -> dict[str, float]:
-    """How long each step takes here, from three rounds; the builder is killed in the end."""
-    pid, began = nursery.start(0), time.perf_counter()
-    seconds: dict[str, list[float]] = {}
-    while len(seconds.get("gc", [])) < 3:
-        line = nursery.next()
-        if line[0] == "step":
-            seconds.setdefault(told.step, []).append(time.perf_counter() - began)
-            began = time.perf_counter()
-        told.take(line)
-    kill(nursery, pid, told)
-    return {step: median(each) for step, each in seconds.items()}
-
-
-def kill(nursery: Nursery, pid: int, told: Told) -> None:
-    """End the builder, and take what it had said until then."""
-    os.kill(pid, signal.SIGKILL)
-    while (line := nursery.next())[0] != "dead":
-        told.take(line)
-    assert int(line[1]) == signal.SIGKILL
 
 
 def check(root: Path, told: Told) -> str:
@@ -76,31 +49,19 @@ def test_a_hundred_kills_leave_the_old_or_the_new_generation(tmp_path: Path, see
     for salt in ("first-", "second-"):
         active = build(ENCODER, pool(POOL_SIZE, salt), root).generation
     told, nursery = Told(active), Nursery("killed_builder.py", root)
-    durations = learn_durations(nursery, told)
+    killer = Killer(nursery, told, STEPS, KILLS, chance)
+    killer.learn(rounds=3)
     told.active = check(root, told)
-    hits: Counter[str] = Counter()
     switched = 0
     for number in range(1, KILLS + 1):
         before = told.active
-        # Each in turn at first; then the step hit least, for on a busy machine the shortest ones are easily missed.
-        target = STEPS[number % len(STEPS)] if number <= KILLS // 2 else min(STEPS, key=hits.__getitem__)
-        pid = nursery.start(number)
-        occurrence = chance.randint(1, 2)
-        while occurrence:
-            line = nursery.next()
-            told.take(line)
-            occurrence -= line == ["step", target]
-        until = time.perf_counter() + chance.uniform(0, durations[target])
-        while time.perf_counter() < until:
-            pass
-        kill(nursery, pid, told)
-        hits[told.step] += 1
+        killer.strike(number, lambda _: 2)
         told.active = check(root, told)
         switched += told.active != before
     nursery.close()
-    print(f"seed {seed}, kills by step: {dict(hits)}, another generation active after {switched} of {KILLS}")  # noqa: T201
-    assert sum(hits.values()) == KILLS
-    assert all(hits[step] >= 5 for step in STEPS), hits
+    print(f"seed {seed}, kills by step: {dict(killer.hits)}, another generation active after {switched} of {KILLS}")  # noqa: T201
+    assert sum(killer.hits.values()) == KILLS
+    assert all(killer.hits[step] >= 5 for step in STEPS), killer.hits
     built = build(ENCODER, pool(3), root).generation
     assert GenerationStore(root).current() == built
     assert not list((root / "generations").glob(".*"))

@@ -1,18 +1,13 @@
 """SIGKILL an updater at a hundred random moments, of updates and of compactions: nothing acknowledged is lost."""
 
 import json
-import os
 import random
-import signal
-import time
-from collections import Counter
 from pathlib import Path
-from statistics import median
 
 import pytest
 from fakes import pool
 from killed_updater import ENCODER, POOL_SIZE, UPDATES_A_COMPACTION, write
-from nursery import Nursery
+from nursery import Killer, Nursery
 
 from index_builder.build import build
 from index_builder.compaction import compact
@@ -54,14 +49,6 @@ class Told:
         self.doing = None
 
 
-def kill(nursery: Nursery, pid: int, told: Told) -> None:
-    """End the updater, and take what it had said until then."""
-    os.kill(pid, signal.SIGKILL)
-    while (line := nursery.next())[0] != "dead":
-        told.take(line)
-    assert int(line[1]) == signal.SIGKILL
-
-
 def check(root: Path, told: Told) -> None:
     """What would be served holds what was acknowledged, in order; an update that was being written is in it or not."""
     store = GenerationStore(root)
@@ -82,46 +69,20 @@ def check(root: Path, told: Told) -> None:
     served.close()
 
 
-def learn_durations(nursery: Nursery, told: Told) -> dict[str, float]:
-    """How long each step takes here, from two compactions; the updater is killed in the end."""
-    pid, began = nursery.start(0), time.perf_counter()
-    seconds: dict[str, list[float]] = {}
-    while len(seconds.get("gc", [])) < 2:
-        line = nursery.next()
-        if line[0] == "step":
-            seconds.setdefault(told.step, []).append(time.perf_counter() - began)
-            began = time.perf_counter()
-        told.take(line)
-    kill(nursery, pid, told)
-    return {step: median(each) for step, each in seconds.items()}
-
-
 @pytest.mark.parametrize("seed", [20261121])
 def test_a_hundred_kills_lose_no_acknowledged_update(tmp_path: Path, seed: int) -> None:
     chance, root = random.Random(seed), tmp_path / "store"
     build(ENCODER, pool(POOL_SIZE), root)
     told, nursery = Told(), Nursery("killed_updater.py", root)
-    durations = learn_durations(nursery, told)
+    killer = Killer(nursery, told, STEPS, KILLS, chance)
+    killer.learn(rounds=2)
     check(root, told)
-    hits: Counter[str] = Counter()
     for number in range(1, KILLS + 1):
-        # Each in turn at first; then the step hit least, for on a busy machine the shortest ones are easily missed.
-        target = STEPS[number % len(STEPS)] if number <= KILLS // 2 else min(STEPS, key=hits.__getitem__)
-        pid = nursery.start(number)
-        occurrence = chance.randint(1, UPDATES_A_COMPACTION if target == "update" else 1)
-        while occurrence:
-            line = nursery.next()
-            told.take(line)
-            occurrence -= line == ["step", target]
-        until = time.perf_counter() + chance.uniform(0, durations[target])
-        while time.perf_counter() < until:
-            pass
-        kill(nursery, pid, told)
-        hits[told.step] += 1
+        killer.strike(number, lambda step: UPDATES_A_COMPACTION if step == "update" else 1)
         check(root, told)
     nursery.close()
-    print(f"seed {seed}, kills by step: {dict(hits)}, {told.acknowledged} updates acknowledged")  # noqa: T201
-    assert all(hits[step] >= 5 for step in STEPS), hits
+    print(f"seed {seed}, kills by step: {dict(killer.hits)}, {told.acknowledged} updates acknowledged")  # noqa: T201
+    assert all(killer.hits[step] >= 5 for step in STEPS), killer.hits
     # Whatever was left does not stop the next ones.
     store = GenerationStore(root)
     before = store.ids()
