@@ -104,7 +104,7 @@ class Probes:
             scores = top_k(self._matrix[rows], codes, _PLACES[-1]).scores
             seconds.append(time.perf_counter() - began)
             found.append([_share(scores, wanted, places) for places in _PLACES])
-        at_10, at_100 = np.mean(found, axis=0).tolist()
+        at_10, at_100 = np.mean(found, axis=0).round(6).tolist()
         p50, p99 = np.percentile(seconds, (50, 99)) * 1000
         return Recall(at_10, at_100, self.source, len(found), round(float(p50), 3), round(float(p99), 3))
 
