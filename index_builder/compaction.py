@@ -91,7 +91,7 @@ def _chosen(manifest: Manifest, count: int) -> IndexSpec:
     try:
         spec = choose_index(before.asked, count, manifest.dim)
         check_rows(spec, count, manifest.dim)
-    except InvalidInput:  # it has become too small for what was asked for
+    except InvalidInput:  # it has become too small for what was asked for, and stays "auto" from now on
         spec = choose_index("auto", count, manifest.dim)
     return replace(spec, params=before.params) if spec.kind == before.kind else spec
 

@@ -110,7 +110,7 @@ class GenerationStore(PublishedGenerations):
         """While nothing else is switched, removed or updated: the generation knows what it has to, and may be named."""
         make_directory(self.root)
         self._check_active(instead_of)
-        succession = Succession(self.updates, manifest, encode)
+        succession = Succession(self.updates, manifest, encode, instead_of)
         if manifest.id != self.current_or_none():
             succession.prepare()
         # In this order: a collection may hold the first for long, and updates wait for the second.
@@ -129,9 +129,10 @@ class GenerationStore(PublishedGenerations):
 
     def _mark_active(self, generation: str | None) -> None:
         """Note in a generation's log that it is active, or was: it comes back as it was left."""
-        # One that is damaged or gone cannot come back. Where the disk is full, this is done when the next one comes.
+        # One that is damaged or gone cannot come back, and a log that is gone must not seem to be there. Where the disk
+        # is full, this is done when the next one comes.
         with suppress(GenerationError, OSError):
-            if generation is not None:
+            if generation is not None and self.updates.exists(generation):
                 self.updates.of(self.manifest(generation)).mark_active()
 
     def _present(self, generation: str) -> None:

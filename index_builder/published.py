@@ -71,7 +71,7 @@ class PublishedGenerations:
         return opened
 
     def _check_updates(self, manifest: Manifest) -> None:
-        if not self.updates.exists(manifest.id) and manifest.id in (self.current_or_none(), *self.history()):
+        if manifest.id in (self.current_or_none(), *self.history()) and not self.updates.exists(manifest.id):
             raise GenerationCorrupt(
                 manifest.id, f"its update log {manifest.id}.log is gone; build again, or restore it"
             )

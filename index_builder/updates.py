@@ -69,8 +69,12 @@ class Updates:
             highest = max(highest, each.revision, each.floor)
         return highest
 
-    def missed_by(self, manifest: Manifest) -> list[tuple[Subject, Update]]:
+    def missed_by(self, manifest: Manifest, compacted: str | None = None) -> list[tuple[Subject, Update]]:
         """What a generation that was never active has to learn, in order, and whose vectors it comes with.
+
+        Args:
+            manifest: the generation's.
+            compacted: the one of which it is a compaction: only what was written there; None: it is none.
 
         Raises:
             GenerationCorrupt: its own log is damaged.
@@ -82,6 +86,7 @@ class Updates:
         missed = {
             update.revision: (each.subject, update)
             for each in self._logs()
+            if compacted in (None, each.subject.generation)
             for update in _until_damage(each)
             if update.revision > manifest.revision and update.revision not in known
         }
@@ -136,15 +141,18 @@ class Succession:
         updates: of the store.
         manifest: the generation's.
         encode: its model; None: only updates of the same model can be taken over.
+        compacted: the generation of which it is a compaction; None: it is none.
     """
 
-    def __init__(self, updates: Updates, manifest: Manifest, encode: Encode | None) -> None:
-        self._updates, self._manifest, self._encode = updates, manifest, encode
+    def __init__(
+        self, updates: Updates, manifest: Manifest, encode: Encode | None, compacted: str | None = None
+    ) -> None:
+        self._updates, self._manifest, self._encode, self._compacted = updates, manifest, encode, compacted
         self._encoded: dict[int, NDArray[Any]] = {}
 
     def prepare(self) -> None:
         """Encode what it missed, before others are kept waiting."""
-        for subject, update in self._updates.missed_by(self._manifest):
+        for subject, update in self._updates.missed_by(self._manifest, self._compacted):
             self._vectors(subject, update)
 
     def complete(self) -> None:
@@ -155,7 +163,7 @@ class Succession:
             FingerprintMismatch: the updates have another model's vectors, and there is none to encode with.
             BuildError: a vector is not finite.
         """
-        own, missed = self._updates.of(self._manifest), self._updates.missed_by(self._manifest)
+        own, missed = self._updates.of(self._manifest), self._updates.missed_by(self._manifest, self._compacted)
         own.create()
         if missed:
             own.append(*(replace(update, vectors=self._vectors(subject, update)) for subject, update in missed))

@@ -40,6 +40,8 @@ class Live:
         self._metrics = metrics
         self._switching = threading.Lock()
         self._replacing = threading.Lock()
+        self._refusing = threading.Lock()
+        self._unreadable: str | None = None  # whose log `take_over` could not read
         self._seen: _Seen | None = None  # CURRENT when it was last followed
 
     def require(self) -> Serving:
@@ -97,9 +99,11 @@ class Live:
         except GenerationCorrupt as error:
             if error.generation not in self.refused:
                 self._refuse(error.generation, error)
+                self._unreadable = error.generation
             return
-        if serving is not None:
+        if serving is not None and serving.generation.id == self._unreadable:
             self._accept(serving.generation.id)
+            self._unreadable = None
 
     def refresh(self) -> Serving | None:
         """Take over the updates that were written since; returns what is served now.
@@ -114,13 +118,14 @@ class Live:
                     self.current = self.current.caught_up()
                 except GenerationCorrupt:
                     # One that was replaced elsewhere may have been collected: the switch to its successor comes.
-                    if self._store.current_or_none() == self.current.generation.id:
+                    if self.current.generation.id in self._store.ids():
                         raise
                 self._show_snapshot(self.current)
             return self.current
 
     def _accept(self, generation: str) -> None:
-        self.refused = {each: why for each, why in self.refused.items() if each != generation}
+        with self._refusing:
+            self.refused = {each: why for each, why in self.refused.items() if each != generation}
 
     def activate(self, generation: str) -> Serving:
         """Switch to a generation: it is loaded first, so one that cannot be served never becomes the active one.
@@ -173,7 +178,7 @@ class Live:
             if self.refused.get("CURRENT") != str(error):
                 self._refuse("CURRENT", error)
             return None
-        self.refused.pop("CURRENT", None)
+        self._accept("CURRENT")
         return None if named is None else (named, stamp)
 
     def _load(self, generation: str) -> Serving:
@@ -204,7 +209,8 @@ class Live:
         self._metrics.show_snapshot(serving.snapshot.revision, serving.snapshot.count, serving.snapshot.changed)
 
     def _refuse(self, generation: str, error: RankingError) -> None:
-        self.refused = {**self.refused, generation: str(error)}
+        with self._refusing:
+            self.refused = {**self.refused, generation: str(error)}
         self._metrics.count_refused(_sort(error))
         log.error("generation refused", extra={"fields": {"generation": generation, "why": str(error)}})
 

@@ -14,6 +14,7 @@ from full_disk import fill_disk
 
 from index_builder.build import build
 from index_builder.codec import DTYPES
+from index_builder.compaction import compact
 from index_builder.encoder import encode_texts
 from index_builder.errors import (
     BuildError,
@@ -652,3 +653,39 @@ def test_one_who_writes_waits_only_so_long(store: Store) -> None:
         raise AssertionError("two write")
     with store.updates.writing(within_seconds=0):
         assert is_locked(store.root / "log" / "write.lock")
+
+
+def test_a_lost_log_is_not_made_again_by_a_switch(tmp_path: Path) -> None:
+    first = build(HashEncoder(), pool(5), tmp_path).generation
+    store = GenerationStore(tmp_path)
+    log = store.updates.of(store.manifest(first))
+    log.append(Update(1, [], np.empty((0, 8)), ["c0"]))
+    (tmp_path / "log" / f"{first}.log").unlink()
+    build(HashEncoder(), pool(5, "second "), tmp_path)
+    with pytest.raises(GenerationCorrupt, match="is gone"):
+        store.rollback()
+
+
+def test_a_compaction_is_given_what_was_written_to_what_it_compacts_alone(tmp_path: Path) -> None:
+    first = build(HashEncoder(), pool(5), tmp_path).generation
+    other = build(HashEncoder(), pool(5, "other "), tmp_path, activate=False).generation
+    store = GenerationStore(tmp_path)
+
+    def write(generation: str, revision: int, deleted: str) -> None:
+        log = store.updates.of(store.manifest(generation))
+        log.append(Update(revision, [], np.empty((0, 8)), [deleted]))
+
+    write(first, 1, "c0")
+
+    def meanwhile(stage: str, _done: int, _total: int | None) -> None:
+        if stage == "rename":
+            store.activate(other)
+            write(other, 2, "c1")
+            store.rollback()
+            write(first, 3, "c2")
+
+    compacted = store.open(compact(tmp_path, progress=meanwhile).generation)
+    snapshot = store.snapshot(compacted)
+    assert [each.id for each in snapshot.candidates(snapshot.all_rows)] == ["c1", "c3", "c4"]
+    assert snapshot.revision == 3
+    compacted.close()

@@ -289,3 +289,30 @@ def test_a_missing_model_is_refused(store: Fixture) -> None:
     live.start()
     assert live.refused == {generation: "gone"}
     assert store.value("index_verify_failures_total", kind="model") == 1
+
+
+def test_a_damaged_log_of_what_stands_in_is_told_until_it_can_be_read(store: Fixture) -> None:
+    first, second = store.build("a"), store.build("b")
+    store.damage(second)
+    store.live.start()
+    assert store.served() == first
+    log = store.root / "log" / f"{first}.log"
+    whole = log.read_bytes()
+    log.write_bytes(whole + bytes(40))
+    store.live.take_over()
+    assert store.live.refused.keys() == {first, second}
+    with pytest.raises(GenerationCorrupt, match="update log"):
+        store.live.refresh()
+    log.write_bytes(whole)
+    store.live.take_over()
+    assert store.live.refused.keys() == {second}, "what others have refused stays"
+
+
+def test_what_an_activation_refused_is_not_taken_back_by_reading_its_log(store: Fixture) -> None:
+    only = store.build()
+    store.live.start()
+    store.damage(only)
+    with pytest.raises(GenerationCorrupt):
+        store.live.activate(only)
+    store.live.take_over()
+    assert store.live.refused.keys() == {only}
