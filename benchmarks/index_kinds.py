@@ -16,6 +16,7 @@ those that the process spent on a processor, so that what else runs does not cou
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -101,7 +102,7 @@ def milliseconds(run: Callable[[Codes], object], contexts: Codes) -> str:
 def scan(matrix: Matrix, contexts: Codes, _: argparse.Namespace) -> None:
     longest = longest_row(matrix)
     timed = contexts[:: len(contexts) // TIMED_CONTEXTS]
-    told = milliseconds(lambda codes: top_k(matrix, codes, 10, longest=longest), timed)
+    told = milliseconds(partial(top_k, matrix, k=10, longest=longest), timed)
     print(f"{'scan':20} N {len(matrix):8}  {told}", flush=True)
 
 
@@ -117,7 +118,7 @@ def kinds(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> Non
                 params = {**({name: effort} if name else {}), **({"depth": depth} if depth > RETRIEVE_K else {})}
                 harder = index.with_params(params)
                 found = probes.measure(harder)
-                told = milliseconds(lambda codes: searched(matrix, harder, codes), timed)  # noqa: B023
+                told = milliseconds(partial(searched, matrix, harder), timed)
                 print(
                     f"{factory:20} N {len(matrix):8}  {name} {effort:4}  depth {depth:4}  recall@10 {found.at_10:.4f}  "
                     f"@100 {found.at_100:.4f}  {told}",
@@ -134,12 +135,12 @@ def filters(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> N
         only[rng.choice(len(matrix), max(1, round(share * len(matrix))), replace=False)] = True
         rows = np.flatnonzero(only)
         exact = [top_k(matrix, codes, 10, rows, longest).rows for codes in contexts]
-        told = milliseconds(lambda codes: top_k(matrix, codes, 10, rows, longest), contexts)  # noqa: B023
+        told = milliseconds(partial(top_k, matrix, k=10, rows=rows, longest=longest), contexts)
         print(f"share {share:6}  {'scan the matches':20} {told}", flush=True)
         for factory, index in indexes.items():
             found = [retrieve(index, codes, RETRIEVE_K, only=only).rows for codes in contexts]
             recall = np.mean([np.isin(best, rows).mean() for best, rows in zip(exact, found, strict=True)])
-            told = milliseconds(lambda codes: searched(matrix, index, codes, only), contexts)  # noqa: B023
+            told = milliseconds(partial(searched, matrix, index, only=only), contexts)
             print(f"share {share:6}  {factory:20} {told}  recall@10 {recall:.3f}", flush=True)
 
 

@@ -8,15 +8,15 @@ status 0 only if every answer was the same and the metrics show where vectors we
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import urllib.request
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import redis
+from http_calls import call
 from redis_server import redis_server
 
 from index_builder.build import build
@@ -24,13 +24,6 @@ from index_builder.pool import read_pool
 from model.checkpoint import load_late
 from model.dialogues import read_dialogues
 from service.bench.serving import served
-
-
-def rank(url: str, body: dict[str, Any]) -> dict[str, Any]:
-    request = urllib.request.Request(f"{url}/rank", json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as response:
-        answer: dict[str, Any] = json.load(response)
-    return answer
 
 
 def vectors_read(url: str) -> dict[str, float]:
@@ -41,8 +34,8 @@ def vectors_read(url: str) -> dict[str, float]:
     return {line.split("{")[1].split("}")[0]: float(line.rsplit(" ", 1)[1]) for line in found}
 
 
-def ranking(answer: dict[str, Any]) -> list[tuple[str, float]]:
-    return [(result["id"], result["score"]) for result in answer["results"]]
+def ranking(url: str, body: dict[str, Any]) -> list[tuple[str, float]]:
+    return [(result["id"], result["score"]) for result in call(url, "POST", "/rank", body)["results"]]
 
 
 def main() -> int:
@@ -64,7 +57,7 @@ def main() -> int:
             served(Path(directory) / "redis", ["--redis", redis_url, "--vectors", "redis"]) as (remote, _, _),
         ):
             before = vectors_read(remote)
-            pairs = [(ranking(rank(local, body)), ranking(rank(remote, body))) for body in bodies]
+            pairs = [(ranking(local, body), ranking(remote, body)) for body in bodies]
             same = sum(one == other for one, other in pairs)
             after = vectors_read(remote)
             print(f"{same} of {len(pairs)} answers have the same ids and scores")
@@ -73,10 +66,10 @@ def main() -> int:
             best = pairs[0][0][0][0]
             client = redis.Redis.from_url(redis_url)
             key = next(iter(client.scan_iter(f"pe:*:c:{best}", count=10_000)))
-            value = bytearray(client.get(key) or b"")  # type: ignore[arg-type]  # bytes: the client is not async
+            value = bytearray(cast(bytes | None, client.get(key)) or b"")
             value[20] ^= 1
             client.set(key, bytes(value))
-            again = ranking(rank(remote, bodies[0]))
+            again = ranking(remote, bodies[0])
             corrupt = vectors_read(remote)['result="corrupt",tier="redis"']
             print(
                 f"after damaging {key.decode()}: same answer {again == pairs[0][0]}, counted as corrupt {corrupt:.0f}"

@@ -13,10 +13,11 @@ import statistics
 import sys
 import tempfile
 import time
-import urllib.request
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
+
+from http_calls import call
 
 from index_builder.build import build
 from index_builder.pool import Candidate, read_pool
@@ -25,15 +26,6 @@ from model.dialogues import read_dialogues
 from service.bench.serving import served
 
 SIZES = (1, 16, 256)
-
-
-def call(url: str, method: str, path: str, body: Any) -> dict[str, Any]:
-    request = urllib.request.Request(
-        f"{url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}, method=method
-    )
-    with urllib.request.urlopen(request, timeout=120) as response:
-        answer: dict[str, Any] = json.load(response)
-    return answer
 
 
 def put(url: str, texts: list[str], ids: list[str], metadata: dict[str, Any]) -> tuple[float, float]:

@@ -7,7 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 from hashlib import sha256
 from types import NoneType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import orjson
 
@@ -29,7 +29,11 @@ _RECALL: dict[str, type] = {
     "min_recall": float,
 }
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 T = TypeVar("T")
+D = TypeVar("D", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,18 +196,18 @@ def _recall(value: dict[str, Any]) -> dict[str, float | int | str | None]:
     return {name: _as(kind, value, name) for name, kind in {**_RECALL, **untimed}.items()}
 
 
-def _record(cls: type[T], value: object, where: str) -> T:
+def _record(cls: type[D], value: object, where: str) -> D:
     """A flat dataclass of ints, floats, strings and dictionaries of floats from a JSON object."""
     if not isinstance(value, dict):
         raise ValueError(f"{where} must be an object")
     _only(cls, value)
     fields: dict[str, Any] = {}
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # only dataclasses come here
+    for field in dataclasses.fields(cls):
         if field.type == dict[str, float]:
             table = _as(dict, value, field.name)
             fields[field.name] = {name: _as(float, table, name) for name in table}
         else:
-            fields[field.name] = _as(field.type, value, field.name)  # type: ignore[arg-type]  # a type, no string
+            fields[field.name] = _as(cast(type[Any], field.type), value, field.name)
     return cls(**fields)
 
 

@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal
 
 import orjson
 import pyarrow as pa
@@ -51,8 +51,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         file: Any = pa.OSFile(str(path), "rb")
         if compression := _COMPRESSIONS.get(path.suffix.lower()):
             file = pa.CompressedInputStream(file, compression)
-        with file, cast(BinaryIO, io.BufferedReader(file, 1 << 18)) as stream:
-            if stream.peek(3)[:3] == b"\xef\xbb\xbf":  # type: ignore[attr-defined]  # a BOM, as Windows tools write it
+        with file, io.BufferedReader(file, 1 << 18) as stream:
+            if stream.peek(3)[:3] == b"\xef\xbb\xbf":  # a BOM, as Windows tools write it
                 stream.read(3)
             yield stream
     except OSError as error:

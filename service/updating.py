@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar, cast
 
 import numpy as np
@@ -176,7 +177,7 @@ class Updating:
         for start in range(0, len(new), TEXTS_A_TURN):
             places = new[start : start + TEXTS_A_TURN]
             texts = [candidates[at].text for at in places.tolist()]
-            encoded, _ = await self._thread.run(lambda: encode_texts(serving.ranker, texts), float("inf"), gone)  # noqa: B023
+            encoded, _ = await self._thread.run(partial(encode_texts, serving.ranker, texts), float("inf"), gone)
             vectors[places] = rounded(encoded, serving.generation.manifest.dtype)
         return vectors
 
