@@ -3,7 +3,7 @@
 #   make test [WORKERS=2]             the whole suite, in so many processes of one thread each
 #   make lint                         what of its tools is not installed is named; with CI set it is an error
 #   make format
-#   make openapi                      write docs/openapi.json anew
+#   make docs                         write docs/openapi.json and the table of settings anew
 # TORCH_INDEX=https://download.pytorch.org/whl/cpu spares a machine without a GPU the CUDA packages.
 
 # The first Python on the path that can do it; a name on the path may be a shim of a version that is not installed.
@@ -18,7 +18,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test lint format openapi clean
+.PHONY: demo test lint format docs clean
 
 demo: .venv/.demo
 	$(BIN)/polyrank demo --port $(PORT) $(if $(ONCE),--once)
@@ -37,9 +37,8 @@ format: .venv/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-openapi: .venv/.dev
-	$(BIN)/python -c 'from pathlib import Path; from service import app, openapi, settings; \
-		openapi.write(app.create_app(settings.Settings(store=Path("."))), Path("docs/openapi.json"))'
+docs: .venv/.dev
+	$(BIN)/python docs/generate.py
 
 clean:
 	rm -rf .venv .demo-store build dist

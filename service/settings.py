@@ -32,29 +32,41 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    store: Path = Field(description="the store directory: generations, CURRENT, jobs")
-    host: str = "127.0.0.1"
-    port: int = Field(default=8000, ge=0, le=65535, description="0: any free port")
+    store: Path = Field(description="the store's directory: generations, jobs, the log of updates")
+    host: str = Field(default="127.0.0.1", description="where to listen")
+    port: int = Field(default=8000, ge=0, le=65535, description="0: any free one, printed when ready")
     reranker: str | None = Field(default=None, min_length=1, description="a cross-encoder for `rerank`")
-    redis_url: SecretStr | None = None
-    vectors: Literal["local", "redis"] = "local"
+    redis_url: SecretStr | None = Field(
+        default=None, description="Redis for vectors of sent texts and copies of generations; rebuilds write there too"
+    )
+    vectors: Literal["local", "redis"] = Field(
+        default="local", description="where candidates' vectors are read; the matrix on disk stands behind Redis"
+    )
     text_cache_ttl_s: int = Field(
         default=86_400, ge=0, le=365 * 86_400, description="vectors of sent texts live in Redis so long; 0: not at all"
     )
-    pool_root: Path | None = Field(default=None, description="POST /index may name pools under it")
-    model_root: Path | None = Field(default=None, description="POST /index may name models under it")
-    max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024)
-    max_candidates: int = Field(default=10_000, ge=1, le=CANDIDATES_CEILING)
-    max_text_chars: int = Field(default=20_000, ge=1)
-    max_timeout_ms: int = Field(default=10_000, ge=1, description="the longest and the default `timeout_ms`")
-    max_queue: int = Field(default=256, ge=1, description="requests that may wait for the model")
-    threads: int | None = Field(default=None, ge=1, description="torch threads; absent: torch decides")
-    compact_after: int = Field(
-        default=10_000, ge=0, description="upserts and deletions that start a compaction; 0: never"
+    pool_root: Path | None = Field(default=None, description="`POST /index` may name pools under it")
+    model_root: Path | None = Field(default=None, description="`POST /index` may name models under it")
+    max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, description="of one request; 413 above")
+    max_candidates: int = Field(
+        default=10_000, ge=1, le=CANDIDATES_CEILING, description="sent with one request; 413 above"
     )
-    keep_generations: int = Field(default=2, ge=1)
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["text", "json"] = "text"
+    max_text_chars: int = Field(default=20_000, ge=1, description="of one text; 422 above")
+    max_timeout_ms: int = Field(default=10_000, ge=1, description="the longest and the default `timeout_ms`")
+    max_queue: int = Field(
+        default=256, ge=1, description="requests that may wait for the model; 503 with `Retry-After` above"
+    )
+    threads: int | None = Field(default=None, ge=1, description="of torch and FAISS; not set: torch decides")
+    compact_after: int = Field(
+        default=10_000, ge=0, description="upserts and deletions that make the server compact; 0: never by itself"
+    )
+    keep_generations: int = Field(
+        default=2, ge=1, description="kept after a rebuild by `POST /index`, the active one among them"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="and above is logged")
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="lines for people or JSON objects; texts are never logged"
+    )
 
     @classmethod
     def settings_customise_sources(
