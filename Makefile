@@ -49,11 +49,11 @@ clean:
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: pyproject.toml constraints.txt | .venv/bin/python
-	$(PIP) --editable '.[demo]'
+	$(PIP) --editable '.[demo,train]'
 	@touch $@
 
 .venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
-	$(PIP) --editable '.[demo,dev]'
+	$(PIP) --editable '.[demo,train,dev]'
 	@touch $@ .venv/.demo
 
 .venv/.lint: docker/hadolint.txt .venv/.dev

@@ -1,6 +1,7 @@
 """`polyrank train`: from dialogues to a checkpoint."""
 
 import argparse
+import importlib.util
 import re
 import sys
 import time
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from model.training.corpus import Report
     from model.training.run import Data
 
+_PACKAGES = ("accelerate", "peft", "tensorboard")
 _TUNE = re.compile(r"all|all-but-embeddings|top-[1-9]\d*")
 _LOG_EVERY_SECONDS = 10.0
 
@@ -100,6 +102,7 @@ def _add_model(group: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and report the figures on --valid."""
+    _need_packages()
     quiet_libraries()
     from model.training.run import train
 
@@ -123,6 +126,12 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(f"{arguments.output}: trained {result['steps']} steps in {result['seconds']} s")
     return 0
+
+
+def _need_packages() -> None:
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"training needs {', '.join(missing)}: pip install '.[train]' in polyrank's source")
 
 
 def _settings(arguments: argparse.Namespace) -> tuple["TrainConfig", "Data"]:
