@@ -16,7 +16,7 @@ from typing import Any
 from service.metrics import Metrics
 
 DOCKER = Path(__file__).parent
-RULES = DOCKER / "alerts.yml"
+RULES, TESTS = DOCKER / "alerts.yml", DOCKER / "alerts.test.yml"
 DASHBOARD = DOCKER / "grafana/dashboards/polyrank.json"
 
 
@@ -53,6 +53,7 @@ def checks() -> list[Check]:
     return [
         Check("Prometheus", ("promtool", "check", "config", str(DOCKER / "prometheus.yml")), promtool),
         Check("alert rules", ("promtool", "check", "rules", str(RULES)), promtool),
+        Check("alert rules at work", ("promtool", "test", "rules", str(TESTS)), promtool),
         Check("dashboard", ("promtool", "check", "rules", "/dev/stdin"), promtool, as_rules(dashboard)),
         Check("metrics", ("promtool", "check", "metrics"), promtool, Metrics().render().decode()),
         Check("Dockerfile", ("hadolint", "--no-color", str(DOCKER / "Dockerfile")), pip),

@@ -238,6 +238,10 @@ def _series() -> dict[str, str]:
     return {name + end: name for name, kind in _families().items() for end in suffixes.get(kind, ("",))}
 
 
+def _alerts() -> list[dict[str, Any]]:
+    return [rule for group in _yaml("alerts.yml")["groups"] for rule in group["rules"] if "alert" in rule]
+
+
 def _expressions(dashboard: dict[str, Any]) -> list[str]:
     shown = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     alerts = [rule["expr"] for group in _yaml("alerts.yml")["groups"] for rule in group["rules"]]
@@ -277,3 +281,20 @@ def test_dashboard_and_alerts_name_metrics_that_exist_and_leave_none_out(dashboa
     series = _series()
     assert used - set(series) == set()
     assert set(_families()) - {series[name] for name in used} == set()
+
+
+def test_every_alert_has_an_entry_in_the_runbook_and_every_entry_an_alert() -> None:
+    entries = re.findall(r"^## (\w+)$", (ROOT / "docs/runbook.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert sorted(entries) == sorted({rule["alert"] for rule in _alerts()})
+    for rule in _alerts():
+        assert rule["annotations"]["runbook"] == f"docs/runbook.md#{rule['alert'].lower()}"
+        assert rule["labels"]["severity"] in ("page", "ticket")
+
+
+def test_every_alert_is_tried_where_it_fires_and_where_it_does_not() -> None:
+    tried = [each for test in _yaml("alerts.test.yml")["tests"] for each in test.get("alert_rule_test", [])]
+    fires = {each["alertname"] for each in tried if each["exp_alerts"]}
+    is_silent = {each["alertname"] for each in tried if not each["exp_alerts"]}
+    assert fires == is_silent == {rule["alert"] for rule in _alerts()}
+    seen = {(each["alertname"], alert["exp_labels"].get("window")) for each in tried for alert in each["exp_alerts"]}
+    assert seen == {(rule["alert"], rule["labels"].get("window")) for rule in _alerts()}
