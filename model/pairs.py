@@ -30,3 +30,20 @@ class Pairs(NamedTuple):
             owners=[numbers[owner] for owner in owners],
             prefix=self.prefix,
         )
+
+    @classmethod
+    def join(cls, parts: Sequence["Pairs"]) -> "Pairs":
+        """All pairs of the parts, in their order; a context list that several parts share is in it once.
+
+        >>> all_three = Pairs([[7]], [[1], [2], [3]], [0, 0, 0])
+        >>> Pairs.join([all_three.take([2]), all_three.take([0])])
+        Pairs(contexts=[[7]], candidates=[[3], [1]], owners=[0, 0], prefix=0)
+        """
+        contexts = {id(context): context for part in parts for context in part.contexts}
+        number = {each: at for at, each in enumerate(contexts)}
+        return cls(
+            contexts=list(contexts.values()),
+            candidates=[candidate for part in parts for candidate in part.candidates],
+            owners=[number[id(part.contexts[owner])] for part in parts for owner in part.owners],
+            prefix=parts[0].prefix,
+        )

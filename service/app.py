@@ -19,8 +19,8 @@ from service import __version__, openapi, problems, routes_candidates, routes_in
 from service.errors import BodyTooLarge, ClientGone, DeadlineExceeded, NotReady, Overloaded, TooManyCandidates
 from service.metrics import Metrics
 from service.middleware import BodyBound, Requests
-from service.reranking import LoadScorer
 from service.resources import opened
+from service.scorers import LoadScorer
 from service.serving import LoadRanker
 from service.settings import Settings
 
@@ -85,6 +85,7 @@ async def _on_error(metrics: Metrics, request: Request, error: Exception) -> Res
     if problems.kind_of(error).generic:
         raise error  # the outermost middleware logs it with its traceback
     if isinstance(error, ClientGone):
+        metrics.count_cancelled()
         return Response(status_code=problems.kind_of(error).status)
     return problems.from_error(error, request.state.request_id)
 

@@ -1,7 +1,8 @@
 """From the bytes of a request to a checked model, or an error that says what is wrong with them."""
 
 import asyncio
-from typing import TypeVar
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
@@ -16,6 +17,7 @@ from service.values import Given, RankRequest
 BODY_SECONDS = 30.0
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 
 async def read(request: Request, kind: type[M]) -> tuple[M, bytes]:
@@ -38,8 +40,27 @@ async def read(request: Request, kind: type[M]) -> tuple[M, bytes]:
     return kind.model_validate_json(body), body
 
 
-async def gone(request: Request) -> None:
-    """Return when the client has hung up; the whole body was read before."""
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Do the work as long as somebody waits for it; the whole body was read before.
+
+    Raises:
+        ClientGone: the client hung up first, and what had not begun was dropped.
+    """
+    doing, hangup = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait((doing, hangup), return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            doing.cancel()
+            await asyncio.wait((doing,))
+            if doing.cancelled():
+                raise ClientGone("hung up before the answer")
+        return doing.result()
+    finally:
+        doing.cancel()
+        hangup.cancel()
+
+
+async def _gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

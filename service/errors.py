@@ -100,12 +100,16 @@ class NotReady(ServiceError):
 
 
 class Overloaded(ServiceError):
-    """The queue before the model is full."""
+    """There is more to do already than can be waited for.
 
-    retry_after_seconds = 1
+    Args:
+        waiting: requests that are there already.
+        retry_after_seconds: when there will be room, as far as can be told.
+    """
 
-    def __init__(self, waiting: int) -> None:
-        super().__init__(f"{waiting} requests are waiting already; try again")
+    def __init__(self, waiting: int, retry_after_seconds: int = 1) -> None:
+        super().__init__(f"{waiting} requests are waiting already; try again in {retry_after_seconds} s")
+        self.retry_after_seconds = retry_after_seconds
 
 
 class DeadlineExceeded(ServiceError):

@@ -1,10 +1,10 @@
 """Every metric, declared once. An app has its own registry; series exist from the start, so rates begin at zero."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-from service.values import PLANS
+from service.values import LANES, PLANS, Lane
 
 STAGES = ("queue", "tokenize", "encode", "retrieve", "fetch", "score", "rerank", "serialize")
 RESULTS = {
@@ -12,7 +12,7 @@ RESULTS = {
     "text": ("hit", "miss", "corrupt", "error", "write_error"),
     "matrix": ("hit",),
 }
-DEGRADED = ("cache_unavailable", "rerank_skipped_deadline")
+DEGRADED = ("cache_unavailable", "retrieve_k_reduced", "rerank_skipped_deadline")
 REJECTED = ("queue_full", "deadline", "too_large", "not_ready")
 SWITCHES = ("ok", "refused")
 UPDATES = ("upsert", "delete")
@@ -24,6 +24,7 @@ SECONDS = (
     *(0.1, 0.15, 0.25, 0.4, 0.6, 1.0, 2.5, 5.0, 10.0),
 )
 COUNTS = tuple(float(2**n) for n in range(15))
+RATIOS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75)
 
 
 class Metrics:
@@ -38,6 +39,13 @@ class Metrics:
         self._stages = self._histogram("stage_duration_seconds", "Time in each stage of /rank", ("stage",))
         self._scored = self._histogram("candidates_scored", "Candidates scored a request", buckets=COUNTS)
         self._cache = self._counter("cache_requests", "Vectors asked for, and what came", ("tier", "result"))
+        self._queue_depth = self._gauge("queue_depth", "Requests in the house, waiting or being worked on")
+        self._queue_tokens = self._gauge("queue_tokens", "Tokens of the requests in the house")
+        self._queue_wait = self._histogram("queue_wait_seconds", "Wait for a batch", ("lane",))
+        self._batch_size = self._histogram("batch_size", "Sequences a batch", ("lane",), COUNTS)
+        self._batch_tokens = self._histogram("batch_tokens", "Tokens a batch, padding included", ("lane",), COUNTS)
+        self._batch_padding = self._histogram("batch_padding_ratio", "Share of padding", ("lane",), RATIOS)
+        self._cancelled = self._counter("client_cancelled", "Requests whose clients hung up before the answer")
         self._retrievals = self._counter("retrievals", "Requests that retrieved candidates, by how", ("plan",))
         self._certified = self._counter("retrieval_certified", "Answers found by an index: shown exact", ("exact",))
         self._degraded = self._counter("degraded", "Answers that did without something", ("reason",))
@@ -78,6 +86,9 @@ class Metrics:
         ):
             for value in values:
                 counter.labels(value)
+        for lane in LANES:
+            for histogram in (self._queue_wait, self._batch_size, self._batch_tokens, self._batch_padding):
+                histogram.labels(lane)
         for stage in STAGES:
             self._stages.labels(stage)
         for tier, results in RESULTS.items():
@@ -106,6 +117,26 @@ class Metrics:
         self._scored.observe(scored)
         for reason in degraded:
             self._degraded.labels(reason).inc()
+
+    def show_queue(self, requests: int, tokens: int) -> None:
+        """Tell what is in the house."""
+        self._queue_depth.set(requests)
+        self._queue_tokens.set(tokens)
+
+    def observe_wait(self, lane: Lane, seconds: float) -> None:
+        """Count the wait of a request for its first batch."""
+        self._queue_wait.labels(lane).observe(seconds)
+
+    def observe_batch(self, lane: Lane, lengths: Sequence[int]) -> None:
+        """Count a batch of sequences of these lengths."""
+        tokens = max(lengths) * len(lengths)
+        self._batch_size.labels(lane).observe(len(lengths))
+        self._batch_tokens.labels(lane).observe(tokens)
+        self._batch_padding.labels(lane).observe(1 - sum(lengths) / max(1, tokens))
+
+    def count_cancelled(self) -> None:
+        """Count a client that hung up."""
+        self._cancelled.inc()
 
     def count_certified(self, exact: bool) -> None:
         """Count an answer that an index found."""

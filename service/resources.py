@@ -17,17 +17,16 @@ from index_builder import copies
 from index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
 from index_builder.generations import GenerationStore
 from service.compacting import Compacting
+from service.engine import Engine, EngineSettings
 from service.errors import StoreReadOnly
 from service.jobs import Jobs
 from service.live import Live
 from service.metrics import Metrics
-from service.ranking import Ranking
-from service.reranking import LoadScorer, Reranker, load_reranker
+from service.scorers import LoadScorer, PairScorer, warm_up
 from service.serving import LoadRanker, Opener, OpenTexts
 from service.settings import Settings
 from service.text_cache import TextCache
 from service.updating import Updating
-from service.worker import ModelThread
 
 FOLLOW_SECONDS = 1.0
 
@@ -42,8 +41,7 @@ class Resources:
     metrics: Metrics
     store: GenerationStore
     live: Live
-    ranking: Ranking
-    model_thread: ModelThread
+    engine: Engine
     jobs: Jobs
     updating: Updating
     loader: ThreadPoolExecutor
@@ -84,7 +82,7 @@ async def opened(
     opener = Opener(metrics.count_cache, vectors_url, load, _texts_opener(settings, metrics))
     live = Live(store, opener, metrics)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as loader:
-        reranker = await loop.run_in_executor(loader, _load_reranker, settings, load_cross, metrics)
+        scorer = await loop.run_in_executor(loader, _load_scorer, settings, load_cross, metrics)
         await loop.run_in_executor(loader, live.start)
 
         async def switch() -> None:
@@ -92,24 +90,28 @@ async def opened(
             await loop.run_in_executor(loader, collect, settings, store, live)
 
         jobs = Jobs(settings, on_success=switch, on_end=metrics.count_job)
-        thread = ModelThread(settings.max_queue)
-        ranking = Ranking(reranker, settings.threads)
-        updating = Updating(store, live, thread, metrics)
+        engine = Engine(_bounds(settings), metrics, scorer)
+        updating = Updating(store, live, engine, metrics)
         compacting = Compacting(store, live, jobs, settings.compact_after)
 
         async def follow() -> None:
             await loop.run_in_executor(loader, live.follow)
 
-        following = [asyncio.create_task(_repeat(look)) for look in (follow, updating.follow, compacting.look)]
+        async def probe() -> None:
+            if live.current is not None:
+                await engine.probe(live.current)
+
+        looks = (follow, updating.follow, compacting.look, probe)
+        following = [asyncio.create_task(_repeat(look)) for look in looks]
         try:
-            yield Resources(settings, metrics, store, live, ranking, thread, jobs, updating, loader)
+            yield Resources(settings, metrics, store, live, engine, jobs, updating, loader)
         finally:
             for each in following:  # first: nothing may begin any more
                 each.cancel()
             await asyncio.gather(*following, return_exceptions=True)
             await jobs.close()
             await asyncio.to_thread(updating.close)
-            await asyncio.to_thread(thread.close)
+            await asyncio.to_thread(engine.close)
             live.current = None
 
 
@@ -120,13 +122,18 @@ def _texts_opener(settings: Settings, metrics: Metrics) -> OpenTexts | None:
     return partial(TextCache, url, settings.text_cache_ttl_s, metrics.count_cache)
 
 
-def _load_reranker(settings: Settings, load_cross: LoadScorer, metrics: Metrics) -> Reranker | None:
+def _bounds(settings: Settings) -> EngineSettings:
+    batch_tokens = 0 if settings.deterministic else settings.batch_tokens
+    return EngineSettings(batch_tokens, settings.max_queue_tokens, settings.threads)
+
+
+def _load_scorer(settings: Settings, load_cross: LoadScorer, metrics: Metrics) -> PairScorer | None:
     if settings.reranker is None:
         return None
-    reranker = load_reranker(settings.reranker, load_cross)
-    scorer = reranker.scorer
+    scorer = load_cross(settings.reranker)
+    warm_up(scorer)
     metrics.show_model("reranker", scorer.name, scorer.architecture, scorer.fingerprint)
-    return reranker
+    return scorer
 
 
 async def _repeat(look: Callable[[], Awaitable[None]]) -> None:

@@ -13,7 +13,7 @@ from index_builder.retrieval import retrieve
 from index_builder.snapshot import Snapshot
 from model.topk import TopK, top_k
 from service.serving import Serving
-from service.shortlist import Codes, Encoded
+from service.shortlist import Codes
 from service.values import Place, Plan, RankRequest, Shortlist, Stages
 
 Rows = NDArray[np.int64]
@@ -53,11 +53,28 @@ class _Found:
     bound: float
 
 
-def over_generation(
-    serving: Serving, request: RankRequest, encoded: Encoded, stages: Stages, threads: int | None = None
-) -> Shortlist:
-    """Retrieve from the generation and what was added to it."""
-    snapshot, codes = serving.snapshot, encoded.codes
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """Rows of a snapshot among which are the best.
+
+    Attributes:
+        rows: ascending.
+        looked_at: how many were scored to find them.
+        bound: what no other row's score is above.
+        plan: how they were found.
+    """
+
+    rows: Rows
+    looked_at: int
+    bound: float
+    plan: Plan
+
+
+def retrieve_rows(
+    serving: Serving, request: RankRequest, codes: Codes, stages: Stages, threads: int | None = None
+) -> Retrieved:
+    """Find the rows to score, of the generation and of what was added to it; for one thread at a time."""
+    snapshot = serving.snapshot
     with stages.timed("retrieve"):
         allowed = _allowed(snapshot, request)
         plan = _plan(serving, request, allowed)
@@ -67,19 +84,26 @@ def over_generation(
             found = _retrieve(serving, plan, request, codes, allowed, threads)
         added = top_k(snapshot.vectors_added, codes, request.depth, allowed.added, snapshot.longest_added).rows
     rows = np.concatenate([np.sort(found.rows), snapshot.numbered(np.sort(added))])
-    best, cache_available = _score(serving, rows, codes, request.depth, stages)
+    return Retrieved(rows, found.looked_at + len(allowed.added), found.bound, plan)
+
+
+def over_generation(
+    serving: Serving, request: RankRequest, codes: Codes, retrieved: Retrieved, stages: Stages
+) -> Shortlist:
+    """Score the rows that were found, and fetch the candidates of the best."""
+    best, cache_available = _score(serving, retrieved.rows, codes, request.depth, stages)
     with stages.timed("fetch"):
-        candidates = snapshot.candidates(best.rows)
+        candidates = serving.snapshot.candidates(best.rows)
     places = [
         Place(candidate.id, candidate.text, score, candidate.metadata)
         for candidate, score in zip(candidates, best.scores.tolist(), strict=True)
     ]
     return Shortlist(
         places,
-        _is_exact(best.scores, found.bound, request.depth),
-        found.looked_at + len(allowed.added),
+        _is_exact(best.scores, retrieved.bound, request.depth),
+        retrieved.looked_at,
         cache_available=cache_available,
-        plan=plan,
+        plan=retrieved.plan,
     )
 
 

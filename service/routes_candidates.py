@@ -26,7 +26,7 @@ async def upsert(request: Request) -> Response:
         for candidate_id, each in zip(body.ids(), body.root, strict=True)
     ]
     with writing(held):
-        done = await held.updating.upsert(candidates, lambda: bodies.gone(request))
+        done = await bodies.while_connected(request, held.updating.upsert(candidates))
     return _json({"generation": done.generation, "revision": done.revision, "upserted": len(candidates)})
 
 

@@ -6,10 +6,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from service import __version__
+from service.errors import NotReady
 from service.openapi import fails
-from service.reranking import PairScorer
 from service.resources import resources
 from service.responses import InfoOut, StatusOut
+from service.scorers import PairScorer
 from service.serving import LateScorer
 
 router = APIRouter(tags=["operations"])
@@ -21,17 +22,23 @@ async def root() -> Response:
     return RedirectResponse("/docs")
 
 
-@router.get("/livez", response_model=StatusOut, responses=fails())
-@router.get("/healthz", response_model=StatusOut, responses=fails())
-async def alive() -> Response:
-    """The process answers."""
+@router.get("/livez", response_model=StatusOut, responses=fails(503))
+@router.get("/healthz", response_model=StatusOut, responses=fails(503))
+async def alive(request: Request) -> Response:
+    """The process answers, and so does its model's thread; where not, only a restart helps."""
+    engine = resources(request).engine
+    if engine.stuck:
+        raise NotReady(engine.failed or "")
     return Response(orjson.dumps({"status": "ok"}), media_type="application/json")
 
 
 @router.get("/readyz", response_model=StatusOut, responses=fails(503))
 async def ready(request: Request) -> Response:
     """A verified generation and its model are loaded. Redis has no say: answers do not depend on it."""
-    serving = resources(request).live.require()
+    held = resources(request)
+    serving = held.live.require()
+    if failed := held.engine.failed:
+        raise NotReady(failed)
     body = {"status": "ready", "generation": serving.generation.id}
     return Response(orjson.dumps(body), media_type="application/json")
 
@@ -40,13 +47,13 @@ async def ready(request: Request) -> Response:
 async def info(request: Request) -> Response:
     """What this server is, what it serves, and its bounds."""
     held = resources(request)
-    serving, reranker, settings = held.live.current, held.ranking.reranker, held.settings
+    serving, scorer, settings = held.live.current, held.engine.scorer, held.settings
     body = {
         "name": "polyrank",
         "version": __version__,
         "generation": serving and serving.generation.id,
         "model": serving and {**_model(serving.ranker), "name": serving.generation.manifest.model.name},
-        "reranker": reranker and _model(reranker.scorer),
+        "reranker": scorer and _model(scorer),
         "vectors": settings.vectors,
         "limits": {
             "max_body_bytes": settings.max_body_bytes,

@@ -34,10 +34,8 @@ async def rank(request: Request) -> Response:
     todo = bodies.to_request(body, held.settings, request.state.arrived)
     serving = await _serving(held, body.min_revision, todo.deadline)
     _check_expected(body.expect, serving)
-    ranked, waited = await held.model_thread.run(
-        lambda: held.ranking.rank(serving, todo), todo.deadline, lambda: bodies.gone(request)
-    )
-    return _answer(request, held, serving, ranked, waited)
+    ranked = await bodies.while_connected(request, held.engine.rank(serving, todo))
+    return _answer(request, held, serving, ranked)
 
 
 async def _serving(held: Resources, revision: int | None, deadline: float) -> Serving:
@@ -55,8 +53,8 @@ def _check_expected(expect: ExpectIn | None, serving: Serving) -> None:
         raise GenerationMismatch(expect.generation, serving.generation.id)
 
 
-def _answer(request: Request, held: Resources, serving: Serving, ranked: Ranked, waited: float) -> Response:
-    seconds = {**ranked.seconds, "queue": waited}
+def _answer(request: Request, held: Resources, serving: Serving, ranked: Ranked) -> Response:
+    seconds = ranked.seconds
     held.metrics.observe_rank(seconds, ranked.scored, ranked.degraded, ranked.plan)
     if ranked.plan in ("index", "selector"):
         held.metrics.count_certified(ranked.exact)

@@ -164,7 +164,10 @@ class Opener:
         """
         ranker = self._ranker(generation, previous)
         loaded = Loaded(generation, ranker, self._vectors(generation), log, self._texts(generation))
-        return Serving(loaded, Snapshot(generation)).caught_up()
+        serving = Serving(loaded, Snapshot(generation)).caught_up()
+        if ranker is not (previous and previous.ranker):
+            _warm_up(ranker)
+        return serving
 
     def _ranker(self, generation: Generation, previous: Serving | None) -> LateScorer:
         wanted = generation.manifest.model.fingerprint
@@ -175,7 +178,6 @@ class Opener:
             raise CheckpointInvalid(f"a {ranker.architecture}-encoder has no vectors to retrieve by")
         if ranker.fingerprint != wanted:
             raise FingerprintMismatch(wanted, ranker.fingerprint)
-        ranker.encode_contexts([ranker.tokenize_context(Conversation.of("hello"))[0]])  # the first call is slow
         return ranker
 
     def _texts(self, generation: Generation) -> TextCache | None:
@@ -193,3 +195,14 @@ class Opener:
             return RedisStore(self._redis_url or "", manifest.id, manifest.dim, manifest.dtype, timeout)
 
         return RedisVectors(generation, copy(SERVING_TIMEOUT_SECONDS), copy(BUILDING_TIMEOUT_SECONDS), self._count)
+
+
+# Words a sequence and sequences a batch, as they come: a kernel's first call with a shape is the slow one.
+_SHAPES = ((1, 1), (12, 1), (12, 8), (40, 8), (400, 1))
+
+
+def _warm_up(ranker: LateScorer) -> None:
+    for words, count in _SHAPES:
+        text = "hello " * words
+        ranker.encode_contexts([ranker.tokenize_context(Conversation.of(text))[0]] * count)
+        ranker.encode_candidates(ranker.tokenize_candidates([text] * count)[0])

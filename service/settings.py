@@ -53,8 +53,12 @@ class Settings(BaseSettings):
     )
     max_text_chars: int = Field(default=20_000, ge=1, description="of one text; 422 above")
     max_timeout_ms: int = Field(default=10_000, ge=1, description="the longest and the default `timeout_ms`")
-    max_queue: int = Field(
-        default=256, ge=1, description="requests that may wait for the model; 503 with `Retry-After` above"
+    max_queue_tokens: int = Field(
+        default=32_768, ge=1, description="of all requests that wait or are worked on; 503 with `Retry-After` above"
+    )
+    batch_tokens: int = Field(default=512, ge=1, description="of what the model reads at a time, padding included")
+    deterministic: bool = Field(
+        default=False, description="the model reads each text alone: equal requests get bit-equal scores, more slowly"
     )
     threads: int | None = Field(default=None, ge=1, description="of torch and FAISS; not set: torch decides")
     compact_after: int = Field(

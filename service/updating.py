@@ -1,6 +1,7 @@
 """Updates of the generation that is served: encoded, put on the disk, searchable, and only then acknowledged."""
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,31 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index_builder.codec import rounded
-from index_builder.encoder import encode_texts
 from index_builder.generations import GenerationStore
 from index_builder.pool import Candidate
 from index_builder.update_log import Update, UpdateLog
+from service.engine import Engine
 from service.errors import NotReady, Overloaded, RevisionNotReached
 from service.live import Live
 from service.metrics import Metrics
 from service.serving import Serving
-from service.worker import ModelThread
 
-# So many texts are encoded in one turn of the model's thread: rankings go between.
-TEXTS_A_TURN = 16
 # For so long a request waits for an update of another process, which look at each other's once a second.
 ARRIVES_WITHIN_SECONDS = 2.0
 # For so long an update waits for a switch that another process has begun.
 SWITCHES_WITHIN_SECONDS = 10.0
 # And for so long for others that write, or switch, at that moment.
 WRITES_WITHIN_SECONDS = 10.0
-# So many updates may wait to be written.
+# So many updates may be under way.
 MOST_WAITING = 256
 _LOOK_SECONDS = 0.02
 
 T = TypeVar("T")
 
-Gone = Callable[[], Awaitable[None]]
 Vectors = NDArray[np.floating]
 
 
@@ -62,26 +59,25 @@ class Updating:
     Args:
         store: where the logs are.
         live: what is served.
-        thread: the model's.
+        engine: encodes.
         metrics: told what was changed.
     """
 
-    def __init__(self, store: GenerationStore, live: Live, thread: ModelThread, metrics: Metrics) -> None:
-        self._store, self._live, self._thread, self._metrics = store, live, thread, metrics
+    def __init__(self, store: GenerationStore, live: Live, engine: Engine, metrics: Metrics) -> None:
+        self._store, self._live, self._engine, self._metrics = store, live, engine, metrics
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates-write")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates-read")
         self._waiting = 0
         self._refreshing: asyncio.Future[Serving | None] | None = None
         self._log: UpdateLog | None = None
 
-    async def upsert(self, candidates: Sequence[Candidate], gone: Gone) -> Acknowledged:
+    async def upsert(self, candidates: Sequence[Candidate]) -> Acknowledged:
         """Add candidates, or put them in the place of those with the same ids.
 
         Raises:
             NotReady: nothing is served, or not what is active.
-            Overloaded: too many wait for the model, or to write.
+            Overloaded: too many are under way.
             UpdatesBusy: other processes change the store for too long.
-            ClientGone: the caller hung up before anything was written.
             BuildError: a vector is not finite.
             GenerationCorrupt: the update log is damaged.
             OSError: nothing was written, or it may have been and cannot be acknowledged.
@@ -92,7 +88,7 @@ class Updating:
             nonlocal made_by, vectors
             maker = f"{serving.ranker.fingerprint} {serving.generation.manifest.dtype}"
             if made_by != maker:
-                made_by, vectors = maker, await self._vectors(serving, candidates, gone)
+                made_by, vectors = maker, await self._vectors(serving, candidates)
             return await self._in_writer(lambda: self._write(serving.generation.id, candidates, vectors, ()))
 
         acknowledged = await self._on_active(attempt)
@@ -152,6 +148,15 @@ class Updating:
 
     async def _on_active(self, attempt: Callable[[Serving], Awaitable[Acknowledged | None]]) -> Acknowledged:
         """Attempt it once what is served is the active generation, too."""
+        if self._waiting >= MOST_WAITING:
+            raise Overloaded(self._waiting)
+        self._waiting += 1
+        try:
+            return await self._attempted(attempt)
+        finally:
+            self._waiting -= 1
+
+    async def _attempted(self, attempt: Callable[[Serving], Awaitable[Acknowledged | None]]) -> Acknowledged:
         until = time.monotonic() + SWITCHES_WITHIN_SECONDS
         while True:
             serving = self._live.require()
@@ -163,22 +168,15 @@ class Updating:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _in_writer(self, work: Callable[[], T]) -> T:
-        if self._waiting >= MOST_WAITING:
-            raise Overloaded(self._waiting)
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._writer, work)
-        finally:
-            self._waiting -= 1
+        return await asyncio.get_running_loop().run_in_executor(self._writer, work)
 
-    async def _vectors(self, serving: Serving, candidates: Sequence[Candidate], gone: Gone) -> Vectors:
+    async def _vectors(self, serving: Serving, candidates: Sequence[Candidate]) -> Vectors:
         """In the store's dtype; a candidate whose text stays as it is keeps its vector."""
-        (vectors, new), _ = await self._thread.run(lambda: _known(serving, candidates), float("inf"), gone)
-        for start in range(0, len(new), TEXTS_A_TURN):
-            places = new[start : start + TEXTS_A_TURN]
-            texts = [candidates[at].text for at in places.tolist()]
-            encoded, _ = await self._thread.run(partial(encode_texts, serving.ranker, texts), float("inf"), gone)
-            vectors[places] = rounded(encoded, serving.generation.manifest.dtype)
+        vectors, new = await self._engine.look_up(partial(_known, serving, candidates))
+        if len(new):
+            texts = [candidates[at].text for at in new.tolist()]
+            encoded = await self._engine.encode(serving.ranker, texts, math.inf)
+            vectors[new] = rounded(encoded.vectors, serving.generation.manifest.dtype)
         return vectors
 
     def _write(

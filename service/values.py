@@ -17,6 +17,11 @@ Plan = Literal["scan", "matches", "index", "selector"]
 PLANS: tuple[Plan, ...] = get_args(Plan)
 
 
+# What waits for a model: contexts and candidates to encode, pairs for the cross-encoder.
+Lane = Literal["context", "candidate", "pair"]
+LANES: tuple[Lane, ...] = get_args(Lane)
+
+
 class Given(NamedTuple):
     """A candidate sent along: by its id in the generation, as a text, or as a text under a name (both)."""
 
@@ -118,6 +123,15 @@ class Stages:
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(self.NAMES, 0.0)
 
+    def add(self, stage: str, seconds: float) -> None:
+        """Add to a stage."""
+        self.seconds[stage] += seconds
+
+    def move(self, stage: str, to: str, seconds: float) -> None:
+        """Count seconds of one stage as another's."""
+        self.seconds[stage] -= seconds
+        self.seconds[to] += seconds
+
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
         """Add the block's time to a stage."""
@@ -125,4 +139,4 @@ class Stages:
         try:
             yield
         finally:
-            self.seconds[stage] += time.perf_counter() - began
+            self.add(stage, time.perf_counter() - began)

@@ -1,5 +1,6 @@
 """Models without torch weights, and small stores built with them, for the service's tests."""
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -16,8 +17,12 @@ from index_builder.generations import GenerationStore
 from index_builder.pool import Candidate
 from model import Conversation, Truncation
 from model.errors import CheckpointInvalid, ModelNotFound
+from model.pairs import Pairs
+from service.engine import Engine, EngineSettings
+from service.metrics import Metrics
+from service.scorers import PairScorer
 from service.serving import Opener, Serving
-from service.values import RankRequest
+from service.values import Ranked, RankRequest
 
 DIM = 16
 CODES = 3
@@ -82,12 +87,13 @@ class WordCross:
     architecture = "cross"
     fingerprint = sha256(b"overlap").hexdigest()
 
-    def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Any, Truncation]:
-        said = {token for turn in conversation.turns for token in _tokens(turn.text)}
-        return [(said, set(_tokens(text))) for text in texts], Truncation()
+    def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
+        said = [token for turn in conversation.turns for token in _tokens(turn.text)]
+        return Pairs([said], [_tokens(text) for text in texts], [0] * len(texts)), Truncation()
 
-    def score_pairs(self, pairs: Any) -> NDArray[np.float32]:
-        return np.array([len(said & words) for said, words in pairs], np.float32)
+    def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
+        read = zip(pairs.owners, pairs.candidates, strict=True)
+        return np.array([len(set(pairs.contexts[owner]) & set(words)) for owner, words in read], np.float32)
 
 
 def load(path: str) -> Any:
@@ -150,6 +156,19 @@ def open_serving(root: Path, redis_url: str | None = None, count: Any = count_no
 def asked(text: str = "w1 w2 w3", **fields: Any) -> RankRequest:
     """A ranking request without a deadline in sight."""
     return RankRequest(**{"conversation": Conversation.of(text), "deadline": float("inf"), **fields})
+
+
+def rank(serving: Serving, request: RankRequest, scorer: PairScorer | None = None) -> Ranked:
+    """One ranking by an engine of its own."""
+
+    async def alone() -> Ranked:
+        engine = Engine(EngineSettings(), Metrics(), scorer)
+        try:
+            return await engine.rank(serving, request)
+        finally:
+            engine.close()
+
+    return asyncio.run(alone())
 
 
 def brute_force(

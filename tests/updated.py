@@ -12,11 +12,11 @@ from index_builder.encoder import encode_texts
 from index_builder.generations import GenerationStore
 from index_builder.pool import Candidate
 from index_builder.update_log import Update
+from service.engine import Engine, EngineSettings
 from service.live import Live
 from service.metrics import Metrics
 from service.serving import Opener, Serving
 from service.updating import Acknowledged, Updating
-from service.worker import ModelThread
 
 
 def updated(serving: Serving, *upserts: Candidate, deletes: Sequence[str] = ()) -> Serving:
@@ -27,11 +27,6 @@ def updated(serving: Serving, *upserts: Candidate, deletes: Sequence[str] = ()) 
     return replace(serving, snapshot=serving.snapshot.updated([update]))
 
 
-async def never() -> None:
-    """The client does not hang up."""
-    await asyncio.Event().wait()
-
-
 class LiveStore:
     """A store, what is served of it, and the way to update it."""
 
@@ -40,15 +35,15 @@ class LiveStore:
         self.store = GenerationStore(root)
         self.live = Live(self.store, Opener(self.metrics.count_cache, None, load), self.metrics)
         self.live.start()
-        self.thread = ModelThread(256)
-        self.updating = Updating(self.store, self.live, self.thread, self.metrics)
+        self.engine = Engine(EngineSettings(), self.metrics)
+        self.updating = Updating(self.store, self.live, self.engine, self.metrics)
 
     @property
     def serving(self) -> Serving:
         return self.live.require()
 
     def upsert(self, *candidates: Candidate) -> Acknowledged:
-        return asyncio.run(self.updating.upsert(candidates, never))
+        return asyncio.run(self.updating.upsert(candidates))
 
     def delete(self, *ids: str) -> Acknowledged:
         return asyncio.run(self.updating.delete(ids))
@@ -63,5 +58,5 @@ class LiveStore:
 
     def close(self) -> None:
         self.updating.close()
-        self.thread.close()
+        self.engine.close()
         self.live.current = None

@@ -1,6 +1,7 @@
 """`polyrank rank`: one ranking, from a running service or straight from a store."""
 
 import argparse
+import asyncio
 import http.client
 import ipaddress
 import json
@@ -70,8 +71,8 @@ def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = 
     quiet_libraries()
     from model import Conversation
     from model.checkpoint import load_cross
-    from service.ranking import Ranking
-    from service.reranking import load_reranker
+    from service.engine import Engine, EngineSettings
+    from service.metrics import Metrics
     from service.responses import answer_of
     from service.serving import Opener
     from service.values import TOP_N, RankRequest
@@ -84,11 +85,13 @@ def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = 
     for which, why in refused:
         print(f"{which} was passed over: {why}", file=sys.stderr)
     serving = Opener(lambda *_: None).serve(generation, store.updates.of(generation.manifest))
-    ranking = Ranking(load_reranker(reranker, load_cross) if reranker else None)
+    engine = Engine(EngineSettings(), Metrics(), load_cross(reranker) if reranker else None)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     request = RankRequest(conversation=conversation, deadline=deadline, top_k=top_k, top_n=TOP_N if reranker else None)
-    ranked = ranking.rank(serving, request)
-    return answer_of(serving, ranked)
+    try:
+        return answer_of(serving, asyncio.run(engine.rank(serving, request)))
+    finally:
+        engine.close()
 
 
 def _from_service(url: str, turns: list[str], top_k: int, rerank: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from brute_force import paper_scores
-from service_fakes import WordRanker, asked, build_store, count_nothing, load, pool
+from service_fakes import WordRanker, asked, build_store, count_nothing, load, pool, rank
 
 from index_builder.errors import GenerationCorrupt
 from index_builder.generation import Generation
@@ -19,7 +19,6 @@ from index_builder.update_log import Update
 from model import Conversation
 from service.live import Live
 from service.metrics import Metrics
-from service.ranking import Ranking
 from service.serving import Opener, Serving
 
 SEED = 20261121
@@ -58,7 +57,7 @@ def best(candidates: list[Candidate]) -> list[str]:
 
 
 def answer(serving: Serving) -> list[str | None]:
-    return [place.id for place in Ranking().rank(serving, asked(TEXT, top_k=5, retrieve_k=50)).places]
+    return [place.id for place in rank(serving, asked(TEXT, top_k=5, retrieve_k=50)).places]
 
 
 def started(root: Path) -> Live:

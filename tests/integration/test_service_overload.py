@@ -17,6 +17,7 @@ from service_fakes import build_store, load
 from index_builder.jobs import JobRequest, JobStore
 from service import bodies
 from service.app import create_app
+from service.estimates import TOKENS_A_REQUEST
 from service.settings import Settings
 
 QUEUE = 4
@@ -28,17 +29,17 @@ class Busy:
 
     def __init__(self, server: Served, pool: ThreadPoolExecutor) -> None:
         self.server, self.pool = server, pool
-        ranking = server.app.state.resources.ranking
-        self.real: Callable[..., Any] = ranking.rank
+        ranker = server.app.state.resources.live.current.ranker
+        self.real: Callable[..., Any] = ranker.encode_contexts
         self.entered, self.released = threading.Event(), threading.Event()
-        self.ranked: list[str] = []
-        ranking.rank = self._rank
+        self.encoded: list[int] = []  # contexts a batch
+        ranker.encode_contexts = self._encode
 
-    def _rank(self, serving: Any, request: Any) -> Any:
-        self.ranked.append(request.conversation.turns[0].text)
+    def _encode(self, contexts: list[list[int]]) -> Any:
+        self.encoded.append(len(contexts))
         self.entered.set()
         assert self.released.wait(20)
-        return self.real(serving, request)
+        return self.real(contexts)
 
     def ask(self, text: str, **fields: Any) -> "Future[httpx2.Response]":
         return self.pool.submit(self.server.rank, context=text, **fields)
@@ -50,7 +51,7 @@ class Busy:
 
     def waiting(self) -> int:
         """Behind the one that runs."""
-        return int(self.server.app.state.resources.model_thread._taken) - 1
+        return int(self.server.metric("queue_depth")) - 1
 
     def await_waiting(self, count: int) -> None:
         deadline = time.monotonic() + 10
@@ -62,7 +63,7 @@ class Busy:
 @pytest.fixture
 def busy(tmp_path: Path) -> Iterator[Busy]:
     build_store(tmp_path)
-    app = create_app(Settings(store=tmp_path, max_queue=QUEUE), load)
+    app = create_app(Settings(store=tmp_path, max_queue_tokens=QUEUE * TOKENS_A_REQUEST), load)
     with ThreadPoolExecutor(8) as pool, serve(app) as server:
         made = Busy(server, pool)
         yield made
@@ -70,8 +71,8 @@ def busy(tmp_path: Path) -> Iterator[Busy]:
 
 
 def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(busy: Busy) -> None:
-    accepted = [busy.occupy()] + [busy.ask("more") for _ in range(QUEUE)]
-    busy.await_waiting(QUEUE)
+    accepted = [busy.occupy()] + [busy.ask(f"w{n}") for n in range(QUEUE - 1)]
+    busy.await_waiting(QUEUE - 1)
     began = time.perf_counter()
     response = busy.server.rank(context="too many")
     assert time.perf_counter() - began < 1
@@ -81,7 +82,8 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(busy: Busy) -> 
     assert busy.server.metric("rejected_total", reason="queue_full") == 1
     assert busy.server.client.get("/readyz").status_code == 200, "the event loop is free"
     busy.released.set()
-    assert [each.result().status_code for each in accepted] == [200] * (QUEUE + 1)
+    assert [each.result().status_code for each in accepted] == [200] * QUEUE
+    assert busy.encoded == [1, QUEUE - 1], "those that waited went together"
     assert busy.server.rank(context="again").status_code == 200
 
 
@@ -95,7 +97,7 @@ def test_a_deadline_in_the_queue_is_told_in_time_and_costs_nothing(busy: Busy) -
     assert busy.server.metric("rejected_total", reason="deadline") == 1
     busy.released.set()
     assert first.result().status_code == 200
-    assert busy.ranked == ["first"]
+    assert busy.encoded == [1]
 
 
 def test_a_caller_who_hangs_up_in_the_queue_is_forgotten(busy: Busy) -> None:
@@ -108,7 +110,8 @@ def test_a_caller_who_hangs_up_in_the_queue_is_forgotten(busy: Busy) -> None:
     busy.released.set()
     assert first.result().status_code == 200
     assert busy.server.rank(context="after").status_code == 200
-    assert busy.ranked == ["first", "after"]
+    assert busy.encoded == [1, 1]
+    assert busy.server.metric("client_cancelled_total") == 1
     assert busy.server.metric("http_requests_total", route="/rank", method="POST", code="499") == 1
 
 

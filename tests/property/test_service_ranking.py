@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from service_fakes import WORDS, asked, build_store, open_serving
+from service_fakes import WORDS, asked, build_store, open_serving, rank
 
 from index_builder.pool import Candidate
-from service.ranking import Ranking
 from service.serving import Serving
 from service.values import Given, Ranked
 
@@ -41,15 +40,15 @@ def serve(roots: Iterator[Path], texts: list[str], dtype: str, kind: str) -> Ser
 @THIRTY
 @given(texts=TEXTS, context=CONTEXTS, dtype=DTYPES, kind=KINDS)
 def test_texts_ids_and_retrieval_score_alike(roots, texts: list[str], context: str, dtype: str, kind: str) -> None:
-    serving, ranking = serve(roots, texts, dtype, kind), Ranking()
+    serving = serve(roots, texts, dtype, kind)
     names = [f"c{n}" for n in range(len(texts))]
     by_text = tuple(Given(name, text) for name, text in zip(names, texts, strict=True))
     by_id = tuple(Given(name, None) for name in names)
     mixed = tuple(one if n % 2 else other for n, (one, other) in enumerate(zip(by_text, by_id, strict=True)))
-    retrieved = ranking.rank(serving, asked(context, top_k=len(texts)))
+    retrieved = rank(serving, asked(context, top_k=len(texts)))
     order = [place.id for place in retrieved.places]
     for candidates in (by_text, by_id, mixed):
-        ranked = ranking.rank(serving, asked(context, top_k=len(texts), candidates=candidates))
+        ranked = rank(serving, asked(context, top_k=len(texts), candidates=candidates))
         assert [place.id for place in ranked.places] == order
         expected, actual = scores_by_id(retrieved), scores_by_id(ranked)
         np.testing.assert_allclose([actual[each] for each in order], [expected[each] for each in order], atol=1e-4)
@@ -58,22 +57,21 @@ def test_texts_ids_and_retrieval_score_alike(roots, texts: list[str], context: s
 @THIRTY
 @given(texts=TEXTS, context=CONTEXTS, kind=KINDS, top_k=st.integers(1, 30), excluded=st.sets(st.integers(0, 24)))
 def test_what_is_excluded_makes_room(roots, texts, context, kind, top_k: int, excluded: set[int]) -> None:
-    serving, ranking = serve(roots, texts, "float16", kind), Ranking()
+    serving = serve(roots, texts, "float16", kind)
     names = tuple(f"c{n}" for n in excluded)
-    whole = ranking.rank(serving, asked(context, top_k=1000, exact=True))
+    whole = rank(serving, asked(context, top_k=1000, exact=True))
     expected = [place for place in whole.places if place.id not in names][:top_k]
-    ranked = ranking.rank(serving, asked(context, top_k=top_k, exclude_ids=names))
+    ranked = rank(serving, asked(context, top_k=top_k, exclude_ids=names))
     assert [place.id for place in ranked.places] == [place.id for place in expected]
 
 
 @THIRTY
 @given(texts=TEXTS, context=CONTEXTS, data=st.data())
 def test_the_order_of_candidates_changes_no_score(roots, texts: list[str], context: str, data: st.DataObject) -> None:
-    serving, ranking = serve(roots, ["w0"], "float16", "exact"), Ranking()
+    serving = serve(roots, ["w0"], "float16", "exact")
     sent = [Given(str(n), text) for n, text in enumerate(texts)]
     shuffled = data.draw(st.permutations(sent))
     one, other = (
-        scores_by_id(ranking.rank(serving, asked(context, top_k=1000, candidates=tuple(each))))
-        for each in (sent, shuffled)
+        scores_by_id(rank(serving, asked(context, top_k=1000, candidates=tuple(each)))) for each in (sent, shuffled)
     )
     assert one == pytest.approx(other, abs=1e-4)

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from numpy.typing import NDArray
-from service_fakes import WORDS, WordRanker, asked, build_store
+from service_fakes import WORDS, WordRanker, asked, build_store, rank
 from updated import LiveStore
 
 from index_builder.compaction import compact
@@ -33,7 +33,6 @@ from index_builder.errors import GenerationNotFound, NothingToCompact
 from index_builder.pool import Candidate
 from model import Conversation
 from service.errors import UnknownCandidates
-from service.ranking import Ranking
 from service.values import Given, Ranked
 
 IDS = st.sampled_from([f"c{n}" for n in range(12)])
@@ -127,7 +126,6 @@ class StoreModel(RuleBasedStateMachine):
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="polyrank-model-"))
         self.shelf = Shelf()
-        self.ranking = Ranking()
         self.live: LiveStore | None = None
         self.there: LiveStore | None = None
 
@@ -172,7 +170,7 @@ class StoreModel(RuleBasedStateMachine):
     def rank(self, text: str, top_k: int, filter_: tuple[Any, Any], exact: bool, out: list[str]) -> None:
         wanted, keeps = filter_
         request = asked(text, top_k=top_k, filter=wanted, exact=exact, exclude_ids=tuple(out))
-        ranked = self.ranking.rank(self.here.serving, request)
+        ranked = rank(self.here.serving, request)
         kept = [each for each in self.shelf.active.held.values() if keeps(each.metadata) and each.id not in out]
         self._assert_answer(ranked, text, kept, top_k)
         assert ranked.exact or not exact
@@ -184,9 +182,9 @@ class StoreModel(RuleBasedStateMachine):
         known = [held[each] for each in ids if each in held]
         if not known:
             with pytest.raises(UnknownCandidates):
-                self.ranking.rank(self.here.serving, request)
+                rank(self.here.serving, request)
             return
-        ranked = self.ranking.rank(self.here.serving, request)
+        ranked = rank(self.here.serving, request)
         assert ranked.missing_ids == [each for each in ids if each not in held]
         self._assert_answer(ranked, text, known, 20)
 

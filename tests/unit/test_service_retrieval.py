@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from service_fakes import WORDS, asked, brute_force, build_store, open_serving, pool
+from service_fakes import WORDS, asked, brute_force, build_store, open_serving, pool, rank
 from updated import updated
 
 from index_builder.pool import Candidate
 from service import retrieval
 from service.errors import UnknownCandidates
-from service.ranking import Ranking
 from service.serving import Serving
 from service.values import Given, Ranked
 
@@ -59,7 +58,7 @@ def serving(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 )
 def test_the_plan(serving: Serving, monkeypatch, filter_: Any, limit: int, exact: bool, plans: tuple[str, ...]) -> None:
     monkeypatch.setattr(retrieval, "FEW_MATCHES", limit)
-    ranked = Ranking().rank(serving, asked(TEXT, top_k=3, filter=filter_, exact=exact))
+    ranked = rank(serving, asked(TEXT, top_k=3, filter=filter_, exact=exact))
     assert ranked.plan == plans[KINDS.index(serving.generation.manifest.index.kind)]
 
 
@@ -69,7 +68,7 @@ def test_a_small_share_is_scanned_however_many_rows_it_has(serving: Serving, mon
     for share, plan in ((0.01, "selector"), (0.99, "matches")):
         monkeypatch.setattr(retrieval, "FEW_OF_ALL", share)
         if serving.generation.index is not None:
-            assert Ranking().rank(serving, asked_for).plan == plan
+            assert rank(serving, asked_for).plan == plan
 
 
 @pytest.mark.parametrize("limit", [0, 10, 1000])
@@ -89,7 +88,7 @@ def test_with_removed_changed_and_added_rows_it_equals_brute_force(
     monkeypatch.setattr(retrieval, "FEW_MATCHES", limit)
     for top_k in (1, 5, 100):
         for exact in (False, True):
-            ranked = Ranking().rank(serving, asked(TEXT, top_k=top_k, filter=filter_, exact=exact))
+            ranked = rank(serving, asked(TEXT, top_k=top_k, filter=filter_, exact=exact))
             assert_same(ranked, brute_force(serving, TEXT, top_k, keep))
             assert ranked.exact or not exact
 
@@ -98,7 +97,7 @@ def test_exclusion_of_rows_built_added_removed_and_unknown(serving: Serving) -> 
     every = [each for each, _ in brute_force(serving, TEXT, 100)]
     excluded = (*every[:4], "new2", "c3", "c0", "new0", "nobody", "c3")
     for filter_, keep in ((None, everything), ({"lang": "en"}, lambda c: c.metadata.get("lang") == "en")):
-        ranked = Ranking().rank(serving, asked(TEXT, top_k=10, filter=filter_, exclude_ids=excluded))
+        ranked = rank(serving, asked(TEXT, top_k=10, filter=filter_, exclude_ids=excluded))
         expected = brute_force(serving, TEXT, 10, lambda c: keep(c) and c.id not in excluded)  # noqa: B023
         assert_same(ranked, expected)
 
@@ -106,22 +105,22 @@ def test_exclusion_of_rows_built_added_removed_and_unknown(serving: Serving) -> 
 def test_everything_excluded_or_filtered_out_is_an_empty_answer(serving: Serving) -> None:
     every = tuple(each for each, _ in brute_force(serving, TEXT, 100))
     for fields in ({"exclude_ids": every}, {"filter": {"lang": "xx"}}, {"filter": {"n": 5}, "exclude_ids": every}):
-        ranked = Ranking().rank(serving, asked(TEXT, **fields))
+        ranked = rank(serving, asked(TEXT, **fields))
         assert (ranked.places, ranked.exact) == ([], True)
 
 
 def test_only_added_rows_are_left(serving: Serving) -> None:
     alone = updated(serving, deletes=[f"c{n}" for n in range(60)])
-    ranked = Ranking().rank(alone, asked(TEXT, top_k=100))
+    ranked = rank(alone, asked(TEXT, top_k=100))
     assert_same(ranked, brute_force(alone, TEXT, 100))
     assert (len(ranked.places), ranked.exact) == (7, True)
     nothing = updated(alone, deletes=[each for each, _ in brute_force(alone, TEXT, 100)])
-    assert (Ranking().rank(nothing, asked(TEXT)).places, nothing.snapshot.count) == ([], 0)
+    assert (rank(nothing, asked(TEXT)).places, nothing.snapshot.count) == ([], 0)
 
 
 def test_candidates_by_id_are_those_of_the_snapshot(serving: Serving) -> None:
     ids = ("c1", "c3", "new2", "c0", "new0", "new1", "nobody")
-    ranked = Ranking().rank(serving, asked(TEXT, candidates=tuple(Given(each, None) for each in ids)))
+    ranked = rank(serving, asked(TEXT, candidates=tuple(Given(each, None) for each in ids)))
     assert ranked.missing_ids == ["c0", "new0", "nobody"]
     held = ("c1", "c3", "new1", "new2")
     assert sorted(found(ranked)) == list(held)  # type: ignore[type-var]
@@ -130,19 +129,19 @@ def test_candidates_by_id_are_those_of_the_snapshot(serving: Serving) -> None:
     assert (places["c3"].text, places["c3"].metadata) == ("w3 w1", {"lang": "en", "even": True})
     assert (places["new2"].text, places["new2"].metadata, places["new2"].index) == ("w1 w2 w3", {"n": 5}, 2)
     with pytest.raises(UnknownCandidates, match="'c0'"):
-        Ranking().rank(serving, asked(TEXT, candidates=(Given("c0", None),)))
+        rank(serving, asked(TEXT, candidates=(Given("c0", None),)))
 
 
 def test_equal_texts_follow_the_order_in_which_they_came(tmp_path: Path) -> None:
     build_store(tmp_path, [Candidate(f"t{n}", "w1 w2") for n in range(4)], index="flat")
     serving = updated(open_serving(tmp_path), Candidate("a", "w1 w2"), Candidate("t1", "w1 w2", {"new": True}))
-    assert found(Ranking().rank(serving, asked("w1 w2"))) == ["t0", "t2", "t3", "a", "t1"]
+    assert found(rank(serving, asked("w1 w2"))) == ["t0", "t2", "t3", "a", "t1"]
     again = updated(serving, Candidate("a", "w1 w2"))
-    assert found(Ranking().rank(again, asked("w1 w2"))) == ["t0", "t2", "t3", "t1", "a"]
+    assert found(rank(again, asked("w1 w2"))) == ["t0", "t2", "t3", "t1", "a"]
 
 
 def test_an_answer_of_everything_there_is_is_exact(serving: Serving) -> None:
-    ranked = Ranking().rank(serving, asked(TEXT, top_k=100, retrieve_k=100))
+    ranked = rank(serving, asked(TEXT, top_k=100, retrieve_k=100))
     assert len(ranked.places) == serving.snapshot.count
     assert ranked.exact
 
@@ -174,7 +173,7 @@ def test_a_selective_filter_returns_all_that_is_asked_for(
 ) -> None:
     monkeypatch.setattr(retrieval, "FEW_MATCHES", limit)
     expected = brute_force(large, TEXT, top_k, keep)
-    ranked = Ranking().rank(large, asked(TEXT, top_k=top_k, filter=filter_))
+    ranked = rank(large, asked(TEXT, top_k=top_k, filter=filter_))
     assert len(ranked.places) == len(expected) == (1 if filter_.get("rare") else top_k)
     if (ranked.plan, large.generation.manifest.index.kind) != ("selector", "hnsw"):
         assert_same(ranked, expected)
@@ -189,4 +188,4 @@ def test_a_pool_of_which_little_is_left_returns_all_that_is_asked_for(large: Ser
     expected = brute_force(few, TEXT, 107)
     assert len(expected) == 107
     for top_k in (5, 107):
-        assert_same(Ranking().rank(few, asked(TEXT, top_k=top_k)), expected[:top_k])
+        assert_same(rank(few, asked(TEXT, top_k=top_k)), expected[:top_k])

@@ -11,17 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from service_fakes import WordRanker, asked, brute_force, build_store, load, pool
-from updated import LiveStore, never
+from service_fakes import WordRanker, asked, brute_force, build_store, load, pool, rank
+from updated import LiveStore
 
 from index_builder.compaction import compact
-from index_builder.encoder import encode_texts
-from index_builder.errors import BuildError, GenerationCorrupt, UpdatesBusy
+from index_builder.errors import GenerationCorrupt, UpdatesBusy
 from index_builder.generations import GenerationStore
 from index_builder.pool import Candidate
 from service import updating
-from service.errors import ClientGone, NotReady, Overloaded, RevisionNotReached
-from service.ranking import Ranking
+from service.errors import InferenceFailed, NotReady, Overloaded, RevisionNotReached
 
 
 @pytest.fixture
@@ -49,11 +47,14 @@ def encoded(live: LiveStore, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]
     """The texts of each call of the model from now on."""
     calls: list[list[str]] = []
 
-    def watched(encoder: WordRanker, texts: list[str]) -> np.ndarray:
-        calls.append(list(texts))
-        return encode_texts(encoder, texts)
+    ranker = live.serving.ranker
+    tokenize = ranker.tokenize_candidates
 
-    monkeypatch.setattr(updating, "encode_texts", watched)
+    def watched(texts: list[str]) -> tuple[list[list[int]], int]:
+        calls.append(list(texts))
+        return tokenize(texts)
+
+    monkeypatch.setattr(ranker, "tokenize_candidates", watched)
     return calls
 
 
@@ -61,23 +62,23 @@ def test_searchable_when_acknowledged(here: LiveStore) -> None:
     generation = here.serving.generation.id
     first = here.upsert(Candidate("new", "w1 w2 w3", {"lang": "xx"}))
     assert (first.generation, first.revision, list(first.missing)) == (generation, 1, [])
-    ranked = Ranking().rank(here.serving, asked("w1 w2 w3", top_k=3))
+    ranked = rank(here.serving, asked("w1 w2 w3", top_k=3))
     assert "new" in [each.id for each in ranked.places]
     assert [(each.id, pytest.approx(each.late, abs=1e-5)) for each in ranked.places] == brute_force(
         here.serving, "w1 w2 w3", 3
     )
     second = here.delete("new", "c3")
     assert (second.revision, list(second.missing)) == (2, [])
-    assert "new" not in [each.id for each in Ranking().rank(here.serving, asked("w1 w2 w3", top_k=100)).places]
+    assert "new" not in [each.id for each in rank(here.serving, asked("w1 w2 w3", top_k=100)).places]
     assert (here.serving.snapshot.revision, here.serving.snapshot.count) == (2, 19)
 
 
 def test_what_was_served_before_stays_as_it_was(here: LiveStore) -> None:
     before = here.serving
-    ranked = Ranking().rank(before, asked(top_k=100))
+    ranked = rank(before, asked(top_k=100))
     here.upsert(Candidate("new", "w1 w2 w3"), Candidate("c1", "w1 w2 w3"))
     here.delete("c2")
-    assert [each.id for each in Ranking().rank(before, asked(top_k=100)).places] == [each.id for each in ranked.places]
+    assert [each.id for each in rank(before, asked(top_k=100)).places] == [each.id for each in ranked.places]
     assert before.loaded is here.serving.loaded, "nothing is loaded anew"
 
 
@@ -94,7 +95,7 @@ def test_a_text_that_stays_as_it_is_keeps_its_vector(here: LiveStore, monkeypatc
     here.upsert(Candidate("c1", old["c1"]), Candidate("c2", "w39"), Candidate("x", old["c1"]), Candidate("new", "w6"))
     assert calls == [["w39", old["c1"], "w6"]]
     assert list(here.texts())[-4:] == ["c1", "c2", "x", "new"]
-    ranked = Ranking().rank(here.serving, asked(top_k=100))
+    ranked = rank(here.serving, asked(top_k=100))
     assert [(each.id, pytest.approx(each.late, abs=1e-5)) for each in ranked.places] == brute_force(
         here.serving, "w1 w2 w3", 100
     )
@@ -106,13 +107,6 @@ def test_a_removed_one_is_encoded_again(here: LiveStore, monkeypatch: pytest.Mon
     calls = encoded(here, monkeypatch)
     here.upsert(Candidate("c1", text))
     assert calls == [[text]]
-
-
-def test_many_texts_leave_turns_to_rankings(here: LiveStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = encoded(here, monkeypatch)
-    here.upsert(*(Candidate(f"n{n}", f"w{n % 40} w{n}") for n in range(40)))
-    assert [len(each) for each in calls] == [16, 16, 8]
-    assert here.serving.snapshot.count == 60
 
 
 def test_ids_that_are_not_there_are_told_and_written(here: LiveStore, root: Path) -> None:
@@ -219,7 +213,7 @@ def test_an_update_meets_a_switch_by_another_process(here: LiveStore, root: Path
     done = here.upsert(Candidate("b", "w2"))
     follower.join()
     assert (done.generation, done.revision) == (second, 2)
-    ranked = Ranking().rank(here.serving, asked("w2", top_k=100))
+    ranked = rank(here.serving, asked("w2", top_k=100))
     assert [(each.id, pytest.approx(each.late, abs=1e-5)) for each in ranked.places] == brute_force(
         here.serving, "w2", 100
     ), "its vector is that of the model that is served now"
@@ -231,16 +225,17 @@ def test_an_update_meets_a_switch_by_another_process(here: LiveStore, root: Path
 
 def test_what_was_encoded_is_kept_while_a_switch_is_waited_for(here: LiveStore, root: Path, monkeypatch) -> None:
     calls = encoded(here, monkeypatch)
-    watched, switched = updating.encode_texts, list[str]()
+    ranker, switched = here.serving.ranker, list[str]()
+    watched = ranker.tokenize_candidates
 
-    def switching(encoder: WordRanker, texts: list[str]) -> np.ndarray:
+    def switching(texts: list[str]) -> tuple[list[list[int]], int]:
         if not switched:  # another process switches after this one has looked
             switched.append(build_store(root, pool(10, "d")))
             follower.start()
-        return watched(encoder, texts)
+        return watched(texts)
 
     follower = threading.Timer(0.1, here.live.follow)
-    monkeypatch.setattr(updating, "encode_texts", switching)
+    monkeypatch.setattr(ranker, "tokenize_candidates", switching)
     done = here.upsert(Candidate("a", "w1"))
     follower.join()
     assert ([done.generation], done.revision, calls) == (switched, 1, [["w1"]])
@@ -324,7 +319,7 @@ def test_while_others_write_an_update_waits_only_so_long(here: LiveStore, monkey
 
 def test_while_others_write_a_revision_is_waited_for_until_the_deadline(here: LiveStore) -> None:
     async def waiting() -> float:
-        writing = asyncio.create_task(here.updating.upsert([Candidate("a", "w1")], never))
+        writing = asyncio.create_task(here.updating.upsert([Candidate("a", "w1")]))
         await asyncio.sleep(0.05)  # it waits for the lock
         began = time.monotonic()
         with pytest.raises(RevisionNotReached):
@@ -403,29 +398,38 @@ def test_a_damaged_log_refuses_updates_and_answers_go_on(here: LiveStore, root: 
     other.close()
 
 
-def test_a_client_that_hung_up_has_changed_nothing(here: LiveStore, root: Path) -> None:
-    async def at_once() -> None:
-        return
+def test_a_client_that_hung_up_has_changed_nothing(here: LiveStore) -> None:
+    turn, begun = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        assert turn.wait(10)
 
     async def attempt() -> None:
-        turn = threading.Event()
-        busy = here.thread._executor.submit(turn.wait)
-        try:
-            await here.updating.upsert([Candidate("a", "w1")], at_once)
-        finally:
-            turn.set()
-            busy.result()
+        busy = here.engine._candidates.run(hold)  # what an update looks up first waits behind these
+        holding = [
+            asyncio.ensure_future(busy),
+            *(asyncio.ensure_future(here.engine._candidates.run(hold)) for _ in range(3)),
+        ]
+        await asyncio.to_thread(begun.wait, 10)
+        writing = asyncio.create_task(here.updating.upsert([Candidate("a", "w1")]))
+        await asyncio.sleep(0.02)
+        writing.cancel()
+        turn.set()
+        await asyncio.gather(*holding)
+        with pytest.raises(asyncio.CancelledError):
+            await writing
 
-    with pytest.raises(ClientGone):
-        asyncio.run(attempt())
+    asyncio.run(attempt())
     here.live.take_over()
     assert "a" not in here.texts()
     assert here.serving.snapshot.revision == 0
 
 
 def test_a_vector_that_is_not_finite_changes_nothing(here: LiveStore, monkeypatch) -> None:
-    monkeypatch.setattr(updating, "encode_texts", lambda _encoder, texts: np.full((len(texts), 16), np.nan, np.float32))
-    with pytest.raises(BuildError, match="not finite"):
+    nothing = np.full((1, 16), np.nan, np.float32)
+    monkeypatch.setattr(WordRanker, "encode_candidates", lambda *_: nothing)
+    with pytest.raises(InferenceFailed, match="not finite"):
         here.upsert(Candidate("a", "w1"))
     assert (here.serving.snapshot.revision, here.serving.snapshot.count) == (0, 20)
 
@@ -486,7 +490,7 @@ def test_closing_finishes_what_was_begun(root: Path, monkeypatch) -> None:
 
     monkeypatch.setattr(os, "fdatasync", slow)
     with ThreadPoolExecutor(1) as threads:
-        writing = threads.submit(lambda: asyncio.run(live.updating.upsert([Candidate("a", "w1")], never)))
+        writing = threads.submit(lambda: asyncio.run(live.updating.upsert([Candidate("a", "w1")])))
         began.wait()
         live.updating.close()
         assert writing.result().revision == 1

@@ -1,0 +1,34 @@
+"""How many tokens a request may cost, told by the lengths of its texts alone: it may be refused before it is read."""
+
+from collections.abc import Sequence
+
+from model import Conversation
+from service.values import RankRequest
+
+LETTERS_A_TOKEN = 4
+MOST_TOKENS = 512  # encoders see so many at most
+TOKENS_A_CANDIDATE = 32  # of a stored one that the cross-encoder will read
+TOKENS_A_REQUEST = 16  # what is not encoding
+
+
+def of_ranking(request: RankRequest) -> int:
+    """Estimate a ranking."""
+    context = of_context(request.conversation)
+    texts = [given.text for given in request.candidates or () if given.text is not None]
+    return context + of_texts(texts) + (request.top_n or 0) * (context + TOKENS_A_CANDIDATE)
+
+
+def of_pairs(conversation: Conversation, texts: Sequence[str]) -> int:
+    """Estimate the reading of texts with a context."""
+    return of_context(conversation) * len(texts) + of_texts(texts)
+
+
+def of_texts(texts: Sequence[str]) -> int:
+    """Estimate texts, each alone."""
+    return sum(2 + min(MOST_TOKENS, len(text) // LETTERS_A_TOKEN) for text in texts)
+
+
+def of_context(conversation: Conversation) -> int:
+    """Estimate a context."""
+    letters = sum(len(turn.text) for turn in conversation.turns) + sum(map(len, conversation.persona))
+    return TOKENS_A_REQUEST + min(MOST_TOKENS, letters // LETTERS_A_TOKEN)
