@@ -16,7 +16,15 @@ import model
 from model import checkpoint
 from model.errors import RankingError
 from service import __version__, openapi, problems, routes_candidates, routes_index, routes_ops, routes_rank
-from service.errors import BodyTooLarge, ClientGone, DeadlineExceeded, NotReady, Overloaded, TooManyCandidates
+from service.errors import (
+    BodyTooLarge,
+    ClientGone,
+    DeadlineExceeded,
+    NotReady,
+    Overloaded,
+    TooManyCandidates,
+    TooManyValues,
+)
 from service.metrics import Metrics
 from service.middleware import BodyBound, Requests
 from service.resources import opened
@@ -33,6 +41,7 @@ _REJECTED = {
     Overloaded: "queue_full",
     DeadlineExceeded: "deadline",
     TooManyCandidates: "too_large",
+    TooManyValues: "too_large",
     NotReady: "not_ready",
 }
 

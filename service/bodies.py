@@ -9,24 +9,35 @@ from starlette.requests import ClientDisconnect, Request
 
 from model import Conversation, Turn
 from model.errors import InvalidInput
-from service.errors import BodyTimeout, ClientGone, MediaTypeUnsupported, TooManyCandidates
+from service import problems
+from service.errors import BodyTimeout, ClientGone, MediaTypeUnsupported, TooManyCandidates, TooManyValues
+from service.json_values import count_values
 from service.schemas import CandidateIn, IndexIn, RankIn, UpsertIn
 from service.settings import Settings
 from service.values import Given, RankRequest
 
 BODY_SECONDS = 30.0
+INLINE_BYTES = 64 * 1024  # validated in some 2 ms; a thread costs more than it frees
+MAX_VALUES = 1_000_000
+RANK_VALUES = 100_000  # filters, ids and turns; a candidate is four more at most
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
 
-async def read(request: Request, kind: type[M]) -> tuple[M, bytes]:
+async def read(request: Request, kind: type[M], max_values: int = MAX_VALUES) -> tuple[M, bytes]:
     """Read and validate a JSON body.
+
+    Args:
+        request: whose body.
+        kind: what it must be.
+        max_values: how many values it may hold, at any depth.
 
     Raises:
         MediaTypeUnsupported: it is not plain application/json in UTF-8.
         BodyTimeout: it did not arrive in time.
         ClientGone: it never arrived.
+        TooManyValues: it holds more than anybody needs.
         pydantic.ValidationError: it is not what the model says.
     """
     _check_media_type(request)
@@ -37,7 +48,16 @@ async def read(request: Request, kind: type[M]) -> tuple[M, bytes]:
         raise BodyTimeout(f"the body did not arrive within {BODY_SECONDS:g} s") from None
     except ClientDisconnect:
         raise ClientGone("hung up while sending the body") from None
-    return kind.model_validate_json(body), body
+    if len(body) <= INLINE_BYTES:
+        return kind.model_validate_json(body), body
+    # Counting needs no interpreter lock, and validating gives it back wherever a text is checked.
+    return await asyncio.to_thread(_validated, kind, body, max_values), body
+
+
+def _validated(kind: type[M], body: bytes, max_values: int) -> M:
+    if count_values(body) >= max_values:
+        raise TooManyValues(max_values)
+    return kind.model_validate_json(body)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -72,9 +92,10 @@ async def read_rank(request: Request, settings: Settings) -> RankIn:
         TooManyCandidates: more than any server allows; `to_request` checks this server's own bound.
     """
     try:
-        return (await read(request, RankIn))[0]
+        return (await read(request, RankIn, RANK_VALUES + 4 * settings.max_candidates))[0]
     except ValidationError as error:
-        found = error.errors(include_input=False, include_url=False, include_context=False)
+        few = error.error_count() <= problems.MAX_FOUND
+        found = error.errors(include_input=False, include_url=False, include_context=False) if few else []
         if any(each["type"] == "too_long" and each["loc"] == ("candidates",) for each in found):
             raise TooManyCandidates(settings.max_candidates) from None
         raise
@@ -102,9 +123,9 @@ def to_request(body: RankIn, settings: Settings, arrived: float) -> RankRequest:
         TooManyCandidates: more than the server allows.
         InvalidInput: a text is longer than the server allows.
     """
-    candidates = None if body.candidates is None else tuple(_given(each) for each in body.candidates)
-    if candidates is not None and len(candidates) > settings.max_candidates:
+    if body.candidates is not None and len(body.candidates) > settings.max_candidates:
         raise TooManyCandidates(settings.max_candidates)
+    candidates = None if body.candidates is None else tuple(_given(each) for each in body.candidates)
     sent = [body.context] if isinstance(body.context, str) else body.context
     turns = tuple(Turn(turn) if isinstance(turn, str) else Turn(turn.text, turn.role) for turn in sent)
     _check_lengths("context", [turn.text for turn in turns], settings)

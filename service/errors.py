@@ -4,6 +4,7 @@ RankingError
   InvalidInput
     UnknownCandidates     none of the ids sent is in the generation
     TooManyCandidates     more candidates than one request may carry
+    TooManyValues         more values of any kind in one body than anybody needs
     NotConfigured         the request needs something this server was started without
     IdempotencyMismatch   the same Idempotency-Key came with another body
   ServiceError
@@ -46,6 +47,14 @@ class TooManyCandidates(InvalidInput):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"at most {limit} candidates a request")
+        self.limit = limit
+
+
+class TooManyValues(InvalidInput):
+    """More values in one body than any request needs."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"at most {limit} values a body, those in lists and objects counted")
         self.limit = limit
 
 

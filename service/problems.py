@@ -15,6 +15,7 @@ from service import errors as service
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:polyrank:problem:"
 MAX_ERRORS = 20
+MAX_FOUND = 1000  # pydantic tells all or nothing, in some 2 us each
 MAX_NAME_CHARS = 64
 
 Headers = dict[str, str]
@@ -39,6 +40,7 @@ TABLE: Final[dict[type[Exception], Kind]] = {
     InvalidInput: INVALID,
     service.UnknownCandidates: Kind(422, "unknown-candidates", "No candidate is known"),
     service.TooManyCandidates: Kind(413, "too-many-candidates", "Too many candidates"),
+    service.TooManyValues: Kind(413, "too-many-values", "The body holds too many values"),
     service.NotConfigured: Kind(422, "not-configured", "The server was started without this"),
     service.IdempotencyMismatch: Kind(422, "idempotency-mismatch", "The Idempotency-Key was used with another body"),
     service.BodyMalformed: Kind(400, "malformed-body", "The body is not JSON"),
@@ -107,6 +109,9 @@ def from_error(error: RankingError, request_id: str) -> Response:
 
 def from_validation(error: ValidationError, request_id: str) -> Response:
     """Render pydantic's findings: where and what, never the values sent."""
+    if error.error_count() > MAX_FOUND:
+        what = f"{error.error_count()} things are wrong with the body: too many to name"
+        return from_error(InvalidInput(what), request_id)
     found = error.errors(include_input=False, include_url=False, include_context=False)
     if found[0]["type"] == "json_invalid":
         return from_error(service.BodyMalformed(found[0]["msg"]), request_id)

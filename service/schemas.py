@@ -108,7 +108,9 @@ class RankIn(Strict):
     context: str | Annotated[list[str | TurnIn], Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)] = Field(
         description="oldest turn first; at least one turn has text"
     )
-    persona: list[str] = Field(default=[], max_length=MAX_PERSONA, description="facts about the replying side")
+    persona: list[str] = Field(
+        default=[], max_length=MAX_PERSONA, fail_fast=True, description="facts about the replying side"
+    )
     candidates: (
         Annotated[list[Text | CandidateIn], Field(min_length=1, max_length=CANDIDATES_CEILING, fail_fast=True)] | None
     ) = Field(default=None, description="absent: retrieve from the active generation")
@@ -119,7 +121,9 @@ class RankIn(Strict):
     filter: Filter | None = Field(
         default=None, description=FILTER_DESCRIPTION, examples=[{"lang": ["en", "de"], "price": {"gte": 5, "lt": 10}}]
     )
-    exclude_ids: list[Id] = Field(default=[], max_length=10_000, json_schema_extra={"uniqueItems": False})
+    exclude_ids: list[Id] = Field(
+        default=[], max_length=10_000, fail_fast=True, json_schema_extra={"uniqueItems": False}
+    )
     expect: ExpectIn | None = None
     min_revision: int | None = Field(default=None, ge=0, description="wait for this update; 409 where it does not come")
     timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
@@ -203,7 +207,7 @@ class UpsertIn(RootModel[Annotated[list[PoolCandidateIn], Field(min_length=1, fa
 class DeleteIn(Strict):
     """Which candidates to remove from the active generation."""
 
-    ids: list[Id] = Field(min_length=1, max_length=CANDIDATES_CEILING)
+    ids: list[Id] = Field(min_length=1, max_length=CANDIDATES_CEILING, fail_fast=True)
 
 
 class ActivateIn(Strict):

@@ -1,57 +1,46 @@
-"""What must not be: each bad input is a 4xx with a problem that says so, and the server stands."""
+"""Refused: each of these inputs is a 4xx with a problem that says so, at once, and the server stands."""
 
 import json
-import os
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx2
 import pytest
-from served import Served, serve
-from service_fakes import build_store, load
+from bad_inputs import BOUND, best_of_three, is_problem, post, resident_bytes, serve_words
+from served import Served
 
-from service.app import create_app
-from service.middleware import DRAIN_SECONDS
-from service.settings import Settings
-
-BOUND = 1 << 20
+MILLION = 1_000_000
 GENERATION = "20261121T013000123456-1a2b3c4d"
-HEAD = b"POST /rank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    root: Path = tmp_path_factory.mktemp("store")
-    build_store(root)
-    settings = Settings(
-        store=root, max_body_bytes=BOUND, max_candidates=10_000, max_text_chars=20_000, reranker="cross"
-    )
-    with serve(create_app(settings, load, load)) as served:
-        served.rank(context="warm")
+    with serve_words(tmp_path_factory.mktemp("store")) as served:
         yield served
 
 
-def is_problem(response, *statuses: int) -> dict:
-    assert response.status_code in statuses, response.text[:500]
-    assert response.headers["content-type"] == "application/problem+json"
-    body = response.json()
-    assert set(body) >= {"type", "title", "status", "detail", "request_id"}
-    assert body["status"] == response.status_code
-    assert body["request_id"] == response.headers["x-request-id"]
-    assert (response.status_code == 422) == ("errors" in body)
-    return body
+@pytest.fixture(scope="module")
+def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server with the bound on bodies that is the default."""
+    with serve_words(tmp_path_factory.mktemp("store"), max_body_bytes=16 << 20) as served:
+        yield served
 
 
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def refused(server: Served, body: bytes, status: int) -> dict[str, Any]:
+    """The problem with a body, told in next to no time."""
+    found: dict[str, Any] = {}
 
+    def seconds() -> float:
+        began = time.perf_counter()
+        answer = post(server, body)
+        taken = time.perf_counter() - began
+        found.update(is_problem(answer, status))
+        return taken
 
-def post(server: Served, body: bytes, **headers: str):
-    sent = {"Content-Type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
-    return server.client.post("/rank", content=body, headers=sent)
+    best_of_three(seconds)
+    return found
 
 
 MALFORMED = {
@@ -85,6 +74,9 @@ INVALID = {
     "no candidates": b'{"context": "a", "candidates": []}',
     "only unknown ids": b'{"context": "a", "candidates": [{"id": "nobody"}, {"id": "none"}]}',
     "filter beside candidates": b'{"context": "a", "candidates": ["b"], "filter": {}}',
+    "top_k as large as can be": b'{"context": "a", "top_k": 9223372036854775808}',
+    "exclude_ids that are none": b'{"context": "a", "exclude_ids": [' + b"1," * 9_999 + b"1]}",
+    "too many unknown fields to name": b'{"context": "a"' + b"".join(b',"k%d":1' % n for n in range(50_000)) + b"}",
     "a text without end": b'{"context": "' + b"x" * 1_000_000 + b'"}',
     "a candidate without end": b'{"context": "a", "candidates": ["' + b"x" * 20_001 + b'"]}',
     "a filter with an unknown operator": b'{"context": "a", "filter": {"n": {"like": 1}}}',
@@ -94,13 +86,13 @@ INVALID = {
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_what_is_not_json_is_malformed(server: Served, name: str) -> None:
-    body = is_problem(post(server, MALFORMED[name]), 400)
+    body = refused(server, MALFORMED[name], 400)
     assert body["type"].endswith("malformed-body")
 
 
 @pytest.mark.parametrize("name", INVALID)
 def test_what_cannot_be_ranked_is_invalid(server: Served, name: str) -> None:
-    body = is_problem(post(server, INVALID[name]), 422)
+    body = refused(server, INVALID[name], 422)
     assert body["errors"]
     assert "xxxx" not in json.dumps(body)
 
@@ -111,37 +103,44 @@ def test_names_of_unknown_ids_are_told(server: Served) -> None:
     assert "'nobody'" in body["detail"]
 
 
-def test_a_million_elements_are_refused_quickly_and_in_bounded_memory(server: Served) -> None:
+HUGE = {
+    "a million whole numbers": b'{"context": "a", "candidates": [' + b"1," * MILLION + b"1]}",
+    "a million candidates": b'{"context": "a", "candidates": [' + b'{"text":"a"},' * MILLION + b'"a"]}',
+    "a million turns": b'{"context": [' + b'"a",' * MILLION + b'"a"]}',
+    "a million ids": b'{"context": "a", "exclude_ids": [' + b'"a",' * MILLION + b'"a"]}',
+    "a million unknown fields": b'{"context": "a"' + b',"x":0' * MILLION + b"}",
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_a_million_elements_hold_nobody_up(roomy: Served, name: str) -> None:
+    def refused_while_others_ask() -> float:
+        """The longest that another caller waits, in seconds."""
+        waits = [0.0]
+        with ThreadPoolExecutor(1) as pool, httpx2.Client(base_url=roomy.url) as other:
+            other.get("/livez")
+            answer = pool.submit(post, roomy, HUGE[name])
+            while not answer.done():
+                began = time.perf_counter()
+                assert other.get("/livez").status_code == 200
+                waits.append(time.perf_counter() - began)
+            body = is_problem(answer.result(), 413)
+        assert body["type"].endswith("too-many-values")
+        assert len(waits) > 2
+        return max(waits)
+
     before = resident_bytes()
-    body = b'{"context": "a", "candidates": [' + b"1," * 500_000 + b"1]}"
-    began = time.perf_counter()
-    is_problem(post(server, body), 422)
-    assert time.perf_counter() - began < 2, "50 ms on an idle machine"
+    best_of_three(refused_while_others_ask)
     assert resident_bytes() - before < 400 << 20
-
-
-def test_nul_is_text_and_the_last_of_equal_keys_counts(server: Served) -> None:
-    assert post(server, b'{"context": "a\\u0000b"}').status_code == 200
-    assert post(server, b'{"top_k": 0, "context": "a", "top_k": 3}').status_code == 200
-    is_problem(post(server, b'{"top_k": 3, "context": "a", "top_k": 0}'), 422)
-
-
-def test_a_huge_timeout_is_clamped(server: Served) -> None:
-    assert server.rank(context="a", timeout_ms=10**18).status_code == 200
 
 
 def test_the_most_candidates_are_ranked_and_one_more_is_refused(server: Served) -> None:
     most = server.rank(context="w1", candidates=[f"w{n % 50}" for n in range(10_000)], top_k=5)
     assert most.status_code == 200
     assert len(most.json()["results"]) == 5
-    for count in (10_001, 200_000):
-        body = is_problem(server.rank(context="w1", candidates=["a"] * count), 413)
+    for count in (10_001, 100_001):
+        body = refused(server, json.dumps({"context": "w1", "candidates": ["a"] * count}).encode(), 413)
         assert "10000" in body["detail"]
-
-
-def test_duplicate_ids_are_each_ranked(server: Served) -> None:
-    answer = server.rank(context="w1", candidates=[{"id": "c1"}] * 3).json()
-    assert [result["index"] for result in answer["results"]] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -164,132 +163,14 @@ def test_a_missing_content_type(server: Served) -> None:
     assert answer.startswith(b"HTTP/1.1 415 ")
 
 
-@pytest.mark.parametrize(
-    "value", ["application/json", "Application/JSON; charset=UTF-8", 'application/json;charset="utf-8"']
-)
-def test_the_right_media_type(server: Served, value: str) -> None:
-    assert post(server, b'{"context": "a"}', content_type=value).status_code == 200
-
-
-def test_a_body_over_the_bound_by_its_announced_length(server: Served) -> None:
+@pytest.mark.parametrize("size", [BOUND, 5 * BOUND, 50_000_000])
+def test_a_body_over_the_bound_by_its_announced_length(server: Served, size: int) -> None:
     before = server.metric("rejected_total", reason="too_large")
-    response = post(server, b'{"context": "' + b"x" * 5 * BOUND + b'"}')
+    response = post(server, b'{"context": "' + b"x" * size + b'"}')
     body = is_problem(response, 413)
     assert str(BOUND) in body["detail"]
     assert response.headers["connection"] == "close"
     assert server.metric("rejected_total", reason="too_large") == before + 1
-
-
-def test_a_body_of_50_mb_is_not_held(server: Served) -> None:
-    def chunks() -> Iterator[bytes]:
-        yield b'{"context": "'
-        for _ in range(800):
-            yield b"x" * 65536
-
-    before = resident_bytes()
-    # The server may close before a client that never stops has sent everything.
-    with suppress(httpx2.TransportError):
-        is_problem(server.client.post("/rank", content=chunks(), headers={"Content-Type": "application/json"}), 413)
-    assert resident_bytes() - before < 100 << 20
-    assert server.rank(context="a").status_code == 200
-
-
-def test_a_chunked_body_over_the_bound(server: Served) -> None:
-    def chunks() -> Iterator[bytes]:
-        for _ in range(40):
-            yield b"x" * 65536
-
-    before = server.metric("rejected_total", reason="too_large")
-    response = server.client.post("/rank", content=chunks(), headers={"Content-Type": "application/json"})
-    body = is_problem(response, 413)
-    assert body["type"].endswith("payload-too-large")
-    assert response.headers["connection"] == "close"
-    assert server.metric("rejected_total", reason="too_large") == before + 1
-
-
-def test_a_chunked_body_over_the_bound_that_has_ended_is_not_waited_for(server: Served) -> None:
-    chunk = b"%x\r\n%s\r\n" % (BOUND + 1, b"x" * (BOUND + 1))
-    began = time.monotonic()
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
-        connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk + b"0\r\n\r\n")
-        answer = b""
-        while piece := connection.recv(65536):
-            answer += piece
-    assert answer.startswith(b"HTTP/1.1 413 ")
-    assert b"connection: close" in answer.lower()
-    assert time.monotonic() - began < DRAIN_SECONDS / 2
-
-
-def test_a_chunked_body_within_the_bound(server: Served) -> None:
-    content = iter([b'{"context":', b' "a"}'])
-    response = server.client.post("/rank", content=content, headers={"Content-Type": "application/json"})
-    assert response.status_code == 200
-
-
-def test_a_client_that_sends_first_and_reads_later_gets_the_refusal(server: Served) -> None:
-    body = b"x" * 7 * BOUND
-    for _ in range(5):
-        answer = server.raw(HEAD + b"Content-Length: %d\r\n\r\n" % len(body), body)
-        assert answer.startswith(b"HTTP/1.1 413 ")
-
-
-def test_the_bound_is_refused_before_the_body_is_sent(server: Served) -> None:
-    answer = server.raw(HEAD + b"Content-Length: 999999999\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 413 ")
-
-
-@pytest.mark.parametrize("length", [b"-1", b"abc", b"1e3", b"99999999999999999999999999", b"\xb2"])
-def test_a_content_length_that_is_no_length(server: Served, length: bytes) -> None:
-    answer = server.raw(HEAD + b"Content-Length: " + length + b'\r\n\r\n{"context": "a"}')
-    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 413 "))
-
-
-def test_a_content_length_above_what_comes(server: Served) -> None:
-    answer = server.raw(HEAD + b'Content-Length: 100\r\n\r\n{"context": "a"}', wait=0.3)
-    assert answer == b"", "the rest may still come"
-    assert server.rank(context="a").status_code == 200
-
-
-def test_a_content_length_below_what_comes(server: Served) -> None:
-    answer = server.raw(HEAD + b'Content-Length: 16\r\n\r\n{"context": "a"}"a"}}}')
-    assert answer.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 400 "))
-    assert server.rank(context="a").status_code == 200
-
-
-def test_slow_headers_hold_nobody_else_up(server: Served) -> None:
-    assert server.raw(b"POST /rank HTTP/1.1\r\nHost:", wait=0.2) == b""
-    assert server.rank(context="a").status_code == 200
-
-
-def test_header_bombs(server: Served) -> None:
-    bomb = b"".join(b"X-%d: %s\r\n" % (n, b"y" * 1000) for n in range(500))
-    answer = server.raw(HEAD + bomb + b'Content-Length: 16\r\n\r\n{"context": "a"}')
-    assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 200 "))
-    assert server.rank(context="a").status_code == 200
-
-
-@pytest.mark.parametrize("given", ["abc-123_X.y", "a", "x" * 128])
-def test_a_request_id_is_echoed(server: Served, given: str) -> None:
-    response = server.client.get("/livez", headers={"X-Request-ID": given})
-    assert response.headers["x-request-id"] == given
-
-
-@pytest.mark.parametrize("given", ["", "a b", "x" * 129, "a\tb", "<script>", "a,b"])
-def test_a_bad_request_id_is_replaced(server: Served, given: str) -> None:
-    response = server.client.get("/livez", headers={"X-Request-ID": given})
-    assert response.status_code == 200
-    assert response.headers["x-request-id"] not in (given, "")
-
-
-def test_a_line_break_in_a_request_id_makes_no_header(server: Served) -> None:
-    answer = server.raw(b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Request-ID: a\r\nEvil: yes\r\n\r\n")
-    assert b"evil" not in answer.lower()
-    answer = server.raw(b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Request-ID: a\nSet-Cookie: x=1\r\n\r\n")
-    assert b"set-cookie" not in answer.lower()
-
-
-def test_a_bad_traceparent_is_nobodys_business(server: Served) -> None:
-    assert post(server, b'{"context": "a"}', traceparent="00-xyz").status_code == 200
 
 
 @pytest.mark.parametrize("job", ["..%2f..%2fCURRENT", "x" * 300, "%00", "%ff", "20261121T013000123456-1a2b3c4d"])

@@ -1,0 +1,39 @@
+"""Values are counted as a parser would meet them, wherever the blocks end."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service import json_values
+from service.json_values import count_values
+
+STRINGS = st.text(st.sampled_from('a"\\,[{}]: \n'), max_size=8)
+VALUES = st.recursive(
+    st.none() | st.integers(-9, 9) | STRINGS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(STRINGS, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def counted(value: Any) -> int:
+    """One for each opening bracket, and for each comma."""
+    if isinstance(value, dict):
+        return max(len(value), 1) + sum(map(counted, value.values()))
+    if isinstance(value, list):
+        return max(len(value), 1) + sum(map(counted, value))
+    return 0
+
+
+@given(value=VALUES, block=st.integers(1, 7))
+def test_the_count_is_a_parsers(value: Any, block: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(json_values, "BLOCK_BYTES", block)
+        assert count_values(json.dumps(value).encode()) == counted(value)
+
+
+@pytest.mark.parametrize("body", [b"", b'"', b"\\", b'"\\', b"\xff\x00", b'"a", "b'])
+def test_what_is_no_json_has_a_count_too(body: bytes) -> None:
+    assert count_values(body) <= 1
