@@ -25,6 +25,7 @@ from service.errors import (
     TooManyCandidates,
     TooManyValues,
 )
+from service.methods import HeadAsGet, allowed
 from service.metrics import Metrics
 from service.middleware import BodyBound, Requests
 from service.resources import opened
@@ -74,6 +75,7 @@ def create_app(
     app.add_exception_handler(HTTPException, _on_http)
     # The last one added is the outermost.
     app.add_middleware(BodyBound, limit=settings.max_body_bytes, metrics=metrics)
+    app.add_middleware(HeadAsGet)
     app.add_middleware(Requests, metrics=metrics)
     metrics.create_routes((path, method.upper()) for path, at in app.openapi()["paths"].items() for method in at)
     return app
@@ -118,4 +120,7 @@ async def _on_http(request: Request, error: Exception) -> Response:
     kinds = {404: ("not-found", "No such path"), 405: ("method-not-allowed", "The path has other methods")}
     slug, title = kinds.get(error.status_code, ("http-error", error.detail))
     kind = problems.Kind(error.status_code, slug, title)
-    return problems.problem(kind, error.detail, request.state.request_id, dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    if error.status_code == 405 and (methods := allowed(request.app.routes, request.scope)):
+        headers["Allow"] = methods
+    return problems.problem(kind, error.detail, request.state.request_id, headers)
