@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,6 +23,7 @@ from service.errors import (
     DeadlineExceeded,
     NotReady,
     Overloaded,
+    RateLimited,
     TooManyCandidates,
     TooManyValues,
 )
@@ -38,12 +40,16 @@ DESCRIPTION = (
     "In a JSON object that has a key twice, the last one counts."
 )
 
+CORS_ALLOWED = ["Authorization", "X-API-Key", "api-key", "Content-Type", "Idempotency-Key", "X-Request-ID"]
+CORS_EXPOSED = ["X-Request-ID", "Retry-After", "Location"]
+
 _REJECTED = {
     Overloaded: "queue_full",
     DeadlineExceeded: "deadline",
     TooManyCandidates: "too_large",
     TooManyValues: "too_large",
     NotReady: "not_ready",
+    RateLimited: "rate",
 }
 
 
@@ -77,6 +83,14 @@ def create_app(
     app.add_middleware(BodyBound, limit=settings.max_body_bytes, metrics=metrics)
     app.add_middleware(HeadAsGet)
     app.add_middleware(Requests, metrics=metrics)
+    if settings.cors_origins:  # around them all: a page must be able to read an error, too
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST", "PUT"],
+            allow_headers=CORS_ALLOWED,
+            expose_headers=CORS_EXPOSED,
+        )
     metrics.create_routes((path, method.upper()) for path, at in app.openapi()["paths"].items() for method in at)
     return app
 

@@ -14,6 +14,9 @@ RankingError
     BodyTimeout           the body did not arrive in time
     MediaTypeUnsupported  not application/json, or compressed
     HeaderInvalid         a request header cannot be used
+    Unauthenticated       no API key that is in force
+    Forbidden             the API key is not for this
+    RateLimited           the caller's calls are used up for now
     NotReady              nothing to serve yet
     Overloaded            too many requests wait already
     DeadlineExceeded      the request's time was over before it was answered
@@ -100,6 +103,26 @@ class MediaTypeUnsupported(ServiceError):
 
 class HeaderInvalid(ServiceError):
     """A request header has a value that cannot be used."""
+
+
+class Unauthenticated(ServiceError):
+    """The caller sent no API key that is in force."""
+
+
+class Forbidden(ServiceError):
+    """The caller's API key is not for this."""
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"this needs an API key with the scope {scope}")
+        self.scope = scope
+
+
+class RateLimited(ServiceError):
+    """The caller's calls are used up for now."""
+
+    def __init__(self, retry_after_seconds: int) -> None:
+        super().__init__(f"too many calls; try again in {retry_after_seconds} s")
+        self.retry_after_seconds = retry_after_seconds
 
 
 class NotReady(ServiceError):

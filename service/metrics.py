@@ -13,8 +13,9 @@ RESULTS = {
     "matrix": ("hit",),
 }
 DEGRADED = ("cache_unavailable", "retrieve_k_reduced", "rerank_skipped_deadline")
-REJECTED = ("queue_full", "deadline", "too_large", "not_ready")
+REJECTED = ("queue_full", "deadline", "too_large", "not_ready", "rate")
 SWITCHES = ("ok", "refused")
+KEYS_RELOADS = ("ok", "refused")
 UPDATES = ("upsert", "delete")
 JOB_STATES = ("succeeded", "failed", "cancelled")
 UNMATCHED = "unmatched"
@@ -50,6 +51,7 @@ class Metrics:
         self._certified = self._counter("retrieval_certified", "Answers found by an index: shown exact", ("exact",))
         self._degraded = self._counter("degraded", "Answers that did without something", ("reason",))
         self._rejected = self._counter("rejected", "Requests turned away", ("reason",))
+        self._keys_reloads = self._counter("keys_reloads", "Changes of the keys file", ("result",))
         self._index_info = self._gauge("index_info", "The generation served", ("generation", "model", "format"))
         self._index_candidates = self._gauge("index_candidates", "Candidates served, updates included")
         self._index_revision = self._gauge("index_revision", "Revision of the last update served")
@@ -79,6 +81,7 @@ class Metrics:
             (self._degraded, DEGRADED),
             (self._certified, ("true", "false")),
             (self._rejected, REJECTED),
+            (self._keys_reloads, KEYS_RELOADS),
             (self._switches, SWITCHES),
             (self._updates, UPDATES),
             (self._jobs, JOB_STATES),
@@ -154,6 +157,10 @@ class Metrics:
     def count_rejected(self, reason: str) -> None:
         """Count a request that was turned away."""
         self._rejected.labels(reason).inc()
+
+    def count_keys_reload(self, result: str) -> None:
+        """Count a change of the keys file: taken over or refused."""
+        self._keys_reloads.labels(result).inc()
 
     def count_job(self, state: str) -> None:
         """Count a rebuild that ended."""

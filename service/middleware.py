@@ -61,6 +61,8 @@ class Requests:
         method = scope["method"] if scope["method"] in KNOWN_METHODS else "OTHER"
         self.metrics.observe_request(route, method, status, seconds)
         fields = {"request_id": request_id, "route": route, "method": method, "status": status}
+        if (principal := scope["state"].get("principal")) and principal.name:
+            fields["key"] = principal.name
         log.info("request", extra={"fields": {**fields, "ms": round(seconds * 1000, 1)}})
 
 

@@ -48,6 +48,9 @@ TABLE: Final[dict[type[Exception], Kind]] = {
     service.BodyTimeout: Kind(408, "body-timeout", "The body came too slowly"),
     service.BodyTooLarge: Kind(413, "payload-too-large", "The body is too large"),
     service.MediaTypeUnsupported: Kind(415, "unsupported-media-type", "The body is not plain JSON"),
+    service.Unauthenticated: Kind(401, "unauthenticated", "An API key is needed"),
+    service.Forbidden: Kind(403, "forbidden", "The API key is not for this"),
+    service.RateLimited: Kind(429, "rate-limited", "Too many calls"),
     service.ClientGone: Kind(499, "client-gone", "The client hung up"),
     service.NotReady: Kind(503, "not-ready", "Nothing is served yet"),
     service.Overloaded: Kind(503, "overloaded", "Too many requests are waiting"),
@@ -90,14 +93,21 @@ def problem(kind: Kind, detail: str, request_id: str, headers: Headers | None = 
     return Response(orjson.dumps(body), kind.status, headers=headers, media_type=MEDIA_TYPE)
 
 
-def from_error(error: RankingError, request_id: str) -> Response:
-    """Render a domain error."""
-    kind = kind_of(error)
+def headers_of(error: Exception) -> Headers:
+    """Return the headers that go with an error, however its body is written."""
     headers: Headers = {}
-    members: dict[str, Any] = {}
-    retry_after = getattr(error, "retry_after_seconds", 5 if kind.status == 503 else None)
+    retry_after = getattr(error, "retry_after_seconds", 5 if kind_of(error).status == 503 else None)
     if retry_after is not None:
         headers["Retry-After"] = str(retry_after)
+    if isinstance(error, service.Unauthenticated):
+        headers["WWW-Authenticate"] = "Bearer"
+    return headers
+
+
+def from_error(error: RankingError, request_id: str) -> Response:
+    """Render a domain error."""
+    kind, headers = kind_of(error), headers_of(error)
+    members: dict[str, Any] = {}
     if isinstance(error, index.JobConflict):
         members["job"] = f"/index/jobs/{error.job_id}"
         headers["Link"] = f'<{members["job"]}>; rel="related"'

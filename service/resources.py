@@ -16,6 +16,7 @@ from starlette.requests import Request
 from index_builder import copies
 from index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
 from index_builder.generations import GenerationStore
+from service.access import Access
 from service.compacting import Compacting
 from service.engine import Engine, EngineSettings
 from service.errors import StoreReadOnly
@@ -45,6 +46,7 @@ class Resources:
     jobs: Jobs
     updating: Updating
     loader: ThreadPoolExecutor
+    access: Access
 
 
 def resources(request: Request) -> Resources:
@@ -71,12 +73,14 @@ async def opened(
     """Load the models and the generation, and follow the store until the end of the block.
 
     Raises:
+        SettingsError: the keys file is missing or broken.
         ModelError, InvalidInput: the cross-encoder cannot be loaded, or is none. (A generation that cannot is no error:
             readiness tells of it.)
     """
     loop = asyncio.get_running_loop()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
+    access = Access(settings, metrics)
     store = GenerationStore(settings.store)
     vectors_url = settings.redis() if settings.vectors == "redis" else None
     opener = Opener(metrics.count_cache, vectors_url, load, _texts_opener(settings, metrics))
@@ -101,10 +105,13 @@ async def opened(
             if live.current is not None:
                 await engine.probe(live.current)
 
-        looks = (follow, updating.follow, compacting.look, probe)
+        async def look_at_keys() -> None:
+            await asyncio.to_thread(access.look)
+
+        looks = (follow, updating.follow, compacting.look, probe, look_at_keys)
         following = [asyncio.create_task(_repeat(look)) for look in looks]
         try:
-            yield Resources(settings, metrics, store, live, engine, jobs, updating, loader)
+            yield Resources(settings, metrics, store, live, engine, jobs, updating, loader, access)
         finally:
             for each in following:  # first: nothing may begin any more
                 each.cancel()
@@ -137,13 +144,13 @@ def _load_scorer(settings: Settings, load_cross: LoadScorer, metrics: Metrics) -
 
 
 async def _repeat(look: Callable[[], Awaitable[None]]) -> None:
-    """Look once a second what other processes have done to the store."""
+    """Look once a second what others have done to the store or the keys file."""
     while True:
         await asyncio.sleep(FOLLOW_SECONDS)
         try:
             await look()
         except Exception:
-            log.exception("the store could not be followed")
+            log.exception("the store or the keys file could not be followed")
 
 
 def collect(settings: Settings, store: GenerationStore, live: Live) -> None:

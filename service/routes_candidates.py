@@ -7,12 +7,13 @@ from starlette.responses import Response
 
 from index_builder.pool import Candidate
 from service import bodies
+from service.guards import ADMIN
 from service.openapi import fails, takes
 from service.resources import resources, writing
 from service.responses import DeletedOut, UpsertedOut
 from service.schemas import DeleteIn, UpsertIn
 
-router = APIRouter(prefix="/index/candidates", tags=["index"])
+router = APIRouter(prefix="/index/candidates", tags=["index"], dependencies=[ADMIN])
 
 
 @router.put("", response_model=UpsertedOut, openapi_extra=takes(UpsertIn), responses=fails(409, 503, 507, body=True))

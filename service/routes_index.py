@@ -14,13 +14,14 @@ from index_builder.jobs import JobRecord
 from index_builder.manifest import MANIFEST_FILE, Manifest
 from service import bodies, idempotency
 from service.errors import NotReady
+from service.guards import ADMIN
 from service.openapi import fails, takes
 from service.resources import Resources, resources, writing
 from service.responses import IndexOut, JobOut, JobsOut
 from service.schemas import ActivateIn, IndexIn
 from service.serving import Serving
 
-router = APIRouter(prefix="/index", tags=["index"])
+router = APIRouter(prefix="/index", tags=["index"], dependencies=[ADMIN])
 
 RETRY_AFTER = {"Retry-After": "2"}
 

@@ -7,6 +7,7 @@ from starlette.responses import RedirectResponse, Response
 
 from service import __version__
 from service.errors import NotReady
+from service.guards import METRICS, OPEN, RANK
 from service.openapi import fails
 from service.resources import resources
 from service.responses import InfoOut, StatusOut
@@ -16,14 +17,14 @@ from service.serving import LateScorer
 router = APIRouter(tags=["operations"])
 
 
-@router.get("/", include_in_schema=False)
+@router.get("/", include_in_schema=False, dependencies=[OPEN])
 async def root() -> Response:
     """Lead to the API's documentation."""
     return RedirectResponse("/docs")
 
 
-@router.get("/livez", response_model=StatusOut, responses=fails(503))
-@router.get("/healthz", response_model=StatusOut, responses=fails(503))
+@router.get("/livez", response_model=StatusOut, responses=fails(503), dependencies=[OPEN])
+@router.get("/healthz", response_model=StatusOut, responses=fails(503), dependencies=[OPEN])
 async def alive(request: Request) -> Response:
     """The process answers, and so does its model's thread; where not, only a restart helps."""
     engine = resources(request).engine
@@ -32,7 +33,7 @@ async def alive(request: Request) -> Response:
     return Response(orjson.dumps({"status": "ok"}), media_type="application/json")
 
 
-@router.get("/readyz", response_model=StatusOut, responses=fails(503))
+@router.get("/readyz", response_model=StatusOut, responses=fails(503), dependencies=[OPEN])
 async def ready(request: Request) -> Response:
     """A verified generation and its model are loaded. Redis has no say: answers do not depend on it."""
     held = resources(request)
@@ -43,7 +44,7 @@ async def ready(request: Request) -> Response:
     return Response(orjson.dumps(body), media_type="application/json")
 
 
-@router.get("/info", response_model=InfoOut, responses=fails())
+@router.get("/info", response_model=InfoOut, responses=fails(), dependencies=[RANK])
 async def info(request: Request) -> Response:
     """What this server is, what it serves, and its bounds."""
     held = resources(request)
@@ -69,7 +70,7 @@ def _model(scorer: LateScorer | PairScorer) -> dict[str, str]:
     return {"name": scorer.name, "architecture": scorer.architecture, "fingerprint": scorer.fingerprint}
 
 
-@router.get("/metrics", include_in_schema=False)
+@router.get("/metrics", include_in_schema=False, dependencies=[METRICS])
 async def metrics(request: Request) -> Response:
     """Everything counted, for Prometheus."""
     return Response(resources(request).metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")

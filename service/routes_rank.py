@@ -10,6 +10,7 @@ from starlette.responses import Response
 from index_builder.errors import FingerprintMismatch
 from service import bodies
 from service.errors import GenerationMismatch
+from service.guards import RANK
 from service.openapi import fails, takes
 from service.resources import Resources, resources
 from service.responses import RankOut, answer_of
@@ -17,7 +18,7 @@ from service.schemas import ExpectIn, RankIn
 from service.serving import Serving
 from service.values import Ranked
 
-router = APIRouter(tags=["rank"])
+router = APIRouter(tags=["rank"], dependencies=[RANK])
 
 
 @router.post(

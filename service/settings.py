@@ -8,22 +8,26 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
 
 from index_builder.errors import StoreUnavailable
 from index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
+from service import keys
 from service.errors import SettingsError
 
 PREFIX = "POLYRANK_"
 CONFIG = "POLYRANK_CONFIG"
+API_KEY = "POLYRANK_API_KEY"  # of a client: no setting, but no unknown variable either
 CANDIDATES_CEILING = 100_000
 
 
@@ -61,6 +65,24 @@ class Settings(BaseSettings):
         default=False, description="the model reads each text alone: equal requests get bit-equal scores, more slowly"
     )
     threads: int | None = Field(default=None, ge=1, description="of torch and FAISS; not set: torch decides")
+    keys_file: Path | None = Field(
+        default=None, description="API keys, as `polyrank keys` writes them; not set: everybody may do everything"
+    )
+    rate_limit_per_s: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="calls of a key that has no rate of its own, or of everybody together where there are no keys",
+    )
+    rate_limit_burst: int | None = Field(
+        default=None, ge=1, description="calls at once after a pause; not set: those of a second"
+    )
+    metrics_access: Literal["open", "admin"] = Field(
+        default="open", description="whether `/metrics` needs an admin key"
+    )
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="web pages of these may call from a browser; separated by commas in the variable"
+    )
     compact_after: int = Field(
         default=10_000, ge=0, description="upserts and deletions that make the server compact; 0: never by itself"
     )
@@ -94,6 +116,32 @@ class Settings(BaseSettings):
                 raise ValueError(str(error)) from None
         return url
 
+    @field_validator("keys_file", mode="before")
+    @classmethod
+    def _an_empty_variable_is_none(cls, path: object) -> object:
+        return path or None
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _split_at_commas(cls, given: object) -> object:
+        return tuple(filter(None, map(str.strip, given.split(",")))) if isinstance(given, str) else given
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins_are_some(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for each in origins:
+            if each != "*" and not _is_origin(each):
+                raise ValueError(f"{each!r} is no origin; write https://shop.example, without a path, or *")
+        return origins
+
+    @model_validator(mode="after")
+    def _what_goes_together(self) -> Self:
+        if self.rate_limit_burst is not None and self.rate_limit_per_s is None:
+            raise ValueError("rate_limit_burst goes with rate_limit_per_s")
+        if self.metrics_access == "admin" and self.keys_file is None:
+            raise ValueError("metrics_access = admin needs keys_file")
+        return self
+
     @model_validator(mode="after")
     def _redis_vectors_need_redis(self) -> Self:
         if self.vectors == "redis" and self.redis_url is None:
@@ -108,15 +156,18 @@ class Settings(BaseSettings):
             overrides: settings given as flags; None stands for a flag that was not given.
 
         Raises:
-            SettingsError: one line that names the setting and what is wrong with it.
+            SettingsError: one line that names the setting and what is wrong with it, or with the keys file.
         """
         _refuse_unknown_variables(os.environ)
         flags = {name: value for name, value in overrides.items() if value is not None}
         merged = {**_from_file(os.environ.get(CONFIG)), **EnvSettingsSource(cls)(), **flags}
         try:
-            return cls(**merged)
+            settings = cls(**merged)
         except ValidationError as exc:
             raise SettingsError("; ".join(_explain(error) for error in exc.errors(include_input=False))) from None
+        if settings.keys_file is not None:
+            keys.read(settings.keys_file)
+        return settings
 
     def redis(self) -> str | None:
         """Return the Redis URL in clear; the object's own repr hides it."""
@@ -124,10 +175,19 @@ class Settings(BaseSettings):
 
 
 def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
-    known = {PREFIX + name.upper() for name in Settings.model_fields} | {CONFIG}
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | {CONFIG, API_KEY}
     unknown = sorted(name for name in environ if name.upper().startswith(PREFIX) and name.upper() not in known)
     if unknown:
         raise SettingsError(f"unknown setting in the environment: {', '.join(unknown)}")
+
+
+def _is_origin(text: str) -> bool:
+    """Whether it is what browsers send: scheme, host and perhaps a port, in lower case."""
+    try:
+        parts = urlsplit(text)
+        return bool(parts.scheme and parts.hostname) and parts.port != 0 and text == f"{parts.scheme}://{parts.netloc}"
+    except ValueError:
+        return False
 
 
 def _from_file(path: str | None) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from model.errors import RankingError
 from service import __version__
-from service.cli import bench, build, demo, evaluate, mine, rank, serve, store, train
+from service.cli import bench, build, demo, evaluate, keys, mine, rank, serve, store, train
 from service.cli.interrupt import no_interrupt_lost
 from service.cli.output import UsageError
 from service.errors import SettingsError
 
-_COMMANDS = (demo, train, mine, evaluate, build, store, serve, rank, bench)
+_COMMANDS = (demo, train, mine, evaluate, build, store, keys, serve, rank, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,6 +5,7 @@ import asyncio
 import http.client
 import ipaddress
 import json
+import os
 import sys
 import time
 import urllib.error
@@ -16,6 +17,7 @@ from typing import Any
 from index_builder.generations import GenerationStore
 from service.cli.output import UsageError, print_json, quiet_libraries
 from service.errors import ServiceUnreachable
+from service.settings import API_KEY
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _TIMEOUT_SECONDS = 30.0
@@ -27,6 +29,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("turns", nargs="+", metavar="TURN", help="the conversation, oldest turn first")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--url", help=f"a running service; default: {DEFAULT_URL}")
+    parser.add_argument("--api-key", metavar="KEY", help=f"the service's; better {API_KEY}: other users see arguments")
     source.add_argument("--store", type=Path, help="a store's directory, no service needed")
     parser.add_argument("--top-k", type=int, default=10, metavar="K", help="default: 10")
     parser.add_argument("--rerank", action="store_true", help="let the service's cross-encoder read the first ones")
@@ -43,10 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--rerank with --store needs --reranker MODEL")
     if arguments.reranker and not arguments.store:
         raise UsageError("--reranker goes with --store; a service has its own")
+    if arguments.api_key and arguments.store:
+        raise UsageError("--api-key goes with a service, not with --store")
     if arguments.store:
         answer = from_store(arguments.store, arguments.turns, arguments.top_k, arguments.reranker)
     else:
-        answer = _from_service(arguments.url or DEFAULT_URL, arguments.turns, arguments.top_k, arguments.rerank)
+        key = _checked(arguments.api_key or os.environ.get(API_KEY, ""))
+        answer = _from_service(arguments.url or DEFAULT_URL, arguments.turns, arguments.top_k, arguments.rerank, key)
     if arguments.json:
         print_json(answer)
     else:
@@ -94,12 +100,22 @@ def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = 
         engine.close()
 
 
-def _from_service(url: str, turns: list[str], top_k: int, rerank: bool) -> dict[str, Any]:
+def _checked(key: str) -> str:
+    """A key that can be sent; one that cannot would be quoted in an error."""
+    stripped = key.strip()
+    if not stripped.isascii() or not stripped.isprintable():
+        raise UsageError(f"the API key (--api-key or {API_KEY}) has characters that no key has")
+    return stripped
+
+
+def _from_service(url: str, turns: list[str], top_k: int, rerank: bool, key: str) -> dict[str, Any]:
     body = json.dumps({"context": turns, "top_k": top_k, "rerank": rerank}).encode()
     try:
         request = urllib.request.Request(
             f"{url.rstrip('/')}/rank", data=body, headers={"Content-Type": "application/json"}
         )
+        if key:
+            request.add_unredirected_header("Authorization", f"Bearer {key}")  # for this server alone
         with _opener(request.host).open(request, timeout=_TIMEOUT_SECONDS) as response:
             answer = json.load(response)
     except urllib.error.HTTPError as error:

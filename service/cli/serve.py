@@ -19,6 +19,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--port", type=int, help="default: 8000; 0: any free port")
     parser.add_argument("--pool-root", type=Path, metavar="DIR", help="POST /index may name pools under it")
     parser.add_argument("--model-root", type=Path, metavar="DIR", help="POST /index may name models under it")
+    parser.add_argument("--keys-file", type=Path, metavar="FILE", help="API keys, as `polyrank keys` writes them")
     parser.set_defaults(run=run)
 
 

@@ -93,6 +93,27 @@ def test_what_the_service_refuses_is_told_in_its_words(capsys: Capture, tmp_path
         assert "context" in call(capsys, "rank", " ", "--url", server.url).failure()
 
 
+def test_a_service_with_keys(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "keys.json"
+    key = call(capsys, "keys", "add", "--file", file, "--name", "me").out.strip()
+    build_store(tmp_path / "store")
+    with serve(create_app(Settings(store=tmp_path / "store", keys_file=file), load)) as server:
+        ask = ("rank", "w1", "--json", "--url", server.url)
+        assert call(capsys, *ask).failure() == f"{server.url}: send an API key"
+        assert "not one of this server's" in call(capsys, *ask, "--api-key", f"{key}x").failure()
+        assert call(capsys, *ask, "--api-key", key).result["results"]
+        monkeypatch.setenv("POLYRANK_API_KEY", f"{key}\n")
+        assert call(capsys, *ask).result["results"]
+
+
+@pytest.mark.parametrize("key", ["secret\r\nX: y", "secr\u00e9t"])
+def test_a_key_that_cannot_be_sent_is_not_told(capsys: Capture, key: str) -> None:
+    message = call(capsys, "rank", "w1", "--api-key", key).failure(2)
+    assert "characters" in message
+    assert "secr" not in message
+    assert "goes with a service" in call(capsys, "rank", "w1", "--store", ".", "--api-key", "secret").failure(2)
+
+
 def test_a_service_without_generation(capsys: Capture, tmp_path: Path) -> None:
     with serve(create_app(Settings(store=tmp_path / "new"), load)) as server:
         message = call(capsys, "rank", "w1", "--url", server.url).failure()

@@ -17,7 +17,7 @@ from service.errors import SettingsError
 
 Capture = pytest.CaptureFixture[str]
 
-COMMANDS = ["demo", "evaluate", "build", "store", "serve", "rank", "bench"]
+COMMANDS = ["demo", "evaluate", "build", "store", "keys", "serve", "rank", "bench"]
 
 
 @pytest.fixture

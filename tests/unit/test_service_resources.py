@@ -83,4 +83,4 @@ def test_nothing_is_begun_any_more_when_the_jobs_are_closed(store: Fixture, monk
 
     monkeypatch.setattr(Jobs, "close", closing)
     asyncio.run(run())
-    assert told == [3, 0]
+    assert told == [5, 0]

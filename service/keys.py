@@ -1,0 +1,126 @@
+"""The keys file: who may call a server, kept as hashes.
+
+    {"keys": [{"name": "shop", "sha256": "<of the key, in hex>", "scopes": ["rank"], "rate_per_s": 50, "burst": 100}]}
+
+A key is random, 256 bits of it, so a plain SHA-256 tells nothing of it. `rate_per_s` and `burst` may be left out.
+Knows nothing of HTTP.
+"""
+
+import fcntl
+import hmac
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from model.durable import replacing
+from service.errors import SettingsError
+
+KEY_BYTES = 32
+KEY_PREFIX = "prk_"  # lets scanners for leaked secrets know it
+NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+Scope = Literal["rank", "admin"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Key(_Strict):
+    """One key: its name goes to the log, its hash nowhere."""
+
+    name: str = Field(pattern=f"^{NAME.pattern}$")
+    sha256: str = Field(pattern="^[0-9a-f]{64}$", repr=False)
+    scopes: tuple[Scope, ...] = Field(min_length=1)
+    rate_per_s: Annotated[float, Field(gt=0)] | None = None
+    burst: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _burst_of_a_rate(self) -> Self:
+        if self.burst is not None and self.rate_per_s is None:
+            raise ValueError("burst goes with rate_per_s")
+        return self
+
+
+class _File(_Strict):
+    keys: tuple[Key, ...]
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        for what in ("name", "sha256"):
+            if len({getattr(key, what) for key in self.keys}) < len(self.keys):
+                raise ValueError(f"two keys have the same {what}")
+        return self
+
+
+def hashed(key: bytes) -> str:
+    """Return what is kept of a key: its SHA-256 in hex."""
+    return sha256(key).hexdigest()
+
+
+def new_key() -> str:
+    """Draw a key."""
+    return KEY_PREFIX + token_urlsafe(KEY_BYTES)
+
+
+def find(keys: Iterable[Key], given: bytes) -> Key | None:
+    """Return the key that was given; how long it takes does not tell how near a wrong one is."""
+    digest, found = hashed(given), None
+    for key in keys:
+        if hmac.compare_digest(digest, key.sha256):
+            found = key  # and on: every key is compared
+    return found
+
+
+def read(path: Path) -> tuple[Key, ...]:
+    """Read a keys file.
+
+    Raises:
+        SettingsError: it is missing or not what a keys file is; one line without anything of its content.
+    """
+    try:
+        return _File.model_validate_json(path.read_bytes()).keys
+    except OSError as error:
+        raise SettingsError(f"keys_file: {path} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        [first, *_] = error.errors(include_input=False, include_url=False, include_context=False)
+        where = ".".join(str(part) for part in first["loc"])
+        what = str(first["msg"]).removeprefix("Value error, ")
+        raise SettingsError(f"keys_file: {path} is no keys file: {where + ': ' if where else ''}{what}") from None
+
+
+def change(path: Path, changed: Callable[[tuple[Key, ...]], Sequence[Key]]) -> None:
+    """Write the file anew with other keys, one writer at a time; a server sees the old file or the new one.
+
+    A new file may be read by its owner alone; one that exists keeps its owner and its mode.
+
+    Args:
+        path: the file; it need not exist.
+        changed: from the keys that are there to those that shall be.
+
+    Raises:
+        SettingsError: the file exists and is no keys file.
+        OSError: it cannot be written.
+    """
+    held = os.open(path.parent, os.O_RDONLY)  # the file itself is replaced, so its directory is what is locked
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        old = path.stat() if path.exists() else None
+        keys = changed(read(path) if old else ())
+        rows = [key.model_dump(mode="json", exclude_none=True) for key in keys]
+        with replacing(path) as temporary:
+            temporary.chmod(old.st_mode & 0o777 if old else 0o600)
+            temporary.write_text(json.dumps({"keys": rows}, indent=2) + "\n", encoding="utf-8")
+            if old:
+                with suppress(PermissionError):  # of another user; root can
+                    os.chown(temporary, old.st_uid, old.st_gid)
+    finally:
+        os.close(held)
