@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from service.errors import DeadlineExceeded, Overloaded
 from service.metrics import Metrics
 
-# Weight of what was known before, for each answered request.
+# Weight of what was known before, for each request that leaves.
 KEPT = 0.98
 # A request is let in when the wait for those before it takes this share of its time at most.
 SHARE_OF_TIME = 0.8
@@ -76,12 +76,14 @@ class Admission:
         self._requests += 1
         self.tokens += tokens
         self._show()
+        done = 0
         try:
             yield ticket
-            self._done_tokens = KEPT * self._done_tokens + ticket.tokens
-            self._busy_seconds *= KEPT
+            done = ticket.tokens
         finally:
             self._count_time(self._clock())
+            self._done_tokens = KEPT * self._done_tokens + done
+            self._busy_seconds *= KEPT
             self._requests -= 1
             self.tokens -= ticket.tokens
             self._show()

@@ -2,17 +2,15 @@
 
 A request goes from stage to stage on the event loop; whatever takes longer than a moment runs beside it:
 
-    tokenizer    one thread: text to token ids
+    tokenizer    one thread: text to token ids (forwards.py)
     model        one thread: every forward of every model, batched over requests (batcher.py)
     search       one thread: scans and FAISS
     candidates   a few threads: stored vectors and texts, from disk or Redis, and their scores
 """
 
-import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -24,22 +22,18 @@ from index_builder.codec import rounded
 from index_builder.encoder import TextEncoder
 from index_builder.errors import BuildError
 from model import Conversation, Truncation
-from model.pairs import Pairs
 from service import estimates, retrieval, shortlist
 from service.admission import Admission, Ticket
-from service.batcher import Batcher
 from service.errors import DeadlineExceeded, InferenceFailed, NotConfigured
+from service.forwards import Forwards
 from service.metrics import Metrics
 from service.rates import Rate
 from service.reranking import rerank
 from service.scorers import PairScorer
 from service.serving import Serving
 from service.threads import Threads
-from service.values import Place, Ranked, RankRequest, Shortlist, Stages
-
-CACHE_UNAVAILABLE = "cache_unavailable"
-RETRIEVE_K_REDUCED = "retrieve_k_reduced"
-RERANK_SKIPPED = "rerank_skipped_deadline"
+from service.values import Degraded, Place, Ranked, RankRequest, Shortlist, Stages
+from service.waiting import both, until
 
 CANDIDATE_THREADS = 4
 # Retrieval may take this share of the time left; fewer than so many candidates are never retrieved.
@@ -47,10 +41,9 @@ SHARE_FOR_RETRIEVAL = 0.5
 FEWEST_RETRIEVED = 32
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 
-class PairScores(NamedTuple):
+class Read(NamedTuple):
     """Cross-encoder scores (N,), what it did not see, how many tokens it saw, and seconds by stage."""
 
     scores: NDArray[np.float32]
@@ -66,6 +59,14 @@ class Embeddings(NamedTuple):
     tokens: int
     cut: int
     seconds: dict[str, float]
+
+
+class Found(NamedTuple):
+    """A shortlist, what the encoders did not see, and what it does without."""
+
+    shortlist: Shortlist
+    truncation: Truncation
+    degraded: list[Degraded]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,7 @@ class Engine:
         self.scorer = scorer
         self._threads = settings.threads
         self._admission = Admission(settings.max_queue_tokens, metrics)
-        self._batcher = Batcher(settings.batch_tokens, metrics)
-        self._tokenizer = Threads("tokenizer", 1)
+        self._forwards = Forwards(settings.batch_tokens, metrics)
         self._search = Threads("search", 1)
         self._candidates = Threads("candidates", CANDIDATE_THREADS)
         self._retrieval_rate = Rate()
@@ -105,12 +105,12 @@ class Engine:
     @property
     def failed(self) -> str | None:
         """Why no answers can be expected at the moment; None: all is well."""
-        return "the model's thread does not answer" if self.stuck else self._batcher.failed
+        return self._forwards.failed
 
     @property
     def stuck(self) -> bool:
         """Whether only a restart will help."""
-        return self._batcher.stuck
+        return self._forwards.stuck
 
     async def rank(self, serving: Serving, request: RankRequest) -> Ranked:
         """Rank a request; cancelling drops what has not begun.
@@ -122,240 +122,149 @@ class Engine:
             DeadlineExceeded: the time was over before there was anything to answer with.
             InferenceFailed: the model failed, or gave something that is not a score.
         """
-        if request.top_n is not None and self.scorer is None:
-            raise NotConfigured("rerank: no cross-encoder is loaded; start the server with --reranker MODEL")
+        if request.top_n is not None:
+            self._required_scorer()
         stages = Stages()
         with self._admission.admitted(estimates.of_ranking(request), request.deadline) as ticket:
-            async with _until(request.deadline):
-                found, truncation, degraded = await self._shortlist(serving, request, ticket, stages)
-            places, pairs_cut, skipped = await self._second_look(request, found, stages)
+            async with until(request.deadline):
+                if request.candidates is None:
+                    found = await self._retrieved(serving, request, stages)
+                else:
+                    found = await self._given(serving, request, ticket, stages)
+            places, pairs_cut, skipped = await self._second_look(request, found.shortlist.places, stages)
+        best = found.shortlist
+        without: list[Degraded] = [] if best.cache_available else ["cache_unavailable"]
         return Ranked(
             places=_finite(places[: request.top_k]),
-            exact=found.exact,
-            scored=found.scored,
-            missing_ids=found.missing_ids,
-            degraded=[*([] if found.cache_available else [CACHE_UNAVAILABLE]), *degraded, *skipped],
-            truncation=_most(truncation, pairs_cut),
+            exact=best.exact,
+            scored=best.scored,
+            missing_ids=best.missing_ids,
+            degraded=without + found.degraded + skipped,
+            truncation=_most(found.truncation, pairs_cut),
             seconds=stages.seconds,
-            plan=found.plan,
+            plan=best.plan,
         )
 
-    async def score_pairs(self, conversation: Conversation, texts: Sequence[str], deadline: float) -> PairScores:
+    async def score_pairs(self, conversation: Conversation, texts: Sequence[str], deadline: float) -> Read:
         """Let the cross-encoder read texts with a context; errors as `rank`."""
-        stages = Stages()
-        tokens = estimates.of_pairs(conversation, texts)
-        with self._admission.admitted(tokens, deadline):
-            async with _until(deadline):
-                return await self._read_pairs(conversation, texts, deadline, stages)
+        scorer, stages = self._required_scorer(), Stages()
+        with self._admission.admitted(estimates.of_pairs(conversation, texts), deadline):
+            async with until(deadline):
+                read = await self._forwards.pairs(scorer, conversation, texts, deadline, stages)
+        return Read(*read, stages.seconds)
 
     async def embed(self, serving: Serving, texts: Sequence[str], deadline: float) -> Embeddings:
         """Encode texts as candidates; errors as `rank`."""
         with self._admission.admitted(estimates.of_texts(texts), deadline):
-            async with _until(deadline):
+            async with until(deadline):
                 return await self.encode(serving.ranker, texts, deadline)
 
     async def encode(self, encoder: TextEncoder, texts: Sequence[str], deadline: float) -> Embeddings:
-        """Encode texts as candidates, whatever else is in the house: for work that nobody may refuse."""
+        """Encode texts as candidates, whatever else is in the house: for work that was admitted elsewhere."""
         stages = Stages()
-        tokens, cut = await self._tokenized(partial(encoder.tokenize_candidates, texts), stages)
-        lengths = [len(each) for each in tokens]
-        done = await self._batcher.run("candidate", encoder.encode_candidates, tokens, lengths, deadline)
-        vectors = np.stack(done.outputs) if done.outputs else np.empty((0, 0), np.float32)
-        return Embeddings(vectors, sum(lengths), cut, stages.seconds)
+        tokens, cut = await self._forwards.tokenize(partial(encoder.tokenize_candidates, texts), stages)
+        with stages.timed("encode"):
+            vectors, waited = await self._forwards.candidates(encoder, tokens, deadline)
+        stages.move("encode", "queue", waited)
+        return Embeddings(_stacked(vectors), sum(map(len, tokens)), cut, stages.seconds)
 
-    async def look_up(self, work: partial[T]) -> T:
+    async def look_up(self, work: Callable[[], T]) -> T:
         """Run something short that reads stored candidates."""
         return await self._candidates.run(work)
 
     async def probe(self, serving: Serving) -> None:
         """Try the model while it seems to have failed: a success makes the service ready again."""
-        if self._batcher.failed is not None and not self.stuck:
+        if self.failed is not None and not self.stuck:
             await self.encode(serving.ranker, ["hello"], math.inf)
 
     def close(self) -> None:
         """Finish what has begun, drop what waits."""
-        for each in (self._tokenizer, self._batcher, self._search, self._candidates):
+        for each in (self._forwards, self._search, self._candidates):
             each.close()
 
-    async def _shortlist(
-        self, serving: Serving, request: RankRequest, ticket: Ticket, stages: Stages
-    ) -> tuple[Shortlist, Truncation, list[str]]:
-        """The best by late score; what was cut; what the answer does without."""
-        if request.candidates is not None:
-            return await self._over_given(serving, request, ticket, stages)
-        context, truncation = await self._tokenized(
-            partial(serving.ranker.tokenize_context, request.conversation), stages
-        )
+    async def _retrieved(self, serving: Serving, request: RankRequest, stages: Stages) -> Found:
+        """The best of the generation by late score."""
+        tokenize = partial(serving.ranker.tokenize_context, request.conversation)
+        context, truncation = await self._forwards.tokenize(tokenize, stages)
         with stages.timed("encode"):
-            codes, waited = await self._codes(serving, context, request.deadline)
+            [codes], waited = await self._forwards.contexts(serving.ranker, context, request.deadline)
         stages.move("encode", "queue", waited)
-        request, degraded = self._affordable(serving, request)
-        retrieved = await self._search.run(
-            partial(retrieval.retrieve_rows, serving, request, codes, stages, self._threads), stages
-        )
-        if retrieved.plan in ("index", "selector"):
-            self._retrieval_rate.learn(request.retrieve_k, stages.seconds["retrieve"])
-        found = await self._candidates.run(
-            partial(retrieval.over_generation, serving, request, codes, retrieved, stages), stages
-        )
-        return found, truncation, degraded
+        affordable = self._affordable(serving, request)
+        search = partial(retrieval.retrieve_rows, serving, affordable, codes, stages, self._threads)
+        rows = await self._search.run(search, stages)
+        searched = rows.plan in ("index", "selector")
+        if searched:
+            self._retrieval_rate.learn(affordable.retrieve_k, stages.seconds["retrieve"])
+        score = partial(retrieval.over_generation, serving, affordable, codes, rows, stages)
+        found = await self._candidates.run(score, stages)
+        is_less = searched and affordable.retrieve_k < request.retrieve_k
+        return Found(found, truncation, ["retrieve_k_reduced"] if is_less else [])
 
-    async def _over_given(
-        self, serving: Serving, request: RankRequest, ticket: Ticket, stages: Stages
-    ) -> tuple[Shortlist, Truncation, list[str]]:
-        own = [given.text for _, given in shortlist.kept(request) if given.text is not None]
+    async def _given(self, serving: Serving, request: RankRequest, ticket: Ticket, stages: Stages) -> Found:
+        """The best of the candidates sent, by late score."""
+        ranker, deadline = serving.ranker, request.deadline
+        texts = [given.text for _, given in shortlist.kept(request) if given.text is not None]
 
         def tokenize() -> tuple[tuple[list[int], Truncation], tuple[list[list[int]], int]]:
-            ranker = serving.ranker
-            return ranker.tokenize_context(request.conversation), ranker.tokenize_candidates(own) if own else ([], 0)
+            return ranker.tokenize_context(request.conversation), ranker.tokenize_candidates(texts)
 
-        (context, truncation), (tokens, cut) = await self._tokenized(tokenize, stages)
+        async def encoded() -> tuple[shortlist.Texts, float]:
+            known = await self._candidates.run(partial(shortlist.known_texts, serving, texts, stages), stages)
+            new = [tokens[at] for at in known.new]
+            ticket.lower(sum(map(len, new)))
+            vectors, waited = await self._forwards.candidates(ranker, new, deadline)
+            if vectors:
+                # A fresh vector is rounded as a stored one is, so that both score alike.
+                known.vectors[known.new] = _rounded(_stacked(vectors), serving.generation.manifest.dtype)
+                if serving.loaded.texts is not None:
+                    serving.loaded.texts.write([texts[at] for at in known.new], known.vectors[known.new])
+            return known, waited
+
+        (context, truncation), (tokens, cut) = await self._forwards.tokenize(tokenize, stages)
         with stages.timed("encode"):
-            (codes, one), (texts, other) = await _both(
-                self._codes(serving, context, request.deadline),
-                self._vectors_of(serving, own, tokens, request.deadline, ticket, stages),
-            )
+            ([codes], one), (known, other) = await both(self._forwards.contexts(ranker, context, deadline), encoded())
         stages.move("encode", "queue", max(one, other))
         stages.add("encode", -min(stages.seconds["encode"], stages.seconds["fetch"]))  # it was counted in both
-        found = await self._candidates.run(
-            partial(shortlist.over_given, serving, request, codes, texts, cut, stages), stages
-        )
-        return found, replace(truncation, candidates=found.cut), []
+        score = partial(shortlist.over_given, serving, request, codes, known, cut, stages)
+        return Found(await self._candidates.run(score, stages), replace(truncation, candidates=cut), [])
 
-    async def _codes(self, serving: Serving, context: list[int], deadline: float) -> tuple[NDArray[np.float32], float]:
-        """Context vectors (M, D), and the seconds they waited; equal contexts of the same time are encoded once."""
-        forward = serving.ranker.encode_contexts
-        done = await self._batcher.run("context", forward, [context], [len(context)], deadline, tuple(context))
-        return done.outputs[0], done.waited
-
-    async def _vectors_of(
-        self,
-        serving: Serving,
-        texts: list[str],
-        tokens: list[list[int]],
-        deadline: float,
-        ticket: Ticket,
-        stages: Stages,
-    ) -> tuple[shortlist.Texts, float]:
-        """Vectors of texts, those that are known and the others encoded; and the seconds these waited."""
-        if not texts:
-            return shortlist.known_texts(serving, texts, stages), 0.0
-        known = await self._candidates.run(partial(shortlist.known_texts, serving, texts, stages))
-        wanted = [tokens[at] for at in known.new]
-        lengths = [len(each) for each in wanted]
-        ticket.lower(sum(lengths))
-        if not wanted:
-            return known, 0.0
-        done = await self._batcher.run("candidate", serving.ranker.encode_candidates, wanted, lengths, deadline)
-        # A fresh vector is rounded as a stored one is, so that both score alike.
-        known.vectors[known.new] = _rounded(np.stack(done.outputs), serving.generation.manifest.dtype)
-        if serving.loaded.texts is not None:
-            serving.loaded.texts.write([texts[at] for at in known.new], known.vectors[known.new])
-        return known, done.waited
-
-    def _affordable(self, serving: Serving, request: RankRequest) -> tuple[RankRequest, list[str]]:
+    def _affordable(self, serving: Serving, request: RankRequest) -> RankRequest:
         """The request with as many candidates to retrieve as there is time for."""
         if serving.generation.index is None or request.exact or math.isinf(request.deadline):
-            return request, []
-        seconds = SHARE_FOR_RETRIEVAL * (request.deadline - time.monotonic())
+            return request
+        seconds = SHARE_FOR_RETRIEVAL * max(0.0, request.deadline - time.monotonic())
         predicted = self._retrieval_rate.predict(request.retrieve_k)
         if predicted <= seconds:
-            return request, []
+            return request
         self._retrieval_rate.doubt()
-        fewest = max(request.depth, FEWEST_RETRIEVED)
-        reduced = max(fewest, int(request.retrieve_k * max(0.0, seconds) / predicted))
-        if reduced >= request.retrieve_k:
-            return request, []
-        return replace(request, retrieve_k=reduced), [RETRIEVE_K_REDUCED]
+        affordable = max(request.depth, FEWEST_RETRIEVED, int(request.retrieve_k * seconds / predicted))
+        return replace(request, retrieve_k=min(request.retrieve_k, affordable))
 
     async def _second_look(
-        self, request: RankRequest, found: Shortlist, stages: Stages
-    ) -> tuple[list[Place], Truncation, list[str]]:
+        self, request: RankRequest, places: list[Place], stages: Stages
+    ) -> tuple[list[Place], Truncation, list[Degraded]]:
         """The shortlist with its first `top_n` in the cross-encoder's order; what was cut; what was left out."""
-        places = found.places
-        first = places[: request.top_n or 0]
+        first, deadline = places[: request.top_n or 0], request.deadline
         if self.scorer is None or not first:
             return places, Truncation(), []
+        texts = [place.text for place in first]
         try:
-            async with _until(request.deadline):
-                read = await self._read_pairs(
-                    request.conversation, [place.text for place in first], request.deadline, stages, may_skip=True
+            async with until(deadline):
+                read = await self._forwards.pairs(
+                    self.scorer, request.conversation, texts, deadline, stages, within=deadline
                 )
         except DeadlineExceeded:  # there is an answer already
-            return places, Truncation(), [RERANK_SKIPPED]
+            return places, Truncation(), ["rerank_skipped_deadline"]
         return rerank(first, read.scores) + places[len(first) :], read.truncation, []
 
-    async def _read_pairs(
-        self,
-        conversation: Conversation,
-        texts: Sequence[str],
-        deadline: float,
-        stages: Stages,
-        may_skip: bool = False,
-    ) -> PairScores:
-        """Score texts by the cross-encoder.
-
-        Raises:
-            NotConfigured: there is none.
-            DeadlineExceeded: the time is over; with `may_skip` also as soon as it is seen that it will be.
-        """
+    def _required_scorer(self) -> PairScorer:
         if self.scorer is None:
-            raise NotConfigured("no cross-encoder is loaded; start the server with --reranker MODEL")
-        pairs, truncation = await self._tokenized(
-            partial(self.scorer.tokenize_pairs, conversation, texts), stages, "rerank"
-        )
-        lengths = [
-            len(pairs.contexts[owner]) + len(candidate)
-            for owner, candidate in zip(pairs.owners, pairs.candidates, strict=True)
-        ]
-        if may_skip and time.monotonic() + self._batcher.predict("pair", lengths) > deadline:
-            self._batcher.doubt("pair")
-            raise DeadlineExceeded("reranking would take longer")
-        each = [pairs.take([at]) for at in range(len(lengths))]
-        with stages.timed("rerank"):
-            done = await self._batcher.run("pair", _Reads(self.scorer), each, lengths, deadline)
-        stages.move("rerank", "queue", done.waited)
-        return PairScores(np.array(done.outputs, np.float32), truncation, sum(lengths), stages.seconds)
-
-    async def _tokenized(self, work: Any, stages: Stages, stage: str = "tokenize") -> Any:
-        def timed() -> Any:
-            with stages.timed(stage):
-                return work()
-
-        return await self._tokenizer.run(timed, stages)
+            raise NotConfigured("rerank: no cross-encoder is loaded; start the server with --reranker MODEL")
+        return self.scorer
 
 
-@dataclass(frozen=True)
-class _Reads:
-    """A cross-encoder's forward over pairs of several requests; equal for the same cross-encoder."""
-
-    scorer: PairScorer
-
-    def __call__(self, pairs: list[Pairs]) -> NDArray[np.float32]:
-        return self.scorer.score_pairs(Pairs.join(pairs))
-
-
-@asynccontextmanager
-async def _until(deadline: float) -> AsyncIterator[None]:
-    """End the block with DeadlineExceeded when the time is over."""
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise DeadlineExceeded("before it began")
-    try:
-        async with asyncio.timeout(None if math.isinf(left) else left):
-            yield
-    except TimeoutError:
-        raise DeadlineExceeded("before there was an answer") from None
-
-
-async def _both(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U]) -> tuple[T, U]:
-    """Results of two coroutines that run side by side; the first error ends both."""
-    first, second = asyncio.ensure_future(one), asyncio.ensure_future(other)
-    try:
-        return await asyncio.gather(first, second)
-    finally:
-        first.cancel()
-        second.cancel()
+def _stacked(vectors: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    return np.stack(vectors) if vectors else np.empty((0, 0), np.float32)
 
 
 def _rounded(vectors: NDArray[np.float32], dtype: str) -> NDArray[Any]:

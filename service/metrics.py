@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-from service.values import LANES, PLANS, Lane
+from service.values import DEGRADED, LANES, PLANS, Lane
 
 STAGES = ("queue", "tokenize", "encode", "retrieve", "fetch", "score", "rerank", "serialize")
 RESULTS = {
@@ -12,7 +12,6 @@ RESULTS = {
     "text": ("hit", "miss", "corrupt", "error", "write_error"),
     "matrix": ("hit",),
 }
-DEGRADED = ("cache_unavailable", "retrieve_k_reduced", "rerank_skipped_deadline")
 REJECTED = ("queue_full", "deadline", "too_large", "not_ready", "rate")
 SWITCHES = ("ok", "refused")
 KEYS_RELOADS = ("ok", "refused")

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from service.serving import Serving
-from service.values import Place, Ranked
+from service.values import Degraded, Place, Ranked
 
 
 class Out(BaseModel):
@@ -100,7 +100,7 @@ class RankOut(Out):
     revision: int = Field(description="of the last update that the answer knows of")
     model: ModelOut
     exact: bool = Field(description="the ids are those of scoring every candidate")
-    degraded: list[Literal["cache_unavailable", "rerank_skipped_deadline"]]
+    degraded: list[Degraded] = Field(description="what the answer does without, rather than not be given")
     truncated: TruncatedOut
     timings_ms: TimingsOut
     request_id: str

@@ -17,6 +17,11 @@ Plan = Literal["scan", "matches", "index", "selector"]
 PLANS: tuple[Plan, ...] = get_args(Plan)
 
 
+# What an answer may do without, rather than not be given.
+Degraded = Literal["cache_unavailable", "retrieve_k_reduced", "rerank_skipped_deadline"]
+DEGRADED: tuple[Degraded, ...] = get_args(Degraded)
+
+
 # What waits for a model: contexts and candidates to encode, pairs for the cross-encoder.
 Lane = Literal["context", "candidate", "pair"]
 LANES: tuple[Lane, ...] = get_args(Lane)
@@ -109,7 +114,7 @@ class Ranked:
     exact: bool
     scored: int
     missing_ids: list[str]
-    degraded: list[str]
+    degraded: list[Degraded]
     truncation: Truncation
     seconds: dict[str, float]
     plan: Plan | None = None

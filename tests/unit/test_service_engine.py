@@ -1,5 +1,7 @@
 """The use case, without HTTP: sources, filters, exactness, the second look, deadlines."""
 
+import asyncio
+import math
 import time
 from pathlib import Path
 
@@ -7,9 +9,14 @@ import numpy as np
 import pytest
 from service_fakes import WordCross, asked, brute_force, build_store, open_serving, pool, rank
 
+from index_builder.encoder import encode_texts
 from index_builder.pool import Candidate
+from model import Conversation
+from model.pairs import Pairs
 from service import retrieval
+from service.engine import Embeddings, Engine, EngineSettings, Read
 from service.errors import DeadlineExceeded, InferenceFailed, NotConfigured, UnknownCandidates
+from service.metrics import Metrics
 from service.serving import Serving
 from service.values import Given, Ranked
 
@@ -162,6 +169,115 @@ def test_top_k_cuts_after_the_second_look(scanned: Serving) -> None:
 def test_rerank_without_a_cross_encoder_names_the_flag(scanned: Serving) -> None:
     with pytest.raises(NotConfigured, match="--reranker"):
         rank(scanned, asked(top_n=5))
+
+
+class SlowCross(WordCross):
+    """Takes its time for each pair."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def score_pairs(self, pairs: Pairs) -> np.ndarray:
+        time.sleep(self.seconds * len(pairs.owners))
+        return super().score_pairs(pairs)
+
+
+def test_a_second_look_that_is_not_done_in_time_is_skipped_and_said(scanned: Serving) -> None:
+    began = time.monotonic()
+    ranked = rank(scanned, asked(TEXT, top_n=5, deadline=began + 0.2), SlowCross(0.2))
+    assert ranked.degraded == ["rerank_skipped_deadline"]
+    assert all(place.cross is None for place in ranked.places)
+
+
+def test_a_second_look_that_will_not_fit_does_not_begin_and_is_tried_again_later(scanned: Serving) -> None:
+    async def scene() -> tuple[list[list[str]], float]:
+        engine = Engine(EngineSettings(), Metrics(), SlowCross(0.02))
+        told = [(await engine.rank(scanned, asked(TEXT, top_n=10))).degraded]  # 0.2 s, which is learnt
+        began = time.monotonic()
+        told.append((await engine.rank(scanned, asked(TEXT, top_n=10, deadline=began + 0.1))).degraded)
+        took = time.monotonic() - began
+        for _ in range(40):  # each skip lowers the estimate a little
+            ranked = await engine.rank(scanned, asked(TEXT, top_n=2, deadline=time.monotonic() + 0.09))
+            if not ranked.degraded:
+                break
+        told.append(ranked.degraded)
+        engine.close()
+        return told, took
+
+    told, took = asyncio.run(scene())
+    assert told == [[], ["rerank_skipped_deadline"], []]
+    assert took < 0.09
+
+
+def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(tmp_path: Path) -> None:
+    build_store(tmp_path, pool(300), index="flat")
+    serving = open_serving(tmp_path)
+
+    async def scene() -> list[Ranked]:
+        engine = Engine(EngineSettings(), Metrics())
+        engine._retrieval_rate.learn(100, 1.0)  # ten milliseconds a candidate
+        deadlines = (math.inf, time.monotonic() + 1.0)
+        ranked = [await engine.rank(serving, asked(TEXT, retrieve_k=200, deadline=each)) for each in deadlines]
+        engine.close()
+        return ranked
+
+    whole, less = asyncio.run(scene())
+    assert (whole.degraded, less.degraded) == ([], ["retrieve_k_reduced"])
+    assert 32 <= less.scored < whole.scored
+    assert len(less.places) == 10
+
+
+def test_pairs_are_scored_and_texts_embedded(scanned: Serving) -> None:
+    async def scene() -> tuple[Read, Embeddings, Embeddings]:
+        engine = Engine(EngineSettings(), Metrics(), WordCross())
+        try:
+            return (
+                await engine.score_pairs(Conversation.of("w1 w2"), ["w2 w3", "w4", "w2 w1"], math.inf),
+                await engine.embed(scanned, ["w1", "w2 " * 50], math.inf),
+                await engine.embed(scanned, [], math.inf),
+            )
+        finally:
+            engine.close()
+
+    read, embedded, nothing = asyncio.run(scene())
+    assert (read.scores.tolist(), read.tokens) == ([1, 0, 2], 2 * 3 + 5)
+    np.testing.assert_array_equal(embedded.vectors, encode_texts(scanned.ranker, ["w1", "w2 " * 50]))
+    assert (embedded.tokens, embedded.cut) == (1 + 32, 1)
+    assert len(nothing.vectors) == 0
+
+
+def test_without_a_cross_encoder_no_pairs_are_scored(scanned: Serving) -> None:
+    async def scene() -> None:
+        engine = Engine(EngineSettings(), Metrics())
+        try:
+            await engine.score_pairs(Conversation.of("w1"), ["w1"], math.inf)
+        finally:
+            engine.close()
+
+    with pytest.raises(NotConfigured, match="--reranker"):
+        asyncio.run(scene())
+
+
+def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> None:
+    encoded: list[int] = []
+    encode = scanned.ranker.encode_contexts
+
+    def watched(contexts: list[list[int]]) -> list[np.ndarray]:
+        encoded.append(len(contexts))
+        time.sleep(0.05)
+        return encode(contexts)
+
+    scanned.ranker.encode_contexts = watched  # type: ignore[method-assign]
+
+    async def scene() -> list[Ranked]:
+        engine = Engine(EngineSettings(), Metrics())
+        ranked = await asyncio.gather(*(engine.rank(scanned, asked(TEXT)) for _ in range(8)))
+        engine.close()
+        return ranked
+
+    ranked = asyncio.run(scene())
+    assert encoded == [1]
+    assert all(found(each) == found(ranked[0]) for each in ranked)
 
 
 def test_a_deadline_that_is_over_costs_no_model_work(scanned: Serving) -> None:

@@ -1,0 +1,93 @@
+"""Real models: what comes back from a batch is what comes back alone."""
+
+import asyncio
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from service_fakes import WORDS
+from tiny import write_checkpoint
+
+import model
+from index_builder.build import build
+from index_builder.generations import GenerationStore
+from index_builder.pool import Candidate
+from model import Conversation
+from model.checkpoint import load_cross
+from service.engine import Engine, EngineSettings
+from service.metrics import Metrics
+from service.serving import Opener, Serving
+from service.values import Given, Ranked, RankRequest
+
+Scores = list[tuple[str | None, float, float | None]]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    root = tmp_path_factory.mktemp("checkpoints")
+    poly = write_checkpoint(root, "poly", seed=1, architecture="poly", n_codes=4)
+    return poly, write_checkpoint(root, "cross", seed=2, architecture="cross")
+
+
+@pytest.fixture(scope="module")
+def serving(checkpoints: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    root = tmp_path_factory.mktemp("store")
+    rng = np.random.default_rng(0)
+    pool = [Candidate(f"c{n}", " ".join(rng.choice(WORDS, rng.integers(1, 8)))) for n in range(100)]
+    build(model.load(str(checkpoints[0])), pool, root)
+    store = GenerationStore(root)
+    generation = store.open(store.ids()[0])
+    yield Opener(lambda *_: None).serve(generation, store.updates.of(generation.manifest))
+    generation.close()
+
+
+def requests(count: int) -> list[RankRequest]:
+    """Of many lengths; every third with candidates of its own, every second with a second look."""
+    rng = np.random.default_rng(7)
+
+    def words(most: int) -> str:
+        return " ".join(rng.choice(WORDS, rng.integers(1, most)))
+
+    return [
+        RankRequest(
+            conversation=Conversation.of([words(12) for _ in range(rng.integers(1, 4))]),
+            deadline=math.inf,
+            candidates=tuple(Given(f"g{at}", words(10)) for at in range(12)) if n % 3 == 0 else None,
+            top_n=5 if n % 2 else None,
+        )
+        for n in range(count)
+    ]
+
+
+def answers(serving: Serving, cross: Path, asked: list[RankRequest], together: bool, batch_tokens: int) -> list[Scores]:
+    async def scene() -> list[Ranked]:
+        engine = Engine(EngineSettings(batch_tokens), Metrics(), load_cross(str(cross)))
+        try:
+            if together:
+                return await asyncio.gather(*(engine.rank(serving, each) for each in asked))
+            return [await engine.rank(serving, each) for each in asked]
+        finally:
+            engine.close()
+
+    return [[(place.id, place.late, place.cross) for place in ranked.places] for ranked in asyncio.run(scene())]
+
+
+@pytest.mark.parametrize("batch_tokens", [64, 512])
+def test_together_as_alone(serving: Serving, checkpoints: tuple[Path, Path], batch_tokens: int) -> None:
+    asked = requests(40)
+    alone = answers(serving, checkpoints[1], asked, False, batch_tokens)
+    together = answers(serving, checkpoints[1], asked, True, batch_tokens)
+    for one, other in zip(alone, together, strict=True):
+        first, second = ({each: (late, cross) for each, late, cross in scores} for scores in (one, other))
+        assert first.keys() == second.keys()
+        for each in first:
+            assert first[each] == pytest.approx(second[each], abs=1e-4)
+
+
+def test_deterministic_scores_are_equal_to_the_last_bit(serving: Serving, checkpoints: tuple[Path, Path]) -> None:
+    asked = requests(40)
+    alone = answers(serving, checkpoints[1], asked, False, 0)
+    assert answers(serving, checkpoints[1], asked, True, 0) == alone
+    assert answers(serving, checkpoints[1], asked[::-1], True, 0)[::-1] == alone

@@ -1,0 +1,129 @@
+"""Who is let in, and what those are told who are not."""
+
+import math
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from service.admission import MOST_RETRY_SECONDS, Admission
+from service.errors import DeadlineExceeded, Overloaded
+from service.metrics import Metrics
+
+
+class House:
+    """An admission with a clock of its own."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self.now = 100.0
+        self.metrics = Metrics()
+        self.admission = Admission(most, self.metrics, lambda: self.now)
+
+    def work(self, tokens: int, seconds: float) -> None:
+        """One request alone."""
+        with self.admission.admitted(tokens, math.inf):
+            self.now += seconds
+
+    def fail(self, tokens: int, seconds: float) -> None:
+        """One request that comes to nothing."""
+        with suppress(ValueError), self.admission.admitted(tokens, math.inf):
+            self.now += seconds
+            raise ValueError("no")
+
+    def refusal(self, tokens: int = 10, within: float = math.inf) -> Overloaded | None:
+        try:
+            with self.admission.admitted(tokens, self.now + within):
+                return None
+        except Overloaded as error:
+            return error
+
+    def learn(self, tokens: int, seconds: float) -> None:
+        for _ in range(50):
+            self.work(tokens, seconds)
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+def test_the_house_is_full_at_its_tokens_and_empties_again(house: House) -> None:
+    with ExitStack() as inside:
+        inside.enter_context(house.admission.admitted(600, math.inf))
+        inside.enter_context(house.admission.admitted(600, math.inf))
+        assert house.refusal() is not None
+        assert house.metrics.registry.get_sample_value("polyrank_queue_tokens") == 1200
+        assert house.metrics.registry.get_sample_value("polyrank_queue_depth") == 2
+    assert house.refusal() is None
+    assert house.metrics.registry.get_sample_value("polyrank_queue_depth") == 0
+
+
+def test_one_that_is_larger_than_the_house_is_let_in_alone(house: House) -> None:
+    with house.admission.admitted(50_000, math.inf):
+        assert house.refusal() is not None
+
+
+def test_what_turns_out_smaller_makes_room(house: House) -> None:
+    with house.admission.admitted(5000, math.inf) as ticket:
+        ticket.lower(100)
+        assert house.refusal() is None
+        ticket.lower(4000)
+        assert ticket.tokens == 100, "it is only ever lowered"
+    assert house.admission.tokens == 0
+
+
+def test_a_wait_beyond_the_time_allowed_is_refused_at_once_and_told(house: House) -> None:
+    house.learn(100, 1.0)
+    with house.admission.admitted(450, math.inf):
+        refused = house.refusal(within=4.0)
+        assert refused is not None
+        assert refused.retry_after_seconds == 5  # 4.5 s of work
+        assert house.refusal(within=10.0) is None
+    assert house.refusal(within=0.1) is None, "nobody is before it"
+
+
+def test_idle_time_does_not_count_and_speed_is_relearnt(house: House) -> None:
+    house.learn(100, 1.0)
+    house.now += 10_000
+    with house.admission.admitted(400, math.inf):
+        assert house.refusal(within=10.0) is None
+    for _ in range(10):
+        house.learn(100, 0.01)
+    with house.admission.admitted(400, math.inf):
+        assert house.refusal(within=0.2) is None
+
+
+def test_requests_side_by_side_are_as_fast_as_they_are_together(house: House) -> None:
+    """Ten at a time in one second are ten times as fast as one by one."""
+    for _ in range(50):
+        with ExitStack() as inside:
+            for _ in range(10):
+                inside.enter_context(house.admission.admitted(10, math.inf))
+            house.now += 1.0
+    with house.admission.admitted(100, math.inf):
+        assert house.refusal(within=1.0) is not None
+        assert house.refusal(within=1.5) is None
+
+
+def test_what_failed_has_done_no_work(house: House) -> None:
+    house.learn(100, 1.0)
+    for _ in range(200):
+        house.fail(100, 1.0)
+    with house.admission.admitted(100, math.inf):
+        refused = house.refusal(within=2.0)
+        assert refused is not None
+        assert refused.retry_after_seconds == MOST_RETRY_SECONDS
+
+
+def test_one_whose_time_is_over_is_not_let_in(house: House) -> None:
+    with pytest.raises(DeadlineExceeded), house.admission.admitted(1, house.now):
+        pass
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+def test_the_wall_clock_has_no_say(house: House, monkeypatch: pytest.MonkeyPatch, step: float) -> None:
+    real: Callable[[], float] = __import__("time").time
+    house.learn(100, 1.0)
+    monkeypatch.setattr("time.time", lambda: real() + step)
+    with house.admission.admitted(100, math.inf):
+        assert house.refusal(within=10.0) is None

@@ -1,0 +1,327 @@
+"""The model's thread: batches that grow with the load, nobody starved, no failure but one's own."""
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service import batcher as module
+from service.batcher import Batcher, Done
+from service.errors import DeadlineExceeded, InferenceFailed
+from service.metrics import Metrics
+from service.values import Lane
+
+
+class Doubler:
+    """A model that notes its batches, and is held back until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[float]] = []
+        self.entered, self.opened = threading.Event(), threading.Event()
+        self.opened.set()
+
+    def __call__(self, sequences: list[float]) -> list[float]:
+        self.batches.append(list(sequences))
+        self.entered.set()
+        assert self.opened.wait(10)
+        if any(each < 0 for each in sequences):
+            raise ValueError("a negative one")
+        return [2 * each for each in sequences]
+
+
+class Bench:
+    """A batcher and a model in one test."""
+
+    def __init__(self, budget: int = 100) -> None:
+        self.metrics = Metrics()
+        self.batcher = Batcher(budget, self.metrics)
+        self.model = Doubler()
+
+    def ask(self, *values: float, **given: Any) -> "asyncio.Task[Done]":
+        return asyncio.create_task(self.run(values, **given))
+
+    async def run(
+        self,
+        values: Sequence[float],
+        lengths: Sequence[int] | None = None,
+        lane: Lane = "context",
+        deadline: float = math.inf,
+        key: Any = None,
+        forward: Any = None,
+    ) -> Done:
+        return await self.batcher.run(lane, forward or self.model, values, lengths or [10] * len(values), deadline, key)
+
+    async def hold(self) -> "asyncio.Task[Done]":
+        """Let a first batch begin that does not end until `release`."""
+        self.model.opened.clear()
+        self.model.entered.clear()
+        held = self.ask(0.5)
+        assert await asyncio.to_thread(self.model.entered.wait, 10)
+        return held
+
+    def release(self) -> None:
+        self.model.opened.set()
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.release()
+    made.batcher.close()
+
+
+def behind_a_batch(bench: Bench, scene: Callable[[], Awaitable[Any]]) -> Any:
+    """What comes of a scene that begins while a batch runs; `bench.release()` ends that batch."""
+
+    async def play() -> Any:
+        held = await bench.hold()
+        outcome = await scene()
+        bench.release()
+        await held
+        return outcome
+
+    return asyncio.run(play())
+
+
+async def settled(*tasks: "asyncio.Task[Done]") -> list[Any]:
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def a_moment() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_outputs_come_back_in_the_order_of_the_sequences(bench: Bench) -> None:
+    done = asyncio.run(bench.run([3, 1, 2], lengths=[5, 50, 20]))
+    assert done.outputs == [6, 2, 4]
+    assert asyncio.run(bench.run([])).outputs == []
+
+
+def test_what_comes_while_a_batch_runs_is_the_next_batch_and_no_timer_delays_the_first(bench: Bench) -> None:
+    async def scene() -> list[Any]:
+        tasks = [bench.ask(n) for n in range(1, 6)]
+        await a_moment()
+        bench.release()
+        return await settled(*tasks)
+
+    assert [done.outputs for done in behind_a_batch(bench, scene)] == [[2], [4], [6], [8], [10]]
+    assert [sorted(each) for each in bench.model.batches] == [[0.5], [1, 2, 3, 4, 5]]
+
+
+def test_a_batch_stays_within_the_budget_and_what_is_longer_goes_alone(bench: Bench) -> None:
+    async def scene() -> list[Any]:
+        tasks = [bench.ask(1, lengths=[1000]), *(bench.ask(n, lengths=[40]) for n in (2, 3, 4, 5))]
+        await a_moment()
+        bench.release()
+        return await settled(*tasks)
+
+    assert [done.outputs for done in behind_a_batch(bench, scene)] == [[2], [4], [6], [8], [10]]
+    assert [sorted(each) for each in bench.model.batches[1:]] == [[1], [2, 3], [4, 5]]
+
+
+def test_without_a_budget_each_sequence_goes_alone() -> None:
+    bench = Bench(budget=0)
+    assert asyncio.run(bench.run([1, 2, 3])).outputs == [2, 4, 6]
+    assert sorted(map(len, bench.model.batches)) == [1, 1, 1]
+    bench.batcher.close()
+
+
+def test_lanes_take_turns(bench: Bench) -> None:
+    """A context does not wait for all the pairs that came before it."""
+
+    async def scene() -> list[Any]:
+        pairs = bench.ask(*range(1, 31), lane="pair")
+        candidates = bench.ask(*range(101, 121), lane="candidate")
+        context = bench.ask(999)
+        await a_moment()
+        bench.release()
+        return await settled(pairs, candidates, context)
+
+    behind_a_batch(bench, scene)
+    firsts = [each[0] for each in bench.model.batches[1:]]
+    at = firsts.index(999)
+    assert at <= 2, firsts
+    kinds = ["pair" if each < 100 else "candidate" for each in firsts if each != 999]
+    assert kinds == ["candidate", "pair"] * 2 + ["pair"]
+
+
+def test_a_small_request_is_not_behind_all_of_a_large_one_and_the_oldest_is_in_every_batch(bench: Bench) -> None:
+    async def scene() -> list[Any]:
+        large = bench.ask(*range(1, 41))
+        await a_moment()
+        small = bench.ask(100, 101)
+        await a_moment()
+        bench.release()
+        return await settled(large, small)
+
+    behind_a_batch(bench, scene)
+    batches = bench.model.batches[1:]
+    assert {100, 101} <= set(batches[0])
+    assert all(any(each < 100 for each in batch) for batch in batches)
+
+
+def test_what_is_asked_for_twice_at_the_same_time_is_done_once(bench: Bench) -> None:
+    async def scene() -> list[Any]:
+        tasks = [bench.ask(7, key="seven"), bench.ask(7, key="seven"), bench.ask(8, key="eight")]
+        await a_moment()
+        tasks[0].cancel()  # the other one still waits
+        await a_moment()
+        bench.release()
+        return await settled(*tasks)
+
+    first, second, third = behind_a_batch(bench, scene)
+    assert isinstance(first, asyncio.CancelledError)
+    assert (second.outputs, third.outputs) == ([14], [16])
+    assert sorted(bench.model.batches[1]) == [7, 8]
+    assert asyncio.run(bench.run([7], key="seven")).outputs == [14], "what is done is not remembered"
+    assert len(bench.model.batches) == 3
+
+
+def test_what_nobody_waits_for_any_more_costs_nothing(bench: Bench) -> None:
+    async def scene() -> list[Any]:
+        shared = [bench.ask(7, key="seven"), bench.ask(7, key="seven")]
+        gone, stays = bench.ask(*range(1, 50)), bench.ask(100)
+        await a_moment()
+        for each in (*shared, gone):
+            each.cancel()
+        await a_moment()
+        bench.release()
+        return await settled(stays)
+
+    [stays] = behind_a_batch(bench, scene)
+    assert stays.outputs == [200]
+    assert bench.model.batches[1:] == [[100]]
+    assert bench.batcher.predict("context", []) < 1e-3 + bench.batcher.predict("context", [1])
+
+
+def test_what_is_out_of_time_does_not_begin(bench: Bench) -> None:
+    async def scene() -> list[Any]:
+        tasks = [bench.ask(1, deadline=time.monotonic() + 0.02), bench.ask(2)]
+        await asyncio.sleep(0.05)
+        bench.release()
+        return await settled(*tasks)
+
+    late, in_time = behind_a_batch(bench, scene)
+    assert isinstance(late, DeadlineExceeded)
+    assert in_time.outputs == [4]
+    assert bench.model.batches[1:] == [[2]]
+
+
+def test_one_that_fails_fails_alone(bench: Bench) -> None:
+    async def scene() -> list[Any]:
+        tasks = [bench.ask(1), bench.ask(-1), bench.ask(2, math.nan), bench.ask(3)]
+        await a_moment()
+        bench.release()
+        return await settled(*tasks)
+
+    one, negative, nan, three = behind_a_batch(bench, scene)
+    assert (one.outputs, three.outputs) == ([2], [6])
+    assert isinstance(negative, InferenceFailed)
+    assert isinstance(nan, InferenceFailed)
+    assert "not finite" in str(nan)
+    assert bench.batcher.failed is None
+
+
+def test_after_many_failures_it_says_so_until_something_succeeds(bench: Bench) -> None:
+    for n in range(module.MOST_FAILURES):
+        assert bench.batcher.failed is None, n
+        with pytest.raises(InferenceFailed):
+            asyncio.run(bench.run([-1, -2]))
+    assert bench.batcher.failed is not None
+    assert not bench.batcher.stuck
+    assert asyncio.run(bench.run([1])).outputs == [2]
+    assert bench.batcher.failed is None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_when_the_thread_ends_everybody_is_told(bench: Bench) -> None:
+    def end(_: list[Any]) -> list[Any]:
+        raise SystemExit("out of luck")
+
+    async def scene() -> list[Any]:
+        tasks = [bench.ask(1, forward=end, lane="candidate"), bench.ask(2, lane="pair")]
+        await a_moment()
+        bench.release()
+        return await settled(*tasks)
+
+    assert [type(each) for each in behind_a_batch(bench, scene)] == [InferenceFailed] * 2
+    bench.batcher._thread.join(10)
+    assert bench.batcher.stuck
+    assert "out of luck" in (bench.batcher.failed or "")
+    with pytest.raises(InferenceFailed, match="out of luck"):
+        asyncio.run(bench.run([1]))
+
+
+def test_a_thread_that_is_silent_for_too_long_is_stuck(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STUCK_SECONDS", 0.02)
+
+    async def scene() -> bool:
+        await asyncio.sleep(0.05)
+        return bench.batcher.stuck
+
+    assert behind_a_batch(bench, scene)
+
+
+def test_sequences_of_two_models_never_meet(bench: Bench) -> None:
+    other = Doubler()
+
+    async def scene() -> list[Any]:
+        tasks = [bench.ask(1), bench.ask(2, forward=other), bench.ask(3), bench.ask(1, key="x", forward=other)]
+        tasks.append(bench.ask(1, key="x"))
+        await a_moment()
+        bench.release()
+        return await settled(*tasks)
+
+    assert [done.outputs for done in behind_a_batch(bench, scene)] == [[2], [4], [6], [2], [2]]
+    assert sorted(each for batch in other.batches for each in batch) == [1, 2]
+    assert sorted(each for batch in bench.model.batches for each in batch) == [0.5, 1, 1, 3]
+
+
+def test_closing_finishes_what_runs_and_tells_what_waits(bench: Bench) -> None:
+    async def scene() -> list[Any]:
+        held, waiting = await bench.hold(), bench.ask(1)
+        await a_moment()
+        closing = asyncio.create_task(asyncio.to_thread(bench.batcher.close))
+        await asyncio.sleep(0.02)
+        bench.release()
+        await closing
+        return await settled(held, waiting)
+
+    held, waiting = asyncio.run(scene())
+    assert held.outputs == [1.0]
+    assert isinstance(waiting, InferenceFailed)
+
+
+def test_the_wait_is_told_and_counted(bench: Bench) -> None:
+    async def scene() -> Any:
+        task = bench.ask(1)
+        await asyncio.sleep(0.05)
+        bench.release()
+        return await task
+
+    assert behind_a_batch(bench, scene).waited >= 0.04
+    registry = bench.metrics.registry
+    assert registry.get_sample_value("polyrank_queue_wait_seconds_sum", {"lane": "context"}) >= 0.04
+    assert registry.get_sample_value("polyrank_batch_size_count", {"lane": "context"}) == 2
+
+
+def test_what_work_costs_is_learnt(bench: Bench) -> None:
+    def slow(sequences: list[Any]) -> list[Any]:
+        time.sleep(0.001 * len(sequences))
+        return list(np.zeros(len(sequences)))
+
+    assert bench.batcher.predict("pair", [10]) == 0, "nothing is known yet"
+    asyncio.run(bench.run(range(200), lane="pair", forward=slow))
+    few, many = bench.batcher.predict("pair", [10]), bench.batcher.predict("pair", [10] * 200)
+    assert few < many
+    assert 0.1 < many < 2
+    for _ in range(100):
+        bench.batcher.doubt("pair")
+    assert bench.batcher.predict("pair", [10] * 200) < 0.1 * many
