@@ -1,11 +1,12 @@
 #!/bin/sh
 # Four calls to a running polyrank (`make demo` or `docker compose up`).
-# Usage: examples/quickstart.sh [URL]
+# Usage: [POLYRANK_API_KEY=KEY] examples/quickstart.sh [URL]; a server with keys wants one with the scope admin
 set -eu
 url="${1:-http://127.0.0.1:8000}"
 
 call() {
-    curl --fail-with-body --silent --show-error --max-time 30 "$@"
+    curl --fail-with-body --silent --show-error --max-time 30 \
+        ${POLYRANK_API_KEY:+-H "Authorization: Bearer $POLYRANK_API_KEY"} "$@"
     echo
 }
 

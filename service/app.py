@@ -87,7 +87,7 @@ def create_app(
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.cors_origins,
-            allow_methods=["GET", "POST", "PUT"],
+            allow_methods=["GET", "HEAD", "POST", "PUT"],
             allow_headers=CORS_ALLOWED,
             expose_headers=CORS_EXPOSED,
         )

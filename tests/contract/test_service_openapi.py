@@ -54,6 +54,19 @@ def test_bodies_read_by_hand_are_described(document: dict[str, Any]) -> None:
     assert document["components"]["schemas"]["RankIn"]["examples"]
 
 
+def test_what_needs_a_key_says_so_and_how_it_refuses(document: dict[str, Any]) -> None:
+    schemes = document["components"]["securitySchemes"]
+    assert {scheme["type"] for scheme in schemes.values()} == {"http", "apiKey"}
+    open_paths = {"/livez", "/healthz", "/readyz", "/health", "/ping"}
+    for name, operation in operations(document).items():
+        refusals = {"401", "403", "429"} & set(operation["responses"])
+        if name.split()[1] in open_paths:
+            assert ("security" in operation, refusals) == (False, set()), name
+        else:
+            assert operation["security"] == [{scheme: []} for scheme in schemes], name
+            assert refusals == {"401", "403", "429"}, name
+
+
 def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
     text = json.dumps(document)
     wanted = {piece.split('"')[0] for piece in text.split('"#/components/schemas/')[1:]}

@@ -40,6 +40,16 @@ def test_the_constructor_sees_its_arguments_alone(config: Path, monkeypatch: pyt
         ({"store": "s", "redis_url": "foo://h"}, "redis_url: the Redis URL must begin with redis://"),
         ({"store": "s", "redis_url": "localhost:6379"}, "redis_url"),
         ({"store": "s", "keep_generations": 0}, "keep_generations"),
+        ({"store": "s", "rate_limit_per_s": 0}, "rate_limit_per_s"),
+        ({"store": "s", "rate_limit_per_s": "inf"}, "rate_limit_per_s"),
+        ({"store": "s", "rate_limit_burst": 5}, "rate_limit_burst goes with rate_limit_per_s"),
+        ({"store": "s", "metrics_access": "admin"}, "metrics_access = admin needs keys_file"),
+        ({"store": "s", "keys_file": "nowhere/keys"}, "keys_file: nowhere/keys cannot be read"),
+        ({"store": "s", "cors_origins": "https://a.example/"}, "is no origin"),
+        ({"store": "s", "cors_origins": "a.example"}, "is no origin"),
+        ({"store": "s", "cors_origins": "null"}, "is no origin"),
+        ({"store": "s", "cors_origins": ["https://a.example:x"]}, "is no origin"),
+        ({"store": "s", "cors_origins": 5}, "cors_origins"),
         ({"store": "s", "colour": "red"}, "colour"),
     ],
 )
@@ -62,6 +72,27 @@ def test_an_unknown_key_or_a_broken_file_is_named(config: Path, content: str, sa
     config.write_text(content)
     with pytest.raises(SettingsError, match=says):
         Settings.load({"store": "s"})
+
+
+def test_the_key_of_a_client_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYRANK_API_KEY", "secret")
+    assert "secret" not in str(Settings.load({"store": "s"}).model_dump())
+
+
+def test_an_empty_keys_file_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYRANK_KEYS_FILE", "")
+    assert Settings.load({"store": "s"}).keys_file is None
+
+
+def test_origins_are_a_list_or_separated_by_commas(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = ("https://a.example", "http://localhost:3000")
+    config.write_text(f'store = "s"\ncors_origins = {list(both)}\n')
+    assert Settings.load({}).cors_origins == both
+    monkeypatch.setenv("POLYRANK_CORS_ORIGINS", "https://a.example, http://localhost:3000,")
+    assert Settings.load({}).cors_origins == both
+    monkeypatch.setenv("POLYRANK_CORS_ORIGINS", "")
+    assert Settings.load({}).cors_origins == ()
+    assert Settings.load({"cors_origins": "*"}).cors_origins == ("*",)
 
 
 def test_a_missing_file_is_named(config: Path) -> None:
