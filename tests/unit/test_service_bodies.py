@@ -1,14 +1,16 @@
 """From a checked body to the ranking to do."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from model import Conversation, Turn
 from model.errors import InvalidInput
-from service.bodies import to_request
+from service.bodies import check_pool, check_upsert, to_request
 from service.errors import TooManyCandidates
-from service.schemas import RankIn
+from service.schemas import IndexIn, RankIn, UpsertIn
 from service.settings import Settings
 from service.values import Given
 
@@ -46,6 +48,37 @@ def test_the_servers_own_bounds() -> None:
     to_request(body(candidates=["0123456789"] * 3), SETTINGS, 0.0)
     with pytest.raises(TooManyCandidates, match="3"):
         to_request(body(candidates=["x"] * 4), SETTINGS, 0.0)
-    for fields in ({"candidates": ["0123456789+"]}, {"context": "0123456789+"}, {"persona": ["0123456789+"]}):
-        with pytest.raises(InvalidInput, match="11 characters"):
-            to_request(body(**fields), SETTINGS, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("where", "wrapped"),
+    [
+        ("context", lambda text: text),
+        ("context", lambda text: ["a", text]),
+        ("context", lambda text: [{"role": "user", "text": text}, "a"]),
+        ("persona", lambda text: ["a", text]),
+        ("candidates", lambda text: ["a", text]),
+        ("candidates", lambda text: [{"text": text}]),
+        ("candidates", lambda text: [{"id": "a long id is no text", "text": text}]),
+    ],
+    ids=["context", "turn", "turn with role", "persona", "candidate", "candidate text", "named candidate"],
+)
+def test_every_text_has_the_same_bound(where: str, wrapped: Callable[[str], object]) -> None:
+    to_request(body(**{where: wrapped("0123456789")}), SETTINGS, 0.0)
+    with pytest.raises(InvalidInput, match=f"{where}: a text has 11 characters; at most 10"):
+        to_request(body(**{where: wrapped("0123456789+")}), SETTINGS, 0.0)
+
+
+@pytest.mark.parametrize("kind", [IndexIn, UpsertIn])
+def test_the_bounds_of_candidates_that_stay(kind: type[IndexIn] | type[UpsertIn]) -> None:
+    def sent(*texts: str) -> Any:
+        rows = [{"id": str(n), "text": text} for n, text in enumerate(texts)]
+        return kind.model_validate({"candidates": rows} if kind is IndexIn else rows)
+
+    check = check_pool if kind is IndexIn else check_upsert
+    check(sent("0123456789"), SETTINGS)
+    with pytest.raises(InvalidInput, match="11 characters"):
+        check(sent("a", "0123456789+"), SETTINGS)
+    if kind is UpsertIn:
+        with pytest.raises(TooManyCandidates):
+            check(sent(*"abcd"), SETTINGS)

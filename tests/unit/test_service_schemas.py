@@ -1,9 +1,11 @@
 """The bounds and the grammar of requests."""
 
+from collections.abc import Callable
+
 import pytest
 from pydantic import ValidationError
 
-from service.schemas import IndexIn, RankIn, Strict
+from service.schemas import MAX_ID_CHARS, MAX_PERSONA, MAX_TURNS, IndexIn, RankIn, Strict
 
 
 def accepted(kind: type[Strict], **fields: object) -> Strict:
@@ -53,6 +55,25 @@ def accepted(kind: type[Strict], **fields: object) -> Strict:
 def test_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         accepted(RankIn, **fields)
+
+
+@pytest.mark.parametrize(
+    ("most", "one"),
+    [
+        (MAX_TURNS, lambda count: {"context": ["a"] * count}),
+        (MAX_TURNS, lambda count: {"context": [{"text": "a"}] * count}),
+        (MAX_PERSONA, lambda count: {"context": "a", "persona": ["p"] * count}),
+        (10_000, lambda count: {"context": "a", "exclude_ids": ["i"] * count}),
+        (MAX_ID_CHARS, lambda count: {"context": "a", "exclude_ids": ["i" * count]}),
+        (MAX_ID_CHARS, lambda count: {"context": "a", "candidates": [{"id": "i" * count}]}),
+        (64, lambda count: {"context": [{"text": "a", "role": "r" * count}]}),
+    ],
+    ids=["texts", "turns", "persona", "excluded", "excluded id", "candidate id", "role"],
+)
+def test_as_many_as_allowed_and_not_one_more(most: int, one: Callable[[int], dict[str, object]]) -> None:
+    accepted(RankIn, **one(most))
+    with pytest.raises(ValidationError):
+        accepted(RankIn, **one(most + 1))
 
 
 @pytest.mark.parametrize(
