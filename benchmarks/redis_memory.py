@@ -20,6 +20,7 @@ import redis
 from numpy.typing import NDArray
 from redis_server import redis_server
 
+from index_builder.redis_client import connect
 from index_builder.redis_store import RedisStore, StoredVectors, drop_generation
 
 GENERATION = "20260101T000000000000-0123abcd"
@@ -82,9 +83,9 @@ def measure(url: str, count: int, dim: int, rounds: int) -> None:
         reader.join()
         print(f"  removed in {took:.2f} s; fetches meanwhile: {described(during)}")
     texts = [f"{n:064x}" for n in range(count)]
-    with closing(StoredVectors(url, f"pe:t:{{{FINGERPRINT}}}:", dim, "float16", TIMEOUT_SECONDS, 86_400)) as cache:
+    with closing(connect(url, TIMEOUT_SECONDS)) as client:
         before = used_bytes(url)
-        load(cache, texts, vectors)
+        load(StoredVectors(client, f"pe:t:{{{FINGERPRINT}}}:", dim, "float16", 86_400), texts, vectors)
         print(f"  a cached text: {(used_bytes(url) - before) / count:.0f} bytes")
 
 

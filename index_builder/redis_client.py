@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import redis
 from redis.backoff import NoBackoff
 from redis.exceptions import OutOfMemoryError
+from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from index_builder.errors import StoreUnavailable
@@ -16,13 +17,16 @@ BUILDING_TIMEOUT_SECONDS = 5.0
 Client = redis.Redis
 
 
-def connect(url: str, timeout_seconds: float, max_connections: int = 8) -> Client:
+def connect(
+    url: str, timeout_seconds: float, max_connections: int = 8, free_within_seconds: float | None = None
+) -> Client:
     """A client that fails within the timeout instead of retrying for up to a minute, as redis-py would by itself.
 
     Args:
         url: redis://, rediss:// or unix:// URL; nothing is sent before the first command.
-        timeout_seconds: for connecting, for each answer, and for a connection where all are in use.
-        max_connections: threads beyond these wait for one of them instead of failing.
+        timeout_seconds: for connecting, and for each answer.
+        max_connections: threads beyond these wait for one of them instead of failing at once.
+        free_within_seconds: how long they do; None: `timeout_seconds`.
 
     Raises:
         StoreUnavailable: the URL is not one of Redis.
@@ -31,10 +35,16 @@ def connect(url: str, timeout_seconds: float, max_connections: int = 8) -> Clien
         pool = redis.BlockingConnectionPool.from_url(
             url,
             max_connections=max_connections,
-            timeout=timeout_seconds,
+            timeout=timeout_seconds if free_within_seconds is None else free_within_seconds,
             socket_timeout=timeout_seconds,
             socket_connect_timeout=timeout_seconds,
             retry=Retry(NoBackoff(), 0),
+            retry_on_timeout=False,
+            health_check_interval=0,
+            # What a new connection would say for itself: each is a round trip, and a server's announcement of its
+            # maintenance would relax the timeouts.
+            driver_info=None,
+            maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
     except ValueError as error:
         raise StoreUnavailable("the Redis URL must begin with redis://, rediss:// or unix://") from error

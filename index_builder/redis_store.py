@@ -13,7 +13,8 @@ import orjson
 from numpy.typing import NDArray
 
 from index_builder.codec import DTYPES, decode_many, encode, prefix
-from index_builder.redis_client import BUILDING_TIMEOUT_SECONDS, connect, disconnect, translated
+from index_builder.errors import StoreUnavailable
+from index_builder.redis_client import BUILDING_TIMEOUT_SECONDS, Client, connect, disconnect, translated
 from index_builder.store import Fetched
 
 MGET_KEYS = 512
@@ -25,24 +26,17 @@ class StoredVectors:
     """Vectors under names, all with one beginning of the key; safe to use from several threads.
 
     Args:
-        url: redis://, rediss:// or unix:// URL.
+        client: of the Redis; the caller's, who closes it.
         beginning: of every key.
         dim: D.
         dtype: "float16" or "float32".
-        timeout_seconds: for connecting, and for each command.
         lifetime_seconds: of what is put; None: for ever.
     """
 
     def __init__(
-        self,
-        url: str,
-        beginning: str,
-        dim: int,
-        dtype: str,
-        timeout_seconds: float,
-        lifetime_seconds: int | None = None,
+        self, client: Client, beginning: str, dim: int, dtype: str, lifetime_seconds: int | None = None
     ) -> None:
-        self._client = connect(url, timeout_seconds)
+        self._client = client
         self._key = beginning.encode()
         self._dim, self._dtype = dim, DTYPES[dtype]
         self._lifetime_seconds = lifetime_seconds
@@ -63,26 +57,28 @@ class StoredVectors:
                 pipeline.execute()
 
     def get_many(self, names: Sequence[str]) -> Fetched:
-        """Fetch the vectors of names, in the order asked; damaged values are told by their status."""
+        """Fetch the vectors of names, in the order asked; damaged values are told by their status.
+
+        Raises:
+            StoreUnavailable: Redis failed, or its answer belongs to another question.
+        """
         keys = [self._key + each.encode() for each in names]
         values: list[bytes | None] = []
         with translated():
             for start in range(0, len(keys), MGET_KEYS):
                 values += cast(list[bytes | None], self._client.mget(keys[start : start + MGET_KEYS]))
+        if len(values) != len(keys):
+            raise StoreUnavailable(f"Redis failed: {len(values)} values for {len(keys)} keys")
         return Fetched(*decode_many(keys, values, self._dtype, self._dim))
 
-    def ping(self) -> None:
-        """Raise StoreUnavailable when Redis does not answer."""
-        with translated():
-            self._client.ping()
 
-    def close(self) -> None:
-        """Close the connections."""
-        disconnect(self._client)
+def beginning_of(generation: str) -> str:
+    """What the keys of a generation's vectors begin with."""
+    return f"pe:{{{generation}}}:c:"
 
 
 class RedisStore(StoredVectors):
-    """The Redis copy of one generation; its keys live until they are removed with it.
+    """The Redis copy of one generation, over connections of its own; its keys live until they are removed with it.
 
     Args:
         url: redis://, rediss:// or unix:// URL.
@@ -93,7 +89,7 @@ class RedisStore(StoredVectors):
     """
 
     def __init__(self, url: str, generation: str, dim: int, dtype: str, timeout_seconds: float) -> None:
-        super().__init__(url, f"pe:{{{generation}}}:c:", dim, dtype, timeout_seconds)
+        super().__init__(connect(url, timeout_seconds), beginning_of(generation), dim, dtype)
         self._meta_key = f"pe:{{{generation}}}:meta"
         self._shape = {"dim": dim, "dtype": dtype}
         self._put = 0
@@ -120,6 +116,15 @@ class RedisStore(StoredVectors):
             return 0
         return int(meta.get("count", 0))
 
+    def ping(self) -> None:
+        """Raise StoreUnavailable when Redis does not answer."""
+        with translated():
+            self._client.ping()
+
+    def close(self) -> None:
+        """Close the connections."""
+        disconnect(self._client)
+
 
 def drop_generation(url: str, generation: str, timeout_seconds: float = BUILDING_TIMEOUT_SECONDS) -> None:
     """Remove every key of a generation, the one that declares it complete first.
@@ -132,7 +137,7 @@ def drop_generation(url: str, generation: str, timeout_seconds: float = BUILDING
         with translated():
             client.unlink(f"pe:{{{generation}}}:meta")
             keys: list[bytes] = []
-            for key in client.scan_iter(match=f"pe:{{{generation}}}:c:*", count=_SCAN_COUNT):
+            for key in client.scan_iter(match=f"{beginning_of(generation)}*", count=_SCAN_COUNT):
                 keys.append(key)
                 if len(keys) == _SCAN_COUNT:
                     client.unlink(*keys)

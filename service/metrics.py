@@ -12,6 +12,7 @@ RESULTS = {
     "text": ("hit", "miss", "corrupt", "error", "write_error"),
     "matrix": ("hit",),
 }
+REDIS_CALLS = ("get_redis", "get_text", "put_text")
 REJECTED = ("queue_full", "deadline", "too_large", "not_ready", "rate")
 SWITCHES = ("ok", "refused")
 KEYS_RELOADS = ("ok", "refused")
@@ -46,6 +47,8 @@ class Metrics:
         self._batch_tokens = self._histogram("batch_tokens", "Tokens a batch, padding included", ("lane",), COUNTS)
         self._batch_padding = self._histogram("batch_padding_ratio", "Share of padding", ("lane",), RATIOS)
         self._cancelled = self._counter("client_cancelled", "Requests whose clients hung up before the answer")
+        self._redis = self._histogram("redis_duration_seconds", "Calls of Redis: how long requests waited", ("op",))
+        self._breaker = self._gauge("redis_breaker_state", "Whether Redis is asked: 0 yes, 1 once to see, 2 no")
         self._retrievals = self._counter("retrievals", "Requests that retrieved candidates, by how", ("plan",))
         self._certified = self._counter("retrieval_certified", "Answers found by an index: shown exact", ("exact",))
         self._degraded = self._counter("degraded", "Answers that did without something", ("reason",))
@@ -93,6 +96,8 @@ class Metrics:
                 histogram.labels(lane)
         for stage in STAGES:
             self._stages.labels(stage)
+        for op in REDIS_CALLS:
+            self._redis.labels(op)
         for tier, results in RESULTS.items():
             for result in results:
                 self._cache.labels(tier, result)
@@ -152,6 +157,14 @@ class Metrics:
         """Count vectors asked for from a tier."""
         if count:
             self._cache.labels(tier, result).inc(count)
+
+    def observe_redis(self, op: str, seconds: float) -> None:
+        """Time a call of Redis."""
+        self._redis.labels(op).observe(seconds)
+
+    def show_breaker(self, state: int) -> None:
+        """Tell whether Redis is asked; see breaker.State."""
+        self._breaker.set(state)
 
     def count_rejected(self, reason: str) -> None:
         """Count a request that was turned away."""

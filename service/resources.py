@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import cast
 
 import torch
@@ -17,6 +16,7 @@ from index_builder import copies
 from index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
 from index_builder.generations import GenerationStore
 from service.access import Access
+from service.caches import Caches
 from service.compacting import Compacting
 from service.engine import Engine, EngineSettings
 from service.errors import StoreReadOnly
@@ -24,9 +24,8 @@ from service.jobs import Jobs
 from service.live import Live
 from service.metrics import Metrics
 from service.scorers import LoadScorer, PairScorer, warm_up
-from service.serving import LoadRanker, Opener, OpenTexts
+from service.serving import LoadRanker, Opener
 from service.settings import Settings
-from service.text_cache import TextCache
 from service.updating import Updating
 
 FOLLOW_SECONDS = 1.0
@@ -82,9 +81,8 @@ async def opened(
         torch.set_num_threads(settings.threads)
     access = Access(settings, metrics)
     store = GenerationStore(settings.store)
-    vectors_url = settings.redis() if settings.vectors == "redis" else None
-    opener = Opener(metrics.count_cache, vectors_url, load, _texts_opener(settings, metrics))
-    live = Live(store, opener, metrics)
+    caches = Caches(settings, metrics)
+    live = Live(store, Opener(metrics.count_cache, caches, load), metrics)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as loader:
         scorer = await loop.run_in_executor(loader, _load_scorer, settings, load_cross, metrics)
         await loop.run_in_executor(loader, live.start)
@@ -120,13 +118,7 @@ async def opened(
             await asyncio.to_thread(updating.close)
             await asyncio.to_thread(engine.close)
             live.current = None
-
-
-def _texts_opener(settings: Settings, metrics: Metrics) -> OpenTexts | None:
-    url = settings.redis()
-    if url is None or not settings.text_cache_ttl_s:
-        return None
-    return partial(TextCache, url, settings.text_cache_ttl_s, metrics.count_cache)
+            caches.close()
 
 
 def _bounds(settings: Settings) -> EngineSettings:

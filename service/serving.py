@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 import model
 from index_builder.errors import FingerprintMismatch
 from index_builder.generation import Generation
-from index_builder.redis_client import BUILDING_TIMEOUT_SECONDS, SERVING_TIMEOUT_SECONDS
-from index_builder.redis_store import RedisStore
 from index_builder.snapshot import Snapshot
 from index_builder.update_log import UpdateLog
 from model import Conversation, Truncation
 from model.errors import CheckpointInvalid
 from model.topk import longest_row
+from service.caches import Caches
+from service.redis_server import Budget
+from service.redis_tier import CountCache
 from service.text_cache import TextCache
-from service.vectors import CountCache, Gathered, MatrixVectors, RedisVectors, Vectors
+from service.vectors import Gathered, MatrixVectors, Vectors
 
 
 class LateScorer(Protocol):
@@ -69,20 +70,13 @@ class Loaded:
     ) -> None:
         self.generation, self.ranker, self.vectors, self.log, self.texts = generation, ranker, vectors, log, texts
         self.loaded_at = time.time()
-        # The last request that holds this unit lets go of it, and with it of maps and connections.
-        weakref.finalize(self, _release, generation, vectors, texts).atexit = False
+        # The last request that holds this unit lets go of it, and with it of the generation's maps.
+        weakref.finalize(self, generation.close).atexit = False
 
     @cached_property
     def longest(self) -> float:
         """Length of the longest vector built: a scan needs it to bound rounding, and it never changes."""
         return longest_row(self.vectors.matrix())
-
-
-def _release(generation: Generation, vectors: Vectors, texts: TextCache | None) -> None:
-    vectors.close()
-    if texts is not None:
-        texts.close()
-    generation.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +109,18 @@ class Serving:
             self.loaded.log.unread()
             raise
 
-    def gather(self, rows: NDArray[np.int64]) -> Gathered:
-        """Fetch the vectors of rows of the snapshot, in the order asked."""
-        found = self.loaded.vectors.gather(self.snapshot.split(rows)[1])
+    def gather(self, rows: NDArray[np.int64], budget: Budget | None = None) -> Gathered:
+        """Fetch the vectors of rows of the snapshot, in the order asked.
+
+        Args:
+            rows: (N,).
+            budget: the request's, for Redis; None: one of its own.
+        """
+        found = self.loaded.vectors.gather(self.snapshot.split(rows)[1], budget or Budget())
         return found._replace(vectors=self.snapshot.merged(rows, found.vectors))
 
 
 LoadRanker = Callable[[str], Any]
-
-# Opens the cache of a model's texts: (fingerprint, dim, dtype).
-OpenTexts = Callable[[str, int, str], TextCache]
 
 
 class Opener:
@@ -132,22 +128,14 @@ class Opener:
 
     Args:
         count: told of each vector asked for.
-        redis_url: where the vectors come from; None: from the generation's own matrix.
+        caches: where vectors may come from besides a generation's own matrix; None: from nowhere.
         load: loads a checkpoint directory.
-        open_texts: opens the cache of texts; None: there is none.
     """
 
-    def __init__(
-        self,
-        count: CountCache,
-        redis_url: str | None = None,
-        load: LoadRanker = model.load,
-        open_texts: OpenTexts | None = None,
-    ) -> None:
+    def __init__(self, count: CountCache, caches: Caches | None = None, load: LoadRanker = model.load) -> None:
         self._count = count
-        self._redis_url = redis_url
+        self._caches = caches
         self._load = load
-        self._open_texts = open_texts
 
     def serve(self, generation: Generation, log: UpdateLog, previous: Serving | None = None) -> Serving:
         """Load what the generation needs; a model of the same fingerprint is shared with the previous unit.
@@ -163,7 +151,11 @@ class Opener:
             GenerationCorrupt: the update log is damaged.
         """
         ranker = self._ranker(generation, previous)
-        loaded = Loaded(generation, ranker, self._vectors(generation), log, self._texts(generation))
+        if self._caches is None:
+            loaded = Loaded(generation, ranker, MatrixVectors(generation, self._count), log)
+        else:
+            texts = self._caches.texts(generation.manifest)
+            loaded = Loaded(generation, ranker, self._caches.vectors(generation), log, texts)
         serving = Serving(loaded, Snapshot(generation)).caught_up()
         if ranker is not (previous and previous.ranker):
             _warm_up(ranker)
@@ -179,22 +171,6 @@ class Opener:
         if ranker.fingerprint != wanted:
             raise FingerprintMismatch(wanted, ranker.fingerprint)
         return ranker
-
-    def _texts(self, generation: Generation) -> TextCache | None:
-        if self._open_texts is None:
-            return None
-        manifest = generation.manifest
-        return self._open_texts(manifest.model.fingerprint, manifest.dim, manifest.dtype)
-
-    def _vectors(self, generation: Generation) -> Vectors:
-        if self._redis_url is None:
-            return MatrixVectors(generation, self._count)
-        manifest = generation.manifest
-
-        def copy(timeout: float) -> RedisStore:
-            return RedisStore(self._redis_url or "", manifest.id, manifest.dim, manifest.dtype, timeout)
-
-        return RedisVectors(generation, copy(SERVING_TIMEOUT_SECONDS), copy(BUILDING_TIMEOUT_SECONDS), self._count)
 
 
 # Words a sequence and sequences a batch, as they come: a kernel's first call with a shape is the slow one.

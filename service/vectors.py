@@ -4,7 +4,6 @@ Scores do not depend on the source: both hold the same bytes, and what Redis lac
 """
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -14,9 +13,8 @@ from numpy.typing import NDArray
 from index_builder.errors import StoreUnavailable
 from index_builder.generation import Generation
 from index_builder.store import CORRUPT, HIT, MISS, EmbeddingStore
-from service.backoff import BackOff
-
-CountCache = Callable[[str, str, int], None]
+from service.redis_server import Budget
+from service.redis_tier import CountCache, RedisTier
 
 log = logging.getLogger(__name__)
 
@@ -31,14 +29,11 @@ class Gathered(NamedTuple):
 class Vectors(Protocol):
     """The vectors of one generation, by row."""
 
-    def gather(self, rows: NDArray[np.int64]) -> Gathered:
-        """Fetch the vectors of rows, in the order asked."""
+    def gather(self, rows: NDArray[np.int64], budget: Budget) -> Gathered:
+        """Fetch the vectors of rows, in the order asked, within the request's budget for Redis."""
 
     def matrix(self) -> NDArray[Any]:
         """All vectors, (N, D), for a scan."""
-
-    def close(self) -> None:
-        """Let go of connections."""
 
 
 class MatrixVectors:
@@ -48,7 +43,7 @@ class MatrixVectors:
         self._generation = generation
         self._count = count
 
-    def gather(self, rows: NDArray[np.int64]) -> Gathered:
+    def gather(self, rows: NDArray[np.int64], budget: Budget) -> Gathered:
         """Fetch the vectors of rows, in the order asked."""
         self._count("matrix", "hit", len(rows))
         return Gathered(self._generation.store.gather(rows), True)
@@ -57,69 +52,40 @@ class MatrixVectors:
         """All vectors, memory-mapped."""
         return self._generation.store.matrix
 
-    def close(self) -> None:
-        """Nothing to let go of: the generation owns the map."""
-
 
 class RedisVectors:
     """Vectors from the copy in Redis; the matrix on disk stands in for what Redis lacks.
 
     Args:
         generation: whose vectors.
-        redis: its copy, with timeouts fit for serving.
-        loader: the same copy, with timeouts fit for reading everything once.
+        redis: its copy.
+        open_loader: opens the same copy, with timeouts fit for reading everything once.
         count: told of each vector asked for: tier, result, how many.
-        clock: monotonic seconds.
     """
 
     def __init__(
-        self,
-        generation: Generation,
-        redis: EmbeddingStore,
-        loader: EmbeddingStore,
-        count: CountCache,
-        clock: Callable[[], float] = time.monotonic,
+        self, generation: Generation, redis: RedisTier, open_loader: Callable[[], EmbeddingStore], count: CountCache
     ) -> None:
-        self._generation = generation
-        self._redis = redis
-        self._count = count
-        self._back_off = BackOff(clock)
+        self._generation, self._redis, self._count = generation, redis, count
         # A generation without an index is scanned: what a scan reads is fetched here, once.
-        self._matrix = self._load(loader) if generation.index is None else None
+        self._matrix = self._load(open_loader()) if generation.index is None else None
 
-    def gather(self, rows: NDArray[np.int64]) -> Gathered:
-        """Fetch the vectors of rows, in the order asked; a dead Redis is left alone for a while after each failure."""
-        if not len(rows):
-            return Gathered(self._generation.store.gather(rows), True)
-        if self._back_off.is_over():
-            ids = [candidate.id for candidate in self._generation.candidates.rows(rows)]
-            try:
-                return Gathered(self._completed(self._redis, ids, rows), True)
-            except StoreUnavailable as error:
-                self._count("redis", "error", len(rows))
-                self._back_off.begin()
-                log.warning("redis is unavailable; using the generation's own matrix", extra={"fields": {"why": error}})
-        self._count("matrix", "hit", len(rows))
-        return Gathered(self._generation.store.gather(rows), False)
+    def gather(self, rows: NDArray[np.int64], budget: Budget) -> Gathered:
+        """Fetch the vectors of rows, in the order asked."""
+        ids = [candidate.id for candidate in self._generation.candidates.rows(rows)]
+        vectors, known, available = self._redis.read(ids, budget)
+        self._fill(vectors, np.flatnonzero(~known), rows)
+        return Gathered(vectors, available)
 
     def matrix(self) -> NDArray[Any]:
         """All vectors: as read from Redis where the generation is scanned, else memory-mapped."""
         return self._generation.store.matrix if self._matrix is None else self._matrix
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._redis.close()
-
-    def _completed(self, redis: EmbeddingStore, ids: list[str], rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Fetch from Redis and fill the gaps from the matrix."""
-        vectors, status = (fetched := redis.get_many(ids)).vectors, fetched.status
-        for result, code in (("hit", HIT), ("miss", MISS), ("corrupt", CORRUPT)):
-            self._count("redis", result, int((status == code).sum()))
-        gaps = np.flatnonzero(status != HIT)
+    def _fill(self, vectors: NDArray[Any], gaps: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+        """Take from the matrix what Redis has not given: the vectors at these places of `rows`."""
         if len(gaps):
             vectors[gaps] = self._generation.store.gather(rows[gaps])
             self._count("matrix", "hit", len(gaps))
-        return vectors
 
     def _load(self, loader: EmbeddingStore) -> NDArray[Any] | None:
         """Read every vector once; None when Redis does not answer."""
@@ -128,7 +94,7 @@ class RedisVectors:
             parts: list[NDArray[Any]] = []
             start = 0
             for ids, _ in table.batches():
-                parts.append(self._completed(loader, ids, np.arange(start, start + len(ids))))
+                parts.append(self._loaded(loader, ids, np.arange(start, start + len(ids))))
                 start += len(ids)
             return np.concatenate(parts)
         except StoreUnavailable as error:
@@ -137,3 +103,10 @@ class RedisVectors:
             return None
         finally:
             loader.close()
+
+    def _loaded(self, loader: EmbeddingStore, ids: list[str], rows: NDArray[np.int64]) -> NDArray[Any]:
+        vectors, status = (fetched := loader.get_many(ids)).vectors, fetched.status
+        for result, code in (("hit", HIT), ("miss", MISS), ("corrupt", CORRUPT)):
+            self._count("redis", result, int((status == code).sum()))
+        self._fill(vectors, np.flatnonzero(status != HIT), rows)
+        return vectors

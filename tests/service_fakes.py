@@ -144,13 +144,13 @@ def count_nothing(_tier: str, _result: str, _count: int) -> None:
     pass
 
 
-def open_serving(root: Path, redis_url: str | None = None, count: Any = count_nothing) -> Serving:
+def open_serving(root: Path, count: Any = count_nothing) -> Serving:
     """Open the active generation as a live unit."""
     store = GenerationStore(root)
     current = store.current()
     assert current is not None
     opened = store.open(current)
-    return Opener(count, redis_url, load).serve(opened, store.updates.of(opened.manifest))
+    return Opener(count, None, load).serve(opened, store.updates.of(opened.manifest))
 
 
 def asked(text: str = "w1 w2 w3", **fields: Any) -> RankRequest:

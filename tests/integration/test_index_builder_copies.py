@@ -114,8 +114,8 @@ class Full:
     def __init__(self, root: Path, server: RedisProcess, candidates: int, texts: int) -> None:
         self.root, self.server, self.candidates = root, server, candidates
         self.live = built(root, server.url, candidates)
-        cache = StoredVectors(server.url, "pe:t:{model}:", DIM, "float16", 5, lifetime_seconds=3600)
-        with closing(cache):
+        with server.client() as client:
+            cache = StoredVectors(client, "pe:t:{model}:", DIM, "float16", lifetime_seconds=3600)
             cache.put_many([f"text {n}" for n in range(texts)], np.ones((texts, DIM), np.float16))
 
     def limit(self, more_bytes: int) -> None:

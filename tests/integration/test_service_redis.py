@@ -12,6 +12,7 @@ from served import Served, serve
 from service_fakes import build_store, load, pool
 
 from service.app import create_app
+from service.breaker import FAILURES_IN_A_ROW, JITTER, OPEN_SECONDS, State
 from service.settings import Settings
 
 IDS = [f"c{n}" for n in range(40)]
@@ -109,11 +110,13 @@ def test_a_redis_that_goes_away_fails_no_request_and_comes_back(
     assert with_redis.client.get("/readyz").status_code == 200
     assert with_redis.metric("degraded_total", reason="cache_unavailable") >= 5
     errors = with_redis.metric("cache_requests_total", tier="redis", result="error")
-    assert errors <= 3 * 60, "a dead Redis is not asked by every request"
+    assert errors <= FAILURES_IN_A_ROW * 60, "a dead Redis is not asked by every request"
+    assert with_redis.metric("redis_breaker_state") == State.OPEN
     if fault == "SIGSTOP":
         redis_process.signal(signal.SIGCONT)
-        time.sleep(1.1)
+        time.sleep(OPEN_SECONDS * (1 + JITTER))
         assert answers(with_redis) == [(each, []) for each in expected]
+        assert with_redis.metric("redis_breaker_state") == State.CLOSED
 
 
 def test_a_redis_that_is_down_at_the_start(start: Start, tmp_path: Path, redis_process: RedisProcess, caplog) -> None:

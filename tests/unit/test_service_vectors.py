@@ -1,24 +1,26 @@
 """Vectors from Redis are the matrix's own, whatever Redis lacks, damaged or refuses."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from service_fakes import build_store, pool
+from service_fakes import DIM, build_store, pool
 
 from index_builder.errors import StoreUnavailable
 from index_builder.generation import Generation
 from index_builder.generations import GenerationStore
 from index_builder.store import CORRUPT, HIT, MISS, Fetched
-from service.backoff import BACK_OFF_SECONDS
+from service.redis_server import Budget
+from service.redis_tier import Cached
 from service.vectors import MatrixVectors, RedisVectors
 
 ROWS = np.array([3, 1, 4, 1, 5], np.int64)
 
 
 class CopyOfMatrix:
-    """A store that holds the generation's vectors, and can lose, damage or refuse them."""
+    """The vectors in Redis, which can lose, damage or refuse them: as a tier, and as the loader's store."""
 
     def __init__(self, generation: Generation) -> None:
         self.generation = generation
@@ -28,7 +30,13 @@ class CopyOfMatrix:
         self.calls = 0
         self.closed = False
 
-    def get_many(self, ids) -> Fetched:
+    def read(self, names: Sequence[str], _budget: Budget) -> Cached:
+        if self.down:
+            return Cached(np.zeros((len(names), DIM), np.float16), np.zeros(len(names), bool), False)
+        fetched = self.get_many(names)
+        return Cached(fetched.vectors, fetched.status == HIT, True)
+
+    def get_many(self, ids: Sequence[str]) -> Fetched:
         self.calls += 1
         if self.down:
             raise StoreUnavailable("down")
@@ -49,10 +57,9 @@ class Fixture:
         self.generation = store.open(store.current() or "")
         self.redis = CopyOfMatrix(self.generation)
         self.counts: Counter[tuple[str, str]] = Counter()
-        self.now = 100.0
 
     def open(self) -> RedisVectors:
-        return RedisVectors(self.generation, self.redis, self.redis, self.count, lambda: self.now)  # type: ignore[arg-type]
+        return RedisVectors(self.generation, self.redis, lambda: self.redis, self.count)  # type: ignore[arg-type,return-value]
 
     def count(self, tier: str, result: str, number: int) -> None:
         self.counts[tier, result] += number
@@ -67,44 +74,29 @@ def indexed(tmp_path: Path) -> Fixture:
 
 
 def test_redis_answers_alone(indexed: Fixture) -> None:
-    gathered = indexed.open().gather(ROWS)
+    gathered = indexed.open().gather(ROWS, Budget())
     assert gathered.cache_available
     np.testing.assert_array_equal(gathered.vectors, indexed.expected())
-    assert +indexed.counts == {("redis", "hit"): 5}
+    assert +indexed.counts == {}
 
 
 def test_gaps_are_filled_from_the_matrix_and_counted(indexed: Fixture) -> None:
     indexed.redis.lost, indexed.redis.damaged = {"c1"}, {"c4"}
-    gathered = indexed.open().gather(ROWS)
+    gathered = indexed.open().gather(ROWS, Budget())
     assert gathered.cache_available
     np.testing.assert_array_equal(gathered.vectors, indexed.expected())
-    assert +indexed.counts == {
-        ("redis", "hit"): 2,
-        ("redis", "miss"): 2,
-        ("redis", "corrupt"): 1,
-        ("matrix", "hit"): 3,
-    }
+    assert +indexed.counts == {("matrix", "hit"): 3}
 
 
-def test_an_outage_is_told_and_redis_is_left_alone_for_a_while(indexed: Fixture) -> None:
+def test_an_outage_is_told(indexed: Fixture) -> None:
     vectors = indexed.open()
     indexed.redis.down = True
-    for _ in range(3):
-        gathered = vectors.gather(ROWS)
-        assert not gathered.cache_available
-        np.testing.assert_array_equal(gathered.vectors, indexed.expected())
-    assert indexed.redis.calls == 1
-    assert +indexed.counts == {("redis", "error"): 5, ("matrix", "hit"): 15}
+    gathered = vectors.gather(ROWS, Budget())
+    assert not gathered.cache_available
+    np.testing.assert_array_equal(gathered.vectors, indexed.expected())
+    assert +indexed.counts == {("matrix", "hit"): 5}
     indexed.redis.down = False
-    indexed.now += BACK_OFF_SECONDS
-    assert vectors.gather(ROWS).cache_available
-
-
-def test_nothing_asked_for_is_no_outage(indexed: Fixture) -> None:
-    indexed.redis.down = True
-    vectors = indexed.open()
-    assert vectors.gather(ROWS[:0]).cache_available
-    assert indexed.redis.calls == 0
+    assert vectors.gather(ROWS, Budget()).cache_available
 
 
 def test_an_indexed_generation_is_not_read_ahead(indexed: Fixture) -> None:
@@ -116,6 +108,7 @@ def test_a_scanned_generation_is_read_from_redis_once(tmp_path: Path) -> None:
     scanned = Fixture(tmp_path, "exact")
     scanned.redis.lost, scanned.redis.damaged = {"c0", "c7"}, {"c9"}
     matrix = scanned.open().matrix()
+    assert scanned.redis.closed
     np.testing.assert_array_equal(matrix, scanned.generation.store.matrix)
     assert not isinstance(matrix, np.memmap)
     assert matrix.dtype == np.float16
@@ -133,13 +126,8 @@ def test_a_scanned_generation_falls_back_to_its_own_matrix(tmp_path: Path) -> No
     assert scanned.counts["redis", "error"] == 30
 
 
-def test_closing_lets_go_of_redis(indexed: Fixture) -> None:
-    indexed.open().close()
-    assert indexed.redis.closed
-
-
 def test_the_matrix_itself_is_a_source_too(indexed: Fixture) -> None:
     vectors = MatrixVectors(indexed.generation, indexed.count)
-    np.testing.assert_array_equal(vectors.gather(ROWS).vectors, indexed.expected())
+    np.testing.assert_array_equal(vectors.gather(ROWS, Budget()).vectors, indexed.expected())
     assert vectors.matrix() is indexed.generation.store.matrix
     assert indexed.counts["matrix", "hit"] == 5

@@ -1,0 +1,52 @@
+"""Where vectors may come from besides a generation's own matrix: made once for a process, shared by all it serves."""
+
+from functools import partial
+
+from index_builder.generation import Generation
+from index_builder.manifest import Manifest
+from index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
+from index_builder.redis_store import RedisStore, beginning_of
+from service.metrics import Metrics
+from service.redis_server import RedisServer
+from service.redis_tier import CountCache, RedisTier
+from service.settings import Settings
+from service.text_cache import TextCache
+from service.vectors import MatrixVectors, RedisVectors, Vectors
+
+
+class Caches:
+    """What settings say of caches, for one generation after the other.
+
+    Args:
+        settings: the deployment's.
+        metrics: told of what was asked for and what came.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._settings = settings
+        self._count: CountCache = metrics.count_cache
+        self._url = settings.redis()
+        self._server: RedisServer | None = None
+        if self._url is not None:
+            self._server = RedisServer(self._url, metrics.observe_redis, metrics.show_breaker)
+
+    def texts(self, manifest: Manifest) -> TextCache | None:
+        """The cache of texts under a generation's model; None: there is none."""
+        lifetime = self._settings.text_cache_ttl_s
+        if self._server is None or not lifetime:
+            return None
+        return TextCache(self._server, lifetime, self._count, manifest.model.fingerprint, manifest.dim, manifest.dtype)
+
+    def vectors(self, generation: Generation) -> Vectors:
+        """The vectors of a generation's candidates."""
+        if self._server is None or self._settings.vectors != "redis":
+            return MatrixVectors(generation, self._count)
+        of = generation.manifest
+        copy = RedisTier(self._server, "redis", self._count, beginning_of(of.id), of.dim, of.dtype)
+        loader = partial(RedisStore, self._url or "", of.id, of.dim, of.dtype, BUILDING_TIMEOUT_SECONDS)
+        return RedisVectors(generation, copy, loader, self._count)
+
+    def close(self) -> None:
+        """Write what waits for Redis, and let go of it."""
+        if self._server is not None:
+            self._server.close()

@@ -1,0 +1,161 @@
+"""Vectors read through a real Redis: in time whatever their number, checked, counted, and left alone when it fails."""
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from redis_process import RedisProcess
+
+from index_builder.redis_client import SERVING_TIMEOUT_SECONDS
+from service.breaker import FAILURES_IN_A_ROW, State
+from service.redis_server import Budget, RedisServer
+from service.redis_tier import RedisTier
+
+DIM = 16
+NAMES = [f"n{n}" for n in range(2000)]  # four chunks
+VECTORS = (np.arange(len(NAMES) * DIM).reshape(-1, DIM) % 2000).astype(np.float16)
+IN_TIME = 3 * SERVING_TIMEOUT_SECONDS  # of one read, on a busy machine
+
+
+class Fixture:
+    def __init__(self, url: str) -> None:
+        self.told: Counter[str] = Counter()
+        self.timed: list[str] = []
+        self.states: list[State] = []
+        self.server = RedisServer(url, lambda op, _: self.timed.append(op), self.states.append)
+        self.tier = RedisTier(self.server, "t", self._count, "pe:x:", DIM, "float16")
+
+    def _count(self, _tier: str, result: str, number: int) -> None:
+        self.told[result] += number
+
+    def seconds(self, names: list[str] = NAMES) -> float:
+        """How long a read takes that finds nothing."""
+        began = time.monotonic()
+        found = self.tier.read(names, Budget())
+        assert not found.available
+        assert not found.known.any()
+        return time.monotonic() - began
+
+
+@pytest.fixture
+def fixture(redis_process: RedisProcess) -> Iterator[Fixture]:
+    made = Fixture(redis_process.url)
+    yield made
+    made.server.close()
+
+
+@pytest.fixture
+def filled(fixture: Fixture, redis_process: RedisProcess) -> Fixture:
+    fixture.tier.write(NAMES, VECTORS)
+    with redis_process.client() as client:
+        deadline = time.monotonic() + 5
+        while client.dbsize() < len(NAMES):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+    return fixture
+
+
+def slowed(fixture: Fixture, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let every chunk take a while."""
+    fetch = fixture.tier._store.get_many
+
+    def slowly(names: Any) -> Any:
+        time.sleep(seconds)
+        return fetch(names)
+
+    monkeypatch.setattr(fixture.tier._store, "get_many", slowly)
+
+
+def test_what_is_written_is_read(filled: Fixture) -> None:
+    found = filled.tier.read(NAMES, Budget(seconds=5))
+    assert found.available
+    assert found.known.all()
+    np.testing.assert_array_equal(found.vectors, VECTORS)
+    assert +filled.told == {"hit": 2000}
+    assert filled.timed == ["put_t", "get_t"]
+
+
+def test_nothing_asked_for_is_no_call(fixture: Fixture) -> None:
+    assert fixture.tier.read([], Budget()).available
+    assert fixture.timed == []
+
+
+def test_many_that_come_slowly_are_used_as_far_as_they_came(filled: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    slowed(filled, monkeypatch, SERVING_TIMEOUT_SECONDS * 0.4)
+    began = time.monotonic()
+    found = filled.tier.read(NAMES, Budget())
+    assert time.monotonic() - began < 2 * SERVING_TIMEOUT_SECONDS
+    assert found.available
+    assert 0 < found.known.sum() < 2000
+    np.testing.assert_array_equal(found.vectors[found.known], VECTORS[found.known])
+    assert not found.vectors[~found.known].any()
+    assert filled.told["hit"] + filled.told["error"] == 2000
+    assert filled.states == []
+
+
+def test_all_reads_of_a_request_share_its_budget(filled: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    slowed(filled, monkeypatch, SERVING_TIMEOUT_SECONDS * 0.4)
+    budget, began = Budget(), time.monotonic()
+    found = [filled.tier.read(NAMES, budget) for _ in range(5)]
+    assert time.monotonic() - began < 2 * SERVING_TIMEOUT_SECONDS
+    assert [each.available for each in found] == [True] + [False] * 4
+    assert filled.timed.count("get_t") == 1, "without time nobody asks"
+
+
+def test_readers_do_not_wait_for_each_other(filled: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    slowed(filled, monkeypatch, SERVING_TIMEOUT_SECONDS * 0.6)
+    with ThreadPoolExecutor(6) as threads:
+        found = list(threads.map(lambda n: filled.tier.read(NAMES[n : n + 1], Budget(seconds=5)), range(6)))
+    assert [each.known.tolist() for each in found] == [[True]] * 6
+    began = time.monotonic()
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(lambda n: filled.tier.read(NAMES[n : n + 1], Budget(seconds=5)), range(6)))
+    assert time.monotonic() - began < 4 * SERVING_TIMEOUT_SECONDS, "one after the other they would take longer"
+
+
+@pytest.mark.parametrize("fault", ["SIGSTOP", "SIGKILL"])
+def test_a_server_that_fails_is_left_alone_and_asked_again(
+    filled: Fixture, redis_process: RedisProcess, fault: str
+) -> None:
+    redis_process.kill() if fault == "SIGKILL" else redis_process.signal(signal.SIGSTOP)
+    assert max(filled.seconds() for _ in range(FAILURES_IN_A_ROW)) < IN_TIME
+    assert filled.states == [State.OPEN]
+    asked = filled.timed.count("get_t")
+    assert max(filled.seconds() for _ in range(100)) < 0.02
+    assert filled.timed.count("get_t") == asked
+    assert filled.told["error"] == FAILURES_IN_A_ROW * len(NAMES), "what was not asked for is no error"
+    if fault == "SIGSTOP":
+        redis_process.signal(signal.SIGCONT)
+        deadline = time.monotonic() + 10
+        while not filled.tier.read(NAMES[:1], Budget()).available:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert filled.states[-1] is State.CLOSED
+        assert set(filled.states) == set(State)
+
+
+def test_more_concurrent_readers_than_threads_all_end_in_time(filled: Fixture, redis_process: RedisProcess) -> None:
+    redis_process.signal(signal.SIGSTOP)
+    with ThreadPoolExecutor(40) as threads:
+        took = list(threads.map(lambda _: filled.seconds(NAMES[:1]), range(40)))
+    assert max(took) < 4 * SERVING_TIMEOUT_SECONDS
+    redis_process.signal(signal.SIGCONT)
+
+
+def test_writes_that_are_refused_do_not_end_reading(filled: Fixture, redis_process: RedisProcess) -> None:
+    with redis_process.client() as client:
+        client.config_set("maxmemory", "1kb")
+    for n in range(FAILURES_IN_A_ROW + 3):
+        filled.tier.write([f"new{n}"], VECTORS[:1])
+        deadline = time.monotonic() + 5
+        while filled.told["write_error"] < min(n + 1, FAILURES_IN_A_ROW):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+    assert filled.told["write_error"] == FAILURES_IN_A_ROW, "then writing is left alone"
+    assert filled.states == []
+    assert filled.tier.read(NAMES[:5], Budget()).known.all()
