@@ -6,11 +6,13 @@ from index_builder.generation import Generation
 from index_builder.manifest import Manifest
 from index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
 from index_builder.redis_store import RedisStore, beginning_of
+from service.lru import Lru
 from service.metrics import Metrics
 from service.redis_server import RedisServer
 from service.redis_tier import CountCache, RedisTier
 from service.settings import Settings
 from service.text_cache import TextCache
+from service.vector_cache import VectorCache
 from service.vectors import MatrixVectors, RedisVectors, Vectors
 
 
@@ -26,16 +28,20 @@ class Caches:
         self._settings = settings
         self._count: CountCache = metrics.count_cache
         self._url = settings.redis()
+        self._memory = Lru(settings.vector_cache_mb * 2**20) if settings.vector_cache_mb else None
         self._server: RedisServer | None = None
         if self._url is not None:
             self._server = RedisServer(self._url, metrics.observe_redis, metrics.show_breaker)
 
     def texts(self, manifest: Manifest) -> TextCache | None:
         """The cache of texts under a generation's model; None: there is none."""
-        lifetime = self._settings.text_cache_ttl_s
-        if self._server is None or not lifetime:
+        lifetime, of, redis = self._settings.text_cache_ttl_s, manifest, None
+        if self._server is not None and lifetime:
+            beginning = f"pe:t:{{{of.model.fingerprint}}}:"
+            redis = RedisTier(self._server, "text", self._count, beginning, of.dim, of.dtype, lifetime)
+        if redis is None and self._memory is None:
             return None
-        return TextCache(self._server, lifetime, self._count, manifest.model.fingerprint, manifest.dim, manifest.dtype)
+        return TextCache(VectorCache(of.model.fingerprint, of.dim, of.dtype, self._count, self._memory, redis))
 
     def vectors(self, generation: Generation) -> Vectors:
         """The vectors of a generation's candidates."""
@@ -44,7 +50,8 @@ class Caches:
         of = generation.manifest
         copy = RedisTier(self._server, "redis", self._count, beginning_of(of.id), of.dim, of.dtype)
         loader = partial(RedisStore, self._url or "", of.id, of.dim, of.dtype, BUILDING_TIMEOUT_SECONDS)
-        return RedisVectors(generation, copy, loader, self._count)
+        cache = VectorCache(of.id, of.dim, of.dtype, self._count, self._memory, copy)
+        return RedisVectors(generation, cache, loader, self._count)
 
     def close(self) -> None:
         """Write what waits for Redis, and let go of it."""

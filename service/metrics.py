@@ -11,6 +11,7 @@ RESULTS = {
     "redis": ("hit", "miss", "corrupt", "error"),
     "text": ("hit", "miss", "corrupt", "error", "write_error"),
     "matrix": ("hit",),
+    "lru": ("hit", "miss"),
 }
 REDIS_CALLS = ("get_redis", "get_text", "put_text")
 REJECTED = ("queue_full", "deadline", "too_large", "not_ready", "rate")

@@ -49,6 +49,9 @@ class Settings(BaseSettings):
     text_cache_ttl_s: int = Field(
         default=86_400, ge=0, le=365 * 86_400, description="vectors of sent texts live in Redis so long; 0: not at all"
     )
+    vector_cache_mb: int = Field(
+        default=64, ge=0, le=1_000_000, description="MiB in memory for vectors of sent texts, and for those from Redis"
+    )
     pool_root: Path | None = Field(default=None, description="`POST /index` may name pools under it")
     model_root: Path | None = Field(default=None, description="`POST /index` may name models under it")
     max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, description="of one request; 413 above")

@@ -14,7 +14,8 @@ from index_builder.errors import StoreUnavailable
 from index_builder.generation import Generation
 from index_builder.store import CORRUPT, HIT, MISS, EmbeddingStore
 from service.redis_server import Budget
-from service.redis_tier import CountCache, RedisTier
+from service.redis_tier import CountCache
+from service.vector_cache import VectorCache
 
 log = logging.getLogger(__name__)
 
@@ -58,22 +59,22 @@ class RedisVectors:
 
     Args:
         generation: whose vectors.
-        redis: its copy.
+        cache: its copy, by id.
         open_loader: opens the same copy, with timeouts fit for reading everything once.
         count: told of each vector asked for: tier, result, how many.
     """
 
     def __init__(
-        self, generation: Generation, redis: RedisTier, open_loader: Callable[[], EmbeddingStore], count: CountCache
+        self, generation: Generation, cache: VectorCache, open_loader: Callable[[], EmbeddingStore], count: CountCache
     ) -> None:
-        self._generation, self._redis, self._count = generation, redis, count
+        self._generation, self._cache, self._count = generation, cache, count
         # A generation without an index is scanned: what a scan reads is fetched here, once.
         self._matrix = self._load(open_loader()) if generation.index is None else None
 
     def gather(self, rows: NDArray[np.int64], budget: Budget) -> Gathered:
         """Fetch the vectors of rows, in the order asked."""
         ids = [candidate.id for candidate in self._generation.candidates.rows(rows)]
-        vectors, known, available = self._redis.read(ids, budget)
+        vectors, known, available = self._cache.read(ids, budget)
         self._fill(vectors, np.flatnonzero(~known), rows)
         return Gathered(vectors, available)
 

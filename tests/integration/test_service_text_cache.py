@@ -18,8 +18,10 @@ from index_builder import codec
 from service.app import create_app
 from service.breaker import FAILURES_IN_A_ROW
 from service.redis_server import RedisServer
+from service.redis_tier import RedisTier
 from service.settings import Settings
 from service.text_cache import TextCache
+from service.vector_cache import VectorCache
 
 TEXTS = [f"w{n} w{n + 1} {'w3 ' * (n * 4)}" for n in range(12)]  # the last ones are cut
 FINGERPRINT = WordRanker().fingerprint
@@ -28,12 +30,12 @@ Start = Callable[..., Served]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts servers on one store."""
+    """Starts servers on one store, with nothing in their own memory."""
     build_store(tmp_path, pool(20))
     with ExitStack() as stack:
 
         def started(redis_url: str | None = None, **fields: Any) -> Served:
-            settings = Settings(store=tmp_path, redis_url=redis_url, **fields)  # type: ignore[arg-type]
+            settings = Settings(store=tmp_path, redis_url=redis_url, **{"vector_cache_mb": 0, **fields})  # type: ignore[arg-type]
             return stack.enter_context(serve(create_app(settings, load)))
 
         yield started
@@ -129,6 +131,29 @@ def test_damaged_misplaced_and_foreign_values_are_not_used(start: Start, redis_p
     wait_for(lambda: answer(server) == expected and counted(server)["hit"] >= 4 + 11)  # repaired, but for the list
 
 
+def test_memory_answers_before_redis_and_without_it(start: Start, redis_process: RedisProcess) -> None:
+    one, alone = start(redis_process.url, vector_cache_mb=1), start(vector_cache_mb=1)
+    expected = answer(start())
+    assert warm(one, redis_process) == answer(alone) == expected
+    redis_process.kill()
+    assert answer(one) == answer(alone) == expected, "nobody was asked who did not answer"
+    assert counted(one) == {"miss": 12}
+    for server in (one, alone):
+        counts = [server.metric("cache_requests_total", tier="lru", result=each) for each in ("hit", "miss")]
+        assert counts == [12, 12]
+
+
+def test_memory_outlives_a_switch_to_another_generation_of_the_model(start: Start, tmp_path: Path) -> None:
+    server = start(vector_cache_mb=1)
+    results, _, _ = answer(server)
+    before = server.client.get("/index").json()["active"]["id"]
+    after = build_store(tmp_path, pool(20), activate=False)
+    for generation, hits in ((after, 12), (before, 24)):
+        assert server.client.post("/index/activate", json={"generation": generation}).status_code == 200
+        assert answer(server)[0] == results
+        assert server.metric("cache_requests_total", tier="lru", result="hit") == hits
+
+
 def test_models_do_not_share_vectors(start: Start, tmp_path: Path, redis_process: RedisProcess) -> None:
     warm(start(redis_process.url), redis_process)
     build_store(tmp_path, pool(20), ranker=WordRanker(seed=1))
@@ -195,7 +220,8 @@ def test_a_lifetime_of_zero_is_no_cache(start: Start, redis_process: RedisProces
 
 def test_closing_writes_what_waits_and_lets_go_of_redis(redis_process: RedisProcess) -> None:
     server = RedisServer(redis_process.url)
-    cache = TextCache(server, 60, count_nothing, FINGERPRINT, DIM, "float16")
+    redis = RedisTier(server, "text", count_nothing, "pe:t:", DIM, "float16", 60)
+    cache = TextCache(VectorCache(FINGERPRINT, DIM, "float16", count_nothing, None, redis))
     assert not cache.read(["x"]).known.any()
     for n in range(4):
         cache.write([f"x{n}"], np.ones((1, DIM)))

@@ -1,0 +1,53 @@
+"""Bytes in this process's memory, of which the least recently used go when there are too many."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from threading import Lock
+
+ENTRY_BYTES = 220  # of an entry besides its name and its value: measured with tracemalloc, CPython 3.11
+
+# What it belongs to, and its name there.
+Key = tuple[str, str]
+
+
+class Lru:
+    """Values by key. Safe to use from several threads.
+
+    Args:
+        max_bytes: of keys, values and what holds them.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._lock = Lock()
+        self._entries: OrderedDict[Key, bytes] = OrderedDict()
+        self.bytes = 0
+
+    def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """The values of keys, in the order asked; None where there is none."""
+        found = []
+        with self._lock:
+            for key in keys:
+                value = self._entries.get(key)
+                if value is not None:
+                    self._entries.move_to_end(key)
+                found.append(value)
+        return found
+
+    def put_many(self, entries: Iterable[tuple[Key, bytes]]) -> None:
+        """Add values, or replace them; one that is larger than all that may be kept goes at once."""
+        with self._lock:
+            for key, value in entries:
+                self._drop(key, self._entries.pop(key, None))
+                self._entries[key] = value
+                self.bytes += _bytes(key, value)
+            while self.bytes > self._max_bytes:
+                self._drop(*self._entries.popitem(last=False))
+
+    def _drop(self, key: Key, value: bytes | None) -> None:
+        if value is not None:
+            self.bytes -= _bytes(key, value)
+
+
+def _bytes(key: Key, value: bytes) -> int:
+    return ENTRY_BYTES + len(key[1]) + len(value)
