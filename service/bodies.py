@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from model import Conversation, Turn
 from model.errors import InvalidInput
 from service import problems
+from service.budget import Budget
 from service.errors import BodyTimeout, ClientGone, MediaTypeUnsupported, TooManyCandidates, TooManyValues
 from service.json_values import count_values
 from service.schemas import CandidateIn, IndexIn, RankIn, UpsertIn
@@ -132,9 +133,10 @@ def to_request(body: RankIn, settings: Settings, arrived: float) -> RankRequest:
     _check_lengths("persona", body.persona, settings)
     _check_lengths("candidates", [given.text for given in candidates or () if given.text is not None], settings)
     allowed_ms = min(body.timeout_ms or settings.max_timeout_ms, settings.max_timeout_ms)
+    deadline = arrived + allowed_ms / 1000
     return RankRequest(
         conversation=Conversation(turns, tuple(body.persona)),
-        deadline=arrived + allowed_ms / 1000,
+        deadline=deadline,
         candidates=candidates,
         top_k=body.top_k,
         retrieve_k=body.retrieve_k,
@@ -142,6 +144,7 @@ def to_request(body: RankIn, settings: Settings, arrived: float) -> RankRequest:
         top_n=body.top_n(),
         filter=body.filter,
         exclude_ids=tuple(body.exclude_ids),
+        budget=Budget(deadline),
     )
 
 

@@ -209,7 +209,8 @@ class Engine:
             return ranker.tokenize_context(request.conversation), ranker.tokenize_candidates(texts)
 
         async def encoded() -> tuple[shortlist.Texts, float]:
-            known = await self._candidates.run(partial(shortlist.known_texts, serving, texts, stages), stages)
+            look_up = partial(shortlist.known_texts, serving, request, texts, stages)
+            known = await self._candidates.run(look_up, stages)
             new = [tokens[at] for at in known.new]
             ticket.lower(sum(map(len, new)))
             vectors, waited = await self._forwards.candidates(ranker, new, deadline)

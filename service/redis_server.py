@@ -5,15 +5,15 @@ What is read or written is the callers' (redis_tier.py, result_cache.py); a serv
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from threading import BoundedSemaphore
 from typing import Generic, NamedTuple, TypeVar
 
 from index_builder.errors import StoreUnavailable
 from index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect, disconnect
 from service.breaker import Breaker, State
+from service.budget import Budget
 
 READERS = 8  # as many requests as may read at one moment; each has a connection
 MAX_PENDING_WRITES = 8
@@ -23,28 +23,6 @@ LEAST_SECONDS = 0.005  # with less left of its budget, a request does not ask
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-
-
-class Budget:
-    """How long one request may wait for Redis, with all that it reads there.
-
-    Args:
-        deadline: when the request's time is over, on the monotonic clock.
-        seconds: what it may spend.
-    """
-
-    def __init__(self, deadline: float = float("inf"), seconds: float = SERVING_TIMEOUT_SECONDS) -> None:
-        self.deadline = deadline
-        self.left = seconds
-
-    @contextmanager
-    def spending(self) -> Iterator[None]:
-        """Take the block's time from what is left."""
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.left -= time.monotonic() - began
 
 
 class Answer(NamedTuple, Generic[T]):

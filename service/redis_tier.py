@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from index_builder.codec import DTYPES
 from index_builder.redis_store import MGET_KEYS, StoredVectors
 from index_builder.store import CORRUPT, HIT, MISS, Fetched
-from service.redis_server import Budget, RedisServer
+from service.budget import Budget
+from service.redis_server import RedisServer
 
 # Told of vectors asked for: tier, result, how many.
 CountCache = Callable[[str, str, int], None]

@@ -91,7 +91,7 @@ def over_generation(
     serving: Serving, request: RankRequest, codes: Codes, retrieved: Retrieved, stages: Stages
 ) -> Shortlist:
     """Score the rows that were found, and fetch the candidates of the best."""
-    best, cache_available = _score(serving, retrieved.rows, codes, request.depth, stages)
+    best, cache_available = _score(serving, request, retrieved.rows, codes, stages)
     with stages.timed("fetch"):
         candidates = serving.snapshot.candidates(best.rows)
     places = [
@@ -162,12 +162,12 @@ def _searched(
     return _Found(found.rows, len(found.rows), found.bound)
 
 
-def _score(serving: Serving, rows: Rows, codes: Codes, k: int, stages: Stages) -> tuple[TopK, bool]:
+def _score(serving: Serving, request: RankRequest, rows: Rows, codes: Codes, stages: Stages) -> tuple[TopK, bool]:
     """Score rows (ascending) by their vectors as the store has them now, which is where damage is noticed."""
     with stages.timed("fetch"):
-        gathered = serving.gather(rows)
+        gathered = serving.gather(rows, request.budget)
     with stages.timed("score"):
-        found = top_k(gathered.vectors, codes, k)
+        found = top_k(gathered.vectors, codes, request.depth)
     return TopK(rows[found.rows], found.scores), gathered.cache_available
 
 

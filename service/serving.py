@@ -21,8 +21,8 @@ from index_builder.update_log import UpdateLog
 from model import Conversation, Truncation
 from model.errors import CheckpointInvalid
 from model.topk import longest_row
+from service.budget import Budget
 from service.caches import Caches
-from service.redis_server import Budget
 from service.redis_tier import CountCache
 from service.text_cache import TextCache
 from service.vectors import Gathered, MatrixVectors, Vectors

@@ -30,13 +30,13 @@ class Texts:
     cache_available: bool
 
 
-def known_texts(serving: Serving, texts: list[str], stages: Stages) -> Texts:
+def known_texts(serving: Serving, request: RankRequest, texts: list[str], stages: Stages) -> Texts:
     """Look up what need not be encoded."""
     with stages.timed("fetch"):
         if serving.loaded.texts is None:
             empty = np.empty((len(texts), serving.ranker.dim), DTYPES[serving.generation.manifest.dtype])
             return Texts(empty, np.arange(len(texts)), True)
-        vectors, known, available = serving.loaded.texts.read(texts)
+        vectors, known, available = serving.loaded.texts.read(texts, request.budget)
         return Texts(vectors, np.flatnonzero(~known), available)
 
 
@@ -66,7 +66,7 @@ def over_given(
     by_id = [given.id for _, given in sent if given.text is None and given.id is not None]
     with stages.timed("fetch"):
         rows = serving.snapshot.rows(by_id)
-        gathered = serving.gather(rows[rows >= 0])
+        gathered = serving.gather(rows[rows >= 0], request.budget)
     row_of = dict(zip(by_id, rows.tolist(), strict=True))
     missing = [each for each, row in row_of.items() if row < 0]
     known = [(at, given) for at, given in sent if given.text is not None or row_of[given.id or ""] >= 0]

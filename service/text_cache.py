@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from service.redis_server import Budget
+from service.budget import Budget
 from service.redis_tier import Cached
 from service.vector_cache import VectorCache
 

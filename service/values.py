@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 from model import Conversation, Truncation
+from service.budget import Budget
 
 TOP_N = 20  # how many a cross-encoder reads where the request does not say
 
@@ -48,6 +49,7 @@ class RankRequest:
         top_n: how many the cross-encoder reads; None: it is not asked.
         filter: conditions on metadata (index_builder.filters), checked; None: no filter.
         exclude_ids: candidates that must not be in the answer.
+        budget: what it may spend on caches.
     """
 
     conversation: Conversation
@@ -59,6 +61,7 @@ class RankRequest:
     top_n: int | None = None
     filter: Mapping[str, Any] | None = None
     exclude_ids: tuple[str, ...] = ()
+    budget: Budget = field(default_factory=Budget, compare=False)
 
     @property
     def depth(self) -> int:

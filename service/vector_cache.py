@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index_builder.codec import DTYPES
+from service.budget import Budget
 from service.lru import Key, Lru
-from service.redis_server import Budget
 from service.redis_tier import Cached, CountCache, RedisTier
 
 TIER = "lru"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from index_builder.errors import StoreUnavailable
 from index_builder.generation import Generation
 from index_builder.store import CORRUPT, HIT, MISS, EmbeddingStore
-from service.redis_server import Budget
+from service.budget import Budget
 from service.redis_tier import CountCache
 from service.vector_cache import VectorCache
 

@@ -13,7 +13,8 @@ from redis_process import RedisProcess
 
 from index_builder.redis_client import SERVING_TIMEOUT_SECONDS
 from service.breaker import FAILURES_IN_A_ROW, State
-from service.redis_server import Budget, RedisServer
+from service.budget import Budget
+from service.redis_server import RedisServer
 from service.redis_tier import RedisTier
 
 DIM = 16

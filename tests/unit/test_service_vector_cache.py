@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from service.budget import Budget
 from service.lru import Lru
-from service.redis_server import Budget
 from service.redis_tier import Cached
 from service.vector_cache import VectorCache
 

@@ -12,7 +12,7 @@ from index_builder.errors import StoreUnavailable
 from index_builder.generation import Generation
 from index_builder.generations import GenerationStore
 from index_builder.store import CORRUPT, HIT, MISS, Fetched
-from service.redis_server import Budget
+from service.budget import Budget
 from service.redis_tier import Cached
 from service.vectors import MatrixVectors, RedisVectors
 
