@@ -238,7 +238,7 @@ def test_an_unexpected_failure_is_told_to_the_log_alone(server: Served, monkeypa
     def broken(*_: object) -> None:
         raise RuntimeError("secret")
 
-    monkeypatch.setattr(server.app.state.resources.ranking, "rank", broken)
+    monkeypatch.setattr(server.app.state.resources.engine, "rank", broken)
     body = is_problem(server.rank(context="a"), 500)
     assert "secret" not in json.dumps(body)
     assert "secret" in caplog.text
