@@ -10,7 +10,8 @@ import orjson
 from model.durable import write_atomically
 from service.errors import HeaderInvalid, IdempotencyMismatch
 
-KEY = re.compile(r"[\x21-\x7e]{1,255}")
+PATTERN = r"^[\x21-\x7e]{1,255}$"
+KEY = re.compile(PATTERN)
 KEPT = timedelta(hours=24)
 
 

@@ -36,7 +36,10 @@ async def index(request: Request) -> Response:
     "", status_code=202, response_model=JobOut, openapi_extra=takes(IndexIn), responses=fails(409, 507, body=True)
 )
 async def rebuild(
-    request: Request, idempotency_key: Annotated[str | None, Header(description="repeats give the same job")] = None
+    request: Request,
+    idempotency_key: Annotated[
+        str | None, Header(description="repeats give the same job", json_schema_extra={"pattern": idempotency.PATTERN})
+    ] = None,
 ) -> Response:
     """Build a new generation and, unless `activate` is false, serve it. One build at a time."""
     held = resources(request)

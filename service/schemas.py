@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, RootModel, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, RootModel, WithJsonSchema, model_validator
 
 from index_builder.ids import text_id
 from service.filters_in import FILTER_DESCRIPTION, checked_filter
@@ -48,7 +48,7 @@ def _storable(value: JsonValue) -> JsonValue:
     return value
 
 
-Text = Annotated[str, AfterValidator(_not_blank)]
+Text = Annotated[str, AfterValidator(_not_blank), WithJsonSchema({"type": "string", "pattern": r"\S"})]
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
 Filter = Annotated[dict[str, JsonValue], AfterValidator(checked_filter)]
 Metadata = Annotated[dict[str, JsonValue], AfterValidator(_no_reserved_keys), AfterValidator(_storable)]
