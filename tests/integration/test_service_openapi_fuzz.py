@@ -1,9 +1,10 @@
 """The service against its own description: schemathesis finds no answer that is not in docs/openapi.json, and no 500.
 
 What is checked, and what is left out for which reason, is in tests/schemathesis.toml. The tool is a process of its own,
-so that what it sends goes through a real socket; the routes are those of the running server, so that new ones take part.
+so that what it sends goes through a real socket; routes are those of the running server, so that new ones take part.
 """
 
+import json
 import os
 import random
 import re
@@ -18,17 +19,19 @@ from served import serve
 from service_fakes import build_store, load
 
 from service.app import create_app
+from service.keys import hashed
 from service.settings import Settings
 
 CONFIG = Path(__file__).resolve().parents[1] / "schemathesis.toml"
-EXAMPLES = 25
+EXAMPLES = 15
+KEY = "prk_fuzz"
 SOAK_EXAMPLES = int(os.environ.get("SOAK_EXAMPLES", "1000"))
 
 
-def fuzz(url: str, cwd: Path, seed: int, examples: int) -> str:
+def fuzz(url: str, cwd: Path, seed: int, examples: int, *more: str) -> str:
     """Let schemathesis loose on a server; returns what it says."""
     cwd.mkdir()
-    options = ["--seed", str(seed), "--max-examples", str(examples), "--no-color"]
+    options = ["--seed", str(seed), "--max-examples", str(examples), "--no-color", *more]
     if examples == EXAMPLES:
         options.append("--no-shrink")  # nor the smallest example that fails, but soon
     run = subprocess.run(
@@ -37,28 +40,34 @@ def fuzz(url: str, cwd: Path, seed: int, examples: int) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        env={**os.environ, "FUZZ_KEY": KEY},
     )
     assert run.returncode == 0, run.stdout[-20_000:]
     return run.stdout
 
 
 def fuzz_served(tmp_path: Path, seed: int, examples: int) -> str:
-    """Two generations, a cross-encoder, everything configured."""
+    """Two generations, a cross-encoder, keys: everything configured."""
     store, files = tmp_path / "store", tmp_path / "files"
     files.mkdir()
     for _ in range(2):
         build_store(store)
-    settings = Settings(store=store, reranker="cross", pool_root=files, model_root=files)
+    keys = files / "keys.json"
+    keys.write_text(
+        json.dumps({"keys": [{"name": "fuzz", "sha256": hashed(KEY.encode()), "scopes": ["rank", "admin"]}]})
+    )
+    settings = Settings(store=store, reranker="cross", pool_root=files, model_root=files, keys_file=keys)
     with serve(create_app(settings, load, load)) as server:
         said = fuzz(server.url, tmp_path / "run", seed, examples)
-        assert server.rank(context="w1").status_code in (200, 503), "it stands"
+        asked = server.client.post("/rank", json={"context": "w1"}, headers={"Authorization": f"Bearer {KEY}"})
+        assert asked.status_code == 200, "it stands"
     return said
 
 
 def fuzz_unserved(tmp_path: Path, seed: int, examples: int) -> str:
-    """An empty store: most routes have nothing to answer from."""
+    """An empty store, and no keys: most routes have nothing to answer from."""
     with serve(create_app(Settings(store=tmp_path / "store"), load)) as server:
-        return fuzz(server.url, tmp_path / "run", seed, examples)
+        return fuzz(server.url, tmp_path / "run", seed, examples, "--exclude-checks", "ignored_auth")
 
 
 WAYS: dict[str, Any] = {"served": fuzz_served, "nothing to serve": fuzz_unserved}
