@@ -53,7 +53,7 @@ clean:
 	@touch $@
 
 .venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
-	$(PIP) --editable '.[demo,train,dev]'
+	$(PIP) --editable '.[demo,train,otel,dev]'
 	@touch $@ .venv/.demo
 
 .venv/.lint: docker/hadolint.txt .venv/.dev

@@ -1,5 +1,6 @@
 """The app: routes, error answers and middleware around the resources that settings describe."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,7 +17,7 @@ from starlette.responses import Response
 import model
 from model import checkpoint
 from model.errors import RankingError
-from service import __version__, openapi, problems, routes_candidates, routes_index, routes_ops, routes_rank
+from service import __version__, openapi, problems, routes_candidates, routes_index, routes_ops, routes_rank, tracing
 from service.errors import (
     BodyTooLarge,
     ClientGone,
@@ -61,12 +62,16 @@ def create_app(
         load_cross: loads the cross-encoder.
     """
     metrics = Metrics()
+    spans = tracing.exporting() if settings.tracing else tracing.OFF
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with opened(settings, metrics, load, load_cross) as held:
-            app.state.resources = held
-            yield
+        try:
+            async with opened(settings, metrics, spans, load, load_cross) as held:
+                app.state.resources = held
+                yield
+        finally:
+            await asyncio.to_thread(spans.close)
 
     app = FastAPI(title="polyrank", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None)
     for routes in (routes_rank, routes_index, routes_candidates, routes_ops):
@@ -79,7 +84,7 @@ def create_app(
     # The last one added is the outermost.
     app.add_middleware(BodyBound, limit=settings.max_body_bytes, metrics=metrics)
     app.add_middleware(HeadAsGet)
-    app.add_middleware(Requests, metrics=metrics)
+    app.add_middleware(Requests, metrics=metrics, tracing=spans)
     if settings.cors_origins:  # around them all: a page must be able to read an error, too
         app.add_middleware(
             CORSMiddleware,

@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from opentelemetry.trace import SpanContext
 
 from service.errors import DeadlineExceeded, InferenceFailed
 from service.metrics import Metrics
 from service.packing import FORWARD_TOKENS, cost, pack
 from service.rates import Rate
+from service.tracing import OFF, Tracing, current
 from service.values import LANES, Lane
 
 # A batch is chosen from so many batches' worth of what waits.
@@ -49,6 +51,7 @@ class _Waiter(NamedTuple):
     loop: asyncio.AbstractEventLoop
     since: float
     deadline: float
+    request: SpanContext
 
 
 class _Work:
@@ -86,15 +89,18 @@ class Batcher:
     Args:
         budget: tokens a batch, padding included; 0: each sequence alone, so that its output does not depend on others.
         metrics: told of each batch.
+        tracing: told of each batch, too, and of the requests in it.
         clock: monotonic seconds.
 
     Attributes:
         failed: why nothing can be expected of it at the moment; None: it is well.
     """
 
-    def __init__(self, budget: int, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, budget: int, metrics: Metrics, tracing: Tracing = OFF, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.failed: str | None = None
-        self._budget, self._metrics, self._clock = budget, metrics, clock
+        self._budget, self._metrics, self._tracing, self._clock = budget, metrics, tracing, clock
         self._changed = threading.Condition()
         self._lanes: dict[Lane, dict[_Work, None]] = {lane: {} for lane in LANES}
         self._turn = 0
@@ -133,7 +139,7 @@ class Batcher:
         if not sequences:
             return Done([], 0.0)
         loop = asyncio.get_running_loop()
-        waiter = _Waiter(loop.create_future(), loop, self._clock(), deadline)
+        waiter = _Waiter(loop.create_future(), loop, self._clock(), deadline, current())
         with self._changed:
             if self._closing or not self._thread.is_alive():
                 raise InferenceFailed(self.failed or "the model's thread has ended")
@@ -256,8 +262,11 @@ class Batcher:
         began = self._clock()
         outputs = self._outputs(lane, batch)
         lengths = [piece.length for piece in batch]
-        self._rates[lane].learn(cost(lengths), self._clock() - began)
+        seconds = self._clock() - began
+        self._rates[lane].learn(cost(lengths), seconds)
         self._metrics.observe_batch(lane, lengths)
+        requests = [waiter.request for work, _ in batch for waiter in work.waiters]
+        self._tracing.batch(lane, lengths, requests, seconds)
         with self._changed:
             for (work, at), output in zip(batch, outputs, strict=True):
                 if not work.waiters:

@@ -32,6 +32,7 @@ from service.reranking import rerank
 from service.scorers import PairScorer
 from service.serving import Serving
 from service.threads import Threads
+from service.tracing import OFF, Tracing
 from service.values import Degraded, Place, Ranked, RankRequest, Shortlist, Stages
 from service.waiting import both, until
 
@@ -91,13 +92,16 @@ class Engine:
         settings: bounds.
         metrics: told of queues and batches.
         scorer: the cross-encoder, for requests that ask for a second look; warm.
+        tracing: told of batches.
     """
 
-    def __init__(self, settings: EngineSettings, metrics: Metrics, scorer: PairScorer | None = None) -> None:
+    def __init__(
+        self, settings: EngineSettings, metrics: Metrics, scorer: PairScorer | None = None, tracing: Tracing = OFF
+    ) -> None:
         self.scorer = scorer
         self._threads = settings.threads
         self._admission = Admission(settings.max_queue_tokens, metrics)
-        self._forwards = Forwards(settings.batch_tokens, metrics)
+        self._forwards = Forwards(settings.batch_tokens, metrics, tracing)
         self._search = Threads("search", 1)
         self._candidates = Threads("candidates", CANDIDATE_THREADS)
         self._retrieval_rate = Rate()

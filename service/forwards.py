@@ -19,6 +19,7 @@ from service.metrics import Metrics
 from service.scorers import PairScorer
 from service.serving import LateScorer
 from service.threads import Threads
+from service.tracing import Tracing
 from service.values import Stages
 
 T = TypeVar("T")
@@ -45,10 +46,11 @@ class Forwards:
     Args:
         batch_tokens: of a batch, padding included; 0: each sequence alone.
         metrics: told of each batch.
+        tracing: told of each batch, too.
     """
 
-    def __init__(self, batch_tokens: int, metrics: Metrics) -> None:
-        self._batcher = Batcher(batch_tokens, metrics)
+    def __init__(self, batch_tokens: int, metrics: Metrics, tracing: Tracing) -> None:
+        self._batcher = Batcher(batch_tokens, metrics, tracing)
         self._tokenizer = Threads("tokenizer", 1)
 
     @property

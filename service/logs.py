@@ -27,7 +27,7 @@ class JsonFormat(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Render the record and its own fields."""
         line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),

@@ -7,14 +7,17 @@ import time
 from contextlib import suppress
 from uuid import uuid4
 
+from opentelemetry.trace import Span
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from model.errors import RankingError
 from service import problems
+from service.account import Account
 from service.errors import BodyTooLarge
 from service.metrics import UNMATCHED, Metrics
+from service.tracing import Tracing, trace_id
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 DRAIN_SECONDS = 2.0
@@ -24,11 +27,12 @@ log = logging.getLogger("service.request")
 
 
 class Requests:
-    """Outermost: names the request, counts and logs its answer, and answers for what nobody caught."""
+    """Outermost: names the request, counts, logs and traces its answer, and answers for what nobody caught."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing) -> None:
         self.app = app
         self.metrics = metrics
+        self.tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -36,8 +40,9 @@ class Requests:
             await self.app(scope, receive, send)
             return
         began = time.monotonic()
-        request_id = _request_id(Headers(scope=scope))
-        scope.setdefault("state", {}).update(request_id=request_id, arrived=began)
+        headers = Headers(scope=scope)
+        request_id = _request_id(headers)
+        scope.setdefault("state", {}).update(request_id=request_id, arrived=began, account=Account())
         status = 0
 
         async def send_named(message: Message) -> None:
@@ -47,23 +52,27 @@ class Requests:
                 MutableHeaders(scope=message)["X-Request-ID"] = request_id
             await send(message)
 
-        with self.metrics.in_flight.track_inprogress():
+        with self.metrics.in_flight.track_inprogress(), self.tracing.request(scope["path"], headers) as span:
             try:
                 await self.app(scope, receive, send_named)
             except Exception:
                 log.exception("request %s failed", request_id)
                 if not status:
                     await _internal(request_id)(scope, receive, send_named)
-        self._account(scope, request_id, status or 499, time.monotonic() - began)
+            self._tell(scope, span, status or 499, time.monotonic() - began)
 
-    def _account(self, scope: Scope, request_id: str, status: int, seconds: float) -> None:
+    def _tell(self, scope: Scope, span: Span, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", UNMATCHED)
         method = scope["method"] if scope["method"] in KNOWN_METHODS else "OTHER"
+        account: Account = scope["state"]["account"]
         self.metrics.observe_request(route, method, status, seconds)
-        fields = {"request_id": request_id, "route": route, "method": method, "status": status}
+        self.tracing.tell(span, method, route, status, account, time.time_ns() - round(seconds * 1e9))
+        fields = {"request_id": scope["state"]["request_id"], "trace_id": trace_id(span)}
         if (principal := scope["state"].get("principal")) and principal.name:
             fields["key"] = principal.name
-        log.info("request", extra={"fields": {**fields, "ms": round(seconds * 1000, 1)}})
+        fields |= {"route": route, "method": method, "status": status, "ms": round(seconds * 1000, 1)}
+        known = {name: value for name, value in {**fields, **account.fields()}.items() if value is not None}
+        log.info("request", extra={"fields": known})
 
 
 class BodyBound:

@@ -26,6 +26,7 @@ from service.metrics import Metrics
 from service.scorers import LoadScorer, PairScorer, warm_up
 from service.serving import LoadRanker, Opener
 from service.settings import Settings
+from service.tracing import Tracing
 from service.updating import Updating
 
 FOLLOW_SECONDS = 1.0
@@ -67,7 +68,7 @@ def writing(held: Resources) -> Iterator[None]:
 
 @asynccontextmanager
 async def opened(
-    settings: Settings, metrics: Metrics, load: LoadRanker, load_cross: LoadScorer
+    settings: Settings, metrics: Metrics, tracing: Tracing, load: LoadRanker, load_cross: LoadScorer
 ) -> AsyncIterator[Resources]:
     """Load the models and the generation, and follow the store until the end of the block.
 
@@ -92,7 +93,7 @@ async def opened(
             await loop.run_in_executor(loader, collect, settings, store, live)
 
         jobs = Jobs(settings, on_success=switch, on_end=metrics.count_job)
-        engine = Engine(_bounds(settings), metrics, scorer)
+        engine = Engine(_bounds(settings), metrics, scorer, tracing)
         updating = Updating(store, live, engine, metrics)
         compacting = Compacting(store, live, jobs, settings.compact_after)
 

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from index_builder.errors import FingerprintMismatch
 from service import bodies
+from service.account import Account
 from service.errors import GenerationMismatch
 from service.guards import RANK
 from service.openapi import fails, takes
@@ -56,6 +57,7 @@ def _check_expected(expect: ExpectIn | None, serving: Serving) -> None:
 
 def _answer(request: Request, held: Resources, serving: Serving, ranked: Ranked) -> Response:
     seconds = ranked.seconds
+    request.state.account = Account(serving.generation.id, ranked.degraded, seconds)
     held.metrics.observe_rank(seconds, ranked.scored, ranked.degraded, ranked.plan)
     if ranked.plan in ("index", "selector"):
         held.metrics.count_certified(ranked.exact)

@@ -7,6 +7,7 @@ POLYRANK_CONFIG names. Flags win over the environment, the environment over the 
 import os
 import tomllib
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -92,6 +93,7 @@ class Settings(BaseSettings):
     keep_generations: int = Field(
         default=2, ge=1, description="kept after a rebuild by `POST /index`, the active one among them"
     )
+    tracing: bool = Field(default=False, description="send spans to the collector that the `OTEL_*` variables name")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="and above is logged")
     log_format: Literal["text", "json"] = Field(
         default="text", description="lines for people or JSON objects; texts are never logged"
@@ -144,6 +146,13 @@ class Settings(BaseSettings):
         if self.metrics_access == "admin" and self.keys_file is None:
             raise ValueError("metrics_access = admin needs keys_file")
         return self
+
+    @field_validator("tracing")
+    @classmethod
+    def _tracing_needs_its_packages(cls, tracing: bool) -> bool:
+        if tracing and not all(find_spec(f"opentelemetry.{each}") for each in ("sdk", "exporter")):
+            raise ValueError("install its packages: pip install '.[otel]' in polyrank's source")
+        return tracing
 
     @model_validator(mode="after")
     def _redis_vectors_need_redis(self) -> Self:

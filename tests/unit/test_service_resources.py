@@ -14,6 +14,7 @@ from service.metrics import Metrics
 from service.resources import collect
 from service.serving import Opener
 from service.settings import Settings
+from service.tracing import OFF
 
 
 class Fixture:
@@ -77,7 +78,7 @@ def test_nothing_is_begun_any_more_when_the_jobs_are_closed(store: Fixture, monk
         await close(jobs)
 
     async def run() -> None:
-        async with resources.opened(store.settings, Metrics(), load, load):
+        async with resources.opened(store.settings, Metrics(), OFF, load, load):
             await asyncio.sleep(0.05)
             told.append(looking())
 

@@ -1,5 +1,6 @@
 """Flags over environment over file; anything unknown or wrong is one line that names it."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,13 @@ def test_a_bad_value_is_not_echoed() -> None:
         with pytest.raises(SettingsError) as caught:
             Settings.load({"store": "s", "redis_url": bad})
         assert "secret" not in str(caught.value)
+
+
+def test_tracing_without_its_packages_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings.load({"store": "s", "tracing": True}).tracing
+    monkeypatch.setattr(
+        "service.settings.find_spec", lambda name: None if name == "opentelemetry.sdk" else find_spec(name)
+    )
+    with pytest.raises(SettingsError, match=r"tracing: install its packages: pip install '\.\[otel\]'"):
+        Settings.load({"store": "s", "tracing": True})
+    assert not Settings.load({"store": "s"}).tracing
