@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 TOKEN_BUDGET = 4096  # padded tokens a batch; on a CPU larger batches gain nothing and fall out of cache
+GPU_TOKEN_BUDGET = 65_536  # a GPU has work for all its cores only in batches of many tokens
 
 
 class TokenBatch(NamedTuple):
@@ -53,3 +54,8 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int, segment_starts: Sequenc
         if segment_starts is not None:
             segments[row, segment_starts[row] : len(sequence)] = 1
     return TokenBatch(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(segments))
+
+
+def budget_of(device: torch.device) -> int:
+    """Padded tokens that a batch may have on a device."""
+    return TOKEN_BUDGET if device.type == "cpu" else GPU_TOKEN_BUDGET

@@ -31,8 +31,12 @@ _BACKBONES = ("context.", "candidate.", "encoder.", "poly.context.", "poly.candi
 _CANDIDATE = ("candidate.", "poly.candidate.")
 
 
-def load(name: str | Path) -> Ranker:
+def load(name: str | Path, device: str = "cpu") -> Ranker:
     """Load a checkpoint directory, or a base model by directory or name.
+
+    Args:
+        name: which.
+        device: where it runs, in torch's notation: "cpu", "cuda", "cuda:1".
 
     Returns:
         A LateRanker (Bi- and Poly-encoder) or a CrossRanker; both have `rank(context, candidates, top_k)`.
@@ -40,7 +44,17 @@ def load(name: str | Path) -> Ranker:
     Raises:
         ModelNotFound: there is nothing of that name.
         CheckpointInvalid: it is damaged, incomplete, or of an unknown format.
+        InvalidInput: there is no such device.
     """
+    ranker = _load(name)
+    try:
+        ranker.encoder.to(device)
+    except (RuntimeError, AssertionError) as error:  # torch asserts where it was built without CUDA
+        raise InvalidInput(f"nothing can run on the device {device!r}: {str(error).splitlines()[0]}") from error
+    return ranker
+
+
+def _load(name: str | Path) -> Ranker:
     directory = Path(name)
     if os.path.isfile(directory / CONFIG_FILE):  # os.path, because Path raises where a name is too long for a file
         return _load_checkpoint(directory, str(name))
@@ -62,14 +76,14 @@ def load_late(name: str | Path) -> LateRanker:
     return ranker
 
 
-def load_cross(name: str | Path) -> CrossRanker:
-    """Load a Cross-encoder.
+def load_cross(name: str | Path, device: str = "cpu") -> CrossRanker:
+    """Load a Cross-encoder; arguments as `load`.
 
     Raises:
-        InvalidInput: the model is a Bi- or Poly-encoder; a base model is loaded as a Bi-encoder.
+        InvalidInput: the model is a Bi- or Poly-encoder (a base model is loaded as a Bi-encoder), or as `load`.
         ModelNotFound, CheckpointInvalid: as `load`.
     """
-    ranker = load(name)
+    ranker = load(name, device)
     if isinstance(ranker, LateRanker):
         raise InvalidInput(f"{name} is a {ranker.architecture}-encoder; give a cross-encoder")
     return ranker

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model.batching import TOKEN_BUDGET
+from model.batching import budget_of
 from model.crossencoder import CrossEncoder
 from model.files import CheckpointFiles
 from model.pairs import Pairs
@@ -41,7 +41,7 @@ class CrossRanker:
         """Score tokenised pairs in batches of like length; returns (N,) in the order given."""
         scores = np.empty(len(pairs.owners), np.float32)
         with torch.inference_mode():
-            for positions in self.encoder.batches(pairs, TOKEN_BUDGET):
+            for positions in self.encoder.batches(pairs, budget_of(self.encoder.head.weight.device)):
                 scores[positions] = self.encoder.score_pairs(pairs.take(positions)).cpu().numpy()
         return scores
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model.batching import TokenBatch, length_batches, pad
+from model.batching import TokenBatch, budget_of, length_batches, pad
 from model.biencoder import BiEncoder
 from model.files import CheckpointFiles
 from model.polyencoder import PolyEncoder
@@ -56,9 +56,10 @@ class LateRanker:
         """
         encoded: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(contexts)
         with torch.inference_mode():
-            for positions in length_batches([len(ids) for ids in contexts]):
+            for positions in length_batches([len(ids) for ids in contexts], budget_of(self._device)):
                 codes = self.encoder.encode_context(self._pad(contexts, positions, self.encoder.context.pad_id))
-                for position, vectors, present in zip(positions, codes.vectors, codes.mask, strict=True):
+                vectors_of, masks = codes.vectors.cpu(), codes.mask.cpu()
+                for position, vectors, present in zip(positions, vectors_of, masks, strict=True):
                     encoded[position] = vectors[present].numpy()
         return encoded
 
@@ -76,9 +77,9 @@ class LateRanker:
         """
         embeddings = np.empty((len(candidates), self.dim), np.float32)
         with torch.inference_mode():
-            for positions in length_batches([len(ids) for ids in candidates]):
+            for positions in length_batches([len(ids) for ids in candidates], budget_of(self._device)):
                 batch = self._pad(candidates, positions, self.encoder.candidate.pad_id)
-                embeddings[positions] = self.encoder.encode_candidates(batch).numpy()
+                embeddings[positions] = self.encoder.encode_candidates(batch).cpu().numpy()
                 if on_done is not None:
                     on_done(len(positions))
         return embeddings
@@ -113,9 +114,12 @@ class LateRanker:
         """Write the checkpoint's files to a directory; base weights stay a reference."""
         self._files.write(directory)
 
-    @staticmethod
-    def _pad(sequences: Sequence[list[int]], positions: Sequence[int], pad_id: int) -> TokenBatch:
-        return pad([sequences[position] for position in positions], pad_id)
+    @property
+    def _device(self) -> torch.device:
+        return next(self.encoder.parameters()).device
+
+    def _pad(self, sequences: Sequence[list[int]], positions: Sequence[int], pad_id: int) -> TokenBatch:
+        return pad([sequences[position] for position in positions], pad_id).to(self._device)
 
 
 _top_k = top_k  # `rank` has a parameter of that name, as its callers expect

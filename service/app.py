@@ -31,7 +31,7 @@ from service.errors import (
 from service.methods import HeadAsGet, allowed
 from service.metrics import Metrics
 from service.middleware import BodyBound, Requests
-from service.resources import opened
+from service.resources import device_of, opened
 from service.scorers import LoadScorer
 from service.serving import LoadRanker
 from service.settings import Settings
@@ -51,23 +51,27 @@ _REJECTED = {
 }
 
 
-def create_app(
-    settings: Settings, load: LoadRanker = model.load, load_cross: LoadScorer = checkpoint.load_cross
-) -> FastAPI:
+def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: LoadScorer | None = None) -> FastAPI:
     """Make the app; models and generation are loaded when its lifespan begins.
 
     Args:
         settings: everything that it depends on.
-        load: loads a generation's model.
-        load_cross: loads the cross-encoder.
+        load: loads a generation's model; None: a checkpoint, onto the device of the settings.
+        load_cross: loads the cross-encoder; likewise.
+
+    Raises:
+        SettingsError: there is no such device.
     """
+    device = device_of(settings)
+    load_ranker = load or partial(model.load, device=device)
+    load_scorer = load_cross or partial(checkpoint.load_cross, device=device)
     metrics = Metrics()
     spans = tracing.exporting() if settings.tracing else tracing.OFF
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         try:
-            async with opened(settings, metrics, spans, load, load_cross) as held:
+            async with opened(settings, metrics, spans, load_ranker, load_scorer) as held:
                 app.state.resources = held
                 yield
         finally:

@@ -19,7 +19,7 @@ from service.access import Access
 from service.caches import Caches
 from service.compacting import Compacting
 from service.engine import Engine, EngineSettings
-from service.errors import StoreReadOnly
+from service.errors import SettingsError, StoreReadOnly
 from service.jobs import Jobs
 from service.live import Live
 from service.metrics import Metrics
@@ -30,6 +30,9 @@ from service.tracing import Tracing
 from service.updating import Updating
 
 FOLLOW_SECONDS = 1.0
+# Larger batches gain nothing on a CPU, and make others wait longer: docs/results.md, "Batching".
+CPU_BATCH_TOKENS = 512
+GPU_BATCH_TOKENS = 16_384
 
 log = logging.getLogger(__name__)
 
@@ -122,9 +125,22 @@ async def opened(
             caches.close()
 
 
+def device_of(settings: Settings) -> str:
+    """Where the models run.
+
+    Raises:
+        SettingsError: there is no such GPU.
+    """
+    if settings.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if torch.device(settings.device).type == "cuda" and not torch.cuda.is_available():
+        raise SettingsError(f"device: there is no GPU for {settings.device!r}, or torch is built without CUDA")
+    return settings.device
+
+
 def _bounds(settings: Settings) -> EngineSettings:
-    batch_tokens = 0 if settings.deterministic else settings.batch_tokens
-    return EngineSettings(batch_tokens, settings.max_queue_tokens, settings.threads)
+    batch_tokens = settings.batch_tokens or (CPU_BATCH_TOKENS if device_of(settings) == "cpu" else GPU_BATCH_TOKENS)
+    return EngineSettings(0 if settings.deterministic else batch_tokens, settings.max_queue_tokens, settings.threads)
 
 
 def _load_scorer(settings: Settings, load_cross: LoadScorer, metrics: Metrics) -> PairScorer | None:

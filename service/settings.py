@@ -64,7 +64,14 @@ class Settings(BaseSettings):
     max_queue_tokens: int = Field(
         default=32_768, ge=1, description="of all requests that wait or are worked on; 503 with `Retry-After` above"
     )
-    batch_tokens: int = Field(default=512, ge=1, description="of what the model reads at a time, padding included")
+    batch_tokens: int | None = Field(
+        default=None, ge=1, description="of what a model reads at a time, padding included; not set: by the device"
+    )
+    device: str = Field(
+        default="auto",
+        pattern=r"auto|cpu|cuda(:\d+)?",
+        description="of the models; `cuda:1`: the second GPU; auto: a GPU if any",
+    )
     deterministic: bool = Field(
         default=False, description="the model reads each text alone: equal requests get bit-equal scores, more slowly"
     )

@@ -301,3 +301,8 @@ def test_short_contexts_have_fewer_vectors(base: Path) -> None:
     ranker = made(base, **KINDS["poly last"])
     short, long = ranker.encode_contexts([[2, 5, SEP], [2, *range(5, 15), SEP]])
     assert (short.shape, long.shape) == ((3, 16), (5, 16))
+
+
+def test_a_device_that_is_not_there_is_named(base: Path) -> None:
+    with pytest.raises(InvalidInput, match="cuda:77"):
+        model.load(base, device="cuda:77")

@@ -8,10 +8,11 @@ from service_fakes import build_store, count_nothing, load, pool
 
 from index_builder.generations import GenerationStore
 from service import resources
+from service.errors import SettingsError
 from service.jobs import Jobs
 from service.live import Live
 from service.metrics import Metrics
-from service.resources import collect
+from service.resources import collect, device_of
 from service.serving import Opener
 from service.settings import Settings
 from service.tracing import OFF
@@ -85,3 +86,17 @@ def test_nothing_is_begun_any_more_when_the_jobs_are_closed(store: Fixture, monk
     monkeypatch.setattr(Jobs, "close", closing)
     asyncio.run(run())
     assert told == [5, 0]
+
+
+def test_models_run_on_a_gpu_where_there_is_one_or_where_they_are_told_to(tmp_path: Path, monkeypatch) -> None:
+    def device(**given: str) -> str:
+        return device_of(Settings(store=tmp_path, **given))
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert (device(), device(device="cpu")) == ("cpu", "cpu")
+    with pytest.raises(SettingsError, match="no GPU"):
+        device(device="cuda:1")
+    with pytest.raises(ValueError, match="device"):
+        device(device="tpu")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert (device(), device(device="cpu"), device(device="cuda:1")) == ("cuda", "cpu", "cuda:1")
