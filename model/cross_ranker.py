@@ -21,6 +21,7 @@ class CrossRanker:
         name: what it was loaded by.
         architecture: "cross".
         fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
+        max_input_tokens: of a context and a candidate together; more are cut.
     """
 
     architecture = "cross"
@@ -29,6 +30,7 @@ class CrossRanker:
         self.name = name
         self.config = encoder.config
         self.fingerprint = files.fingerprint
+        self.max_input_tokens = encoder.config.max_context_tokens + encoder.config.max_candidate_tokens
         self.encoder = encoder.eval()
         self._assembler = assembler
         self._files = files

@@ -12,6 +12,7 @@ from model.biencoder import BiEncoder
 from model.files import CheckpointFiles
 from model.polyencoder import PolyEncoder
 from model.text import Assembler, Conversation, Truncation, Turn, require_positive
+from model.tokenizer import Piece
 from model.topk import top_k
 
 
@@ -25,6 +26,7 @@ class LateRanker:
         architecture: "bi" or "poly".
         fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
         dim: D, the size of a candidate embedding.
+        max_input_tokens: of a candidate; more are cut.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class LateRanker:
         self.architecture: str = encoder.config.architecture
         self.fingerprint = files.fingerprint
         self.dim = encoder.candidate.dim
+        self.max_input_tokens = encoder.config.max_candidate_tokens
         self.encoder = encoder.eval()
         self._assembler = assembler
         self._files = files
@@ -46,6 +49,10 @@ class LateRanker:
     def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """Token ids of each candidate, and how many lost their end."""
         return self._assembler.candidates(texts)
+
+    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Piece]]:
+        """Tokens of each text with the characters they stand for, uncut; `wrapped` in special tokens."""
+        return self._assembler.pieces(texts, wrapped)
 
     def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
         """Encode tokenised contexts.

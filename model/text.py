@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from model.config import ModelConfig
 from model.errors import InvalidInput
 from model.pairs import Pairs
-from model.tokenizer import Tokenizer
+from model.tokenizer import Piece, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,10 @@ class Assembler:
         wrapping = len(self._tokenizer.prefix) + len(self._tokenizer.suffix)
         body, truncation = self._context_body(conversation, self._config.max_context_tokens - wrapping)
         return [*self._tokenizer.prefix, *body, *self._tokenizer.suffix], truncation
+
+    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Piece]]:
+        """Tokens of each text, uncut; see `Tokenizer.pieces`."""
+        return self._tokenizer.pieces(texts, wrapped)
 
     def candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """Token ids of each candidate, special tokens included, and how many were cut."""

@@ -7,10 +7,19 @@ to length is the assembly's business (model.text), padding the batch's.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tokenizers import Tokenizer as RustTokenizer
 
 from model.errors import CheckpointInvalid, InvalidInput
+
+
+class Piece(NamedTuple):
+    """A token and the characters of the text that it stands for; no span where it is one of the wrapping."""
+
+    id: int
+    text: str
+    span: tuple[int, int] | None
 
 
 class Tokenizer:
@@ -59,6 +68,18 @@ class Tokenizer:
             return [encoding.ids for encoding in self._rust.encode_batch_fast(texts, add_special_tokens=False)]
         except TypeError as error:
             raise InvalidInput("a text is not a string of Unicode characters (a lone surrogate?)") from error
+
+    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Piece]]:
+        """Tokens of each text, whatever its length; `wrapped` with the special tokens around a single sequence."""
+        return [
+            [
+                Piece(id_, token, None) if special else Piece(id_, text[start:stop], (start, stop))
+                for id_, token, special, (start, stop) in zip(
+                    encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
+                )
+            ]
+            for text, encoding in zip(texts, self._rust.encode_batch(texts, add_special_tokens=wrapped), strict=True)
+        ]
 
     def marker(self, text: str) -> list[int]:
         """Ids of a separator or marker from the config: a special token's name, plain text, or nothing."""

@@ -17,7 +17,19 @@ from starlette.responses import Response
 import model
 from model import checkpoint
 from model.errors import RankingError
-from service import __version__, openapi, problems, routes_candidates, routes_index, routes_ops, routes_rank, tracing
+from service import (
+    __version__,
+    openapi,
+    problems,
+    routes_candidates,
+    routes_embeddings,
+    routes_index,
+    routes_ops,
+    routes_rank,
+    routes_rerank,
+    tracing,
+)
+from service.dialects import errors as dialect_errors
 from service.errors import (
     BodyTooLarge,
     ClientGone,
@@ -78,7 +90,7 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
             await asyncio.to_thread(spans.close)
 
     app = FastAPI(title="polyrank", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None)
-    for routes in (routes_rank, routes_index, routes_candidates, routes_ops):
+    for routes in (routes_rank, routes_rerank, routes_embeddings, routes_index, routes_candidates, routes_ops):
         app.include_router(routes.router)
     app.openapi = partial(_described_once, app)  # type: ignore[method-assign]  # FastAPI's own way to replace it
     app.add_exception_handler(RankingError, partial(_on_error, metrics))
@@ -118,12 +130,12 @@ async def _on_error(metrics: Metrics, request: Request, error: Exception) -> Res
     if isinstance(error, ClientGone):
         metrics.count_cancelled()
         return Response(status_code=problems.kind_of(error).status)
-    return problems.from_error(error, request.state.request_id)
+    return dialect_errors.of_route(request.scope, problems.from_error(error, request.state.request_id))
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, ValidationError), "registered for these"
-    return problems.from_validation(error, request.state.request_id)
+    return dialect_errors.of_route(request.scope, problems.from_validation(error, request.state.request_id))
 
 
 async def _on_parameters(request: Request, error: Exception) -> Response:
@@ -132,7 +144,7 @@ async def _on_parameters(request: Request, error: Exception) -> Response:
         {"where": ".".join(str(part) for part in each["loc"]), "what": str(each["msg"])} for each in error.errors()
     ]
     detail = "; ".join(f"{each['where']}: {each['what']}" for each in listed)
-    return problems.problem(problems.INVALID, detail, request.state.request_id, errors=listed)
+    return problems.ProblemAnswer(problems.INVALID, detail, request.state.request_id, errors=listed)
 
 
 async def _on_http(request: Request, error: Exception) -> Response:
@@ -143,4 +155,5 @@ async def _on_http(request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {})
     if error.status_code == 405 and (methods := allowed(request.app.routes, request.scope)):
         headers["Allow"] = methods
-    return problems.problem(kind, error.detail, request.state.request_id, headers)
+    problem = problems.ProblemAnswer(kind, error.detail, request.state.request_id, headers)
+    return dialect_errors.of_route(request.scope, problem)

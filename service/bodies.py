@@ -1,6 +1,7 @@
 """From the bytes of a request to a checked model, or an error that says what is wrong with them."""
 
 import asyncio
+import re
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -11,7 +12,14 @@ from model import Conversation, Turn
 from model.errors import InvalidInput
 from service import problems
 from service.budget import Budget
-from service.errors import BodyTimeout, ClientGone, MediaTypeUnsupported, TooManyCandidates, TooManyValues
+from service.errors import (
+    BodyTimeout,
+    ClientGone,
+    HeaderInvalid,
+    MediaTypeUnsupported,
+    TooManyCandidates,
+    TooManyValues,
+)
 from service.json_values import count_values
 from service.schemas import CandidateIn, IndexIn, RankIn, UpsertIn
 from service.settings import Settings
@@ -21,6 +29,8 @@ BODY_SECONDS = 30.0
 INLINE_BYTES = 64 * 1024  # validated in some 2 ms; a thread costs more than it frees
 MAX_VALUES = 1_000_000
 RANK_VALUES = 100_000  # filters, ids and turns; a candidate is four more at most
+TIMEOUT_HEADERS = ("X-Request-Timeout-Ms", "X-Client-Timeout-Ms")
+MILLISECONDS = re.compile("0*[1-9][0-9]{0,18}", re.ASCII)
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -95,11 +105,53 @@ async def read_rank(request: Request, settings: Settings) -> RankIn:
     try:
         return (await read(request, RankIn, RANK_VALUES + 4 * settings.max_candidates))[0]
     except ValidationError as error:
-        few = error.error_count() <= problems.MAX_FOUND
-        found = error.errors(include_input=False, include_url=False, include_context=False) if few else []
-        if any(each["type"] == "too_long" and each["loc"] == ("candidates",) for each in found):
+        if ("candidates",) in _too_long(error):
             raise TooManyCandidates(settings.max_candidates) from None
         raise
+
+
+async def read_compat(request: Request, kind: type[M], settings: Settings) -> M:
+    """Read the body of a compatible route; errors as `read`, and:
+
+    Raises:
+        TooManyCandidates: more than any server allows; `check_texts` checks this server's own bound.
+    """
+    try:
+        return (await read(request, kind))[0]
+    except ValidationError as error:
+        if _too_long(error):
+            raise TooManyCandidates(settings.max_candidates) from None
+        raise
+
+
+def _too_long(error: ValidationError) -> list[tuple[str | int, ...]]:
+    """Where there are longer lists than any server allows."""
+    few = error.error_count() <= problems.MAX_FOUND
+    found = error.errors(include_input=False, include_url=False, include_context=False) if few else []
+    return [each["loc"] for each in found if each["type"] == "too_long"]
+
+
+def deadline(request: Request, settings: Settings, timeout_ms: int | None = None) -> float:
+    """When the answer must be there, on the monotonic clock.
+
+    The shortest of what the server allows, what a header asks for, and what the body does.
+
+    Args:
+        request: its headers, and when it came.
+        settings: the server's bound.
+        timeout_ms: of the body.
+
+    Raises:
+        HeaderInvalid: a header holds no number of milliseconds.
+    """
+    asked = [settings.max_timeout_ms] if timeout_ms is None else [settings.max_timeout_ms, timeout_ms]
+    for name in TIMEOUT_HEADERS:
+        sent = request.headers.get(name)
+        if sent is not None:
+            if not MILLISECONDS.fullmatch(sent.strip()):
+                raise HeaderInvalid(f"{name}: is not a whole number of milliseconds, 1 or more")
+            asked.append(int(sent))
+    return float(request.state.arrived) + min(asked) / 1000
 
 
 def _check_media_type(request: Request) -> None:
@@ -112,13 +164,13 @@ def _check_media_type(request: Request) -> None:
         raise MediaTypeUnsupported("send Content-Type: application/json, in UTF-8")
 
 
-def to_request(body: RankIn, settings: Settings, arrived: float) -> RankRequest:
+def to_request(body: RankIn, settings: Settings, deadline: float) -> RankRequest:
     """Translate a checked body into the ranking to do.
 
     Args:
         body: what was sent.
         settings: the bounds.
-        arrived: when, on the monotonic clock.
+        deadline: on the monotonic clock.
 
     Raises:
         TooManyCandidates: more than the server allows.
@@ -132,8 +184,6 @@ def to_request(body: RankIn, settings: Settings, arrived: float) -> RankRequest:
     _check_lengths("context", [turn.text for turn in turns], settings)
     _check_lengths("persona", body.persona, settings)
     _check_lengths("candidates", [given.text for given in candidates or () if given.text is not None], settings)
-    allowed_ms = min(body.timeout_ms or settings.max_timeout_ms, settings.max_timeout_ms)
-    deadline = arrived + allowed_ms / 1000
     return RankRequest(
         conversation=Conversation(turns, tuple(body.persona)),
         deadline=deadline,
@@ -167,6 +217,18 @@ def check_upsert(body: UpsertIn, settings: Settings) -> None:
     if len(body.root) > settings.max_candidates:
         raise TooManyCandidates(settings.max_candidates)
     _check_lengths("candidates", [candidate.text for candidate in body.root], settings)
+
+
+def check_texts(where: str, texts: list[str], settings: Settings) -> None:
+    """Check the bounds of texts sent to a compatible route.
+
+    Raises:
+        TooManyCandidates: more than the server allows.
+        InvalidInput: a text is longer than the server allows.
+    """
+    if len(texts) > settings.max_candidates:
+        raise TooManyCandidates(settings.max_candidates)
+    _check_lengths(where, texts, settings)
 
 
 def _given(sent: str | CandidateIn) -> Given:

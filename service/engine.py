@@ -146,6 +146,7 @@ class Engine:
             degraded=without + found.degraded + skipped,
             truncation=_most(found.truncation, pairs_cut),
             seconds=stages.seconds,
+            tokens=stages.tokens,
             plan=best.plan,
         )
 
@@ -190,6 +191,7 @@ class Engine:
         """The best of the generation by late score."""
         tokenize = partial(serving.ranker.tokenize_context, request.conversation)
         context, truncation = await self._forwards.tokenize(tokenize, stages)
+        stages.tokens = len(context)
         with stages.timed("encode"):
             [codes], waited = await self._forwards.contexts(serving.ranker, context, request.deadline)
         stages.move("encode", "queue", waited)
@@ -226,6 +228,7 @@ class Engine:
             return known, waited
 
         (context, truncation), (tokens, cut) = await self._forwards.tokenize(tokenize, stages)
+        stages.tokens = len(context) + sum(map(len, tokens))
         with stages.timed("encode"):
             ([codes], one), (known, other) = await both(self._forwards.contexts(ranker, context, deadline), encoded())
         stages.move("encode", "queue", max(one, other))

@@ -7,6 +7,9 @@ RankingError
     TooManyValues         more values of any kind in one body than anybody needs
     NotConfigured         the request needs something this server was started without
     IdempotencyMismatch   the same Idempotency-Key came with another body
+    ModelNotServed        the model that is named is not served, and no other may answer
+    NoTexts               nothing to embed or to rank
+    DialectUnknown        neither `texts` nor `documents`
   ServiceError
     SettingsError         a setting is unknown or has a bad value
     BodyMalformed         not JSON in UTF-8
@@ -71,6 +74,22 @@ class IdempotencyMismatch(InvalidInput):
     def __init__(self, job_id: str) -> None:
         super().__init__(f"this Idempotency-Key belongs to job {job_id}, which was started with another body")
         self.job_id = job_id
+
+
+class ModelNotServed(InvalidInput):
+    """The request names a model that is not served, and lets no other answer."""
+
+    def __init__(self, name: str, served: Sequence[str]) -> None:
+        super().__init__(f"model {name[:128]!r} is not served; served: {', '.join(served)}")
+        self.name = name
+
+
+class NoTexts(InvalidInput):
+    """There is nothing to embed or to rank."""
+
+
+class DialectUnknown(InvalidInput):
+    """The body is in none of the dialects of reranking."""
 
 
 class ServiceError(RankingError):

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from model.errors import RankingError
 from service import problems
 from service.account import Account
+from service.dialects import errors as dialect_errors
 from service.errors import BodyTooLarge
 from service.metrics import UNMATCHED, Metrics
 from service.tracing import Tracing, trace_id
@@ -58,7 +59,7 @@ class Requests:
             except Exception:
                 log.exception("request %s failed", request_id)
                 if not status:
-                    await _internal(request_id)(scope, receive, send_named)
+                    await _internal(scope, request_id)(scope, receive, send_named)
             self._tell(scope, span, status or 499, time.monotonic() - began)
 
     def _tell(self, scope: Scope, span: Span, status: int, seconds: float) -> None:
@@ -119,7 +120,8 @@ class BodyBound:
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, more: bool) -> None:
         """Answer at once, then read on for a while: closing on unread data would reset the connection."""
         self.metrics.count_rejected("too_large")
-        answer = problems.from_error(BodyTooLarge(self.limit), scope["state"]["request_id"])
+        problem = problems.from_error(BodyTooLarge(self.limit), scope["state"]["request_id"])
+        answer = dialect_errors.of_route(scope, problem)
         answer.headers["Connection"] = "close"
         await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
         await send({"type": "http.response.body", "body": answer.body, "more_body": True})
@@ -142,5 +144,5 @@ def _request_id(headers: Headers) -> str:
     return given if REQUEST_ID.fullmatch(given) else uuid4().hex
 
 
-def _internal(request_id: str) -> Response:
-    return problems.from_error(RankingError("unexpected"), request_id)
+def _internal(scope: Scope, request_id: str) -> Response:
+    return dialect_errors.of_route(scope, problems.from_error(RankingError("unexpected"), request_id))

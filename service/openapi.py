@@ -1,8 +1,9 @@
 """The API's description. Bodies are read by hand (bodies.py), so what FastAPI cannot see is added here."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -11,12 +12,17 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service import problems
+from service.bodies import TIMEOUT_HEADERS
+from service.dialects import choice
+from service.errors import Overloaded
 from service.guards import Needs, rules
 from service.responses import Problem
+from service.responses_compat import OpenAiErrorOut, RerankErrorOut, TeiErrorOut
 from service.schemas import ActivateIn, DeleteIn, IndexIn, RankIn, UpsertIn
+from service.schemas_compat import CompatRerankIn, EmbeddingsIn, EmbedIn, SimilarityIn, TokenizeIn
 
 _REF = "#/components/schemas/{model}"
-_PROBLEM = {"schema": {"$ref": _REF.format(model="Problem")}}
+PROBLEM: Final = {problems.MEDIA_TYPE: {"schema": {"$ref": _REF.format(model="Problem")}}}
 _EVERYWHERE = (500,)
 _WITH_BODY = (400, 408, 413, 415, 422)
 _WITH_KEY = (401, 403, 429)
@@ -27,35 +33,68 @@ _SCHEMES = {
 }
 
 
-def takes(kind: type[BaseModel]) -> dict[str, Any]:
-    """Describe a JSON body for a route that reads it by hand; pass as `openapi_extra`."""
-    schema = {"$ref": _REF.format(model=kind.__name__)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+def _header(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
 
 
-def fails(*statuses: int, body: bool = False) -> dict[int | str, dict[str, Any]]:
-    """Describe a route's error answers; pass as `responses`."""
+DEADLINE_IN: Final = [
+    _header(name, "how long the answer may take; the server's maximum holds as well", {"type": "integer", "minimum": 1})
+    for name in TIMEOUT_HEADERS
+]
+DIALECT_IN: Final = _header(
+    choice.HEADER, "the form of the answer; absent: told by the body", {"enum": [*choice.DIALECTS]}
+)
+
+
+def takes(kind: type[BaseModel], headers: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """Describe a JSON body, and headers, for a route that reads them by hand; pass as `openapi_extra`."""
+    content = {"application/json": {"schema": _reference(kind)}}
+    return {"requestBody": {"required": True, "content": content}, **({"parameters": [*headers]} if headers else {})}
+
+
+def fails(*statuses: int, body: bool = False, form: type[BaseModel] | None = None) -> dict[int | str, dict[str, Any]]:
+    """Describe a route's error answers; pass as `responses`.
+
+    Args:
+        statuses: besides those that every route has.
+        body: whether it reads one.
+        form: of the errors of a compatible route; None: problem details.
+    """
     every = sorted({*statuses, *_EVERYWHERE, *(_WITH_BODY if body else ())})
-    return {status: _failure(status) for status in every}
+    return {status: _failure(status, form) for status in every}
 
 
-def _failure(status: int) -> dict[str, Any]:
-    return {"description": _titles(status), "content": {problems.MEDIA_TYPE: _PROBLEM}}
+def _failure(status: int, form: type[BaseModel] | None = None) -> dict[str, Any]:
+    content = PROBLEM if form is None else {"application/json": {"schema": _reference(form)}}
+    return {"description": _titles(status), "content": {**content}}
 
 
 def _titles(status: int) -> str:
-    return " / ".join(dict.fromkeys(kind.title for kind in problems.TABLE.values() if kind.status == status))
+    titles = [kind.title for kind in problems.TABLE.values() if kind.status == status]
+    if status == 429:  # of compatible routes
+        titles.append(problems.kind_of(Overloaded(0)).title)
+    return " / ".join(dict.fromkeys(titles))
+
+
+def _reference(kind: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": _REF.format(model=kind.__name__)}
+
+
+_NATIVE = (RankIn, IndexIn, ActivateIn, UpsertIn, DeleteIn)
+_COMPATIBLE = (CompatRerankIn, EmbeddingsIn, EmbedIn, SimilarityIn, TokenizeIn)
+_ERRORS = (Problem, RerankErrorOut, OpenAiErrorOut, TeiErrorOut)
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
     """Build the OpenAPI document of an app."""
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    bodies = [(kind, "validation") for kind in (RankIn, IndexIn, ActivateIn, UpsertIn, DeleteIn)]
-    _, ours = models_json_schema([*bodies, (Problem, "serialization")], ref_template=_REF)  # type: ignore[list-item]  # mixed modes
+    taken = [(kind, "validation") for kind in (*_NATIVE, *_COMPATIBLE)]
+    told = [(kind, "serialization") for kind in _ERRORS]
+    _, ours = models_json_schema([*taken, *told], ref_template=_REF)  # type: ignore[list-item]  # mixed modes
     schemas = {**document["components"]["schemas"], **ours["$defs"]}
     for operation in (each for at in document["paths"].values() for each in at.values()):
         # FastAPI assumes its own 422 wherever there is a parameter; ours are declared where they can happen.
-        if "application/json" in operation["responses"].get("422", {}).get("content", {}):
+        if "HTTPValidationError" in str(operation["responses"].get("422")):
             del operation["responses"]["422"]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)

@@ -43,6 +43,9 @@ TABLE: Final[dict[type[Exception], Kind]] = {
     service.TooManyValues: Kind(413, "too-many-values", "The body holds too many values"),
     service.NotConfigured: Kind(422, "not-configured", "The server was started without this"),
     service.IdempotencyMismatch: Kind(422, "idempotency-mismatch", "The Idempotency-Key was used with another body"),
+    service.ModelNotServed: Kind(404, "model-not-served", "No such model"),
+    service.NoTexts: Kind(400, "no-texts", "There is no text"),
+    service.DialectUnknown: Kind(422, "dialect-unknown", "There is nothing to rank"),
     service.BodyMalformed: Kind(400, "malformed-body", "The body is not JSON"),
     service.HeaderInvalid: Kind(400, "invalid-header", "A header cannot be used"),
     service.BodyTimeout: Kind(408, "body-timeout", "The body came too slowly"),
@@ -80,17 +83,29 @@ def kind_of(error: Exception) -> Kind:
     return next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), INTERNAL)
 
 
-def problem(kind: Kind, detail: str, request_id: str, headers: Headers | None = None, **members: Any) -> Response:
-    """Render a problem; text that is not valid Unicode is replaced, never a reason to fail."""
-    body = {
-        "type": TYPE_PREFIX + kind.slug,
-        "title": kind.title,
-        "status": kind.status,
-        "detail": _encodable(detail),
-        "request_id": request_id,
-        **members,
-    }
-    return Response(orjson.dumps(body), kind.status, headers=headers, media_type=MEDIA_TYPE)
+class ProblemAnswer(Response):
+    """A problem as it is answered; its parts stay at hand for other forms of errors (dialects/errors.py).
+
+    Text that is not valid Unicode is replaced, never a reason to fail.
+    """
+
+    media_type = MEDIA_TYPE
+
+    def __init__(
+        self, kind: Kind, detail: str, request_id: str, headers: Headers | None = None, **members: Any
+    ) -> None:
+        self.kind = kind
+        self.detail = _encodable(detail)
+        self.request_id = request_id
+        body = {
+            "type": TYPE_PREFIX + kind.slug,
+            "title": kind.title,
+            "status": kind.status,
+            "detail": self.detail,
+            "request_id": request_id,
+            **members,
+        }
+        super().__init__(orjson.dumps(body), kind.status, headers)
 
 
 def headers_of(error: Exception) -> Headers:
@@ -104,7 +119,7 @@ def headers_of(error: Exception) -> Headers:
     return headers
 
 
-def from_error(error: RankingError, request_id: str) -> Response:
+def from_error(error: RankingError, request_id: str) -> ProblemAnswer:
     """Render a domain error."""
     kind, headers = kind_of(error), headers_of(error)
     members: dict[str, Any] = {}
@@ -114,10 +129,10 @@ def from_error(error: RankingError, request_id: str) -> Response:
     if kind.status == 422:
         members["errors"] = [{"where": "", "what": _encodable(str(error))}]
     detail = "the server's log has the details under this request id" if kind.generic else str(error)
-    return problem(kind, detail, request_id, headers, **members)
+    return ProblemAnswer(kind, detail, request_id, headers, **members)
 
 
-def from_validation(error: ValidationError, request_id: str) -> Response:
+def from_validation(error: ValidationError, request_id: str) -> ProblemAnswer:
     """Render pydantic's findings: where and what, never the values sent."""
     if error.error_count() > MAX_FOUND:
         what = f"{error.error_count()} things are wrong with the body: too many to name"
@@ -127,7 +142,7 @@ def from_validation(error: ValidationError, request_id: str) -> Response:
         return from_error(service.BodyMalformed(found[0]["msg"]), request_id)
     listed = [{"where": _where(each["loc"]), "what": _what(str(each["msg"]))} for each in found[:MAX_ERRORS]]
     detail = "; ".join(f"{each['where']}: {each['what']}" if each["where"] else each["what"] for each in listed[:3])
-    return problem(INVALID, detail, request_id, errors=listed)
+    return ProblemAnswer(INVALID, detail, request_id, errors=listed)
 
 
 # pydantic puts the union's branch among the names: "list[union[str,TurnIn]]", "TurnIn", "str".

@@ -243,8 +243,34 @@ class LimitsOut(Out):
     max_timeout_ms: int
 
 
-class InfoOut(Out):
-    """What this server is."""
+class TeiModelTypeOut(Out):
+    """What TEI's clients may use this server for: one key of the two."""
+
+    reranker: dict[str, dict[str, JsonValue]] | None = None
+    embedding: dict[str, str] | None = None
+
+
+class TeiInfoOut(Out):
+    """What TEI's clients look for in `/info`."""
+
+    model_id: str | None
+    model_sha: str | None = Field(description="the fingerprint")
+    model_dtype: Literal["float32"]
+    served_model_name: str | None
+    model_type: TeiModelTypeOut
+    max_input_length: int | None = Field(description="tokens; what is longer is cut")
+    max_batch_tokens: int
+    max_batch_requests: int | None
+    max_concurrent_requests: int | None = Field(description="null: requests are counted by their tokens")
+    max_client_batch_size: int
+    auto_truncate: Literal[True]
+    tokenization_workers: int
+    sha: str | None
+    docker_label: str | None
+
+
+class InfoOut(TeiInfoOut):
+    """What this server is, and what TEI's clients look for."""
 
     name: Literal["polyrank"]
     version: str

@@ -5,14 +5,16 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from service import __version__
+from service import __version__, served_models
+from service.dialects import tei
 from service.errors import NotReady
 from service.guards import METRICS, OPEN, RANK
 from service.openapi import fails
 from service.resources import resources
 from service.responses import InfoOut, StatusOut
+from service.responses_compat import LiveOut, ReadyOut
 from service.scorers import PairScorer
-from service.serving import LateScorer
+from service.serving import LateScorer, Serving
 
 router = APIRouter(tags=["operations"])
 
@@ -34,22 +36,43 @@ async def alive(request: Request) -> Response:
 
 
 @router.get("/readyz", response_model=StatusOut, responses=fails(503), dependencies=[OPEN])
+@router.get("/health", response_model=StatusOut, responses=fails(503), dependencies=[OPEN])
+@router.get("/ping", response_model=StatusOut, responses=fails(503), dependencies=[OPEN])
 async def ready(request: Request) -> Response:
     """A verified generation and its model are loaded. Redis has no say: answers do not depend on it."""
+    body = {"status": "ready", "generation": _ready(request).generation.id}
+    return Response(orjson.dumps(body), media_type="application/json")
+
+
+def _ready(request: Request) -> Serving:
     held = resources(request)
     serving = held.live.require()
     if failed := held.engine.failed:
         raise NotReady(failed)
-    body = {"status": "ready", "generation": serving.generation.id}
-    return Response(orjson.dumps(body), media_type="application/json")
+    return serving
+
+
+@router.get("/v2/health/live", response_model=LiveOut, responses=fails(503), dependencies=[OPEN])
+async def protocol_live(request: Request) -> Response:
+    """Open Inference Protocol: as `/livez`."""
+    await alive(request)
+    return Response(orjson.dumps({"live": True}), media_type="application/json")
+
+
+@router.get("/v2/health/ready", response_model=ReadyOut, responses=fails(503), dependencies=[OPEN])
+async def protocol_ready(request: Request) -> Response:
+    """Open Inference Protocol: as `/readyz`."""
+    _ready(request)
+    return Response(orjson.dumps({"ready": True}), media_type="application/json")
 
 
 @router.get("/info", response_model=InfoOut, responses=fails(), dependencies=[RANK])
 async def info(request: Request) -> Response:
-    """What this server is, what it serves, and its bounds."""
+    """What this server is, what it serves, its bounds, and what TEI's clients look for."""
     held = resources(request)
     serving, scorer, settings = held.live.current, held.engine.scorer, held.settings
     body = {
+        **tei.info(served_models.announced(held), settings.info_model_type, settings),
         "name": "polyrank",
         "version": __version__,
         "generation": serving and serving.generation.id,

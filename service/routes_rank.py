@@ -12,7 +12,7 @@ from service import bodies
 from service.account import Account
 from service.errors import GenerationMismatch
 from service.guards import RANK
-from service.openapi import fails, takes
+from service.openapi import DEADLINE_IN, fails, takes
 from service.resources import Resources, resources
 from service.responses import RankOut, answer_of
 from service.schemas import ExpectIn, RankIn
@@ -26,14 +26,15 @@ router = APIRouter(tags=["rank"], dependencies=[RANK])
     "/rank",
     response_model=RankOut,
     response_model_exclude_none=True,
-    openapi_extra=takes(RankIn),
+    openapi_extra=takes(RankIn, DEADLINE_IN),
     responses=fails(409, 503, 504, body=True),
 )
 async def rank(request: Request) -> Response:
     """Rank candidates, sent along or retrieved, against a conversation."""
     held = resources(request)
     body = await bodies.read_rank(request, held.settings)
-    todo = bodies.to_request(body, held.settings, request.state.arrived)
+    deadline = bodies.deadline(request, held.settings, body.timeout_ms)
+    todo = bodies.to_request(body, held.settings, deadline)
     serving = await _serving(held, body.min_revision, todo.deadline)
     _check_expected(body.expect, serving)
     ranked = await bodies.while_connected(request, held.engine.rank(serving, todo))

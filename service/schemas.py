@@ -32,7 +32,7 @@ def _no_reserved_keys(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _storable(value: JsonValue) -> JsonValue:
+def storable(value: JsonValue) -> JsonValue:
     """Refuse, at any depth, numbers that would be stored as something else: NaN, infinities, beyond 64 bits."""
     stack = [value]
     while stack:
@@ -51,7 +51,7 @@ def _storable(value: JsonValue) -> JsonValue:
 Text = Annotated[str, AfterValidator(_not_blank), WithJsonSchema({"type": "string", "pattern": r"\S"})]
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
 Filter = Annotated[dict[str, JsonValue], AfterValidator(checked_filter)]
-Metadata = Annotated[dict[str, JsonValue], AfterValidator(_no_reserved_keys), AfterValidator(_storable)]
+Metadata = Annotated[dict[str, JsonValue], AfterValidator(_no_reserved_keys), AfterValidator(storable)]
 
 
 class Strict(BaseModel):

@@ -19,6 +19,7 @@ class PairScorer(Protocol):
     name: str
     architecture: str
     fingerprint: str
+    max_input_tokens: int
 
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         """Join the context with each text; says what did not fit."""

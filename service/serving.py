@@ -20,6 +20,7 @@ from index_builder.snapshot import Snapshot
 from index_builder.update_log import UpdateLog
 from model import Conversation, Truncation
 from model.errors import CheckpointInvalid
+from model.tokenizer import Piece
 from model.topk import longest_row
 from service.budget import Budget
 from service.caches import Caches
@@ -35,12 +36,16 @@ class LateScorer(Protocol):
     architecture: str
     fingerprint: str
     dim: int
+    max_input_tokens: int
 
     def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
         """Token ids, and what did not fit."""
 
     def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """Token ids of each, and how many texts were cut."""
+
+    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Piece]]:
+        """Tokens of each text, uncut."""
 
     def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
         """Context vectors (M, D) of each, the score scale multiplied in."""

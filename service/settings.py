@@ -100,6 +100,16 @@ class Settings(BaseSettings):
     keep_generations: int = Field(
         default=2, ge=1, description="kept after a rebuild by `POST /index`, the active one among them"
     )
+    rerank_dialect: Literal["tei", "cohere", "jina", "infinity", "voyage"] | None = Field(
+        default=None,
+        description="of `/rerank` bodies with `documents`; not set: Voyage's where they have `top_k`, or Cohere's",
+    )
+    strict_model: bool = Field(
+        default=False, description="404 where a compatible route is asked for a model that is not served"
+    )
+    info_model_type: Literal["reranker", "embedding"] = Field(
+        default="reranker", description="what `/info` tells TEI's clients that this server is"
+    )
     tracing: bool = Field(default=False, description="send spans to the collector that the `OTEL_*` variables name")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="and above is logged")
     log_format: Literal["text", "json"] = Field(

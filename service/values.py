@@ -111,7 +111,7 @@ class Shortlist:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """The answer; `seconds` by stage."""
+    """The answer; `seconds` by stage, `tokens` that the context and the texts sent have."""
 
     places: list[Place]
     exact: bool
@@ -120,16 +120,18 @@ class Ranked:
     degraded: list[Degraded]
     truncation: Truncation
     seconds: dict[str, float]
+    tokens: int
     plan: Plan | None = None
 
 
 class Stages:
-    """How long each stage took, in seconds."""
+    """How long each stage took, in seconds; `tokens` is how many the context and the texts sent have."""
 
     NAMES = ("queue", "tokenize", "encode", "retrieve", "fetch", "score", "rerank")
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(self.NAMES, 0.0)
+        self.tokens = 0
 
     def add(self, stage: str, seconds: float) -> None:
         """Add to a stage."""

@@ -18,6 +18,7 @@ from index_builder.pool import Candidate
 from model import Conversation, Truncation
 from model.errors import CheckpointInvalid, ModelNotFound
 from model.pairs import Pairs
+from model.tokenizer import Piece
 from service.engine import Engine, EngineSettings
 from service.metrics import Metrics
 from service.scorers import PairScorer
@@ -39,6 +40,7 @@ class WordRanker:
 
     architecture = "poly"
     dim = DIM
+    max_input_tokens = MAX_TOKENS
 
     def __init__(self, seed: int = 0, name: str = "words") -> None:
         self.seed = seed
@@ -53,6 +55,9 @@ class WordRanker:
     def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         ids = [_tokens(text) for text in texts]
         return [each[:MAX_TOKENS] for each in ids], sum(len(each) > MAX_TOKENS for each in ids)
+
+    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Piece]]:
+        raise NotImplementedError("words have no ids of their own")
 
     def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
         self.on_encode()
@@ -86,6 +91,7 @@ class WordCross:
     name = "overlap"
     architecture = "cross"
     fingerprint = sha256(b"overlap").hexdigest()
+    max_input_tokens = 2 * MAX_TOKENS
 
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         said = [token for turn in conversation.turns for token in _tokens(turn.text)]

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from model import Conversation, Turn
 from model.errors import InvalidInput
-from service.bodies import check_pool, check_upsert, to_request
-from service.errors import TooManyCandidates
+from service.bodies import check_pool, check_upsert, deadline, to_request
+from service.errors import HeaderInvalid, TooManyCandidates
 from service.schemas import IndexIn, RankIn, UpsertIn
 from service.settings import Settings
 from service.values import Given
@@ -21,9 +22,29 @@ def body(**fields: object) -> RankIn:
     return RankIn(**{"context": "a", **fields})  # type: ignore[arg-type]
 
 
+def request(**headers: str) -> Request:
+    """A request that came at 100 s."""
+    sent = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return Request({"type": "http", "headers": sent, "state": {"arrived": 100.0}})
+
+
 @pytest.mark.parametrize(("sent", "allowed"), [(None, 2.0), (1, 0.001), (1999, 1.999), (2001, 2.0), (10**18, 2.0)])
 def test_the_deadline_counts_from_arrival_and_is_clamped(sent: int | None, allowed: float) -> None:
-    assert to_request(body(timeout_ms=sent), SETTINGS, 100.0).deadline == pytest.approx(100.0 + allowed)
+    assert deadline(request(), SETTINGS, sent) == pytest.approx(100.0 + allowed)
+    if sent is not None:
+        for name in ("x_request_timeout_ms", "x_client_timeout_ms"):
+            assert deadline(request(**{name: str(sent)}), SETTINGS) == pytest.approx(100.0 + allowed)
+
+
+def test_the_shortest_deadline_holds() -> None:
+    assert deadline(request(x_request_timeout_ms="300", x_client_timeout_ms="200"), SETTINGS, 400) == 100.2
+    assert deadline(request(x_request_timeout_ms="300"), SETTINGS, 100) == 100.1
+
+
+@pytest.mark.parametrize("value", ["", "0", "-5", "1.5", "soon", "\u0661", "1e3", "9" * 20])
+def test_a_header_that_is_no_number_of_milliseconds_is_refused(value: str) -> None:
+    with pytest.raises(HeaderInvalid, match="X-Request-Timeout-Ms"):
+        deadline(request(x_request_timeout_ms=value), SETTINGS)
 
 
 def test_every_way_to_write_a_context_and_candidates() -> None:
@@ -32,15 +53,15 @@ def test_every_way_to_write_a_context_and_candidates() -> None:
         persona=["p"],
         candidates=["x", {"id": "i"}, {"id": "j", "text": "y"}],
     )
-    request = to_request(sent, SETTINGS, 0.0)
-    assert request.conversation == Conversation((Turn("a"), Turn("b", "user")), ("p",))
-    assert request.candidates == (Given(None, "x"), Given("i", None), Given("j", "y"))
+    made = to_request(sent, SETTINGS, 0.0)
+    assert made.conversation == Conversation((Turn("a"), Turn("b", "user")), ("p",))
+    assert made.candidates == (Given(None, "x"), Given("i", None), Given("j", "y"))
     assert to_request(body(), SETTINGS, 0.0).conversation.turns == (Turn("a"),)
 
 
 def test_a_filter_is_passed_on() -> None:
-    request = to_request(body(filter={"a": 1, "$not": {"b": [True, None]}}), SETTINGS, 0.0)
-    assert request.filter == {"a": 1, "$not": {"b": [True, None]}}
+    made = to_request(body(filter={"a": 1, "$not": {"b": [True, None]}}), SETTINGS, 0.0)
+    assert made.filter == {"a": 1, "$not": {"b": [True, None]}}
     assert to_request(body(), SETTINGS, 0.0).filter is None
 
 

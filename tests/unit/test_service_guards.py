@@ -13,7 +13,7 @@ from service.settings import Settings
 
 # FastAPI's own; they have no dependencies, and are open.
 DOCUMENTATION = {"/docs", "/docs/oauth2-redirect", "/openapi.json"}
-OPEN = {"/", "/livez", "/healthz", "/readyz", "/health", "/ping"}
+OPEN = {"/", "/livez", "/healthz", "/readyz", "/health", "/ping", "/v2/health/live", "/v2/health/ready"}
 
 
 def declared() -> dict[str, object]:

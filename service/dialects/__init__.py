@@ -1,0 +1,1 @@
+"""Answers and errors in the forms that the clients of other systems expect."""

@@ -1,0 +1,18 @@
+"""Infinity's answers: Cohere's, with strings for documents; its errors are OpenAI's."""
+
+from typing import Any
+
+from service.dialects import cohere
+from service.dialects.openai import error
+from service.dialects.reranked import Reranked
+
+__all__ = ["answer", "error"]
+
+
+def answer(reranked: Reranked) -> dict[str, Any]:
+    """Render a `RerankOut` with strings for documents."""
+    rendered = cohere.answer(reranked, "1")
+    for result in rendered["results"]:
+        if "document" in result:
+            result["document"] = result["document"]["text"]
+    return rendered
