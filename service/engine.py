@@ -13,19 +13,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from index_builder.codec import rounded
 from index_builder.encoder import TextEncoder
-from index_builder.errors import BuildError
 from model import Conversation, Truncation
 from service import estimates, retrieval, shortlist
 from service.admission import Admission, Ticket
 from service.errors import DeadlineExceeded, InferenceFailed, NotConfigured
-from service.forwards import Forwards
+from service.forwards import Forwards, Vectors
 from service.metrics import Metrics
 from service.rates import Rate
 from service.reranking import rerank
@@ -81,7 +79,7 @@ class EngineSettings:
     """
 
     batch_tokens: int = 512
-    max_queue_tokens: int = 32_768
+    max_queue_tokens: int = 262_144
     threads: int | None = None
 
 
@@ -214,26 +212,23 @@ class Engine:
         def tokenize() -> tuple[tuple[list[int], Truncation], tuple[list[list[int]], int]]:
             return ranker.tokenize_context(request.conversation), ranker.tokenize_candidates(texts)
 
-        async def encoded() -> tuple[shortlist.Texts, float]:
+        async def encoded() -> tuple[shortlist.Texts, Vectors]:
             look_up = partial(shortlist.known_texts, serving, request, texts, stages)
             known = await self._candidates.run(look_up, stages)
             new = [tokens[at] for at in known.new]
             ticket.lower(sum(map(len, new)))
-            vectors, waited = await self._forwards.candidates(ranker, new, deadline)
-            if vectors:
-                # A fresh vector is rounded as a stored one is, so that both score alike.
-                known.vectors[known.new] = _rounded(_stacked(vectors), serving.generation.manifest.dtype)
-                if serving.loaded.texts is not None:
-                    serving.loaded.texts.write([texts[at] for at in known.new], known.vectors[known.new])
-            return known, waited
+            return known, await self._forwards.candidates(ranker, new, deadline)
 
         (context, truncation), (tokens, cut) = await self._forwards.tokenize(tokenize, stages)
-        stages.tokens = len(context) + sum(map(len, tokens))
         with stages.timed("encode"):
-            ([codes], one), (known, other) = await both(self._forwards.contexts(ranker, context, deadline), encoded())
-        stages.move("encode", "queue", max(one, other))
+            ([codes], one), (known, fresh) = await both(self._forwards.contexts(ranker, context, deadline), encoded())
+        stages.move("encode", "queue", max(one, fresh.waited))
         stages.add("encode", -min(stages.seconds["encode"], stages.seconds["fetch"]))  # it was counted in both
-        score = partial(shortlist.over_given, serving, request, codes, known, cut, stages)
+
+        def score() -> Shortlist:
+            shortlist.learn(serving, texts, known, fresh.vectors)
+            return shortlist.over_given(serving, request, codes, known, cut, stages)
+
         return Found(await self._candidates.run(score, stages), replace(truncation, candidates=cut), [])
 
     def _affordable(self, serving: Serving, request: RankRequest) -> RankRequest:
@@ -273,13 +268,6 @@ class Engine:
 
 def _stacked(vectors: list[NDArray[np.float32]]) -> NDArray[np.float32]:
     return np.stack(vectors) if vectors else np.empty((0, 0), np.float32)
-
-
-def _rounded(vectors: NDArray[np.float32], dtype: str) -> NDArray[Any]:
-    try:
-        return rounded(vectors, dtype)
-    except BuildError as error:
-        raise InferenceFailed(str(error)) from error
 
 
 def _most(one: Truncation, other: Truncation) -> Truncation:

@@ -62,7 +62,7 @@ class Settings(BaseSettings):
     max_text_chars: int = Field(default=20_000, ge=1, description="of one text; 422 above")
     max_timeout_ms: int = Field(default=10_000, ge=1, description="the longest and the default `timeout_ms`")
     max_queue_tokens: int = Field(
-        default=32_768, ge=1, description="of all requests that wait or are worked on; 503 with `Retry-After` above"
+        default=262_144, ge=1, description="of all requests that wait or are worked on; 503 with `Retry-After` above"
     )
     batch_tokens: int | None = Field(
         default=None, ge=1, description="of what a model reads at a time, padding included; not set: by the device"

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index_builder.codec import DTYPES
+from index_builder.codec import DTYPES, rounded
+from index_builder.errors import BuildError
 from model.topk import TopK, top_k
-from service.errors import UnknownCandidates
+from service.errors import InferenceFailed, UnknownCandidates
 from service.serving import Serving
 from service.values import Given, Place, RankRequest, Shortlist, Stages
 
@@ -38,6 +39,23 @@ def known_texts(serving: Serving, request: RankRequest, texts: list[str], stages
             return Texts(empty, np.arange(len(texts)), True)
         vectors, known, available = serving.loaded.texts.read(texts, request.budget)
         return Texts(vectors, np.flatnonzero(~known), available)
+
+
+def learn(serving: Serving, texts: list[str], known: Texts, fresh: list[NDArray[np.float32]]) -> None:
+    """Fill in the vectors (D,) of the texts that were not known, and remember them.
+
+    Raises:
+        InferenceFailed: one of them is not finite in the store's dtype.
+    """
+    if not fresh:
+        return
+    try:
+        # A fresh vector is rounded as a stored one is, so that both score alike.
+        known.vectors[known.new] = rounded(np.stack(fresh), serving.generation.manifest.dtype)
+    except BuildError as error:
+        raise InferenceFailed(str(error)) from error
+    if serving.loaded.texts is not None:
+        serving.loaded.texts.write([texts[at] for at in known.new], known.vectors[known.new])
 
 
 def kept(request: RankRequest) -> list[tuple[int, Given]]:
