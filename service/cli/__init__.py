@@ -19,7 +19,7 @@ _COMMANDS = (demo, train, mine, evaluate, build, store, keys, serve, rank, bench
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     try:
         with no_interrupt_lost():
             status: int = arguments.run(arguments)
@@ -40,10 +40,11 @@ def _say(message: str, status: int) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="polyrank", description="Retrieve and rank replies with Poly-encoders.")
-    parser.add_argument("--version", action="version", version=f"polyrank {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+def parser() -> argparse.ArgumentParser:
+    """Make the parser of all commands."""
+    top = argparse.ArgumentParser(prog="polyrank", description="Retrieve and rank replies with Poly-encoders.")
+    top.add_argument("--version", action="version", version=f"polyrank {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in _COMMANDS:
         command.add_to(commands)
-    return parser
+    return top

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
+from service import cli, routes_ops
 from service.metrics import Metrics
 from service.settings import PREFIX, Settings
+from service.tracing import UNTRACED
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 SERVICES = {"redis", "builder", "api", "prometheus", "grafana"}
+GPU = "api-gpu"
 
 
 def _compose_text() -> str:
@@ -89,7 +92,7 @@ def test_a_target_adds_the_environment_alone_to_the_runtime(stages: dict[str, An
 def test_builders_install_what_the_constraints_pin_with_the_base_weights(stages: dict[str, Any], builder: str) -> None:
     install = _value(stages[builder][1], "RUN")
     assert "-c constraints.txt" in install
-    assert install.endswith("'.[demo]'")
+    assert install.endswith("'.[demo,otel]'")
     assert ("TORCH_INDEX" in install) == (builder == "builder-cpu")
 
 
@@ -134,9 +137,22 @@ def test_docker_context_holds_what_the_dockerfile_copies(instructions: list[tupl
 # --- compose
 
 
-def test_up_starts_all_five(compose: dict[str, Any]) -> None:
-    assert set(compose["services"]) == SERVICES
-    assert not [name for name, service in compose["services"].items() if "profiles" in service]
+def test_up_starts_all_five_and_the_gpu_is_asked_for(compose: dict[str, Any]) -> None:
+    profiles = {name: service.get("profiles") for name, service in compose["services"].items()}
+    assert profiles == {**dict.fromkeys(SERVICES), GPU: ["gpu"]}
+
+
+def test_gpu_service_is_a_replica_that_reads_the_store(compose: dict[str, Any], stages: dict[str, Any]) -> None:
+    gpu, api, builder = (compose["services"][name] for name in (GPU, "api", "builder"))
+    assert gpu["gpus"] == "all"
+    assert gpu["build"]["target"] in stages
+    assert gpu["build"]["target"] != builder["build"]["target"]
+    assert gpu["image"] not in (api["image"], builder["image"])
+    assert gpu["volumes"] == ["store:/store:ro"]
+    own = {"profiles", "image", "build", "gpus", "volumes", "ports"}
+    assert {key: value for key, value in gpu.items() if key not in own} == {
+        key: value for key, value in api.items() if key not in own
+    }
 
 
 def test_every_variable_has_a_default() -> None:
@@ -170,6 +186,7 @@ def test_ports_are_published_on_this_machine_alone_and_redis_nowhere(compose: di
         "redis": [],
         "builder": [],
         "api": ["127.0.0.1:8000:8000"],
+        "api-gpu": ["127.0.0.1:8001:8000"],
         "prometheus": ["127.0.0.1:9090:9090"],
         "grafana": ["127.0.0.1:3000:3000"],
     }
@@ -183,7 +200,6 @@ def test_api_waits_for_redis_and_for_the_first_generation(compose: dict[str, Any
         "builder": {"condition": "service_completed_successfully"},
     }
     assert compose["services"]["redis"]["healthcheck"]["test"] == ["CMD", "redis-cli", "ping"]
-    assert compose["services"]["api"]["stop_grace_period"] == "45s"
 
 
 def test_one_service_builds_the_image_and_the_other_uses_it(compose: dict[str, Any], stages: dict[str, Any]) -> None:
@@ -208,6 +224,30 @@ def test_builder_and_api_share_store_and_redis(compose: dict[str, Any]) -> None:
     pool = _flag(flags, "--pool")
     assert (ROOT / pool.removeprefix("/app/")).is_file()
     assert compose["services"]["api"]["environment"][f"{PREFIX}POOL_ROOT"] == str(Path(pool).parent)
+
+
+def test_commands_are_those_of_polyrank(compose: dict[str, Any], stages: dict[str, Any]) -> None:
+    services = compose["services"]
+    build = re.search(r"exec polyrank (build .*); fi", services["builder"]["command"][0])
+    assert build is not None
+    image = json.loads(_value(stages["runtime"][1], "CMD"))
+    for command in (build.group(1).split(), services["api"]["command"], services[GPU]["command"], image):
+        assert cli.parser().parse_args(command).run  # argparse ends the test where it knows a flag not
+
+
+def test_paths_in_the_image_are_copied_into_it(stages: dict[str, Any]) -> None:
+    copied = {rest.split()[-1] for keyword, rest in stages["runtime"][1] if keyword == "COPY"}
+    paths = set(re.findall(r"/app/[\w./-]+", _compose_text()))
+    assert {"/app/checkpoints/chat-cross", "/app/examples/support/pool.jsonl"} <= paths
+    for path in paths:
+        assert (ROOT / path.removeprefix("/app/")).exists(), path
+        assert any(path.startswith(root) for root in copied), path
+
+
+def test_health_and_metrics_are_where_they_are_asked_for() -> None:
+    paths = {route.path for route in routes_ops.router.routes}  # type: ignore[attr-defined]
+    assert {"/readyz", "/livez", "/metrics"} <= paths
+    assert paths >= UNTRACED
 
 
 def test_api_gets_known_settings_alone(compose: dict[str, Any]) -> None:
@@ -251,7 +291,10 @@ def _expressions(dashboard: dict[str, Any]) -> list[str]:
 def test_prometheus_scrapes_the_api_and_reads_the_mounted_rules(compose: dict[str, Any]) -> None:
     config = _yaml("prometheus.yml")
     (job,) = config["scrape_configs"]
+    assert job["job_name"] == "polyrank"  # as the alerts call it
     assert job["static_configs"] == [{"targets": ["api:8000"]}]  # /metrics is Prometheus' default path
+    (found,) = job["dns_sd_configs"]
+    assert (found["names"], found["type"], found["port"]) == ([GPU], "A", 8000)
     mounted = {mount.split(":")[1] for mount in compose["services"]["prometheus"]["volumes"]}
     assert {f"/etc/prometheus/{name}" for name in [*config["rule_files"], "prometheus.yml"]} <= mounted
     assert set(compose["services"]["prometheus"]["networks"]) & set(compose["services"]["api"]["networks"])
