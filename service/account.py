@@ -15,7 +15,9 @@ class Account:
 
     def fields(self) -> dict[str, Any]:
         """What is known, for a log line: the stages in milliseconds."""
-        if self.generation is None:
-            return {}
-        stages = {stage: round(value * 1000, 3) for stage, value in self.seconds.items()}
-        return {"generation": self.generation, "degraded": list(self.degraded), "stages_ms": stages}
+        known: dict[str, Any] = {}
+        if self.generation is not None:
+            known |= {"generation": self.generation, "degraded": list(self.degraded)}
+        if self.seconds:
+            known["stages_ms"] = {stage: round(value * 1000, 3) for stage, value in self.seconds.items()}
+        return known

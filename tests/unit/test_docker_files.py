@@ -326,6 +326,12 @@ def test_dashboard_and_alerts_name_metrics_that_exist_and_leave_none_out(dashboa
     assert set(_families()) - {series[name] for name in used} == set()
 
 
+def test_recorded_series_are_used_and_those_used_are_recorded(dashboard: dict[str, Any]) -> None:
+    rules = [rule for group in _yaml("alerts.yml")["groups"] for rule in group["rules"]]
+    used = {name for expression in _expressions(dashboard) for name in re.findall(r"polyrank:[\w:]+", expression)}
+    assert used == {rule["record"] for rule in rules if "record" in rule}
+
+
 def test_every_alert_has_an_entry_in_the_runbook_and_every_entry_an_alert() -> None:
     entries = re.findall(r"^## (\w+)$", (ROOT / "docs/runbook.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert sorted(entries) == sorted({rule["alert"] for rule in _alerts()})
