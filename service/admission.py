@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from service.errors import DeadlineExceeded, Overloaded
 from service.metrics import Metrics
 
-# Weight of what was known before, for each request that leaves.
-KEPT = 0.98
+# The speed is that of the last few seconds in which there was anything to do...
+MEMORY_SECONDS = 5.0
+# ...and, while little is known, that of a CPU: a few short requests say nothing about long ones.
+FIRST_SECONDS = 0.1
+FIRST_TOKENS = 1000.0
 # A request is let in when the wait for those before it takes this share of its time at most.
 SHARE_OF_TIME = 0.8
 MOST_RETRY_SECONDS = 30
@@ -50,7 +53,7 @@ class Admission:
         self._most, self._metrics, self._clock = most_tokens, metrics, clock
         self._requests = 0
         self._since = 0.0  # when the house was last looked at, while somebody is in it
-        self._busy_seconds = 0.0
+        self._busy_seconds = 0.0  # both of the last few seconds
         self._done_tokens = 0.0
 
     @contextmanager
@@ -82,20 +85,21 @@ class Admission:
             done = ticket.tokens
         finally:
             self._count_time(self._clock())
-            self._done_tokens = KEPT * self._done_tokens + done
-            self._busy_seconds *= KEPT
+            self._done_tokens += done
             self._requests -= 1
             self.tokens -= ticket.tokens
             self._show()
 
     def _count_time(self, now: float) -> None:
         if self._requests:
-            self._busy_seconds += now - self._since
+            kept = math.exp((self._since - now) / MEMORY_SECONDS)
+            self._busy_seconds = kept * self._busy_seconds + (1 - kept) * MEMORY_SECONDS
+            self._done_tokens *= kept
         self._since = now
 
     def _seconds(self, tokens: int) -> float:
-        """How long so many take to be done, at the speed of late; 0 while nothing is known."""
-        return tokens * self._busy_seconds / self._done_tokens if self._done_tokens else 0.0
+        """How long so many take to be done, at the speed of late."""
+        return tokens * (FIRST_SECONDS + self._busy_seconds) / (FIRST_TOKENS + self._done_tokens)
 
     def _show(self) -> None:
         self._metrics.show_queue(self._requests, self.tokens)

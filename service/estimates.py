@@ -8,7 +8,7 @@ from service.values import RankRequest
 LETTERS_A_TOKEN = 4
 MOST_TOKENS = 512  # encoders see so many at most
 TOKENS_A_CANDIDATE = 32  # of a stored one that the cross-encoder will read
-TOKENS_A_REQUEST = 16  # what is not encoding
+TOKENS_A_REQUEST = 64  # what a request costs however short it is, forwards and search
 
 
 def of_ranking(request: RankRequest) -> int:

@@ -1,6 +1,7 @@
 """Who is let in, and what those are told who are not."""
 
 import math
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
@@ -14,7 +15,7 @@ from service.metrics import Metrics
 class House:
     """An admission with a clock of its own."""
 
-    def __init__(self, most: int = 1000) -> None:
+    def __init__(self, most: int = 1_000_000) -> None:
         self.now = 100.0
         self.metrics = Metrics()
         self.admission = Admission(most, self.metrics, lambda: self.now)
@@ -47,7 +48,8 @@ def house() -> House:
     return House()
 
 
-def test_the_house_is_full_at_its_tokens_and_empties_again(house: House) -> None:
+def test_the_house_is_full_at_its_tokens_and_empties_again() -> None:
+    house = House(1000)
     with ExitStack() as inside:
         inside.enter_context(house.admission.admitted(600, math.inf))
         inside.enter_context(house.admission.admitted(600, math.inf))
@@ -58,12 +60,14 @@ def test_the_house_is_full_at_its_tokens_and_empties_again(house: House) -> None
     assert house.metrics.registry.get_sample_value("polyrank_queue_depth") == 0
 
 
-def test_one_that_is_larger_than_the_house_is_let_in_alone(house: House) -> None:
+def test_one_that_is_larger_than_the_house_is_let_in_alone() -> None:
+    house = House(1000)
     with house.admission.admitted(50_000, math.inf):
         assert house.refusal() is not None
 
 
-def test_what_turns_out_smaller_makes_room(house: House) -> None:
+def test_what_turns_out_smaller_makes_room() -> None:
+    house = House(1000)
     with house.admission.admitted(5000, math.inf) as ticket:
         ticket.lower(100)
         assert house.refusal() is None
@@ -73,23 +77,29 @@ def test_what_turns_out_smaller_makes_room(house: House) -> None:
 
 
 def test_a_wait_beyond_the_time_allowed_is_refused_at_once_and_told(house: House) -> None:
-    house.learn(100, 1.0)
-    with house.admission.admitted(450, math.inf):
+    house.learn(10_000, 1.0)
+    with house.admission.admitted(50_000, math.inf):
         refused = house.refusal(within=4.0)
         assert refused is not None
-        assert refused.retry_after_seconds == 5  # 4.5 s of work
+        assert refused.retry_after_seconds == 5  # some 4.5 s of work: the last second counts for more
         assert house.refusal(within=10.0) is None
     assert house.refusal(within=0.1) is None, "nobody is before it"
 
 
-def test_idle_time_does_not_count_and_speed_is_relearnt(house: House) -> None:
-    house.learn(100, 1.0)
-    house.now += 10_000
-    with house.admission.admitted(400, math.inf):
+def test_a_few_short_requests_say_little_about_long_ones(house: House) -> None:
+    house.work(70, 0.1)
+    with house.admission.admitted(15_000, math.inf):
         assert house.refusal(within=10.0) is None
-    for _ in range(10):
-        house.learn(100, 0.01)
-    with house.admission.admitted(400, math.inf):
+
+
+def test_idle_time_does_not_count_and_speed_is_relearnt(house: House) -> None:
+    house.learn(10_000, 1.0)
+    house.now += 10_000
+    with house.admission.admitted(40_000, math.inf):
+        assert house.refusal(within=10.0) is None
+    for _ in range(40):
+        house.learn(10_000, 0.01)
+    with house.admission.admitted(40_000, math.inf):
         assert house.refusal(within=0.2) is None
 
 
@@ -98,21 +108,21 @@ def test_requests_side_by_side_are_as_fast_as_they_are_together(house: House) ->
     for _ in range(50):
         with ExitStack() as inside:
             for _ in range(10):
-                inside.enter_context(house.admission.admitted(10, math.inf))
+                inside.enter_context(house.admission.admitted(1000, math.inf))
             house.now += 1.0
-    with house.admission.admitted(100, math.inf):
+    with house.admission.admitted(10_000, math.inf):
         assert house.refusal(within=1.0) is not None
         assert house.refusal(within=1.5) is None
 
 
 def test_what_failed_has_done_no_work(house: House) -> None:
-    house.learn(100, 1.0)
+    house.learn(10_000, 1.0)
     for _ in range(200):
-        house.fail(100, 1.0)
-    with house.admission.admitted(100, math.inf):
-        refused = house.refusal(within=2.0)
+        house.fail(10_000, 1.0)
+    with house.admission.admitted(10_000, math.inf):
+        refused = house.refusal(within=5.0)
         assert refused is not None
-        assert refused.retry_after_seconds == MOST_RETRY_SECONDS
+        assert 10 < refused.retry_after_seconds <= MOST_RETRY_SECONDS
 
 
 def test_one_whose_time_is_over_is_not_let_in(house: House) -> None:
@@ -122,8 +132,8 @@ def test_one_whose_time_is_over_is_not_let_in(house: House) -> None:
 
 @pytest.mark.parametrize("step", [-3600.0, 3600.0])
 def test_the_wall_clock_has_no_say(house: House, monkeypatch: pytest.MonkeyPatch, step: float) -> None:
-    real: Callable[[], float] = __import__("time").time
-    house.learn(100, 1.0)
+    real: Callable[[], float] = time.time
+    house.learn(10_000, 1.0)
     monkeypatch.setattr("time.time", lambda: real() + step)
-    with house.admission.admitted(100, math.inf):
+    with house.admission.admitted(10_000, math.inf):
         assert house.refusal(within=10.0) is None
