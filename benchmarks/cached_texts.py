@@ -1,13 +1,14 @@
-"""What `/rank` over sent texts takes when their vectors are encoded each time, and when Redis has them; same scores.
+"""What `/rank` over sent texts takes when they are encoded each time, when memory and when Redis has their vectors.
 
     python benchmarks/cached_texts.py [--model MODEL] [--pool F] [--texts 100] [--count 20]
 
-Serves one store twice (`polyrank serve`, without and with a real redis-server) and sends the same texts again and
-again. Exit status 0 only if both gave the same scores.
+Serves one store three times (`polyrank serve`, the last time with a real redis-server and nothing in memory) and sends
+the same texts again and again. Exit status 0 only if all gave the same scores.
 """
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -46,7 +47,9 @@ def main() -> int:
     scores = []
     with tempfile.TemporaryDirectory() as directory, redis_server() as redis_url:
         build(load_late(arguments.model), read_pool([arguments.pool]), Path(directory))
-        for name, flags in (("encoded", []), ("from Redis", ["--redis", redis_url])):
+        ways = (("encoded", 0, []), ("from memory", 64, []), ("from Redis", 0, ["--redis", redis_url]))
+        for name, memory_mb, flags in ways:
+            os.environ["POLYRANK_VECTOR_CACHE_MB"] = str(memory_mb)
             with served(Path(directory), flags) as (url, _, _):
                 first, score = ask(url, texts)
                 time.sleep(0.5)  # until they are written

@@ -8,6 +8,7 @@ status 0 only if every answer was the same and the metrics show where vectors we
 """
 
 import argparse
+import os
 import sys
 import tempfile
 import urllib.request
@@ -45,6 +46,7 @@ def main() -> int:
     parser.add_argument("--model", default="sentence-transformers/all-MiniLM-L6-v2")
     parser.add_argument("--count", type=int, default=200)
     arguments = parser.parse_args()
+    os.environ["POLYRANK_VECTOR_CACHE_MB"] = "0"  # every answer is read anew
     ranker = load_late(arguments.model)
     dialogues = islice(read_dialogues(arguments.data), arguments.count)
     bodies = [{"context": [turn.text for turn in each.conversation.turns], "top_k": 10} for each in dialogues]

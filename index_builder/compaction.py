@@ -53,11 +53,12 @@ def compact(root: Path, *, redis_url: str | None = None, progress: Progress = no
     Raises:
         GenerationNotFound: none is active.
         GenerationCorrupt: the active one is damaged.
+        MatrixMissing: this is a replica without its matrix.
         NothingToCompact: it was not updated, or nothing is left in it.
         CompactionOvertaken: another one became active meanwhile; nothing is left.
         StoreUnavailable, BuildBusy, DiskFull: see there; likewise.
     """
-    store = GenerationStore(root)
+    store = GenerationStore(root, needs_matrix=False)
     current = store.current()
     if current is None:
         raise GenerationNotFound(f"no generation of {root} is active")
@@ -67,6 +68,7 @@ def compact(root: Path, *, redis_url: str | None = None, progress: Progress = no
             snapshot, revision = store.snapshot(opened), store.updates.highest()
         if not snapshot.changed or not snapshot.count:
             raise NothingToCompact(f"generation {current} " + ("was not updated" if snapshot.count else "is empty"))
+        opened.store.require_matrix()
         spec = _chosen(opened.manifest, snapshot.count)
         return build(
             _Kept(opened),

@@ -9,6 +9,7 @@ RankingError (model.errors)
     GenerationNotFound    no generation of that id, or none at all
     GenerationCorrupt     a generation or pointer that fails its checks
     FingerprintMismatch   vectors of another model than the one asked for
+    MatrixMissing         this replica was made without the matrix, which it would need
   StoreError
     StoreUnavailable      Redis does not answer, or refuses
     UpdatesBusy           others write updates or switch for too long
@@ -87,6 +88,14 @@ class FingerprintMismatch(GenerationError):
         super().__init__(f"model fingerprint {expected} was expected, but this is {actual}")
         self.expected = expected
         self.actual = actual
+
+
+class MatrixMissing(GenerationError):
+    """A replica that reads vectors from Redis is asked for what only the matrix has."""
+
+    def __init__(self, generation: str) -> None:
+        super().__init__(f"this replica does not hold the matrix of generation {generation}; do this where it lies")
+        self.generation = generation
 
 
 class StoreError(RankingError):

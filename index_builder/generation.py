@@ -50,12 +50,13 @@ class Generation:
         return self.path / MODEL_DIRECTORY
 
     @classmethod
-    def open(cls, path: Path, *, verify: bool = True) -> "Generation":
+    def open(cls, path: Path, *, verify: bool = True, needs_matrix: bool = True) -> "Generation":
         """Open and check the generation in this directory.
 
         Args:
             path: the directory.
             verify: read every file and compare its sha256; otherwise only names, sizes and counts are checked.
+            needs_matrix: refuse it where the matrix's file is missing.
 
         Raises:
             GenerationNotFound: there is no such directory.
@@ -63,7 +64,7 @@ class Generation:
         """
         manifest = read_manifest(path)
         try:
-            _check_files(path, manifest, verify)
+            _check_files(path, manifest, verify, needs_matrix)
             return cls._opened(path, manifest)
         # pyarrow's errors are ValueErrors; the file system's mean that a file cannot be read.
         except (OSError, ValueError) as error:
@@ -138,11 +139,15 @@ def _sha256(path: Path) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-def _check_files(path: Path, manifest: Manifest, verify: bool) -> None:
+def _check_files(path: Path, manifest: Manifest, verify: bool, needs_matrix: bool) -> None:
     found, expected = _files(path), manifest.files
     required = {MATRIX_FILE, IDS_FILE, CANDIDATES_FILE} | ({INDEX_FILE} if manifest.index.factory else set())
-    if missing := sorted((set(expected) | required) - set(found)):
-        raise ValueError(f"{missing[0]} is missing")
+    missing = (set(expected) | required) - set(found)
+    if missing == {MATRIX_FILE} and not needs_matrix:
+        expected = {name: entry for name, entry in expected.items() if name != MATRIX_FILE}
+    elif missing:
+        only = "; a replica without it can be served with --vectors redis" if missing == {MATRIX_FILE} else ""
+        raise ValueError(f"{min(missing)} is missing{only}")
     if extra := sorted((set(found) | _empty_directories(path)) - set(expected)):
         raise ValueError(f"{extra[0]} is not in the manifest")
     for name, entry in expected.items():

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index_builder.codec import DTYPES, HIT, MISS
+from index_builder.errors import MatrixMissing
 from index_builder.ids import IdIndex, hash_id
 from index_builder.store import Fetched
 
@@ -24,20 +25,26 @@ IDS_FILE = "ids.index"
 class LocalStore:
     """A memory-mapped embedding matrix, safe to read from several threads.
 
+    The file of an existing one may be missing; then there are ids alone.
+
     Args:
         directory: where the two files are.
         dim: D.
         dtype: "float16" or "float32".
         create: begin an empty store, to be read once it is committed.
 
+    Attributes:
+        dim: D.
+        dtype: of the vectors.
+
     Raises:
         ValueError: the files' sizes do not fit each other or the dimension.
     """
 
     def __init__(self, directory: Path, dim: int, dtype: str, *, create: bool = False) -> None:
-        self._directory, self._dim, self._dtype = directory, dim, DTYPES[dtype]
+        self._directory, self.dim, self.dtype = directory, dim, DTYPES[dtype]
         self._ids: IdIndex | None = None
-        self._matrix: NDArray[Any] = np.empty((0, dim), self._dtype)
+        self._matrix: NDArray[Any] | None = np.empty((0, dim), self.dtype)
         self._file: BinaryIO | None = None
         if create:
             self._file = (directory / MATRIX_FILE).open("wb")
@@ -47,15 +54,34 @@ class LocalStore:
 
     def _map(self) -> None:
         self._ids = IdIndex(self._directory / IDS_FILE)
-        path, shape = self._directory / MATRIX_FILE, (len(self._ids), self._dim)
-        if path.stat().st_size != shape[0] * shape[1] * self._dtype.itemsize:
+        path, shape = self._directory / MATRIX_FILE, (len(self._ids), self.dim)
+        if not path.exists():
+            self._matrix = None
+            return
+        if path.stat().st_size != shape[0] * shape[1] * self.dtype.itemsize:
             raise ValueError(f"{MATRIX_FILE} has {path.stat().st_size} bytes, which are not {shape[0]} x {shape[1]}")
         # Copy-on-write: never written to, but torch warns of arrays that it may not write.
-        self._matrix = np.memmap(path, dtype=self._dtype, mode="c", shape=shape)
+        self._matrix = np.memmap(path, dtype=self.dtype, mode="c", shape=shape)
+
+    @property
+    def has_matrix(self) -> bool:
+        """Whether the vectors are here."""
+        return self._matrix is not None
+
+    def require_matrix(self) -> None:
+        """Raise MatrixMissing where the vectors are not here."""
+        if self._matrix is None:
+            raise MatrixMissing(self._directory.name)
 
     @property
     def matrix(self) -> NDArray[Any]:
-        """The whole matrix (N, D), memory-mapped."""
+        """The whole matrix (N, D), memory-mapped.
+
+        Raises:
+            MatrixMissing: its file is not here.
+        """
+        self.require_matrix()
+        assert self._matrix is not None
         return self._matrix
 
     @property
@@ -65,13 +91,13 @@ class LocalStore:
         return self._ids
 
     def gather(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """The vectors of rows, (N, D), copied."""
-        return np.take(self._matrix, rows, axis=0)
+        """The vectors of rows, (N, D), copied; errors as `matrix`."""
+        return np.take(self.matrix, rows, axis=0)
 
     def put_many(self, ids: Sequence[str], vectors: NDArray[Any]) -> None:
         """Append rows (N, D), rounded to the store's dtype."""
         assert self._file is not None, "a store is filled before commit"
-        self._file.write(np.ascontiguousarray(vectors, self._dtype).data.cast("B"))
+        self._file.write(np.ascontiguousarray(vectors, self.dtype).data.cast("B"))
         self._hashes.write(np.fromiter(map(hash_id, ids), np.uint64, len(ids)).data)
 
     def sync(self) -> None:
@@ -107,7 +133,7 @@ class LocalStore:
 
     def count(self) -> int:
         """How many embeddings there are; 0 before commit."""
-        return len(self._matrix)
+        return 0 if self._ids is None else len(self._ids)
 
     def ping(self) -> None:
         """The matrix is mapped, so it answers."""
@@ -115,4 +141,4 @@ class LocalStore:
     def close(self) -> None:
         """Let go of the map; whoever still holds the matrix may go on using it."""
         self._close_files()
-        self._matrix, self._ids = np.empty((0, self._dim), self._dtype), None
+        self._matrix, self._ids = np.empty((0, self.dim), self.dtype), None

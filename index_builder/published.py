@@ -13,12 +13,16 @@ from index_builder.updates import Updates
 class PublishedGenerations:
     """The generations under a store's root; every method may be called from several threads and processes.
 
+    Args:
+        root: the directory.
+        needs_matrix: refuse generations whose matrix is missing.
+
     Attributes:
         updates: what happened to them since they were built.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, *, needs_matrix: bool = True) -> None:
+        self.root, self._needs_matrix = root, needs_matrix
         self._generations = root / "generations"
         self._pointer = Pointer(root)
         self.updates = Updates(root)
@@ -65,7 +69,7 @@ class PublishedGenerations:
         Raises:
             GenerationNotFound, GenerationCorrupt: see `Generation.open` and `UpdateLog.read`.
         """
-        opened = Generation.open(self.path(generation), verify=verify)
+        opened = Generation.open(self.path(generation), verify=verify, needs_matrix=self._needs_matrix)
         if verify:
             self._check_updates(opened.manifest)
         return opened

@@ -72,7 +72,7 @@ class Snapshot:
         self.removed = self.added = _NONE
         store = generation.store
         self._built = store.count()
-        self._all = _Added(store.matrix.shape[1], store.matrix.dtype)
+        self._all = _Added(store.dim, store.dtype)
         self._vectors, self._seen, self._changes = self._all.vectors, 0, 0
 
     def updated(self, updates: Sequence[Update]) -> "Snapshot":
@@ -167,7 +167,11 @@ class Snapshot:
         return np.concatenate([built, self.numbered(self.added)])
 
     def vectors(self, rows: Rows) -> NDArray[Any]:
-        """The vectors of these rows as the disk has them, in the order asked; (N, D)."""
+        """The vectors of these rows as the disk has them, in the order asked; (N, D).
+
+        Raises:
+            MatrixMissing: it does not have those built.
+        """
         return self.merged(rows, self.generation.store.gather(self.split(rows)[1]))
 
     def merged(self, rows: Rows, own_vectors: NDArray[Any]) -> NDArray[Any]:

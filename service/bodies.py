@@ -11,7 +11,6 @@ from starlette.requests import ClientDisconnect, Request
 from model import Conversation, Turn
 from model.errors import InvalidInput
 from service import problems
-from service.budget import Budget
 from service.errors import (
     BodyTimeout,
     ClientGone,
@@ -194,7 +193,6 @@ def to_request(body: RankIn, settings: Settings, deadline: float) -> RankRequest
         top_n=body.top_n(),
         filter=body.filter,
         exclude_ids=tuple(body.exclude_ids),
-        budget=Budget(deadline),
     )
 
 

@@ -10,13 +10,11 @@ from index_builder.redis_client import SERVING_TIMEOUT_SECONDS
 class Budget:
     """How long one request may wait for Redis, with all that it reads there.
 
-    Args:
-        deadline: when the request's time is over, on the monotonic clock.
-        seconds: what it may spend.
+    Attributes:
+        left: seconds; less than none where it has overspent.
     """
 
-    def __init__(self, deadline: float = float("inf"), seconds: float = SERVING_TIMEOUT_SECONDS) -> None:
-        self.deadline = deadline
+    def __init__(self, seconds: float = SERVING_TIMEOUT_SECONDS) -> None:
         self.left = seconds
 
     @contextmanager

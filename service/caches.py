@@ -13,7 +13,7 @@ from service.redis_tier import CountCache, RedisTier
 from service.settings import Settings
 from service.text_cache import TextCache
 from service.vector_cache import VectorCache
-from service.vectors import MatrixVectors, RedisVectors, Vectors
+from service.vectors import Encode, MatrixVectors, RedisVectors, Vectors
 
 
 class Caches:
@@ -43,15 +43,20 @@ class Caches:
             return None
         return TextCache(VectorCache(of.model.fingerprint, of.dim, of.dtype, self._count, self._memory, redis))
 
-    def vectors(self, generation: Generation) -> Vectors:
-        """The vectors of a generation's candidates."""
+    def vectors(self, generation: Generation, encode: Encode) -> Vectors:
+        """The vectors of a generation's candidates.
+
+        Args:
+            generation: open.
+            encode: its model.
+        """
         if self._server is None or self._settings.vectors != "redis":
             return MatrixVectors(generation, self._count)
         of = generation.manifest
         copy = RedisTier(self._server, "redis", self._count, beginning_of(of.id), of.dim, of.dtype)
         loader = partial(RedisStore, self._url or "", of.id, of.dim, of.dtype, BUILDING_TIMEOUT_SECONDS)
         cache = VectorCache(of.id, of.dim, of.dtype, self._count, self._memory, copy)
-        return RedisVectors(generation, cache, loader, self._count)
+        return RedisVectors(generation, cache, loader, encode, self._count)
 
     def close(self) -> None:
         """Write what waits for Redis, and let go of it."""

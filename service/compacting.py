@@ -33,7 +33,7 @@ class Compacting:
         if current.generation.id != self._generation:
             self._generation, self._due = current.generation.id, self._after
         changed = current.snapshot.changed
-        if changed < self._due or not current.snapshot.count:
+        if changed < self._due or not current.snapshot.count or not current.generation.store.has_matrix:
             return
         if await asyncio.to_thread(self._store.current_or_none) != current.generation.id:
             return  # a stand-in is served

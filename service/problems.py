@@ -65,6 +65,7 @@ TABLE: Final[dict[type[Exception], Kind]] = {
     index.FingerprintMismatch: Kind(409, "encoder-mismatch", "Another model is served"),
     index.PoolError: INVALID,
     index.GenerationError: Kind(409, "generation-invalid", "The generation cannot be served"),
+    index.MatrixMissing: Kind(409, "matrix-missing", "This replica does not hold the matrix"),
     index.GenerationNotFound: Kind(404, "generation-not-found", "No such generation"),
     index.StoreUnavailable: Kind(503, "store-unavailable", "The store does not answer"),
     index.UpdatesBusy: Kind(503, "updates-busy", "Others are changing the store"),

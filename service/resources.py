@@ -84,7 +84,7 @@ async def opened(
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     access = Access(settings, metrics)
-    store = GenerationStore(settings.store)
+    store = GenerationStore(settings.store, needs_matrix=settings.vectors == "local")
     caches = Caches(settings, metrics)
     live = Live(store, Opener(metrics.count_cache, caches, load), metrics)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as loader:

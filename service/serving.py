@@ -7,13 +7,14 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 import model
+from index_builder.encoder import encode_texts
 from index_builder.errors import FingerprintMismatch
 from index_builder.generation import Generation
 from index_builder.snapshot import Snapshot
@@ -160,7 +161,8 @@ class Opener:
             loaded = Loaded(generation, ranker, MatrixVectors(generation, self._count), log)
         else:
             texts = self._caches.texts(generation.manifest)
-            loaded = Loaded(generation, ranker, self._caches.vectors(generation), log, texts)
+            vectors = self._caches.vectors(generation, partial(encode_texts, ranker))
+            loaded = Loaded(generation, ranker, vectors, log, texts)
         serving = Serving(loaded, Snapshot(generation)).caught_up()
         if ranker is not (previous and previous.ranker):
             _warm_up(ranker)

@@ -45,7 +45,8 @@ class Settings(BaseSettings):
         default=None, description="Redis for vectors of sent texts and copies of generations; rebuilds write there too"
     )
     vectors: Literal["local", "redis"] = Field(
-        default="local", description="where candidates' vectors are read; the matrix on disk stands behind Redis"
+        default="local",
+        description="where candidates' vectors are read; with Redis the matrix need not be on this disk",
     )
     text_cache_ttl_s: int = Field(
         default=86_400, ge=0, le=365 * 86_400, description="vectors of sent texts live in Redis so long; 0: not at all"

@@ -212,7 +212,7 @@ def _known(serving: Serving, candidates: Sequence[Candidate]) -> tuple[Vectors, 
     known = np.flatnonzero(rows >= 0)
     before = serving.snapshot.candidates(rows[known])
     same = [at for at, old in zip(known.tolist(), before, strict=True) if old.text == candidates[at].text]
-    vectors = np.empty((len(candidates), serving.ranker.dim), serving.generation.store.matrix.dtype)
+    vectors = np.empty((len(candidates), serving.ranker.dim), serving.generation.store.dtype)
     if same:
         vectors[same] = serving.gather(rows[same]).vectors
     return vectors, np.setdiff1d(np.arange(len(candidates)), same, assume_unique=True)

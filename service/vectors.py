@@ -1,21 +1,27 @@
-"""Where the candidates' vectors come from: the generation's own matrix, or its copy in Redis with the matrix behind it.
+"""Where the candidates' vectors come from: the generation's own matrix, or its copy in Redis.
 
-Scores do not depend on the source: both hold the same bytes, and what Redis lacks or damaged is read from the matrix.
+Scores do not depend on the source: both hold the same bytes. What Redis lacks or damaged is read from the matrix; a
+replica without its file holds a copy in memory.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from index_builder.codec import rounded
 from index_builder.errors import StoreUnavailable
 from index_builder.generation import Generation
 from index_builder.store import CORRUPT, HIT, MISS, EmbeddingStore
 from service.budget import Budget
 from service.redis_tier import CountCache
 from service.vector_cache import VectorCache
+
+# Texts to their vectors (N, D).
+Encode = Callable[[list[str]], NDArray[np.floating]]
 
 log = logging.getLogger(__name__)
 
@@ -55,59 +61,82 @@ class MatrixVectors:
 
 
 class RedisVectors:
-    """Vectors from the copy in Redis; the matrix on disk stands in for what Redis lacks.
+    """Vectors from the copy in Redis; what it lacks comes from the matrix on disk, or its own copy in memory.
+
+    What a scan reads is fetched once, where the matrix is not here to be scanned, or the generation has no index: then
+    every request would scan.
 
     Args:
         generation: whose vectors.
         cache: its copy, by id.
         open_loader: opens the same copy, with timeouts fit for reading everything once.
+        encode: the generation's model, for what neither Redis nor the matrix holds.
         count: told of each vector asked for: tier, result, how many.
+
+    Raises:
+        BuildError: the model gave a vector that is not finite.
     """
 
     def __init__(
-        self, generation: Generation, cache: VectorCache, open_loader: Callable[[], EmbeddingStore], count: CountCache
+        self,
+        generation: Generation,
+        cache: VectorCache,
+        open_loader: Callable[[], EmbeddingStore],
+        encode: Encode,
+        count: CountCache,
     ) -> None:
-        self._generation, self._cache, self._count = generation, cache, count
-        # A generation without an index is scanned: what a scan reads is fetched here, once.
-        self._matrix = self._load(open_loader()) if generation.index is None else None
+        self._generation, self._cache, self._encode, self._count = generation, cache, encode, count
+        self._loaded: NDArray[Any] | None = None
+        if generation.index is None or not generation.store.has_matrix:
+            with closing(open_loader()) as loader:
+                self._loaded = self._load(loader)
 
     def gather(self, rows: NDArray[np.int64], budget: Budget) -> Gathered:
         """Fetch the vectors of rows, in the order asked."""
         ids = [candidate.id for candidate in self._generation.candidates.rows(rows)]
         vectors, known, available = self._cache.read(ids, budget)
-        self._fill(vectors, np.flatnonzero(~known), rows)
+        gaps = np.flatnonzero(~known)
+        if len(gaps):
+            vectors[gaps] = np.take(self.matrix(), rows[gaps], axis=0)
+            self._count("matrix", "hit", len(gaps))
         return Gathered(vectors, available)
 
     def matrix(self) -> NDArray[Any]:
-        """All vectors: as read from Redis where the generation is scanned, else memory-mapped."""
-        return self._generation.store.matrix if self._matrix is None else self._matrix
-
-    def _fill(self, vectors: NDArray[Any], gaps: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
-        """Take from the matrix what Redis has not given: the vectors at these places of `rows`."""
-        if len(gaps):
-            vectors[gaps] = self._generation.store.gather(rows[gaps])
-            self._count("matrix", "hit", len(gaps))
+        """All vectors: as loaded, else memory-mapped."""
+        return self._generation.store.matrix if self._loaded is None else self._loaded
 
     def _load(self, loader: EmbeddingStore) -> NDArray[Any] | None:
-        """Read every vector once; None when Redis does not answer."""
-        table = self._generation.candidates
-        try:
-            parts: list[NDArray[Any]] = []
-            start = 0
-            for ids, _ in table.batches():
-                parts.append(self._loaded(loader, ids, np.arange(start, start + len(ids))))
-                start += len(ids)
-            return np.concatenate(parts)
-        except StoreUnavailable as error:
-            self._count("redis", "error", len(table))
-            log.warning("redis is unavailable; scanning the generation's own matrix", extra={"fields": {"why": error}})
-            return None
-        finally:
-            loader.close()
+        """Fetch every vector once; None where Redis does not answer, and the matrix can be scanned instead."""
+        table, store = self._generation.candidates, self._generation.store
+        matrix = np.empty((len(table), store.dim), store.dtype)
+        encoded = end = 0
+        for ids, texts in table.batches():
+            start, end = end, end + len(ids)
+            try:
+                known = self._fetch(loader, ids, matrix[start:end])
+            except StoreUnavailable as error:
+                self._count("redis", "error", len(ids))
+                log.warning("redis is unavailable; doing without", extra={"fields": {"why": error}})
+                if store.has_matrix:
+                    return None
+                known = np.zeros(len(ids), bool)
+            gaps = np.flatnonzero(~known)
+            if store.has_matrix:
+                matrix[start + gaps] = store.gather(start + gaps)
+                self._count("matrix", "hit", len(gaps))
+            elif len(gaps):
+                vectors = self._encode([texts[at] for at in gaps.tolist()])
+                matrix[start + gaps] = rounded(vectors, self._generation.manifest.dtype)
+                encoded += len(gaps)
+        if encoded:
+            log.warning("vectors that redis lacks were encoded", extra={"fields": {"count": encoded}})
+        return matrix
 
-    def _loaded(self, loader: EmbeddingStore, ids: list[str], rows: NDArray[np.int64]) -> NDArray[Any]:
-        vectors, status = (fetched := loader.get_many(ids)).vectors, fetched.status
+    def _fetch(self, loader: EmbeddingStore, ids: Sequence[str], into: NDArray[Any]) -> NDArray[np.bool_]:
+        """Fetch what Redis has of these candidates; tells which those are."""
+        fetched = loader.get_many(ids)
         for result, code in (("hit", HIT), ("miss", MISS), ("corrupt", CORRUPT)):
-            self._count("redis", result, int((status == code).sum()))
-        self._fill(vectors, np.flatnonzero(status != HIT), rows)
-        return vectors
+            self._count("redis", result, int((fetched.status == code).sum()))
+        into[:] = fetched.vectors
+        known: NDArray[np.bool_] = fetched.status == HIT
+        return known

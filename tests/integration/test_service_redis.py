@@ -11,6 +11,8 @@ from redis_process import RedisProcess
 from served import Served, serve
 from service_fakes import build_store, load, pool
 
+from index_builder.compaction import compact
+from index_builder.errors import MatrixMissing
 from service.app import create_app
 from service.breaker import FAILURES_IN_A_ROW, JITTER, OPEN_SECONDS, State
 from service.settings import Settings
@@ -134,3 +136,78 @@ def test_a_scanning_replica_goes_on_scanning(start: Start, tmp_path: Path, redis
     body = with_redis.rank(context="w1").json()
     assert body["results"] == start(None).rank(context="w1").json()["results"]
     assert body["degraded"] == ["cache_unavailable"], "the best are scored again by their vectors as they are now"
+
+
+def without_matrix(root: Path) -> None:
+    for path in root.glob("generations/*/embeddings.bin"):
+        path.unlink()
+
+
+def both_starts(start: Start, root: Path, redis_url: str) -> tuple[Served, list[list[tuple[str, float]]]]:
+    """A replica without any matrix, and the scores of a server that had them."""
+    expected = scores(start(None))
+    without_matrix(root)
+    return start(redis_url), expected
+
+
+@pytest.mark.parametrize("index", ["exact", "flat"])
+def test_a_replica_without_the_matrix_scores_identically(
+    start: Start, tmp_path: Path, redis_process: RedisProcess, index: str
+) -> None:
+    build_store(tmp_path, pool(60), index=index, redis_url=redis_process.url)
+    replica, expected = both_starts(start, tmp_path, redis_process.url)
+    assert answers(replica) == [(each, []) for each in expected]
+    redis_process.kill()
+    assert answers(replica) == [(each, ["cache_unavailable"]) for each in expected]
+
+
+@pytest.mark.parametrize("fault", ["flushed", "killed"])
+def test_a_replica_that_redis_gives_nothing_encodes_its_candidates(
+    start: Start, tmp_path: Path, redis_process: RedisProcess, fault: str
+) -> None:
+    build_store(tmp_path, pool(60), redis_url=redis_process.url)
+    if fault == "killed":
+        redis_process.kill()
+    else:
+        with redis_process.client() as client:
+            client.flushall()
+    replica, expected = both_starts(start, tmp_path, redis_process.url)
+    assert scores(replica) == expected
+
+
+def test_a_replica_without_the_matrix_is_updated_and_switched_but_not_compacted(
+    start: Start, tmp_path: Path, redis_process: RedisProcess
+) -> None:
+    first = build_store(tmp_path, pool(60), redis_url=redis_process.url)
+    second = build_store(tmp_path, pool(50, seed=1), redis_url=redis_process.url)
+    replica, expected = both_starts(start, tmp_path, redis_process.url)
+    assert replica.client.post("/index/rollback").json()["active"]["id"] == first
+    assert replica.client.post("/index/activate", json={"generation": second}).json()["active"]["id"] == second
+    same = {"id": "c1", "text": pool(50, seed=1)[1].text}
+    put = replica.client.put("/index/candidates", json=[same, {"id": "new", "text": "w1 w2 w3"}])
+    assert put.status_code == 200, put.text
+    assert "new" in {each["id"] for each in replica.rank(context="w1", top_k=100).json()["results"]}
+    assert replica.client.post("/index/candidates/delete", json={"ids": ["new"]}).status_code == 200
+    assert sorted(scores(replica)[0]) == sorted(expected[0])
+    refused = replica.client.post("/index/compact")
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:polyrank:problem:matrix-missing")
+    with pytest.raises(MatrixMissing, match="does not hold the matrix"):
+        compact(tmp_path)
+    assert replica.client.get("/index/jobs").json()["jobs"] == []
+
+
+def test_without_redis_for_vectors_a_generation_without_matrix_is_refused(
+    start: Start, tmp_path: Path, redis_process: RedisProcess
+) -> None:
+    build_store(tmp_path, pool(60), redis_url=redis_process.url)
+    without_matrix(tmp_path)
+    answer = start(None).client.get("/readyz")
+    assert answer.status_code == 503
+    assert "embeddings.bin is missing; a replica without it can be served with --vectors redis" in answer.text
+
+
+def test_a_replica_still_refuses_damage(start: Start, tmp_path: Path, redis_process: RedisProcess) -> None:
+    generation = build_store(tmp_path, pool(60), redis_url=redis_process.url)
+    without_matrix(tmp_path)
+    (tmp_path / "generations" / generation / "ids.index").unlink()
+    assert "embeddings.bin is missing" in start(redis_process.url).client.get("/readyz").text

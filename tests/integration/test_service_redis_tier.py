@@ -73,7 +73,7 @@ def slowed(fixture: Fixture, monkeypatch: pytest.MonkeyPatch, seconds: float) ->
 
 
 def test_what_is_written_is_read(filled: Fixture) -> None:
-    found = filled.tier.read(NAMES, Budget(seconds=5))
+    found = filled.tier.read(NAMES, Budget(5))
     assert found.available
     assert found.known.all()
     np.testing.assert_array_equal(found.vectors, VECTORS)
@@ -111,11 +111,11 @@ def test_all_reads_of_a_request_share_its_budget(filled: Fixture, monkeypatch: p
 def test_readers_do_not_wait_for_each_other(filled: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     slowed(filled, monkeypatch, SERVING_TIMEOUT_SECONDS * 0.6)
     with ThreadPoolExecutor(6) as threads:
-        found = list(threads.map(lambda n: filled.tier.read(NAMES[n : n + 1], Budget(seconds=5)), range(6)))
+        found = list(threads.map(lambda n: filled.tier.read(NAMES[n : n + 1], Budget(5)), range(6)))
     assert [each.known.tolist() for each in found] == [[True]] * 6
     began = time.monotonic()
     with ThreadPoolExecutor(6) as threads:
-        list(threads.map(lambda n: filled.tier.read(NAMES[n : n + 1], Budget(seconds=5)), range(6)))
+        list(threads.map(lambda n: filled.tier.read(NAMES[n : n + 1], Budget(5)), range(6)))
     assert time.monotonic() - began < 4 * SERVING_TIMEOUT_SECONDS, "one after the other they would take longer"
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from service_fakes import DIM, build_store, pool
+from service_fakes import DIM, WordRanker, build_store, pool
 
-from index_builder.errors import StoreUnavailable
+from index_builder.encoder import encode_texts
+from index_builder.errors import MatrixMissing, StoreUnavailable
 from index_builder.generation import Generation
 from index_builder.generations import GenerationStore
 from index_builder.store import CORRUPT, HIT, MISS, Fetched
@@ -22,8 +23,8 @@ ROWS = np.array([3, 1, 4, 1, 5], np.int64)
 class CopyOfMatrix:
     """The vectors in Redis, which can lose, damage or refuse them: as a tier, and as the loader's store."""
 
-    def __init__(self, generation: Generation) -> None:
-        self.generation = generation
+    def __init__(self, matrix: np.ndarray) -> None:
+        self.matrix = matrix
         self.lost: set[str] = set()
         self.damaged: set[str] = set()
         self.down = False
@@ -40,7 +41,7 @@ class CopyOfMatrix:
         self.calls += 1
         if self.down:
             raise StoreUnavailable("down")
-        vectors = self.generation.store.gather(self.generation.store.ids.rows(ids))
+        vectors = self.matrix[[int(each.removeprefix("c")) for each in ids]]
         codes = {**dict.fromkeys(self.lost, MISS), **dict.fromkeys(self.damaged, CORRUPT)}
         status = np.array([codes.get(each, HIT) for each in ids], np.uint8)
         vectors[status != HIT] = 0
@@ -55,17 +56,27 @@ class Fixture:
         build_store(root, pool(30), index=index)
         store = GenerationStore(root)
         self.generation = store.open(store.current() or "")
-        self.redis = CopyOfMatrix(self.generation)
+        self.whole = np.array(self.generation.store.matrix)
+        self.redis = CopyOfMatrix(self.whole)
         self.counts: Counter[tuple[str, str]] = Counter()
+        self.encoded: list[str] = []
 
     def open(self) -> RedisVectors:
-        return RedisVectors(self.generation, self.redis, lambda: self.redis, self.count)  # type: ignore[arg-type,return-value]
+        return RedisVectors(self.generation, self.redis, lambda: self.redis, self.encode, self.count)  # type: ignore[arg-type,return-value]
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        self.encoded += texts
+        return encode_texts(WordRanker(), texts)
+
+    def expected(self) -> np.ndarray:
+        return self.whole[ROWS]
+
+    def lose_matrix(self) -> None:
+        (self.generation.path / "embeddings.bin").unlink()
+        self.generation = Generation.open(self.generation.path, needs_matrix=False)
 
     def count(self, tier: str, result: str, number: int) -> None:
         self.counts[tier, result] += number
-
-    def expected(self) -> np.ndarray:
-        return self.generation.store.gather(ROWS)
 
 
 @pytest.fixture
@@ -131,3 +142,41 @@ def test_the_matrix_itself_is_a_source_too(indexed: Fixture) -> None:
     np.testing.assert_array_equal(vectors.gather(ROWS, Budget()).vectors, indexed.expected())
     assert vectors.matrix() is indexed.generation.store.matrix
     assert indexed.counts["matrix", "hit"] == 5
+
+
+@pytest.mark.parametrize("index", ["exact", "flat"])
+def test_without_the_file_the_matrix_is_read_from_redis(tmp_path: Path, index: str) -> None:
+    replica = Fixture(tmp_path, index)
+    replica.lose_matrix()
+    with pytest.raises(MatrixMissing, match="this replica does not hold the matrix of generation"):
+        _ = replica.generation.store.matrix
+    vectors = replica.open()
+    np.testing.assert_array_equal(vectors.matrix(), replica.whole)
+    assert +replica.counts == {("redis", "hit"): 30}
+    assert replica.encoded == []
+    replica.redis.lost = {"c1"}
+    np.testing.assert_array_equal(vectors.gather(ROWS, Budget()).vectors, replica.expected())
+    assert replica.counts["matrix", "hit"] == 2
+
+
+def test_what_neither_redis_nor_the_disk_holds_is_encoded_and_rounded(tmp_path: Path) -> None:
+    replica = Fixture(tmp_path, "flat")
+    replica.lose_matrix()
+    replica.redis.lost, replica.redis.damaged = {"c0", "c7"}, {"c9"}
+    matrix = replica.open().matrix()
+    np.testing.assert_array_equal(matrix, replica.whole)
+    assert matrix.dtype == np.float16
+    texts = [candidate.text for candidate in pool(30)]
+    assert replica.encoded == [texts[0], texts[7], texts[9]]
+
+
+def test_a_replica_without_redis_encodes_everything(tmp_path: Path) -> None:
+    replica = Fixture(tmp_path, "exact")
+    replica.lose_matrix()
+    replica.redis.down = True
+    vectors = replica.open()
+    np.testing.assert_array_equal(vectors.matrix(), replica.whole)
+    gathered = vectors.gather(ROWS, Budget())
+    assert not gathered.cache_available
+    np.testing.assert_array_equal(gathered.vectors, replica.expected())
+    assert len(replica.encoded) == 30, "once"
