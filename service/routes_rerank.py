@@ -14,7 +14,6 @@ from starlette.responses import Response
 from model import Conversation, Truncation
 from service import bodies, served_models
 from service.account import Account
-from service.budget import Budget
 from service.dialects import choice, cohere, headers, infinity, tei, voyage
 from service.dialects.reranked import Document, Reranked, document_of, placed
 from service.errors import InferenceFailed, NoTexts
@@ -84,7 +83,6 @@ async def _score(held: Resources, served: Served, query: str, texts: Sequence[st
             deadline=deadline,
             candidates=tuple(Given(None, text) for text in texts),
             top_k=len(texts),
-            budget=Budget(deadline),
         )
         ranked = await held.engine.rank(served.serving, todo)
         scores = np.empty(len(texts), np.float32)
