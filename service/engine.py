@@ -97,6 +97,7 @@ class Engine:
         self, settings: EngineSettings, metrics: Metrics, scorer: PairScorer | None = None, tracing: Tracing = OFF
     ) -> None:
         self.scorer = scorer
+        self.batch_tokens = settings.batch_tokens
         self._threads = settings.threads
         self._admission = Admission(settings.max_queue_tokens, metrics)
         self._forwards = Forwards(settings.batch_tokens, metrics, tracing)
@@ -220,6 +221,7 @@ class Engine:
             return known, await self._forwards.candidates(ranker, new, deadline)
 
         (context, truncation), (tokens, cut) = await self._forwards.tokenize(tokenize, stages)
+        stages.tokens = len(context) + sum(map(len, tokens))
         with stages.timed("encode"):
             ([codes], one), (known, fresh) = await both(self._forwards.contexts(ranker, context, deadline), encoded())
         stages.move("encode", "queue", max(one, fresh.waited))

@@ -72,7 +72,7 @@ async def info(request: Request) -> Response:
     held = resources(request)
     serving, scorer, settings = held.live.current, held.engine.scorer, held.settings
     body = {
-        **tei.info(served_models.announced(held), settings.info_model_type, settings),
+        **tei.info(served_models.announced(held), settings.info_model_type, held.engine.batch_tokens, settings),
         "name": "polyrank",
         "version": __version__,
         "generation": serving and serving.generation.id,

@@ -91,8 +91,8 @@ def relevance(scores: NDArray[np.float32]) -> NDArray[np.float64]:
     """Map scores to 0..1, each for itself: their sigmoid, computed in float64.
 
     A Cross-encoder's score is a logit. A Bi- or Poly-encoder's is one beside the scores of other candidates, so that
-    its sigmoid keeps the order, but is no probability. From float32, values up to 17 apart from 0 keep every
-    difference; above 36.7 the result is 1.
+    its sigmoid keeps the order, but is no probability. Different scores between -20 and 20 stay different, but for
+    those next to 0; above 36.7 the result is 1.
 
     >>> relevance(np.array([0.0, 2.0, -2.0], np.float32)).round(4).tolist()
     [0.5, 0.8808, 0.1192]

@@ -31,12 +31,13 @@ def answer(reranked: Reranked) -> list[dict[str, Any]]:
     ]
 
 
-def info(model: Served | None, model_type: str, settings: Settings) -> dict[str, Any]:
+def info(model: Served | None, model_type: str, batch_tokens: int, settings: Settings) -> dict[str, Any]:
     """Render a `TeiInfoOut`.
 
     Args:
         model: that does what `model_type` says; None where none is loaded.
         model_type: "reranker" or "embedding".
+        batch_tokens: of what the model reads at a time.
         settings: the bounds.
     """
     kinds = {
@@ -50,7 +51,7 @@ def info(model: Served | None, model_type: str, settings: Settings) -> dict[str,
         "served_model_name": model and model.name,
         "model_type": {model_type: kinds[model_type]},
         "max_input_length": model and model.max_input_tokens,
-        "max_batch_tokens": settings.batch_tokens,
+        "max_batch_tokens": batch_tokens,
         "max_batch_requests": None,
         "max_concurrent_requests": None,
         "max_client_batch_size": settings.max_candidates,

@@ -1,0 +1,363 @@
+"""POST /rerank in every dialect over real models, and its errors in the forms of their clients."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+from service_fakes import build_store, load, pool
+from starlette.testclient import TestClient
+
+import model
+from index_builder.build import build
+from model import Conversation
+from model.checkpoint import load_cross
+from service import keys
+from service.app import create_app
+from service.dialects.errors import RERANK_PATHS
+from service.errors import Overloaded
+from service.keys import Key
+from service.responses import InfoOut
+from service.responses_compat import (
+    AnyErrorOut,
+    CompatRerankOut,
+    DetailErrorOut,
+    OpenAiErrorOut,
+    TeiErrorOut,
+    TeiRerankOut,
+    VoyageRerankOut,
+)
+from service.settings import Settings
+
+QUERY = "w1 w2"
+TEXTS = ["w3 w4", "w1 w2 w5", "w9", "w3 w4"]
+FORMS = {
+    "tei": TeiErrorOut,
+    "cohere": AnyErrorOut,
+    "jina": AnyErrorOut,
+    "infinity": OpenAiErrorOut,
+    "voyage": DetailErrorOut,
+}
+
+
+@pytest.fixture(scope="module")
+def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("store")
+    build(model.load(checkpoints / "poly"), pool(5), root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def cross(store: Path, checkpoints: Path) -> Iterator[TestClient]:
+    """A server with a cross-encoder."""
+    with TestClient(create_app(Settings(store=store, reranker=str(checkpoints / "cross"), threads=1))) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def late(store: Path) -> Iterator[TestClient]:
+    """A server without one."""
+    with TestClient(create_app(Settings(store=store, threads=1))) as client:
+        yield client
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Iterator[TestClient]:
+    """A small server of its own, with a model of words."""
+    build_store(tmp_path)
+    with TestClient(create_app(Settings(store=tmp_path, max_candidates=5, max_body_bytes=4096), load)) as client:
+        yield client
+
+
+def ask(client: TestClient, path: str = "/v2/rerank", dialect: str | None = None, **fields: Any) -> httpx2.Response:
+    headers = {} if dialect is None else {"X-Rerank-Dialect": dialect}
+    return client.post(path, json={"query": QUERY, **fields}, headers=headers)
+
+
+def answered(response: httpx2.Response) -> Any:
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def sigmoid(score: float) -> float:
+    return float(1 / (1 + np.exp(-score)))
+
+
+# --- scores
+
+
+def test_the_cross_encoder_answers_where_there_is_one(cross: TestClient, checkpoints: Path) -> None:
+    ranker = load_cross(checkpoints / "cross")
+    expected = ranker.rank([QUERY], TEXTS)
+    raw = answered(ask(cross, texts=TEXTS, raw_scores=True))
+    assert [each["index"] for each in raw] == [index for index, _ in expected]
+    assert [each["score"] for each in raw] == pytest.approx([score for _, score in expected], abs=1e-4)
+    told = answered(ask(cross, documents=TEXTS))
+    assert told["model"] == str(checkpoints / "cross")
+    assert [each["relevance_score"] for each in told["results"]] == [sigmoid(each["score"]) for each in raw]
+
+
+def test_the_late_model_answers_where_there_is_none(late: TestClient) -> None:
+    native = answered(late.post("/rank", json={"context": QUERY, "candidates": TEXTS, "top_k": 10}))
+    raw = answered(ask(late, texts=TEXTS, raw_scores=True))
+    assert [each["index"] for each in raw] == [each["index"] for each in native["results"]]
+    assert [each["score"] for each in raw] == pytest.approx([each["score"] for each in native["results"]], abs=1e-4)
+    told = answered(ask(late, documents=TEXTS))
+    assert [each["relevance_score"] for each in told["results"]] == [sigmoid(each["score"]) for each in raw]
+
+
+@pytest.mark.parametrize("which", ["cross", "late"])
+def test_equal_texts_stay_in_the_order_sent(which: str, request: pytest.FixtureRequest) -> None:
+    results = answered(ask(request.getfixturevalue(which), documents=TEXTS))["results"]
+    first, second = (next(each for each in results if each["index"] == at) for at in (0, 3))
+    assert first["relevance_score"] == second["relevance_score"]
+    assert results.index(first) + 1 == results.index(second)
+
+
+@pytest.mark.parametrize("which", ["cross", "late"])
+def test_a_score_does_not_depend_on_the_other_documents(which: str, request: pytest.FixtureRequest) -> None:
+    client = request.getfixturevalue(which)
+    [alone] = answered(ask(client, documents=TEXTS[1:2]))["results"]
+    among = next(each for each in answered(ask(client, documents=TEXTS))["results"] if each["index"] == 1)
+    assert alone["relevance_score"] == pytest.approx(among["relevance_score"], abs=1e-5)
+
+
+def test_tokens_are_those_that_the_model_read(cross: TestClient, late: TestClient, checkpoints: Path) -> None:
+    pairs, _ = load_cross(checkpoints / "cross").tokenize_pairs(Conversation.of(QUERY), TEXTS)
+    read = sum(len(pairs.contexts[0]) + len(each) for each in pairs.candidates)
+    assert answered(ask(cross, documents=TEXTS))["usage"] == {"prompt_tokens": read, "total_tokens": read}
+    ranker = model.load(checkpoints / "poly")
+    candidates = sum(map(len, ranker.tokenize_candidates(TEXTS)[0]))
+    read = len(ranker.tokenize_context(Conversation.of(QUERY))[0]) + candidates
+    assert answered(ask(late, documents=TEXTS, top_k=1))["usage"] == {"total_tokens": read}
+
+
+@pytest.mark.parametrize("which", ["cross", "late"])
+def test_what_is_cut_is_told(which: str, request: pytest.FixtureRequest) -> None:
+    client = request.getfixturevalue(which)
+    response = ask(client, documents=["w1 " * 60, "w2", "w3 " * 70], query="w1 " * 60)
+    query, documents = answered(response)["meta"]["warnings"]
+    assert query.startswith("truncated: the query lost")
+    assert documents == "truncated: 2 documents lost their end"
+    assert response.headers["x-truncated-texts"] == "2"
+    assert answered(ask(client, documents=["w1"]))["meta"]["warnings"] == []
+
+
+# --- answers
+
+
+@pytest.mark.parametrize("path", RERANK_PATHS)
+def test_every_path_answers_every_dialect(cross: TestClient, path: str) -> None:
+    TeiRerankOut.model_validate(answered(ask(cross, path, texts=TEXTS)))
+    CompatRerankOut.model_validate(answered(ask(cross, path, documents=TEXTS)))
+    VoyageRerankOut.model_validate(answered(ask(cross, path, documents=TEXTS, top_k=None)))
+    for dialect, kind in (("jina", CompatRerankOut), ("infinity", CompatRerankOut), ("voyage", VoyageRerankOut)):
+        kind.model_validate(answered(ask(cross, path, dialect, documents=TEXTS, return_documents=True)))
+    TeiRerankOut.model_validate(answered(ask(cross, path, "tei", documents=TEXTS)))
+
+
+def test_how_many_are_answered(cross: TestClient) -> None:
+    every = answered(ask(cross, documents=TEXTS))["results"]
+    assert sorted(each["index"] for each in every) == [0, 1, 2, 3]
+    for limit in ({"top_n": 0}, {"top_n": 4}, {"top_n": 99}, {"top_n": None}):
+        assert answered(ask(cross, documents=TEXTS, **limit))["results"] == every
+    assert answered(ask(cross, documents=TEXTS, top_n=2))["results"] == every[:2]
+    assert len(answered(ask(cross, documents=TEXTS, top_k=2))["data"]) == 2
+    assert len(answered(ask(cross, texts=TEXTS))) == 4
+    assert len(answered(ask(cross, texts=TEXTS, top_n=1))) == 1
+
+
+def test_documents_come_back_only_where_asked_for(cross: TestClient) -> None:
+    sent = [{"text": "w1", "id": "a", "metadata": {"n": 1}}, "w2", {"id": 7, "title": "w3", "body": "w4"}]
+    for fields in ({}, {"return_documents": None}, {"return_documents": "false"}):
+        assert all("document" not in each for each in answered(ask(cross, documents=sent, **fields))["results"])
+    by_index = {
+        each["index"]: each
+        for each in answered(ask(cross, documents=sent, return_documents="true", rank_fields=["body"]))["results"]
+    }
+    assert [by_index[at]["document"] for at in range(3)] == [{"text": "w1"}, {"text": "w2"}, {"text": "w4"}]
+    assert (by_index[0]["id"], by_index[0]["metadata"], by_index[2]["id"]) == ("a", {"n": 1}, 7)
+    assert {"id", "metadata"} & set(by_index[1]) == set()
+
+
+def test_no_documents(cross: TestClient) -> None:
+    assert answered(ask(cross, documents=[]))["results"] == []
+    assert answered(ask(cross, documents=[], top_k=3))["data"] == []
+    told = ask(cross, texts=[])
+    assert (told.status_code, told.json()["error_type"]) == (400, "Empty")
+
+
+def test_a_text_may_be_empty(cross: TestClient, late: TestClient) -> None:
+    for client in (cross, late):
+        assert len(answered(ask(client, texts=["", "w1"]))) == 2
+
+
+def test_models_by_name(cross: TestClient, checkpoints: Path) -> None:
+    listed = answered(cross.get("/v1/models"))["data"]
+    assert [each["capabilities"] for each in listed] == [["rerank"], ["rerank", "embed"]]
+    by_late = answered(ask(cross, documents=TEXTS, model=listed[1]["id"], strict_model=True))
+    assert by_late["model"] == listed[1]["id"]
+    assert by_late["results"] != answered(ask(cross, documents=TEXTS, model="cross"))["results"]
+    assert answered(ask(cross, documents=TEXTS, model="rerank-v9"))["model"] == str(checkpoints / "cross")
+    told = ask(cross, documents=TEXTS, model="rerank-v9", strict_model="true")
+    assert told.status_code == 404
+    assert "rerank-v9" in told.json()["message"]
+
+
+def test_headers_tell_times_and_what_it_was_made_with(cross: TestClient, late: TestClient) -> None:
+    told = ask(late, documents=TEXTS).headers
+    assert told["x-index-generation"] == late.get("/info").json()["generation"]
+    assert told["x-model-fingerprint"] == late.get("/info").json()["model"]["fingerprint"]
+    parts = [float(told[f"x-{name}-time"]) for name in ("tokenization", "queue", "inference")]
+    assert all(0 < part < float(told["x-total-time"]) for part in parts)
+    told = ask(cross, documents=TEXTS).headers
+    assert told["x-model-fingerprint"] == cross.get("/info").json()["reranker"]["fingerprint"]
+    assert "x-index-generation" not in told
+
+
+def test_settings_decide_what_bodies_do_not(tmp_path: Path) -> None:
+    build_store(tmp_path)
+    settings = Settings(store=tmp_path, rerank_dialect="infinity", strict_model=True)
+    with TestClient(create_app(settings, load)) as client:
+        [result] = answered(ask(client, documents=["w1"], return_documents=True))["results"]
+        assert result["document"] == "w1"
+        OpenAiErrorOut.model_validate(ask(client, documents=["w1"], model="other").json())
+        assert ask(client, documents=["w1"], model="other", strict_model=False).status_code == 200
+        OpenAiErrorOut.model_validate(client.post("/rerank", content=b"{").json())
+
+
+# --- errors
+
+
+@pytest.mark.parametrize("dialect", FORMS)
+def test_errors_have_the_dialects_form(words: TestClient, dialect: str) -> None:
+    def refused(status: int, **fields: Any) -> None:
+        response = ask(words, "/rerank", dialect, **fields)
+        assert response.status_code == status, response.text
+        assert response.headers["content-type"] == "application/json"
+        FORMS[dialect].model_validate(response.json())
+
+    refused(422, documents=["w1"], query="")
+    refused(422, documents=["w1"], texts=["w1"])
+    refused(422, documents=[{"id": "x"}])
+    refused(413, documents=["w1"] * 6)
+    refused(413, documents=["w" * 5000])
+    refused(404, documents=["w1"], model="other", strict_model=True)
+    words.app.state.resources.live.current = None
+    refused(503, documents=["w1"])
+
+
+def test_errors_before_the_dialect_is_known_suit_all(words: TestClient) -> None:
+    json = {"content-type": "application/json"}
+    malformed = words.post("/v1/rerank", content=b"{", headers=json)
+    assert malformed.status_code == 400
+    body = AnyErrorOut.model_validate(malformed.json())
+    assert body.code == 400
+    assert body.request_id == malformed.headers["x-request-id"]
+    for response, status in (
+        (words.post("/rerank", content=b"{}", headers={"content-type": "text/plain"}), 415),
+        (words.get("/v2/rerank"), 405),
+        (words.post("/rerank", json={"query": "q", "documents": ["a"]}, headers={"X-Rerank-Dialect": "x"}), 400),
+        (words.post("/rerank", json={"query": "q", "documents": ["a"]}, headers={"X-Client-Timeout-Ms": "x"}), 400),
+        (words.post("/rerank", content=b" " * 5000, headers=json), 413),
+    ):
+        assert response.status_code == status
+        AnyErrorOut.model_validate(response.json())
+
+
+def test_a_body_in_no_dialect_is_a_problem(words: TestClient) -> None:
+    for response in (ask(words), ask(words, dialect="infinity", documents=None)):
+        assert response.status_code == 422
+        assert response.headers["content-type"] == "application/problem+json"
+        assert response.json()["type"].endswith("dialect-unknown")
+
+
+def test_a_full_queue_is_429_here_and_503_on_rank(words: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = words.app.state.resources.engine
+
+    def full(*_: object) -> None:
+        raise Overloaded(3, 7)
+
+    monkeypatch.setattr(engine._admission, "admitted", full)
+    for dialect, kind in FORMS.items():
+        response = ask(words, dialect=dialect, documents=["w1"])
+        assert (response.status_code, response.headers["retry-after"]) == (429, "7")
+        kind.model_validate(response.json())
+    assert ask(words, texts=["w1"]).json()["error_type"] == "Overloaded"
+    assert words.post("/v1/embeddings", json={"input": "w1"}).status_code == 429
+    native = words.post("/rank", json={"context": "w1"})
+    assert (native.status_code, native.headers["retry-after"]) == (503, "7")
+
+
+def test_the_deadline_is_a_header(words: TestClient) -> None:
+    ranker = words.app.state.resources.live.current.ranker
+    ranker.on_encode = lambda: time.sleep(0.1)
+    for path, body in (
+        ("/rerank", {"query": "w1", "texts": ["w1"]}),
+        ("/rank", {"context": "w1"}),
+    ):
+        for header in ("X-Request-Timeout-Ms", "X-Client-Timeout-Ms"):
+            assert words.post(path, json=body, headers={header: "50"}).status_code == 504, path
+            assert words.post(path, json=body, headers={header: "5000"}).status_code == 200, path
+
+
+def test_an_unexpected_failure_has_the_dialects_form(words: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(words.app.state.resources.engine, "rank", broken)
+    response = ask(words, texts=["w1"])
+    assert response.status_code == 500
+    assert TeiErrorOut.model_validate(response.json()).error_type == "Backend"
+    assert "secret" not in response.text
+
+
+def test_keys_and_rates_are_refused_in_the_form_that_the_header_names(tmp_path: Path) -> None:
+    build_store(tmp_path / "store")
+    held = [
+        Key(name="slow", sha256=keys.hashed(b"slow"), scopes=("rank",), rate_per_s=0.01, burst=1),
+    ]
+    keys.change(tmp_path / "keys.json", lambda _: held)
+    settings = Settings(store=tmp_path / "store", keys_file=tmp_path / "keys.json")
+    with TestClient(create_app(settings, load)) as client:
+        for dialect, kind in FORMS.items():
+            response = ask(client, dialect=dialect, documents=["w1"])
+            assert response.status_code == 401
+            kind.model_validate(response.json())
+        AnyErrorOut.model_validate(ask(client, documents=["w1"]).json())
+        OpenAiErrorOut.model_validate(client.post("/v1/embeddings", json={"input": "w1"}).json())
+        codes = [
+            client.post("/rerank", json={"query": "w1", "texts": ["w1"]}, headers={"Authorization": "slow"})
+            for _ in range(2)
+        ]
+        assert [each.status_code for each in codes] == [200, 429]
+        assert int(codes[1].headers["retry-after"]) > 0
+
+
+# --- what TEI's clients look for
+
+
+def test_info_names_one_kind_of_model(cross: TestClient, late: TestClient, store: Path, checkpoints: Path) -> None:
+    told = answered(cross.get("/info"))
+    InfoOut.model_validate(told)
+    assert list(told["model_type"]) == ["reranker"]
+    assert told["model_id"] == str(checkpoints / "cross")
+    assert told["max_input_length"] == 56
+    assert told["max_client_batch_size"] == 10_000
+    assert answered(late.get("/info"))["max_input_length"] == 16
+    settings = Settings(store=store, reranker=str(checkpoints / "cross"), info_model_type="embedding", threads=1)
+    with TestClient(create_app(settings)) as client:
+        told = answered(client.get("/info"))
+    assert list(told["model_type"]) == ["embedding"]
+    assert told["model_id"] == told["model"]["name"]
+
+
+def test_health_under_its_other_names(words: TestClient) -> None:
+    paths = ("/health", "/ping", "/v2/health/ready")
+    assert [words.get(path).status_code for path in paths] == [200, 200, 200]
+    words.app.state.resources.live.current = None
+    assert [words.get(path).status_code for path in paths] == [503, 503, 503]
+    assert words.get("/v2/health/live").json() == {"live": True}

@@ -1,0 +1,54 @@
+"""Which dialect a body is in."""
+
+from typing import Any
+
+import pytest
+
+from service.dialects.choice import DIALECTS, of_body, of_header
+from service.errors import DialectUnknown, HeaderInvalid
+from service.schemas_compat import CompatRerankIn
+
+TEXTS, DOCUMENTS = {"texts": ["a"]}, {"documents": ["a"]}
+
+
+def body(fields: dict[str, Any]) -> CompatRerankIn:
+    return CompatRerankIn.model_validate({"query": "q", **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "dialect"),
+    [
+        (TEXTS, "tei"),
+        (TEXTS | {"top_n": 1}, "tei"),
+        (TEXTS | {"documents": None, "top_k": 1}, "tei"),
+        (DOCUMENTS, "cohere"),
+        (DOCUMENTS | {"texts": None}, "cohere"),
+        (DOCUMENTS | {"top_k": 3}, "voyage"),
+        (DOCUMENTS | {"top_k": None}, "voyage"),
+        (DOCUMENTS | {"top_k": 3, "top_n": None}, "cohere"),
+    ],
+)
+def test_the_shape_tells(fields: dict[str, Any], dialect: str) -> None:
+    assert of_body(body(fields), None, None) == dialect
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_setting_tells_what_the_shape_cannot_and_a_header_everything(dialect: Any) -> None:
+    assert of_body(body(DOCUMENTS), None, dialect) == dialect
+    assert of_body(body(DOCUMENTS | {"top_k": 1}), None, dialect) == dialect
+    assert of_body(body(TEXTS), None, dialect) == "tei"
+    for fields in (TEXTS, DOCUMENTS, DOCUMENTS | {"top_k": 1}):
+        assert of_body(body(fields), dialect, "cohere") == dialect
+
+
+def test_nothing_to_rank_is_no_dialect() -> None:
+    for fields in ({}, {"texts": None}, {"documents": None}):
+        with pytest.raises(DialectUnknown, match="documents"):
+            of_body(body(fields), "tei", "voyage")
+
+
+def test_the_header() -> None:
+    assert of_header(None) is None
+    assert of_header(" TEI ") == "tei"
+    with pytest.raises(HeaderInvalid, match="tei, cohere, jina, infinity, voyage"):
+        of_header("vespa")
