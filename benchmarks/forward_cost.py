@@ -1,0 +1,54 @@
+"""What a forward costs by the tokens it reads: the constants of service/packing.py and the budget of a batch.
+
+    python benchmarks/forward_cost.py --model checkpoints/chat-poly [--threads 2]
+
+Prints milliseconds for batches of equal lengths, the least of several runs, and the line fitted through them: seconds =
+(tokens + overhead) * seconds a token. `overhead` is what FORWARD_TOKENS says.
+"""
+
+import argparse
+import time
+
+import numpy as np
+import torch
+
+import model
+
+LENGTHS = (12, 40, 120)
+COUNTS = (1, 2, 4, 8, 16, 32, 64)
+MOST_TOKENS = 2048
+RUNS = 9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    ranker = model.load(arguments.model)
+    rng = np.random.default_rng(0)
+    measured = []
+    print("| tokens | batch | ms | ms a sequence | µs a token |\n| --- | --- | --- | --- | --- |")
+    for length in LENGTHS:
+        for count in (each for each in COUNTS if each * length <= MOST_TOKENS):
+            contexts = [rng.integers(1000, 20_000, length).tolist() for _ in range(count)]
+            seconds = min(_timed(ranker, contexts) for _ in range(RUNS))
+            measured.append((length * count, seconds))
+            columns = (seconds * 1e3, seconds / count * 1e3, seconds / (length * count) * 1e6)
+            print(f"| {length} | {count} | " + " | ".join(f"{each:.1f}" for each in columns) + " |")
+    tokens, times = np.array(measured).T
+    # Relative errors count: a forward over few tokens is as important as one over many.
+    terms = np.stack([tokens, np.ones_like(tokens)], 1) / times[:, None]
+    a_token, fixed = np.linalg.lstsq(terms, np.ones(len(times)))[0]
+    print(f"\n{arguments.threads} threads: {a_token * 1e6:.0f} µs a token, overhead {fixed / a_token:.0f} tokens")
+
+
+def _timed(ranker: model.LateRanker, contexts: list[list[int]]) -> float:
+    began = time.perf_counter()
+    ranker.encode_contexts(contexts)
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()
