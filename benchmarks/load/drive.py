@@ -1,0 +1,149 @@
+"""A server on one core, the generator on another."""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks.load.figures import Answer, poisson, summary
+from benchmarks.load.generator import Phase, Plan
+from benchmarks.load.mix import SAMPLE, Mix
+from index_builder.build import build
+from index_builder.pool import Candidate, read_pool
+from model.checkpoint import load_late
+
+REPOSITORY = SAMPLE.parents[1]
+READY = "polyrank is ready on "
+CONCURRENCIES = (1, 2, 4, 8, 16, 32)
+WITHOUT = 0.01
+WARM_SECONDS = 5.0
+MOST_PER_SECOND = 1500  # a closed phase repeats itself above
+
+
+def cores() -> tuple[int, int | None]:
+    """The server's core, and the generator's; None where there is but one for both."""
+    first, *others = sorted(os.sched_getaffinity(0))
+    return first, (others[0] if others else None)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What all scripts here take."""
+    parser.add_argument("--pool", type=Path, default=SAMPLE / "pool.jsonl", help="default: the bundled sample")
+    parser.add_argument("--data", type=Path, default=SAMPLE / "conversations.jsonl", help="contexts are drawn from it")
+    parser.add_argument("--model", default=str(REPOSITORY / "checkpoints" / "chat-poly"))
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each stretch; default: 30")
+    parser.add_argument("--seed", type=int, default=1)
+
+
+def mix_of(options: argparse.Namespace) -> Mix:
+    """The requests that the options ask for."""
+    return Mix(options.data, options.pool, options.seed)
+
+
+@contextmanager
+def store_of(options: argparse.Namespace) -> Iterator[Path]:
+    """Build the pool into a store for the block."""
+    rows = [row for row in read_pool([options.pool]) if isinstance(row, Candidate)]
+    with tempfile.TemporaryDirectory() as store:
+        build(load_late(options.model), rows, Path(store))
+        yield Path(store)
+
+
+class Running:
+    """A server process."""
+
+    def __init__(self, url: str, process: subprocess.Popen[str]) -> None:
+        self.url = url
+        self._process = process
+
+    def resident_bytes(self) -> int:
+        """What it holds in memory, its children's included."""
+        found = subprocess.run(
+            ["ps", "-o", "rss=", "--pid", str(self._process.pid), "--ppid", str(self._process.pid)],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return sum(map(int, found.stdout.split())) * 1024
+
+
+@contextmanager
+def serving(store: Path, settings: Mapping[str, object] | None = None) -> Iterator[Running]:
+    """Run `polyrank serve` on one core, and with one thread, for the block.
+
+    Args:
+        store: what is served.
+        settings: by name, as POLYRANK_ variables give them.
+    """
+    fields = {"threads": 1, "log_level": "error", **(settings or {})}
+    variables = {f"POLYRANK_{name.upper()}": str(value) for name, value in fields.items()}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    command = [sys.executable, "-m", "service.cli", "serve", "--store", str(store), "--port", "0"]
+    command = ["taskset", "--cpu-list", str(cores()[0]), *command]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=REPOSITORY) as process:
+        try:
+            assert process.stdout is not None, "piped"
+            line = next((line for line in process.stdout if line.startswith(READY)), None)
+            if line is None:
+                raise SystemExit("the server did not start")
+            yield Running(line.removeprefix(READY).strip(), process)
+        finally:
+            process.terminate()
+
+
+def drive(
+    server: Running, requests: Iterator[dict[str, Any]], phases: Sequence[Phase], timings: bool = False
+) -> list[list[Answer]]:
+    """Send requests from a process on the other core; returns the answers of each phase."""
+    with tempfile.TemporaryDirectory() as directory:
+        asked, bodies, answered = (Path(directory, name) for name in ("plan.json", "bodies.jsonl", "answers.jsonl"))
+        with bodies.open("w") as out:
+            out.writelines(json.dumps(each) + "\n" for each in islice(requests, sum(map(_most, phases))))
+        asked.write_text(json.dumps(asdict(Plan(server.url, "/rank", str(bodies), cores()[1], tuple(phases), timings))))
+        command = [sys.executable, "-m", "benchmarks.load.generator", str(asked), str(answered)]
+        subprocess.run(command, check=True, cwd=REPOSITORY)
+        found = [Answer(**json.loads(line)) for line in answered.read_text().splitlines()]
+    return [[each for each in found if each.phase == number] for number in range(len(phases))]
+
+
+def warm(server: Running, mix: Mix) -> None:
+    """Let the server see the pool's texts and some contexts, with time enough."""
+    drive(server, mix.realistic(sent=0.5, fresh=0.0, timeout_ms=10_000), [Phase(WARM_SECONDS, concurrency=2)])
+
+
+def capacity(
+    server: Running, requests: Iterator[dict[str, Any]], deadline: float, seconds: float
+) -> tuple[float, list[dict[str, Any]]]:
+    """Find how much a server can bear: one caller who waits for an answer before asking again, then more.
+
+    Returns:
+        The most answers a second that came in time, of those numbers of callers of whom hardly one was left without (of
+        all, where there is none such); and the figures of each.
+    """
+    tried = []
+    for concurrency in CONCURRENCIES:
+        [answers] = drive(server, requests, [Phase(seconds, concurrency=concurrency)])
+        figures = summary(answers, seconds, deadline)
+        without = sum(count for status, count in figures["statuses"].items() if status != "200")
+        well = without <= WITHOUT * len(answers) and (figures["p99_ms"] or math.inf) <= deadline * 1000
+        tried.append({"concurrency": concurrency, "well": well, **figures})
+    kept = [each for each in tried if each["well"]] or tried
+    return max(each["goodput_per_s"] for each in kept), tried
+
+
+def _most(phase: Phase) -> int:
+    """How many bodies a phase can need: a closed one sends as many as are answered."""
+    return len(poisson(phase.rate, phase.seconds, phase.seed)) if phase.rate else int(phase.seconds * MOST_PER_SECOND)
+
+
+def table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
+    """Rows in Markdown."""
+    lines = [columns, ["---"] * len(columns), *([str(row.get(column, "")) for column in columns] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

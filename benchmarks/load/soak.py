@@ -1,0 +1,65 @@
+"""A server near its capacity for long: it fails nobody, and holds no more at the end than at the beginning.
+
+    python -m benchmarks.load.soak [--minutes 5] [--load 0.9]
+
+Prints one JSON object. The test behind the marker `soak` runs the same (docs/testing.md).
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import threading
+from typing import Any
+
+from benchmarks.load.drive import add_options, capacity, drive, mix_of, resident_while, serving, store_of, warm
+from benchmarks.load.figures import summary
+from benchmarks.load.generator import Phase
+from service.bench.timing import machine
+
+TIMEOUT_MS = 2000
+WARM = 0.2  # of the time: caches fill, and the allocator finds its size
+
+
+def soak(options: argparse.Namespace) -> dict[str, Any]:
+    """Run it; returns what is printed."""
+    seconds = options.minutes * 60
+    mix = mix_of(options)
+    requests = mix.realistic(sent=0.3, fresh=0.1, timeout_ms=TIMEOUT_MS)
+    with store_of(options) as store, serving(store) as server:
+        warm(server, mix)
+        most, _ = capacity(server, requests, TIMEOUT_MS / 1000, options.seconds / 3)
+        held: list[tuple[float, int]] = []
+        watch = threading.Thread(target=lambda: held.extend(resident_while(server, seconds)))
+        watch.start()
+        [answers] = drive(server, requests, [Phase(seconds, most * options.load, options.seed)])
+        watch.join()
+    sizes = [size for at, size in held if at >= WARM * seconds]
+    tenth = max(len(sizes) // 10, 1)
+    first, last = statistics.median(sizes[:tenth]), statistics.median(sizes[-tenth:])
+    return {
+        "machine": machine(),
+        "minutes": options.minutes,
+        "capacity_per_s": most,
+        "load": options.load,
+        **summary(answers, seconds, TIMEOUT_MS / 1000),
+        "resident_mib": [round(first / 2**20, 1), round(last / 2**20, 1)],
+        "resident_drift": round(last / first - 1, 4),
+    }
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(made)
+    made.add_argument("--minutes", type=float, default=5.0)
+    made.add_argument("--load", type=float, default=0.9, help="of the capacity that is found first; default: 0.9")
+    return made
+
+
+def main() -> int:
+    print(json.dumps(soak(parser().parse_args())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
