@@ -90,6 +90,7 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
             await asyncio.to_thread(spans.close)
 
     app = FastAPI(title="polyrank", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None)
+    app.state.draining = False
     for routes in (routes_rank, routes_rerank, routes_embeddings, routes_index, routes_candidates, routes_ops):
         app.include_router(routes.router)
     app.openapi = partial(_described_once, app)  # type: ignore[method-assign]  # FastAPI's own way to replace it

@@ -21,6 +21,8 @@ RankingError
     Forbidden             the API key is not for this
     RateLimited           the caller's calls are used up for now
     NotReady              nothing to serve yet
+    Draining              the server is about to stop
+    ServerFailed          the server cannot start
     Overloaded            too many requests wait already
     DeadlineExceeded      the request's time was over before it was answered
     GenerationMismatch    the caller expects another generation than the one served
@@ -148,6 +150,19 @@ class NotReady(ServiceError):
     """There is nothing to answer from; the message says why."""
 
     retry_after_seconds = 5
+
+
+class Draining(ServiceError):
+    """The server is about to stop; requests that come nevertheless are still answered for some seconds."""
+
+    retry_after_seconds = 5
+
+    def __init__(self) -> None:
+        super().__init__("the server is about to stop; send requests elsewhere")
+
+
+class ServerFailed(ServiceError):
+    """A serving process could not be started."""
 
 
 class Overloaded(ServiceError):

@@ -44,8 +44,11 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def configure(level: str, fmt: Literal["text", "json"]) -> None:
-    """Send this process's log to standard error; uvicorn's own lines only when they warn."""
+    """Send this process's log to standard error; lines of libraries only when they warn, notices of some not at all."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormat() if fmt == "json" else TextFormat())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    for name in ("uvicorn", "faiss"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for name in ("transformers", "huggingface_hub", "httpx"):
+        logging.getLogger(name).setLevel(logging.ERROR)

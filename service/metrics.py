@@ -1,8 +1,17 @@
-"""Every metric, declared once. An app has its own registry; series exist from the start, so rates begin at zero."""
+"""Every metric, declared once. An app has its own registry; series exist from the start, so rates begin at zero.
 
+Several serving processes keep their values in files that each of them reads, so that any of them tells of all: see
+supervisor.py, which names the directory before prometheus_client is imported. Labels cannot be removed there, so those
+that hold no more are 0, and there is no process_*. A gauge says how the processes' values become one: "livesum" adds
+those of the processes that live, "livemax" and "livemin" choose, "livemostrecent" is the one that was set last.
+"""
+
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from service.values import DEGRADED, LANES, PLANS, Lane
 
@@ -14,12 +23,15 @@ RESULTS = {
     "lru": ("hit", "miss"),
 }
 REDIS_CALLS = ("get_redis", "get_text", "put_text")
-REJECTED = ("queue_full", "deadline", "too_large", "not_ready", "rate")
+REJECTED = ("queue_full", "deadline", "too_large", "not_ready", "rate", "connections", "slow_head")
 SWITCHES = ("ok", "refused")
 KEYS_RELOADS = ("ok", "refused")
 UPDATES = ("upsert", "delete")
 JOB_STATES = ("succeeded", "failed", "cancelled")
 UNMATCHED = "unmatched"
+DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
+
+Mode = Literal["livesum", "livemax", "livemin", "livemostrecent"]
 
 SECONDS = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.04, 0.06),
@@ -34,6 +46,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._named: dict[Gauge, list[tuple[str, ...]]] = {}
         ProcessCollector(registry=self.registry)
         self.in_flight = self._gauge("http_requests_in_flight", "Requests being answered")
         self._requests = self._counter("http_requests", "Requests answered", ("route", "method", "code"))
@@ -49,29 +62,38 @@ class Metrics:
         self._batch_padding = self._histogram("batch_padding_ratio", "Share of padding", ("lane",), RATIOS)
         self._cancelled = self._counter("client_cancelled", "Requests whose clients hung up before the answer")
         self._redis = self._histogram("redis_duration_seconds", "Calls of Redis: how long requests waited", ("op",))
-        self._breaker = self._gauge("redis_breaker_state", "Whether Redis is asked: 0 yes, 1 once to see, 2 no")
+        self._breaker = self._gauge(
+            "redis_breaker_state", "Whether Redis is asked: 0 yes, 1 once to see, 2 no", "livemax"
+        )
         self._retrievals = self._counter("retrievals", "Requests that retrieved candidates, by how", ("plan",))
         self._certified = self._counter("retrieval_certified", "Answers found by an index: shown exact", ("exact",))
         self._degraded = self._counter("degraded", "Answers that did without something", ("reason",))
         self._rejected = self._counter("rejected", "Requests turned away", ("reason",))
         self._keys_reloads = self._counter("keys_reloads", "Changes of the keys file", ("result",))
-        self._index_info = self._gauge("index_info", "The generation served", ("generation", "model", "format"))
-        self._index_candidates = self._gauge("index_candidates", "Candidates served, updates included")
-        self._index_revision = self._gauge("index_revision", "Revision of the last update served")
-        self._index_changed = self._gauge("index_changed_rows", "Upserts and deletions since the generation was built")
-        self._index_loaded = self._gauge("index_loaded_timestamp_seconds", "When the generation was switched to")
+        self._index_info = self._info("index_info", "The generation served", ("generation", "model", "format"))
+        self._index_candidates = self._state("index_candidates", "Candidates served, updates included")
+        self._index_revision = self._gauge("index_revision", "Revision of the last update served", "livemin")
+        self._index_changed = self._state("index_changed_rows", "Upserts and deletions since the generation was built")
+        self._index_loaded = self._state("index_loaded_timestamp_seconds", "When the generation was switched to")
         self._switches = self._counter("index_switches", "Attempts to serve another generation", ("result",))
         self._verify_failures = self._counter("index_verify_failures", "Generations refused", ("kind",))
         self._updates = self._counter("updated_candidates", "Candidates changed by clients", ("kind",))
         self._jobs = self._counter("build_jobs", "Rebuilds that ended", ("state",))
-        self._model_info = self._gauge("model_info", "Models loaded", ("role", "name", "architecture", "fingerprint"))
+        self._model_info = self._info("model_info", "Models loaded", ("role", "name", "architecture", "fingerprint"))
         self._create_series()
 
     def _counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
         return Counter(f"polyrank_{name}", text, labels, registry=self.registry)
 
-    def _gauge(self, name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
-        return Gauge(f"polyrank_{name}", text, labels, registry=self.registry)
+    def _gauge(self, name: str, text: str, mode: Mode = "livesum", labels: Iterable[str] = ()) -> Gauge:
+        return Gauge(f"polyrank_{name}", text, labels, registry=self.registry, multiprocess_mode=mode)
+
+    def _info(self, name: str, text: str, labels: Iterable[str]) -> Gauge:
+        """What is 1 if any process says so: one that lags behind the others is seen."""
+        return self._gauge(name, text, "livemax", labels)
+
+    def _state(self, name: str, text: str) -> Gauge:
+        return self._gauge(name, text, "livemostrecent")
 
     def _histogram(
         self, name: str, text: str, labels: Iterable[str] = (), buckets: tuple[float, ...] = SECONDS
@@ -193,8 +215,7 @@ class Metrics:
 
     def show_generation(self, generation: str, model: str, fmt: int, loaded_at: float) -> None:
         """Name the generation that is served from now on."""
-        self._index_info.clear()
-        self._index_info.labels(generation, model, str(fmt)).set(1)
+        self._name(self._index_info, 0, (generation, model, str(fmt)))
         self._index_loaded.set(loaded_at)
 
     def show_snapshot(self, revision: int, candidates: int, changed: int) -> None:
@@ -205,9 +226,23 @@ class Metrics:
 
     def show_model(self, role: str, name: str, architecture: str, fingerprint: str) -> None:
         """Name the model of a role ("ranker" or "reranker") that is used from now on."""
-        self._model_info.remove_by_labels({"role": role})
-        self._model_info.labels(role, name, architecture, fingerprint).set(1)
+        self._name(self._model_info, 1, (role, name, architecture, fingerprint))
+
+    def _name(self, info: Gauge, shared: int, labels: tuple[str, ...]) -> None:
+        """Set the labels of an info to 1, in the place of those that begin with as many equal ones."""
+        for each in [named for named in self._named.get(info, []) if named[:shared] == labels[:shared]]:
+            self._named[info].remove(each)
+            if DIRECTORY in os.environ:
+                info.labels(*each).set(0)
+            else:
+                info.remove(*each)
+        self._named.setdefault(info, []).append(labels)
+        info.labels(*labels).set(1)
 
     def render(self) -> bytes:
         """Render the Prometheus text format."""
-        return generate_latest(self.registry)
+        if DIRECTORY not in os.environ:
+            return generate_latest(self.registry)
+        of_all = CollectorRegistry()
+        MultiProcessCollector(of_all)  # type: ignore[no-untyped-call]
+        return generate_latest(of_all)

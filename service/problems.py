@@ -56,6 +56,7 @@ TABLE: Final[dict[type[Exception], Kind]] = {
     service.RateLimited: Kind(429, "rate-limited", "Too many calls"),
     service.ClientGone: Kind(499, "client-gone", "The client hung up"),
     service.NotReady: Kind(503, "not-ready", "Nothing is served yet"),
+    service.Draining: Kind(503, "draining", "The server is about to stop"),
     service.Overloaded: Kind(503, "overloaded", "Too many requests are waiting"),
     service.DeadlineExceeded: Kind(504, "deadline-exceeded", "The time was over"),
     service.GenerationMismatch: Kind(409, "generation-mismatch", "Another generation is served"),

@@ -7,7 +7,7 @@ from starlette.responses import RedirectResponse, Response
 
 from service import __version__, served_models
 from service.dialects import tei
-from service.errors import NotReady
+from service.errors import Draining, NotReady
 from service.guards import METRICS, OPEN, RANK
 from service.openapi import fails
 from service.resources import resources
@@ -39,12 +39,14 @@ async def alive(request: Request) -> Response:
 @router.get("/health", response_model=StatusOut, responses=fails(503), dependencies=[OPEN])
 @router.get("/ping", response_model=StatusOut, responses=fails(503), dependencies=[OPEN])
 async def ready(request: Request) -> Response:
-    """A verified generation and its model are loaded. Redis has no say: answers do not depend on it."""
+    """A verified generation and its model are loaded, and the server does not drain. Redis has no say in it."""
     body = {"status": "ready", "generation": _ready(request).generation.id}
     return Response(orjson.dumps(body), media_type="application/json")
 
 
 def _ready(request: Request) -> Serving:
+    if request.app.state.draining:
+        raise Draining
     held = resources(request)
     serving = held.live.require()
     if failed := held.engine.failed:

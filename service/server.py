@@ -1,32 +1,34 @@
-"""Run the app with uvicorn, in one process, until it is told to stop."""
+"""Listen, then serve until told to stop: in this process, or in several that this one supervises."""
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
 
 import uvicorn
-from fastapi import FastAPI
 
 from model.errors import RankingError
-from service import logs
-from service.app import create_app
+from service import logs, supervisor
 from service.settings import Settings
 
-KEEP_ALIVE_SECONDS = 75  # above a balancer's idle timeout: the side that closes first must be the balancer
-DRAIN_SECONDS = 20
+# Of a process that was told twice to stop, and left requests unanswered.
+CUT_SHORT = 1
 
 log = logging.getLogger(__name__)
 
 
 def run(settings: Settings) -> int:
-    """Serve until SIGTERM or Ctrl-C; requests that have begun are answered first.
+    """Serve until SIGTERM or Ctrl-C, then drain; a second one exits at once.
 
     Once requests are accepted, a line on standard output tells where.
 
     Returns:
-        The exit status: 0 stopped as told, 1 could not start.
+        The exit status: 0 stopped as told, 1 could not start, or was told twice to stop.
     """
     logs.configure(settings.log_level, settings.log_format)
     log.info("settings", extra={"fields": settings.model_dump(mode="json")})
@@ -34,18 +36,83 @@ def run(settings: Settings) -> int:
         listener = _bind(settings.host, settings.port)
     except OSError as error:
         return _failed(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}")
-    handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
-        with listener, asyncio.Runner(loop_factory=_config(None).get_loop_factory()) as runner:
-            runner.run(_serve(create_app(settings), listener))
+        with listener:
+            if settings.workers > 1:
+                return supervisor.run(settings, listener, on_ready=lambda: _announce(listener))
+            serve(settings, listener, StopSignals(), on_ready=lambda: _announce(listener))
     except RankingError as error:
         return _failed(str(error))
-    except KeyboardInterrupt:  # while loading
-        pass
-    finally:
-        for each, handler in handlers.items():
-            signal.signal(each, handler)
     return 0
+
+
+class StopSignals:
+    """What SIGTERM and SIGINT do: before `stop` is known the process ends, then they drain it, then they end it.
+
+    Args:
+        repeated: what every further one does.
+    """
+
+    def __init__(self, repeated: Callable[[], None] = lambda: os._exit(CUT_SHORT)) -> None:
+        self._repeated = repeated
+        self._stop: Callable[[], object] | None = None
+        self._stopping = False
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, self._handle)
+
+    def stops(self, stop: Callable[[], object]) -> None:
+        """Name what stops the process in good order."""
+        self._stop = stop
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        if self._stop is None:
+            os._exit(0)  # a model that is being loaded, in a thread, cannot be told to stop
+        if self._stopping:
+            self._repeated()
+            return
+        self._stopping = True
+        self._stop()
+
+
+def serve(
+    settings: Settings,
+    listener: socket.socket,
+    signals: StopSignals,
+    on_ready: Callable[[], None],
+    on_beat: Callable[[], None] | None = None,
+) -> None:
+    """Serve on a listening socket until a signal stops it; the socket is closed then.
+
+    Args:
+        settings: of the app.
+        listener: bound and listening.
+        signals: handled from now on.
+        on_ready: called when requests are accepted.
+        on_beat: called about once a second as long as the event loop and the model's thread turn.
+
+    Raises:
+        ModelError, InvalidInput: the reranker cannot be loaded, or is none.
+    """
+    from service.app import create_app  # torch: only once a signal while it is imported ends the process
+    from service.draining import Server
+
+    app = create_app(settings)
+
+    async def lifetime() -> None:
+        async with app.router.lifespan_context(app):
+            server, loop = Server(app, on_ready, on_beat), asyncio.get_running_loop()
+            signals.stops(partial(loop.call_soon_threadsafe, server.drain))
+            await server.serve([listener])
+
+    with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
+        runner.run(lifetime())
+
+
+def _announce(listener: socket.socket) -> None:
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    sys.stdout.write(f"polyrank is ready on {url}\n")
+    sys.stdout.flush()
 
 
 def _failed(why: str) -> int:
@@ -64,37 +131,3 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def _config(app: FastAPI | None) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,  # type: ignore[arg-type]  # None where only the event loop is asked for
-        lifespan="off",  # entered below, so that its errors come as they are
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        ws="none",
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
-    )
-
-
-async def _serve(app: FastAPI, listener: socket.socket) -> None:
-    async with app.router.lifespan_context(app):
-        # uvicorn raises the signals it has handled once more when it is done; stopping as told is no failure.
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, signal.SIG_IGN)
-        await _AnnouncedServer(_config(app)).serve([listener])
-
-
-class _AnnouncedServer(uvicorn.Server):
-    """Tells when it accepts requests."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept, then tell."""
-        await super().startup(sockets)
-        assert sockets, "bound before"
-        host, port = sockets[0].getsockname()[:2]
-        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        sys.stdout.write(f"polyrank is ready on {url}\n")
-        sys.stdout.flush()

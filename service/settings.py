@@ -116,6 +116,14 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = Field(
         default="text", description="lines for people or JSON objects; texts are never logged"
     )
+    workers: int = Field(default=1, ge=1, le=64, description="serving processes on one socket, each with its own model")
+    drain_delay_s: float = Field(
+        default=5.0,
+        ge=0,
+        le=300,
+        description="after SIGTERM requests are accepted so long, while balancers learn of it",
+    )
+    max_connections: int = Field(default=2000, ge=1, description="open at a time in each process; 503 above")
 
     @classmethod
     def settings_customise_sources(

@@ -1,22 +1,26 @@
 """A real server in a thread of the test's process, on a free port."""
 
+import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import httpx2
-import uvicorn
+import uvloop
 from fastapi import FastAPI
+
+from service.draining import Server
 
 
 class Served:
     """A running server: its URL, a client, and its port for bytes that no client would send."""
 
-    def __init__(self, app: FastAPI, port: int) -> None:
+    def __init__(self, app: FastAPI, port: int, stop: Callable[[], None]) -> None:
         self.app = app
+        self.stop = stop  # without a delay; returns at once
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self.client = httpx2.Client(base_url=self.url, timeout=30)
@@ -59,19 +63,34 @@ def _is_complete(answer: bytes) -> bool:
 @contextmanager
 def serve(app: FastAPI) -> Iterator[Served]:
     """Serve the app for the block."""
-    config = uvicorn.Config(app, port=0, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=10)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
+    listener = socket.create_server(("127.0.0.1", 0))
+    servers: list[Server] = []
+    ready = threading.Event()
+
+    def stop() -> None:
+        servers[0].should_exit = True
+
+    served = Served(app, listener.getsockname()[1], stop)
+
+    async def lifetime() -> None:
+        async with app.router.lifespan_context(app):
+            servers.append(Server(app, on_ready=ready.set))
+            await servers[0].serve([listener])
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(lifetime())
+
+    thread = threading.Thread(target=run)
     thread.start()
     deadline = time.monotonic() + 30
-    while not server.started:
+    while not ready.wait(0.01):
         assert thread.is_alive(), "the app did not start"
         assert time.monotonic() < deadline, "the app takes too long to start"
-        time.sleep(0.01)
-    served = Served(app, server.servers[0].sockets[0].getsockname()[1])
     try:
         yield served
     finally:
         served.client.close()
-        server.should_exit = True
+        stop()
         thread.join()
+        listener.close()

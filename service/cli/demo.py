@@ -39,7 +39,7 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build the sample if need be, show one ranking, then evaluate or serve."""
     pool, conversations = _sample("pool.jsonl"), _sample("conversations.jsonl")
-    settings = Settings.load({"store": STORE, "port": arguments.port, "reranker": RERANKER})
+    settings = Settings.load({"store": STORE, "port": arguments.port, "reranker": RERANKER, "drain_delay_s": 0.0})
     _build(pool)
     print("\n".join(f"  {'customer' if at % 2 == 0 else 'agent'}: {turn}" for at, turn in enumerate(EXAMPLE)))
     print_results(from_store(STORE, EXAMPLE, 5, RERANKER))

@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from service.cli.output import quiet_libraries
 from service.settings import Settings
 
 
@@ -20,6 +19,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--pool-root", type=Path, metavar="DIR", help="POST /index may name pools under it")
     parser.add_argument("--model-root", type=Path, metavar="DIR", help="POST /index may name models under it")
     parser.add_argument("--keys-file", type=Path, metavar="FILE", help="API keys, as `polyrank keys` writes them")
+    parser.add_argument("--workers", type=int, metavar="N", help="serving processes; default: 1")
     parser.set_defaults(run=run)
 
 
@@ -27,7 +27,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until told to stop."""
     flags = {name: value for name, value in vars(arguments).items() if name != "run"}
     settings = Settings.load(flags)
-    quiet_libraries()
     from service import server  # torch: only once the settings are known to be good
 
     return server.run(settings)

@@ -35,7 +35,7 @@ def served() -> Iterator[Serve]:
     started: list[subprocess.Popen[str]] = []
 
     def begin(*flags: object, **environment: str) -> "tuple[subprocess.Popen[str], str]":
-        process = start("serve", "--port", "0", *flags, **environment)
+        process = start("serve", "--port", "0", *flags, POLYRANK_DRAIN_DELAY_S="0", **environment)
         started.append(process)
         assert process.stdout is not None
         line = process.stdout.readline()

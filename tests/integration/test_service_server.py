@@ -2,18 +2,16 @@
 
 import http.client
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from server_process import ServerProcess
 from service_fakes import pool
 from starlette.testclient import TestClient
 
@@ -23,36 +21,7 @@ from model.errors import InvalidInput
 from service.app import create_app
 from service.settings import Settings
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-RUN = "import json, sys; from service.server import run; from service.settings import Settings; "
-RUN += "sys.exit(run(Settings(**json.loads(sys.argv[1]))))"
-
-Start = Callable[..., "Server"]
-
-
-class Server:
-    """A server process."""
-
-    def __init__(self, **settings: object) -> None:
-        fields = {"port": 0, "threads": 1, **settings}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", RUN, json.dumps(fields, default=str)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        )
-
-    def ready(self) -> int:
-        """Wait for the line that tells where it is; returns the port."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line.startswith("polyrank is ready on http://127.0.0.1:"), line + self.end()[1]
-        return int(line.rsplit(":", 1)[1])
-
-    def end(self) -> tuple[str, str]:
-        return self.process.communicate(timeout=30)
+Start = Callable[..., ServerProcess]
 
 
 @pytest.fixture(scope="module")
@@ -60,21 +29,6 @@ def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("store")
     build(model.load(checkpoints / "poly"), pool(50), root)
     return root
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    started: list[Server] = []
-
-    def begin(**settings: object) -> Server:
-        started.append(Server(**settings))
-        return started[-1]
-
-    yield begin
-    for server in started:
-        if server.process.poll() is None:
-            server.process.kill()
-        server.end()
 
 
 def rank(port: int, candidates: int) -> int:
@@ -93,9 +47,9 @@ def rank(port: int, candidates: int) -> int:
 
 
 def test_sigterm_answers_what_has_begun_and_is_no_failure(start: Start, store: Path) -> None:
-    server = start(store=store)
+    server = start(store=store, max_queue_tokens=1_000_000)
     port = server.ready()
-    assert rank(port, 1) == 200
+    assert (rank(port, 1), rank(port, 3000)) == (200, 200)  # from the second it learns how long others take
     statuses: list[int] = []
     threads = [threading.Thread(target=lambda: statuses.append(rank(port, 3000))) for _ in range(3)]
     for thread in threads:

@@ -12,8 +12,13 @@ from model.errors import InvalidInput, RankingError
 from service import problems
 from service.schemas import RankIn
 
-# The first ends the process before there is a request, the second is a client's, the third ends a build in its process.
-NEVER_ANSWERED = {service_errors.SettingsError, service_errors.ServiceUnreachable, index_errors.LeaseLost}
+# Two end the process before there is a request, one is a client's, and one ends a build in its process.
+NEVER_ANSWERED = {
+    service_errors.SettingsError,
+    service_errors.ServerFailed,
+    service_errors.ServiceUnreachable,
+    index_errors.LeaseLost,
+}
 
 
 def _tree(kind: type[RankingError]) -> Iterator[type[RankingError]]:

@@ -1,0 +1,191 @@
+"""Connections that send little, much, or nothing, as bytes on a socket."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from served import Served, serve
+from service_fakes import build_store, load
+
+from service import connections
+from service.app import create_app
+from service.settings import Settings
+
+READYZ = b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n"
+MOST = 20
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    root = tmp_path_factory.mktemp("store")
+    build_store(root)
+    with serve(create_app(Settings(store=root, max_connections=MOST), load)) as served:
+        yield served
+        assert served.rank(context="w1").status_code == 200
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(connections, "LINGER_SECONDS", 0.5)
+
+
+@pytest.fixture
+def connection(server: Served) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as opened:
+        yield opened
+
+
+def rest(connection: socket.socket) -> bytes:
+    """All that comes until the server closes."""
+    received = b""
+    while chunk := connection.recv(65536):
+        received += chunk
+    return received
+
+
+def problem(answer: bytes) -> tuple[int, str]:
+    """Status and kind of one answer that ends its connection."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    lines = head.lower().split(b"\r\n")
+    assert b"connection: close" in lines
+    assert b"content-type: application/problem+json" in lines
+    assert b"content-length: %d" % len(body) in lines
+    content = json.loads(body)
+    assert content["request_id"]
+    assert content["status"] == int(lines[0].split()[1])
+    return content["status"], content["type"].rsplit(":", 1)[1]
+
+
+def drip(connection: socket.socket, piece: bytes) -> None:
+    """Send a piece every now and then, until the server has closed."""
+
+    def send() -> None:
+        try:
+            while True:
+                connection.sendall(piece)
+                time.sleep(0.05)
+        except OSError:
+            pass
+
+    threading.Thread(target=send, daemon=True).start()
+
+
+def test_a_connection_on_which_nothing_comes_is_closed(connection: socket.socket) -> None:
+    began = time.monotonic()
+    assert rest(connection) == b""
+    assert 0.4 < time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("piece", [b"X-Slow: a\r\n", b"x"])
+def test_a_head_that_comes_too_slowly_is_refused(server: Served, connection: socket.socket, piece: bytes) -> None:
+    before = server.metric("rejected_total", reason="slow_head")
+    connection.sendall(READYZ[:-2])
+    began = time.monotonic()
+    drip(connection, piece)
+    assert problem(rest(connection)) == (408, "head-timeout")
+    assert time.monotonic() - began < 3
+    assert server.metric("rejected_total", reason="slow_head") == before + 1
+
+
+def test_empty_lines_do_not_keep_a_connection_open(connection: socket.socket) -> None:
+    connection.sendall(READYZ)
+    assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+    began = time.monotonic()
+    drip(connection, b"\r\n")
+    rest(connection)
+    assert time.monotonic() - began < 3
+
+
+def test_between_requests_a_connection_may_be_silent(connection: socket.socket) -> None:
+    for _ in range(3):
+        connection.sendall(READYZ[:20])
+        time.sleep(0.2)
+        connection.sendall(READYZ[20:])
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        time.sleep(0.7)
+
+
+def test_a_request_takes_longer_than_a_head_may(connection: socket.socket) -> None:
+    body = b'{"context": "w1"}'
+    connection.sendall(
+        b"POST /rank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    )
+    for at in range(len(body)):
+        connection.sendall(body[at : at + 1])
+        time.sleep(0.05)
+    assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /readyz HTTP/1.1\r\nHost: x\r\nX-Bomb: " + b"a" * 200_000,
+        b"GET /readyz HTTP/1.1\r\nHost: x\r\n" + b"X-Bomb: a\r\n" * 20_000 + b"\r\n",
+        b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+    ids=["one endless header", "many headers", "long path"],
+)
+def test_a_head_that_is_too_large_is_refused(server: Served, connection: socket.socket, head: bytes) -> None:
+    before = server.metric("rejected_total", reason="too_large")
+    connection.sendall(head)
+    assert problem(rest(connection)) == (431, "head-too-large")
+    assert server.metric("rejected_total", reason="too_large") == before + 1
+
+
+def test_a_head_that_is_just_small_enough_is_answered(connection: socket.socket) -> None:
+    connection.sendall(READYZ[:-2] + b"X-Large: " + b"a" * (connections.HEAD_BYTES - 200) + b"\r\n\r\n")
+    assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET / HTTP/9.9\r\n\r\n", b"hello\r\n\r\n"]
+)
+def test_what_is_no_http_is_a_problem(connection: socket.socket, sent: bytes) -> None:
+    connection.sendall(sent)
+    assert problem(rest(connection)) == (400, "malformed-request")
+
+
+def test_an_answer_goes_before_the_refusal_of_what_follows_it(connection: socket.socket) -> None:
+    connection.sendall(READYZ + b"hello\r\n\r\n")
+    answer = rest(connection)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert b"\r\nconnection: close\r\n" in answer.lower()
+
+
+def test_no_more_connections_than_may_be(server: Served) -> None:
+    before = server.metric("rejected_total", reason="connections")
+    opened: list[socket.socket] = []
+    try:
+        for _ in range(MOST):
+            opened.append(socket.create_connection(("127.0.0.1", server.port), timeout=5))
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as one_more:
+            answer = rest(one_more)
+        assert problem(answer) == (503, "too-many-connections")
+        assert b"\r\nretry-after: 1\r\n" in answer.lower()
+    finally:
+        for each in opened:
+            each.close()
+    assert server.metric("rejected_total", reason="connections") >= before + 1
+
+
+def test_a_request_that_has_half_arrived_when_the_server_stops_is_answered(tmp_path: Path) -> None:
+    build_store(tmp_path)
+    sent = [b"", READYZ[:9], READYZ]
+    with serve(create_app(Settings(store=tmp_path), load)) as served:
+        opened = [socket.create_connection(("127.0.0.1", served.port), timeout=5) for _ in sent]
+        for each, begun in zip(opened, sent, strict=True):
+            each.sendall(begun)
+        served.stop()
+        time.sleep(0.3)
+        for each, begun in zip(opened, sent, strict=True):
+            each.sendall(READYZ.removeprefix(begun))
+            answer = rest(each)
+            assert answer.startswith(b"HTTP/1.1 "), answer
+            assert begun == READYZ or b"\r\nconnection: close\r\n" in answer.lower()
+            each.close()

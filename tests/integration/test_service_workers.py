@@ -1,0 +1,155 @@
+"""Several serving processes on one socket and one store: one of them killed, their metrics, updates and jobs."""
+
+import json
+import os
+import re
+import signal
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from server_process import Load, ServerProcess, get
+from service_fakes import pool
+
+import model
+from index_builder.build import build
+
+Start = Callable[..., ServerProcess]
+ROWS = 60
+
+
+class Pair:
+    """A server of two workers."""
+
+    def __init__(self, root: Path, checkpoints: Path) -> None:
+        build(model.load(checkpoints / "poly"), pool(ROWS), root)
+        self.root = root
+        self.server = ServerProcess(store=root, workers=2, model_root=checkpoints, pool_root=root)
+        self.port = self.server.ready()
+
+    def workers(self) -> set[int]:
+        parent = self.server.process.pid
+        return {int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()}
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """Over a connection of its own, to whichever worker takes it."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, method=method)
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=30) as response:
+            content = response.read()
+        return json.loads(content) if response.headers["content-type"] == "application/json" else content.decode()
+
+    def metrics(self, name: str) -> dict[str, float]:
+        """Every series of a metric, by its labels."""
+        found = re.findall(rf"^polyrank_{name}(?:\{{(.*)\}})? (\S+)$", self.call("GET", "/metrics"), re.MULTILINE)
+        return {labels: float(value) for labels, value in found}
+
+    def ranked(self) -> float:
+        return sum(value for labels, value in self.metrics("http_requests_total").items() if 'route="/rank"' in labels)
+
+
+@pytest.fixture(scope="module")
+def pair(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    served = Pair(tmp_path_factory.mktemp("store"), checkpoints)
+    yield served
+    served.server.process.terminate()
+    _, log = served.server.end()
+    assert served.server.process.returncode == 0, log
+    assert "Traceback" not in log
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_metrics_of_any_worker_are_those_of_all(pair: Pair) -> None:
+    before = pair.ranked()
+    for _ in range(12):
+        pair.call("POST", "/rank", {"context": "w1"})
+    wait_for(lambda: pair.ranked() == before + 12)  # an answer is counted after it was sent
+    assert {pair.ranked() for _ in range(12)} == {before + 12}
+    assert list(pair.metrics("index_info").values()) == [1.0]
+    assert list(pair.metrics("model_info").values()) == [1.0]
+    assert pair.metrics("http_requests_in_flight") == {"": 1.0}
+    assert pair.metrics("queue_depth") == {"": 0.0}
+    rows = {row for _ in range(6) for row in pair.metrics("index_candidates").values()}
+    assert len(rows) == 1
+    assert rows.pop() <= ROWS + 1
+    text = pair.call("GET", "/metrics")
+    assert "pid=" not in text
+    assert "process_" not in text
+
+
+def test_an_update_is_seen_through_every_connection(pair: Pair) -> None:
+    for turn in range(5):
+        written = pair.call("PUT", "/index/candidates", [{"id": "new", "text": f"w{turn} w39 w38"}])
+        for _ in range(8):
+            body = {"context": "w39", "candidates": [{"id": "new"}], "min_revision": written["revision"]}
+            answer = pair.call("POST", "/rank", body)
+            assert answer["results"][0]["text"] == f"w{turn} w39 w38"
+            assert answer["revision"] >= written["revision"]
+
+
+def test_a_killed_worker_is_replaced_and_no_new_connection_fails(pair: Pair) -> None:
+    before, ranked = pair.workers(), pair.ranked()
+    victim = min(before)
+    with Load(pair.port, clients=4, fresh=True) as load:
+        load.wait_for(20)
+        os.kill(victim, signal.SIGKILL)
+        load.wait_for(40)
+        in_flight = list(load.lost)
+        wait_for(lambda: len(pair.workers() - {victim}) == 2)
+        load.wait_for(100)
+    assert load.refused == 0
+    assert load.lost == in_flight
+    assert len(in_flight) <= 4, "what the killed one was answering"
+    assert before - pair.workers() == {victim}
+    wait_for(lambda: pair.ranked() >= ranked + load.answered.total())  # what the killed one had counted, too
+    assert pair.metrics("http_requests_in_flight") == {"": 1.0}
+
+
+def test_one_job_at_a_time_and_any_worker_can_cancel_it(pair: Pair) -> None:
+    many = [{"id": f"x{n}", "text": f"w{n % 40} w{n % 37}"} for n in range(30_000)]
+    job = pair.call("POST", "/index", {"candidates": many, "model": "poly"})
+    for _ in range(6):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            pair.call("POST", "/index", {"candidates": [{"text": "w1"}], "model": "poly"})
+        assert refused.value.code == 409
+        refused.value.close()
+    for _ in range(6):
+        pair.call("POST", f"/index/jobs/{job['id']}/cancel")
+    wait_for(lambda: pair.call("GET", f"/index/jobs/{job['id']}")["state"] == "cancelled")
+
+
+def test_workers_that_cannot_start_are_one_line(start: Start, tmp_path: Path) -> None:
+    server = start(store=tmp_path, workers=2, reranker=tmp_path / "nothing", log_level="error")
+    out, log = server.end()
+    assert (server.process.returncode, out) == (1, "")
+    [line] = log.splitlines()
+    assert line.startswith("polyrank: ")
+    assert "nothing" in line
+
+
+def test_workers_end_with_their_parent(start: Start, pair: Pair) -> None:
+    server = start(store=pair.root, workers=2)
+    port = server.ready()
+    assert get(port, "/readyz")[0] == 200
+    server.process.kill()
+
+    def refuses() -> bool:
+        try:
+            get(port, "/readyz")
+        except ConnectionRefusedError:
+            return True
+        except OSError:  # reset: it was about to end
+            pass
+        return False
+
+    wait_for(refuses)
