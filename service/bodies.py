@@ -163,6 +163,12 @@ def _check_media_type(request: Request) -> None:
         raise MediaTypeUnsupported("send Content-Type: application/json, in UTF-8")
 
 
+def refuses_caches(request: Request) -> bool:
+    """Whether the caller wants an answer that was not given before, and will not be given again."""
+    given = ",".join(request.headers.getlist("cache-control")).lower().split(",")
+    return not {"no-cache", "no-store"}.isdisjoint(each.strip() for each in given)
+
+
 def to_request(body: RankIn, settings: Settings, deadline: float) -> RankRequest:
     """Translate a checked body into the ranking to do.
 

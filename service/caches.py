@@ -1,4 +1,4 @@
-"""Where vectors may come from besides a generation's own matrix: made once for a process, shared by all it serves."""
+"""What need not be computed again, or read from a generation's own matrix: made once for a process."""
 
 from functools import partial
 
@@ -22,6 +22,9 @@ class Caches:
     Args:
         settings: the deployment's.
         metrics: told of what was asked for and what came.
+
+    Attributes:
+        server: the Redis; None: there is none.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
@@ -29,16 +32,16 @@ class Caches:
         self._count: CountCache = metrics.count_cache
         self._url = settings.redis()
         self._memory = Lru(settings.vector_cache_mb * 2**20) if settings.vector_cache_mb else None
-        self._server: RedisServer | None = None
+        self.server: RedisServer | None = None
         if self._url is not None:
-            self._server = RedisServer(self._url, metrics.observe_redis, metrics.show_breaker)
+            self.server = RedisServer(self._url, metrics.observe_redis, metrics.show_breaker)
 
     def texts(self, manifest: Manifest) -> TextCache | None:
         """The cache of texts under a generation's model; None: there is none."""
         lifetime, of, redis = self._settings.text_cache_ttl_s, manifest, None
-        if self._server is not None and lifetime:
+        if self.server is not None and lifetime:
             beginning = f"pe:t:{{{of.model.fingerprint}}}:"
-            redis = RedisTier(self._server, "text", self._count, beginning, of.dim, of.dtype, lifetime)
+            redis = RedisTier(self.server, "text", self._count, beginning, of.dim, of.dtype, lifetime)
         if redis is None and self._memory is None:
             return None
         return TextCache(VectorCache(of.model.fingerprint, of.dim, of.dtype, self._count, self._memory, redis))
@@ -50,15 +53,15 @@ class Caches:
             generation: open.
             encode: its model.
         """
-        if self._server is None or self._settings.vectors != "redis":
+        if self.server is None or self._settings.vectors != "redis":
             return MatrixVectors(generation, self._count)
         of = generation.manifest
-        copy = RedisTier(self._server, "redis", self._count, beginning_of(of.id), of.dim, of.dtype)
+        copy = RedisTier(self.server, "redis", self._count, beginning_of(of.id), of.dim, of.dtype)
         loader = partial(RedisStore, self._url or "", of.id, of.dim, of.dtype, BUILDING_TIMEOUT_SECONDS)
         cache = VectorCache(of.id, of.dim, of.dtype, self._count, self._memory, copy)
         return RedisVectors(generation, cache, loader, encode, self._count)
 
     def close(self) -> None:
         """Write what waits for Redis, and let go of it."""
-        if self._server is not None:
-            self._server.close()
+        if self.server is not None:
+            self.server.close()

@@ -21,8 +21,9 @@ RESULTS = {
     "text": ("hit", "miss", "corrupt", "error", "write_error"),
     "matrix": ("hit",),
     "lru": ("hit", "miss"),
+    "result": ("hit", "miss", "corrupt", "error", "write_error"),
 }
-REDIS_CALLS = ("get_redis", "get_text", "put_text")
+REDIS_CALLS = ("get_redis", "get_text", "put_text", "get_result", "put_result")
 REJECTED = ("queue_full", "deadline", "too_large", "not_ready", "rate", "connections", "slow_head")
 SWITCHES = ("ok", "refused")
 KEYS_RELOADS = ("ok", "refused")
@@ -53,7 +54,9 @@ class Metrics:
         self._duration = self._histogram("http_request_duration_seconds", "Arrival to answer", ("route", "code_class"))
         self._stages = self._histogram("stage_duration_seconds", "Time in each stage of /rank", ("stage",))
         self._scored = self._histogram("candidates_scored", "Candidates scored a request", buckets=COUNTS)
-        self._cache = self._counter("cache_requests", "Vectors asked for, and what came", ("tier", "result"))
+        self._cache = self._counter(
+            "cache_requests", "Vectors and answers asked for, and what came", ("tier", "result")
+        )
         self._queue_depth = self._gauge("queue_depth", "Requests in the house, waiting or being worked on")
         self._queue_tokens = self._gauge("queue_tokens", "Tokens of the requests in the house")
         self._queue_wait = self._histogram("queue_wait_seconds", "Wait for a batch", ("lane",))

@@ -41,6 +41,9 @@ DEADLINE_IN: Final = [
     _header(name, "how long the answer may take; the server's maximum holds as well", {"type": "integer", "minimum": 1})
     for name in TIMEOUT_HEADERS
 ]
+CACHE_CONTROL_IN: Final = _header(
+    "Cache-Control", "`no-cache` or `no-store`: rank anew and keep nothing, where answers are kept", {"type": "string"}
+)
 DIALECT_IN: Final = _header(
     choice.HEADER, "the form of the answer; absent: told by the body", {"enum": [*choice.DIALECTS]}
 )

@@ -22,7 +22,9 @@ from service.engine import Engine, EngineSettings
 from service.errors import SettingsError, StoreReadOnly
 from service.jobs import Jobs
 from service.live import Live
+from service.lru import Lru
 from service.metrics import Metrics
+from service.result_cache import ResultCache
 from service.scorers import LoadScorer, PairScorer, warm_up
 from service.serving import LoadRanker, Opener
 from service.settings import Settings
@@ -50,6 +52,7 @@ class Resources:
     updating: Updating
     loader: ThreadPoolExecutor
     access: Access
+    results: ResultCache | None
 
 
 def resources(request: Request) -> Resources:
@@ -86,6 +89,7 @@ async def opened(
     access = Access(settings, metrics)
     store = GenerationStore(settings.store, needs_matrix=settings.vectors == "local")
     caches = Caches(settings, metrics)
+    results = _results(settings, metrics, caches)
     live = Live(store, Opener(metrics.count_cache, caches, load), metrics)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as loader:
         scorer = await loop.run_in_executor(loader, _load_scorer, settings, load_cross, metrics)
@@ -113,7 +117,7 @@ async def opened(
         looks = (follow, updating.follow, compacting.look, probe, look_at_keys)
         following = [asyncio.create_task(_repeat(look)) for look in looks]
         try:
-            yield Resources(settings, metrics, store, live, engine, jobs, updating, loader, access)
+            yield Resources(settings, metrics, store, live, engine, jobs, updating, loader, access, results)
         finally:
             for each in following:  # first: nothing may begin any more
                 each.cancel()
@@ -136,6 +140,13 @@ def device_of(settings: Settings) -> str:
     if torch.device(settings.device).type == "cuda" and not torch.cuda.is_available():
         raise SettingsError(f"device: there is no GPU for {settings.device!r}, or torch is built without CUDA")
     return settings.device
+
+
+def _results(settings: Settings, metrics: Metrics, caches: Caches) -> ResultCache | None:
+    lifetime = settings.result_cache_ttl_s
+    if not lifetime:
+        return None
+    return ResultCache(Lru(settings.result_cache_mb * 2**20), lifetime, metrics.count_cache, caches.server)
 
 
 def _bounds(settings: Settings) -> EngineSettings:

@@ -1,6 +1,8 @@
 """POST /rank."""
 
 import time
+from collections.abc import Mapping
+from typing import Final
 
 import orjson
 from fastapi import APIRouter
@@ -8,16 +10,26 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from index_builder.errors import FingerprintMismatch
-from service import bodies
+from service import bodies, result_cache
 from service.account import Account
 from service.errors import GenerationMismatch
 from service.guards import RANK
-from service.openapi import DEADLINE_IN, fails, takes
+from service.openapi import CACHE_CONTROL_IN, DEADLINE_IN, fails, takes
 from service.resources import Resources, resources
 from service.responses import RankOut, answer_of
 from service.schemas import ExpectIn, RankIn
 from service.serving import Serving
-from service.values import Ranked
+from service.values import Ranked, Stages
+
+X_CACHE: Final = "X-Cache"
+_CACHED: Final = {
+    "headers": {
+        X_CACHE: {
+            "description": "where answers are kept: whether this one was",
+            "schema": {"type": "string", "enum": ["hit", "miss"]},
+        }
+    }
+}
 
 router = APIRouter(tags=["rank"], dependencies=[RANK])
 
@@ -26,8 +38,8 @@ router = APIRouter(tags=["rank"], dependencies=[RANK])
     "/rank",
     response_model=RankOut,
     response_model_exclude_none=True,
-    openapi_extra=takes(RankIn, DEADLINE_IN),
-    responses=fails(409, 503, 504, body=True),
+    openapi_extra=takes(RankIn, [*DEADLINE_IN, CACHE_CONTROL_IN]),
+    responses={200: _CACHED, **fails(409, 503, 504, body=True)},
 )
 async def rank(request: Request) -> Response:
     """Rank candidates, sent along or retrieved, against a conversation."""
@@ -37,8 +49,15 @@ async def rank(request: Request) -> Response:
     todo = bodies.to_request(body, held.settings, deadline)
     serving = await _serving(held, body.min_revision, todo.deadline)
     _check_expected(body.expect, serving)
+    key = _cache_key(request, held, serving, body)
+    if held.results is not None and key is not None and (kept := await held.results.get(key, todo.budget)) is not None:
+        request.state.account = Account(serving.generation.id)
+        return _response(request, kept, dict.fromkeys(Stages.NAMES, 0.0), "hit")
     ranked = await bodies.while_connected(request, held.engine.rank(serving, todo))
-    return _answer(request, held, serving, ranked)
+    answer = _rendered(request, held, serving, ranked)
+    if held.results is not None and key is not None and not ranked.degraded:
+        held.results.put(key, answer)
+    return _response(request, answer, ranked.seconds, None if key is None else "miss")
 
 
 async def _serving(held: Resources, revision: int | None, deadline: float) -> Serving:
@@ -56,20 +75,33 @@ def _check_expected(expect: ExpectIn | None, serving: Serving) -> None:
         raise GenerationMismatch(expect.generation, serving.generation.id)
 
 
-def _answer(request: Request, held: Resources, serving: Serving, ranked: Ranked) -> Response:
-    seconds = ranked.seconds
-    request.state.account = Account(serving.generation.id, ranked.degraded, seconds)
-    held.metrics.observe_rank(seconds, ranked.scored, ranked.degraded, ranked.plan)
+def _cache_key(request: Request, held: Resources, serving: Serving, body: RankIn) -> str | None:
+    """Under which the answer is kept; None: it is not."""
+    if held.results is None or bodies.refuses_caches(request):
+        return None
+    scorer = held.engine.scorer
+    reranker = None if scorer is None else scorer.fingerprint
+    return result_cache.key_of(request.state.principal.scopes, serving, reranker, body)
+
+
+def _rendered(request: Request, held: Resources, serving: Serving, ranked: Ranked) -> bytes:
+    """The answer, but for what belongs to this request."""
+    request.state.account = Account(serving.generation.id, ranked.degraded, ranked.seconds)
+    held.metrics.observe_rank(ranked.seconds, ranked.scored, ranked.degraded, ranked.plan)
     if ranked.plan in ("index", "selector"):
         held.metrics.count_certified(ranked.exact)
     began = time.perf_counter()
-    total = time.monotonic() - request.state.arrived
-    body = orjson.dumps(
-        {
-            **answer_of(serving, ranked),
-            "timings_ms": {stage: round(value * 1000, 3) for stage, value in {**seconds, "total": total}.items()},
-            "request_id": request.state.request_id,
-        }
-    )
+    answer = orjson.dumps(answer_of(serving, ranked))
     held.metrics.observe_serialize(time.perf_counter() - began)
-    return Response(body, media_type="application/json")
+    return answer
+
+
+def _response(request: Request, answer: bytes, seconds: Mapping[str, float], cache: str | None) -> Response:
+    """The answer, with what belongs to this request."""
+    total = time.monotonic() - request.state.arrived
+    own = {
+        "timings_ms": {stage: round(value * 1000, 3) for stage, value in {**seconds, "total": total}.items()},
+        "request_id": request.state.request_id,
+    }
+    body = answer[:-1] + b"," + orjson.dumps(own)[1:]
+    return Response(body, headers={X_CACHE: cache} if cache else None, media_type="application/json")

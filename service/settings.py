@@ -54,6 +54,10 @@ class Settings(BaseSettings):
     vector_cache_mb: int = Field(
         default=64, ge=0, le=1_000_000, description="MiB in memory for vectors of sent texts, and for those from Redis"
     )
+    result_cache_ttl_s: int = Field(
+        default=0, ge=0, le=365 * 86_400, description="answers of `/rank` are kept so long; 0: not at all"
+    )
+    result_cache_mb: int = Field(default=64, ge=0, le=1_000_000, description="MiB in memory for answers of `/rank`")
     pool_root: Path | None = Field(default=None, description="`POST /index` may name pools under it")
     model_root: Path | None = Field(default=None, description="`POST /index` may name models under it")
     max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, description="of one request; 413 above")
