@@ -41,11 +41,11 @@ class Jobs:
     Args:
         settings: the store, the roots and Redis.
         on_success: serves the new generation; the job counts as running until it returns.
-        on_end: told the final state of each job.
+        on_end: told each job that has ended.
     """
 
     def __init__(
-        self, settings: Settings, on_success: Callable[[], Awaitable[None]], on_end: Callable[[str], None]
+        self, settings: Settings, on_success: Callable[[], Awaitable[None]], on_end: Callable[[JobRecord], None]
     ) -> None:
         self._settings = settings
         self._on_success = on_success
@@ -142,7 +142,7 @@ class Jobs:
         except OSError as error:
             failed = record.finish(FAILED, error=f"the builder could not be started: {error.strerror}")
             await asyncio.to_thread(self._store.update, failed)
-            self._on_end(FAILED)
+            self._on_end(failed)
             return
         build = _Build(process, partial(self._is_publishing, record.id))
         self._builds[record.id] = build
@@ -157,7 +157,7 @@ class Jobs:
             log.info("rebuild ended", extra={"fields": fields})
             if record.state == SUCCEEDED:
                 await self._on_success()
-            self._on_end(record.state)
+            self._on_end(record)
         except Exception:
             log.exception("rebuild %s could not be seen through", job_id)
         finally:

@@ -82,6 +82,9 @@ class Metrics:
         self._verify_failures = self._counter("index_verify_failures", "Generations refused", ("kind",))
         self._updates = self._counter("updated_candidates", "Candidates changed by clients", ("kind",))
         self._jobs = self._counter("build_jobs", "Rebuilds that ended", ("state",))
+        self._last_build = self._gauge(
+            "build_last_success_timestamp_seconds", "When a rebuild last succeeded; 0: none is known", "livemax"
+        )
         self._model_info = self._info("model_info", "Models loaded", ("role", "name", "architecture", "fingerprint"))
         self._create_series()
 
@@ -203,6 +206,10 @@ class Metrics:
     def count_job(self, state: str) -> None:
         """Count a rebuild that ended."""
         self._jobs.labels(state).inc()
+
+    def show_last_build(self, at: float) -> None:
+        """Tell when a rebuild last succeeded, in seconds since the epoch."""
+        self._last_build.set(at)
 
     def count_refused(self, kind: str) -> None:
         """Count a generation that failed its checks."""

@@ -3,10 +3,11 @@
 import asyncio
 import errno
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import cast
 
 import torch
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from index_builder import copies
 from index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
 from index_builder.generations import GenerationStore
+from index_builder.jobs import SUCCEEDED, JobRecord, JobStore
 from service.access import Access
 from service.caches import Caches
 from service.compacting import Compacting
@@ -99,7 +101,12 @@ async def opened(
             await loop.run_in_executor(loader, live.follow)
             await loop.run_in_executor(loader, collect, settings, store, live)
 
-        jobs = Jobs(settings, on_success=switch, on_end=metrics.count_job)
+        def ended(job: JobRecord) -> None:
+            metrics.count_job(job.state)
+            show_last_build(metrics, [job])
+
+        show_last_build(metrics, await asyncio.to_thread(JobStore(settings.store).records))
+        jobs = Jobs(settings, on_success=switch, on_end=ended)
         engine = Engine(_bounds(settings), metrics, scorer, tracing)
         updating = Updating(store, live, engine, metrics)
         compacting = Compacting(store, live, jobs, settings.compact_after)
@@ -171,6 +178,13 @@ async def _repeat(look: Callable[[], Awaitable[None]]) -> None:
             await look()
         except Exception:
             log.exception("the store or the keys file could not be followed")
+
+
+def show_last_build(metrics: Metrics, jobs: Iterable[JobRecord]) -> None:
+    """Tell when the last of the jobs that read a pool succeeded, if one did; a compaction reads none."""
+    succeeded = (job.finished for job in jobs if job.state == SUCCEEDED and not job.request.compacts)
+    if last := max(filter(None, succeeded), default=None):
+        metrics.show_last_build(datetime.fromisoformat(last).timestamp())
 
 
 def collect(settings: Settings, store: GenerationStore, live: Live) -> None:

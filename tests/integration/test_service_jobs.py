@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,10 @@ class Api:
     def count(self, state: str) -> float:
         registry = self.client.app.state.resources.metrics.registry  # type: ignore[attr-defined]
         return float(registry.get_sample_value("polyrank_build_jobs_total", {"state": state}))
+
+    def last_success(self) -> float:
+        registry = self.client.app.state.resources.metrics.registry  # type: ignore[attr-defined]
+        return float(registry.get_sample_value("polyrank_build_last_success_timestamp_seconds"))
 
     def litter(self) -> list[str]:
         left = [path.name for path in (self.store / "generations").glob(".*")]
@@ -120,6 +125,7 @@ def test_a_rebuild_from_a_pool_is_served_before_it_is_reported(api: Api) -> None
     assert answer["generation"] == job["generation"]
     assert all(result["id"].startswith("n") for result in answer["results"])
     assert api.count("succeeded") == 1
+    assert api.last_success() == datetime.fromisoformat(job["finished"]).timestamp()
     JobsOut.model_validate_json(api.client.get("/index/jobs").content)
     assert [each["id"] for each in api.client.get("/index/jobs?limit=1").json()["jobs"]] == [job["id"]]
     assert api.litter() == []

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from service import cli, routes_ops
+from service import cli, draining, jobs, routes_ops, tracing
 from service.metrics import Metrics
 from service.settings import PREFIX, Settings
-from service.tracing import UNTRACED
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -202,6 +201,15 @@ def test_api_waits_for_redis_and_for_the_first_generation(compose: dict[str, Any
     assert compose["services"]["redis"]["healthcheck"]["test"] == ["CMD", "redis-cli", "ping"]
 
 
+def test_a_stop_is_given_the_time_that_it_may_take(compose: dict[str, Any]) -> None:
+    drains = Settings.model_fields["drain_delay_s"].default + draining.FINISH_SECONDS
+    most = drains + jobs.GRACE_SECONDS + tracing.CLOSE_SECONDS
+    for name in ("api", GPU):
+        grace = re.fullmatch(r"(\d+)s", compose["services"][name]["stop_grace_period"])
+        assert grace is not None
+        assert most < int(grace.group(1)) < 2 * most
+
+
 def test_one_service_builds_the_image_and_the_other_uses_it(compose: dict[str, Any], stages: dict[str, Any]) -> None:
     builder, api = compose["services"]["builder"], compose["services"]["api"]
     assert builder["image"] == api["image"]
@@ -247,7 +255,7 @@ def test_paths_in_the_image_are_copied_into_it(stages: dict[str, Any]) -> None:
 def test_health_and_metrics_are_where_they_are_asked_for() -> None:
     paths = {route.path for route in routes_ops.router.routes}  # type: ignore[attr-defined]
     assert {"/readyz", "/livez", "/metrics"} <= paths
-    assert paths >= UNTRACED
+    assert paths >= tracing.UNTRACED
 
 
 def test_api_gets_known_settings_alone(compose: dict[str, Any]) -> None:

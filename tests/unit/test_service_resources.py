@@ -7,6 +7,7 @@ import pytest
 from service_fakes import build_store, count_nothing, load, pool
 
 from index_builder.generations import GenerationStore
+from index_builder.jobs import JobRecord, JobRequest
 from service import resources
 from service.errors import SettingsError
 from service.jobs import Jobs
@@ -64,6 +65,29 @@ def test_a_redis_that_is_down_is_no_failure(store: Fixture, caplog: pytest.LogCa
     store.live.start()
     assert store.collect() == built
     assert "could not be removed" in caplog.text
+
+
+def test_the_last_rebuild_that_succeeded_is_told_and_no_compaction() -> None:
+    def job(state: str, finished: str | None, compacts: bool = False) -> JobRecord:
+        request = JobRequest(pool=(), compacts=compacts)
+        return JobRecord(id="1", request=request, created="now", state=state, finished=finished)
+
+    metrics = Metrics()
+    ended = [
+        job("succeeded", "1970-01-01T00:00:01+00:00"),
+        job("succeeded", "1970-01-01T00:00:07+00:00"),
+        job("succeeded", "1970-01-01T00:00:09+00:00", compacts=True),
+        job("failed", "1970-01-01T00:00:11+00:00"),
+        job("running", None),
+    ]
+
+    def told() -> float | None:
+        return metrics.registry.get_sample_value("polyrank_build_last_success_timestamp_seconds")
+
+    resources.show_last_build(metrics, ended[2:])
+    assert told() == 0
+    resources.show_last_build(metrics, ended)
+    assert told() == 7
 
 
 def test_nothing_is_begun_any_more_when_the_jobs_are_closed(store: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
