@@ -57,7 +57,9 @@ class WordRanker:
         return [each[:MAX_TOKENS] for each in ids], sum(len(each) > MAX_TOKENS for each in ids)
 
     def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Piece]]:
-        raise NotImplementedError("words have no ids of their own")
+        return [
+            [Piece(_tokens(word[0])[0], word[0], word.span()) for word in re.finditer(r"\w+", text)] for text in texts
+        ]
 
     def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
         self.on_encode()

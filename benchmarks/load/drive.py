@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -111,6 +112,14 @@ def drive(
         subprocess.run(command, check=True, cwd=REPOSITORY)
         found = [Answer(**json.loads(line)) for line in answered.read_text().splitlines()]
     return [[each for each in found if each.phase == number] for number in range(len(phases))]
+
+
+def resident_while(server: Running, seconds: float) -> Iterator[tuple[float, int]]:
+    """What a server holds, once a second: seconds since the beginning, and bytes."""
+    began = time.monotonic()
+    while (passed := time.monotonic() - began) < seconds:
+        yield passed, server.resident_bytes()
+        time.sleep(1.0)
 
 
 def warm(server: Running, mix: Mix) -> None:
