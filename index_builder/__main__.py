@@ -1,7 +1,8 @@
 """`python -m index_builder --store S --job ID`: run one queued index job to its end.
 
-A process of its own, so that a build can be killed, niced and run out of memory without the service. SIGTERM and Ctrl-C
-cancel the job and leave nothing behind; once it publishes they come too late, and it ends as it would have without.
+A process of its own, so that a build can be killed, niced and run out of memory without the service. SIGTERM, Ctrl-C
+and `JobStore.withdraw` cancel the job and leave nothing behind; once it publishes they come too late, and it ends as it
+would have without.
 Exit status: 0 done, 1 failed or cancelled, 2 wrong usage.
 """
 
@@ -9,8 +10,10 @@ import argparse
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -26,6 +29,8 @@ from index_builder.stages import PUBLISHING
 from model.errors import RankingError
 
 _REPORT_SECONDS = 0.5
+# It looks so often whether it is asked to stop by others than its parent.
+_LOOK_SECONDS = 0.5
 # Behind the server that answers meanwhile on the same machine.
 _NICENESS = 10
 
@@ -89,6 +94,7 @@ def main() -> int:
 def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
     os.nice(_NICENESS)
     _handle_signals(reporter.cancel)
+    threading.Thread(target=_heed_withdrawal, args=(jobs, reporter.record.id), name="withdrawal", daemon=True).start()
     try:
         generation = _build(root, reporter)
     except _Cancelled:
@@ -102,6 +108,12 @@ def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
         final = reporter.record.finish(SUCCEEDED, generation=generation)
     jobs.update(final)
     return 0 if final.state == SUCCEEDED else 1
+
+
+def _heed_withdrawal(jobs: JobStore, job_id: str) -> None:
+    while not jobs.is_withdrawn(job_id):
+        time.sleep(_LOOK_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
@@ -127,7 +139,8 @@ def _build(root: Path, reporter: _Reporter) -> str:
         progress=reporter,
     )
     if result.warning:
-        sys.stderr.write(f"{result.warning}\n")
+        with suppress(BrokenPipeError):  # the server that would log it may be gone
+            sys.stderr.write(f"{result.warning}\n")
     return result.generation
 
 

@@ -21,7 +21,6 @@ RankingError (model.errors)
     DiskFull              no room, or a quota or file size limit was met
   JobNotFound
   JobConflict             another job is queued or running
-  JobElsewhere            the job is run by a process of somebody else's
 """
 
 import errno
@@ -154,14 +153,6 @@ class JobConflict(RankingError):
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"job {job_id} has not finished; wait for it or cancel it")
-        self.job_id = job_id
-
-
-class JobElsewhere(RankingError):
-    """The job is run by a process of somebody else's."""
-
-    def __init__(self, job_id: str) -> None:
-        super().__init__(f"job {job_id} was not started by this server; cancel it where it was, or end its process")
         self.job_id = job_id
 
 

@@ -3,6 +3,7 @@
 STORE/jobs/<id>.json    the record, replaced atomically
 STORE/jobs/<id>.jsonl   candidates that came with the request, if any; removed when the job ends
 STORE/jobs/<id>.lock    held by the process that runs the job: the kernel frees it however that process ends
+STORE/jobs/<id>.cancel  asks that process, wherever it runs, to stop; removed when the job ends
 """
 
 import os
@@ -17,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from index_builder.errors import JobConflict, JobElsewhere, JobNotFound
+from index_builder.errors import JobConflict, JobNotFound
 from index_builder.lock import is_locked, locked
 from model.durable import make_directory, write_atomically
 
@@ -129,7 +130,7 @@ class JobStore:
                 raise JobConflict(active.id)
             self.update(record)
             for old in self._ids()[:-_KEPT_RECORDS]:
-                for suffix in (".json", ".jsonl", ".lock"):
+                for suffix in (".json", ".jsonl", ".lock", ".cancel"):
                     self._path(old, suffix).unlink(missing_ok=True)
         return record
 
@@ -141,7 +142,8 @@ class JobStore:
     def _write(self, record: JobRecord) -> None:
         write_atomically(self._path(record.id, ".json"), orjson.dumps(asdict(record), option=orjson.OPT_INDENT_2))
         if record.is_finished:
-            self._path(record.id, ".jsonl").unlink(missing_ok=True)
+            for suffix in (".jsonl", ".cancel"):
+                self._path(record.id, suffix).unlink(missing_ok=True)
 
     def get(self, job_id: str) -> JobRecord:
         """A job's record; one whose process has died is failed.
@@ -196,20 +198,23 @@ class JobStore:
             yield record
 
     def withdraw(self, job_id: str) -> JobRecord:
-        """Cancel a job that no process has taken yet; one that has ended stays as it is.
+        """Cancel a job, or ask the process that runs it to do so; one that has ended stays as it is.
 
         Raises:
             JobNotFound: no job has this id.
-            JobElsewhere: a process runs it.
         """
         if not self.get(job_id).is_finished:
             with locked(self._path(job_id, ".lock"), within_seconds=0) as held:
-                if not held:
-                    raise JobElsewhere(job_id)
-                record = self._read(job_id)  # nobody can take it now
-                if record.state == QUEUED:
+                record = self._read(job_id)
+                if held and record.state == QUEUED:  # nobody can take it now
                     self.update(record.finish(CANCELLED))
+                elif not held:
+                    self._path(job_id, ".cancel").touch()
         return self.get(job_id)
+
+    def is_withdrawn(self, job_id: str) -> bool:
+        """Whether the process that runs a job is asked to stop."""
+        return self._path(job_id, ".cancel").exists()
 
     def _is_abandoned(self, record: JobRecord) -> bool:
         if record.state == RUNNING:

@@ -225,11 +225,10 @@ class Jobs:
         return record
 
     async def cancel(self, job_id: str) -> JobRecord:
-        """Ask a job to stop; one that has ended stays as it is.
+        """Ask a job to stop, whichever server started it; one that has ended stays as it is.
 
         Raises:
             JobNotFound: no job has this id.
-            JobElsewhere: its process is not one of this server's. The record's pid may be anybody's by now.
         """
         build = self._builds.get(job_id)
         if build is not None:

@@ -75,7 +75,6 @@ TABLE: Final[dict[type[Exception], Kind]] = {
     index.CompactionOvertaken: Kind(409, "compaction-overtaken", "Another generation became active"),
     index.DiskFull: Kind(507, "disk-full", "No room on the disk"),
     index.JobNotFound: Kind(404, "job-not-found", "No such job"),
-    index.JobElsewhere: Kind(409, "job-elsewhere", "The job is another server's"),
     index.JobConflict: Kind(409, "job-conflict", "Another job is running"),
 }
 

@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 
 from index_builder import jobs as module
-from index_builder.errors import JobConflict, JobElsewhere, JobNotFound
+from index_builder.errors import JobConflict, JobNotFound
 from index_builder.jobs import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, JobRequest, JobStore
 
 REQUEST = JobRequest(pool=("a.jsonl", "b.csv"), model="m", activate=False, index="hnsw")
@@ -120,17 +120,19 @@ def test_a_job_that_nobody_took_is_failed(jobs: JobStore, monkeypatch: pytest.Mo
         raise AssertionError
 
 
-def test_only_a_job_that_nobody_runs_can_be_withdrawn(jobs: JobStore) -> None:
+def test_a_job_is_cancelled_where_nobody_runs_it_and_whoever_runs_it_is_asked(jobs: JobStore) -> None:
     record = jobs.create(REQUEST)
     assert jobs.withdraw(record.id).state == CANCELLED
     with pytest.raises(JobConflict), jobs.running(record.id):
         raise AssertionError
     with jobs.running(jobs.create(REQUEST).id) as running:
-        with pytest.raises(JobElsewhere, match=running.id):
-            jobs.withdraw(running.id)
-        assert jobs.get(running.id) == running
+        assert not jobs.is_withdrawn(running.id)
+        assert jobs.withdraw(running.id) == running
+        assert jobs.is_withdrawn(running.id)
         jobs.update(running.finish(SUCCEEDED))
+        assert not jobs.is_withdrawn(running.id)
     assert jobs.withdraw(running.id).state == SUCCEEDED
+    assert not jobs.is_withdrawn(running.id)
     dead = jobs.create(REQUEST)
     jobs.update(dead.evolve(state=RUNNING))
     assert jobs.withdraw(dead.id).state == FAILED
