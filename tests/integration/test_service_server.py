@@ -3,15 +3,18 @@
 import http.client
 import json
 import re
+import shutil
 import signal
 import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from server_process import ServerProcess
+from server_process import HEADERS, Load, ServerProcess, get
 from service_fakes import pool
 from starlette.testclient import TestClient
 
@@ -44,6 +47,23 @@ def rank(port: int, candidates: int) -> int:
         return response.status
     finally:
         connection.close()
+
+
+def ask(port: int, **fields: object) -> dict[str, Any]:
+    return call(port, "POST", "/rank", fields)
+
+
+def put(port: int, candidate: str) -> int:
+    """Update a candidate; returns the revision."""
+    return int(call(port, "PUT", "/index/candidates", [{"id": candidate, "text": "w1 w2"}])["revision"])
+
+
+def call(port: int, method: str, path: str, body: object) -> dict[str, Any]:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", json.dumps(body).encode(), HEADERS, method=method
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return dict(json.load(response))
 
 
 def test_sigterm_answers_what_has_begun_and_is_no_failure(start: Start, store: Path) -> None:
@@ -106,11 +126,22 @@ def test_a_reranker_that_is_no_cross_encoder_is_refused(store: Path, checkpoints
         pass
 
 
-def test_a_killed_server_comes_back_on_the_same_generation(start: Start, store: Path) -> None:
-    server = start(store=store)
+def test_a_server_killed_under_load_comes_back_as_it_was(start: Start, store: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(store, tmp_path / "store")
+    server = start(store=root)
     port = server.ready()
-    server.process.kill()
-    server.end()
-    again = start(store=store, port=port)
-    assert again.ready() == port
-    assert rank(port, 1) == 200
+    generation = json.loads(get(port, "/readyz")[1])["generation"]
+    for turn in range(1, 3):
+        with Load(port, clients=3) as load:
+            load.wait_for(10)
+            assert put(port, f"new {turn}") == turn
+            load.wait_for(10)
+            server.process.kill()
+        server.end()
+        assert len(load.lost) <= 3, "what it was answering"
+        server = start(store=root, port=port)
+        assert server.ready() == port
+        assert json.loads(get(port, "/readyz")[1]) == {"status": "ready", "generation": generation}
+        answer = ask(port, context="w1", top_k=1000, exact=True)
+        assert (answer["generation"], answer["revision"]) == (generation, turn)
+        assert {f"new {each}" for each in range(1, turn + 1)} <= {each["id"] for each in answer["results"]}
