@@ -1,0 +1,78 @@
+"""What is named is one thing at a time; what several processes counted is read as one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from prometheus_client.multiprocess import mark_process_dead
+
+from service.metrics import DIRECTORY, Metrics
+
+# One process's part: it serves two generations, one after the other, answers requests and tells its own numbers.
+WORK = """
+import json, os, sys
+from service.metrics import Metrics
+given = json.loads(sys.argv[1])
+metrics = Metrics()
+for generation in given["generations"]:
+    metrics.show_generation(generation, "f", 1, 5.0)
+    metrics.show_model("ranker", generation, "poly", "f")
+metrics.show_model("reranker", "cross", "cross", "x")
+metrics.show_snapshot(given["revision"], 100, 3)
+metrics.show_queue(given["waiting"], 0)
+for _ in range(given["answers"]):
+    metrics.observe_request("/rank", "POST", 200, 0.1)
+metrics.in_flight.inc()
+sys.stdout.write(metrics.render().decode())
+sys.stdout.write(f"pid {os.getpid()}\\n")
+"""
+
+
+def work(directory: Path, **given: object) -> str:
+    command = [sys.executable, "-c", WORK, json.dumps(given)]
+    environment = {**os.environ, DIRECTORY: str(directory)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def series(text: str, name: str) -> dict[str, float]:
+    lines = [line.removeprefix(f"polyrank_{name}") for line in text.splitlines() if line.startswith(f"polyrank_{name}")]
+    return {labels: float(value) for labels, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def test_the_generation_and_each_role_s_model_are_named_once() -> None:
+    metrics = Metrics()
+    for generation in ("one", "two"):
+        metrics.show_generation(generation, "f", 1, 5.0)
+        metrics.show_model("ranker", generation, "poly", "f")
+        metrics.show_model("reranker", "cross", "cross", "x")
+    text = metrics.render().decode()
+    assert series(text, "index_info") == {'{format="1",generation="two",model="f"}': 1.0}
+    assert series(text, "model_info") == {
+        '{architecture="poly",fingerprint="f",name="two",role="ranker"}': 1.0,
+        '{architecture="cross",fingerprint="x",name="cross",role="reranker"}': 1.0,
+    }
+
+
+def test_several_processes_are_read_as_one_and_what_a_dead_one_held_is_gone(tmp_path: Path) -> None:
+    work(tmp_path, generations=["one", "two"], revision=7, waiting=2, answers=3)
+    text = work(tmp_path, generations=["one"], revision=5, waiting=1, answers=4)
+    text, pid = text.rsplit("pid ", 1)
+    assert series(text, 'http_requests_total{code="200"') == {',method="POST",route="/rank"}': 7.0}
+    assert series(text, "http_request_duration_seconds_count") == {'{code_class="2xx",route="/rank"}': 7.0}
+    assert series(text, "index_info") == {
+        '{format="1",generation="one",model="f"}': 1.0,
+        '{format="1",generation="two",model="f"}': 1.0,
+    }, "one of them lags behind"
+    assert series(text, "index_revision") == {"": 5.0}
+    assert series(text, "index_candidates") == {"": 100.0}
+    assert series(text, "queue_depth") == {"": 3.0}
+    assert series(text, "http_requests_in_flight") == {"": 2.0}
+    mark_process_dead(int(pid), str(tmp_path))
+    text = work(tmp_path, generations=["two"], revision=9, waiting=0, answers=1)
+    assert series(text, 'http_requests_total{code="200"') == {',method="POST",route="/rank"}': 8.0}
+    assert {labels for labels, value in series(text, "index_info").items() if value == 1} == {
+        '{format="1",generation="two",model="f"}'
+    }
+    assert series(text, "index_revision") == {"": 7.0}
