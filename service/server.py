@@ -1,6 +1,7 @@
 """Listen, then serve until told to stop: in this process, or in several that this one supervises."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -100,6 +101,10 @@ def serve(
 
     async def lifetime() -> None:
         async with app.router.lifespan_context(app):
+            # What is there now stays. Large requests make Python look for garbage: through all of it that would take
+            # a tenth of a second, and nobody would be answered meanwhile.
+            gc.collect()
+            gc.freeze()
             server, loop = Server(app, on_ready, on_beat), asyncio.get_running_loop()
             signals.stops(partial(loop.call_soon_threadsafe, server.drain))
             await server.serve([listener])
