@@ -29,7 +29,7 @@ INLINE_BYTES = 64 * 1024  # validated in some 2 ms; a thread costs more than it 
 MAX_VALUES = 1_000_000
 RANK_VALUES = 100_000  # filters, ids and turns; a candidate is four more at most
 TIMEOUT_HEADERS = ("X-Request-Timeout-Ms", "X-Client-Timeout-Ms")
-MILLISECONDS = re.compile("0*[1-9][0-9]{0,18}", re.ASCII)
+MILLISECONDS = re.compile("0{0,99}[1-9][0-9]{0,99}", re.ASCII)
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")

@@ -41,7 +41,7 @@ def test_the_shortest_deadline_holds() -> None:
     assert deadline(request(x_request_timeout_ms="300"), SETTINGS, 100) == 100.1
 
 
-@pytest.mark.parametrize("value", ["", "0", "-5", "1.5", "soon", "\u0661", "1e3", "9" * 20])
+@pytest.mark.parametrize("value", ["", "0", "-5", "1.5", "soon", "\u0661", "1e3", "9" * 101])
 def test_a_header_that_is_no_number_of_milliseconds_is_refused(value: str) -> None:
     with pytest.raises(HeaderInvalid, match="X-Request-Timeout-Ms"):
         deadline(request(x_request_timeout_ms=value), SETTINGS)

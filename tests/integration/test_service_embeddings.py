@@ -1,0 +1,165 @@
+"""Embeddings, similarities, tokens and models, as clients of OpenAI and TEI ask for them, over real models."""
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from service_fakes import pool
+from starlette.testclient import TestClient
+from tiny import CLS, SEP, word_ids, write_checkpoint
+
+import model
+from index_builder.build import build
+from model import LateRanker
+from service.app import create_app
+from service.responses_compat import (
+    EmbeddingsOut,
+    EmbedOut,
+    ModelsOut,
+    OpenAiErrorOut,
+    SimilarityOut,
+    TeiErrorOut,
+    TokenizeOut,
+)
+from service.settings import Settings
+
+TEXTS = ["w1 w2", "w3", "w1 w2 w4 w5"]
+
+
+@pytest.fixture(scope="module")
+def ranker(tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
+    """A model whose vectors have no length in common."""
+    directory = tmp_path_factory.mktemp("checkpoint")
+    loaded = model.load(write_checkpoint(directory, "plain", 3, architecture="poly", n_codes=2, normalize=False))
+    assert isinstance(loaded, LateRanker)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def client(ranker: LateRanker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    root = tmp_path_factory.mktemp("store")
+    build(ranker, pool(5), root)
+    with TestClient(create_app(Settings(store=root, max_candidates=5, max_text_chars=400, threads=1))) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def vectors(ranker: LateRanker) -> NDArray[np.float32]:
+    return ranker.encode_candidates(ranker.tokenize_candidates(TEXTS)[0])
+
+
+def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def post(client: TestClient, path: str, **body: Any) -> Any:
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def refused(response: httpx2.Response, status: int, kind: Any) -> str:
+    assert response.status_code == status, response.text
+    kind.model_validate(response.json())
+    return response.text
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings"])
+def test_vectors_of_length_one_in_the_order_sent(client: TestClient, vectors: Any, path: str) -> None:
+    told = post(client, path, input=TEXTS, model="text-embedding-3")
+    EmbeddingsOut.model_validate(told)
+    assert [each["index"] for each in told["data"]] == [0, 1, 2]
+    np.testing.assert_allclose([each["embedding"] for each in told["data"]], unit(vectors), atol=1e-6)
+    assert told["model"] == client.get("/v1/models").json()["data"][0]["id"]
+
+
+def test_base64_is_float32_in_little_endian(client: TestClient) -> None:
+    floats = post(client, "/v1/embeddings", input=TEXTS, encoding_format="float")["data"]
+    coded = post(client, "/v1/embeddings", input=TEXTS, encoding_format="base64")["data"]
+    for one, other in zip(floats, coded, strict=True):
+        read = np.frombuffer(base64.b64decode(other["embedding"]), "<f4")
+        np.testing.assert_allclose(read, one["embedding"], atol=1e-6)
+
+
+def test_one_text_and_the_tokens_that_were_read(client: TestClient) -> None:
+    told = post(client, "/v1/embeddings", input="w1 w2")
+    assert len(told["data"]) == 1
+    assert told["usage"] == {"prompt_tokens": 4, "total_tokens": 4}  # with [CLS] and [SEP]
+    assert len(post(client, "/v1/embeddings", input=["", "w1"])["data"]) == 2
+
+
+def test_dimensions_are_the_models(client: TestClient, ranker: LateRanker) -> None:
+    for dimensions in (None, 0, ranker.dim):
+        assert post(client, "/v1/embeddings", input="w1", dimensions=dimensions)
+    for path, kind in (("/v1/embeddings", OpenAiErrorOut), ("/embed", TeiErrorOut)):
+        name = "input" if kind is OpenAiErrorOut else "inputs"
+        told = refused(client.post(path, json={name: "w1", "dimensions": 7}), 422, kind)
+        assert f"vectors have {ranker.dim}" in told
+
+
+def test_texts_that_are_too_long_are_cut_and_told(client: TestClient) -> None:
+    response = client.post("/v1/embeddings", json={"input": ["w1 " * 30, "w2"]})
+    assert response.headers["x-truncated-texts"] == "1"
+    assert response.json()["usage"]["total_tokens"] == 16 + 3
+    assert float(response.headers["x-inference-time"]) > 0
+
+
+def test_what_cannot_be_embedded(client: TestClient) -> None:
+    def told(status: int, **body: Any) -> str:
+        return refused(client.post("/v1/embeddings", json=body), status, OpenAiErrorOut)
+
+    assert "token ids" in told(422, input=[1, 2])
+    told(422, input=None)
+    told(422, input=["w1"], encoding_format="int8")
+    told(422, input="w" * 401)
+    told(400, input=[])
+    told(413, input=["w1"] * 6)
+    assert "other" in told(404, input="w1", model="other", strict_model=True)
+    refused(
+        client.post("/v1/embeddings", content=b"[", headers={"content-type": "application/json"}), 400, OpenAiErrorOut
+    )
+
+
+def test_tei_embeds(client: TestClient, vectors: Any) -> None:
+    told = post(client, "/embed", inputs=TEXTS, truncate=True, prompt_name=None)
+    EmbedOut.model_validate(told)
+    np.testing.assert_allclose(told, unit(vectors), atol=1e-6)
+    np.testing.assert_allclose(post(client, "/embed", inputs=TEXTS, normalize=False), vectors, atol=1e-5)
+    assert len(post(client, "/embed", inputs="w1")) == 1
+    refused(client.post("/embed", json={"inputs": []}), 400, TeiErrorOut)
+    refused(client.post("/embed", json={}), 422, TeiErrorOut)
+
+
+def test_tei_compares(client: TestClient, vectors: Any) -> None:
+    told = post(client, "/similarity", inputs={"source_sentence": TEXTS[0], "sentences": TEXTS}, parameters=None)
+    SimilarityOut.model_validate(told)
+    np.testing.assert_allclose(told, unit(vectors) @ unit(vectors)[0], atol=1e-5)
+    refused(client.post("/similarity", json={"inputs": {"source_sentence": "w1", "sentences": []}}), 400, TeiErrorOut)
+    refused(client.post("/similarity", json={"inputs": "w1"}), 422, TeiErrorOut)
+
+
+def test_tei_tokenizes(client: TestClient) -> None:
+    [told] = post(client, "/tokenize", inputs="w1  w39 [SEP]")
+    TokenizeOut.model_validate([told])
+    assert [each["id"] for each in told][:3] == [CLS, *word_ids("w1 w39")]
+    assert told[0] == {"id": CLS, "text": "[CLS]", "special": True, "start": None, "stop": None}
+    assert told[2] == {**told[2], "text": "w39", "special": False, "start": 4, "stop": 7}
+    assert told[-1]["id"] == SEP
+    assert not any(each["special"] for each in told[1:-1])
+    [bare] = post(client, "/tokenize", inputs=["w1 " * 30], add_special_tokens=False)
+    assert [each["id"] for each in bare] == word_ids("w1 " * 30)
+
+
+def test_nothing_is_served_yet(tmp_path: Path) -> None:
+    with TestClient(create_app(Settings(store=tmp_path))) as client:
+        refused(client.post("/v1/embeddings", json={"input": "w1"}), 503, OpenAiErrorOut)
+        for path in ("/embed", "/tokenize"):
+            told = refused(client.post(path, json={"inputs": "w1"}), 503, TeiErrorOut)
+            assert "Unhealthy" in told
+        for path in ("/v1/models", "/models"):
+            assert ModelsOut.model_validate(client.get(path).json()).data == []
