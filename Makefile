@@ -1,6 +1,7 @@
 # Everything runs in .venv, which is made on first use with the versions of constraints.txt.
 #   make demo [ONCE=1] [PORT=8000]    the bundled sample: build, rank an example, serve (ONCE: evaluate instead)
 #   make test [WORKERS=2]             the whole suite, in so many processes of one thread each
+#   make test-clients                 other systems' own clients against a server, in environments of their own
 #   make lint                         what of its tools is not installed is named; with CI set it is an error
 #   make format
 #   make docs                         write docs/openapi.json and the table of settings anew
@@ -18,13 +19,18 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test lint format docs clean
+.PHONY: demo test test-clients lint format docs clean
 
 demo: .venv/.demo
 	$(BIN)/polyrank demo --port $(PORT) $(if $(ONCE),--once)
 
 test: .venv/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# cohere is run twice: langchain-cohere takes an earlier series than the latest.
+test-clients: .venv/.demo .venv-clients/.done .venv-cohere/.done
+	POLYRANK_PYTHON=$(BIN)/python .venv-clients/bin/python -m pytest -c tests/clients/pytest.ini tests/clients
+	POLYRANK_PYTHON=$(BIN)/python .venv-cohere/bin/python -m pytest -c tests/clients/pytest.ini tests/clients/test_cohere.py
 
 lint: .venv/.lint
 	$(BIN)/ruff check .
@@ -41,7 +47,7 @@ docs: .venv/.dev
 	$(BIN)/python docs/generate.py
 
 clean:
-	rm -rf .venv .demo-store build dist
+	rm -rf .venv .venv-clients .venv-cohere .demo-store build dist
 
 .venv/bin/python:
 	@$(or $(PYTHON),false) -c '$(USABLE)' || \
@@ -58,4 +64,12 @@ clean:
 
 .venv/.lint: docker/hadolint.txt .venv/.dev
 	$(PIP) --no-deps --require-hashes --requirement docker/hadolint.txt
+	@touch $@
+
+.venv-clients/.done: tests/clients/requirements.txt
+.venv-cohere/.done: tests/clients/requirements-cohere.txt
+.venv-clients/.done .venv-cohere/.done: tests/clients/constraints.txt | .venv/bin/python
+	$(BIN)/python -m venv --clear $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check $(foreach each,$(filter %.txt,$^), \
+		$(if $(findstring constraints,$(each)),--constraint,--requirement) $(each))
 	@touch $@

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import settings
 from redis_process import RedisProcess
 
+collect_ignore = ["clients"]  # they need an environment of their own: make test-clients
+
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported: no test may ask the network for a model
 settings.register_profile("polyrank", deadline=None)  # on a busy machine an example may take long, and is no failure
 settings.load_profile("polyrank")
