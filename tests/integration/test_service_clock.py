@@ -1,0 +1,124 @@
+"""F10: the wall clock jumps by an hour, ahead or back, and nothing happens: no deadline, rate or lease goes by it."""
+
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, tzinfo
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+import redis
+from served import serve
+from service_fakes import build_store, load, pool
+
+from index_builder import lease
+from index_builder.errors import BuildBusy
+from index_builder.generations import GenerationStore
+from index_builder.lease import Lease
+from service.app import create_app
+from service.settings import Settings
+
+HOUR = 3600.0
+JUMPS = pytest.mark.parametrize("seconds", [HOUR, -HOUR])
+
+Jump = Callable[[float], None]
+
+
+@pytest.fixture
+def jump(monkeypatch: pytest.MonkeyPatch) -> Jump:
+    """Moves the wall clock of this process, as every module of ours sees it."""
+    real, loaded = time.time, [each for each in sys.modules.values() if each is not None]
+
+    def jumping(seconds: float) -> None:
+        class Shifted(datetime):
+            @classmethod
+            def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+                return datetime.now(tz) + timedelta(seconds=seconds)
+
+        monkeypatch.setattr(time, "time", lambda: real() + seconds)
+        for module in loaded:
+            ours = module.__name__.split(".")[0] in ("service", "index_builder", "model")
+            if ours and vars(module).get("datetime") is datetime:
+                monkeypatch.setattr(module, "datetime", Shifted)
+
+    return jumping
+
+
+@JUMPS
+def test_f10_no_request_that_waits_is_given_up_or_kept_longer(tmp_path: Path, jump: Jump, seconds: float) -> None:
+    build_store(tmp_path)
+    with serve(create_app(Settings(store=tmp_path), load)) as server, ThreadPoolExecutor(2) as callers:
+        entered, released = Event(), Event()
+
+        def busy() -> None:
+            entered.set()
+            assert released.wait(20)
+
+        server.app.state.resources.live.current.ranker.on_encode = busy
+        patient = callers.submit(server.rank, context="w1", timeout_ms=10_000)
+        assert entered.wait(10)
+        hasty = callers.submit(server.rank, context="w2", timeout_ms=400)
+        jump(seconds)
+        began = time.monotonic()
+        assert hasty.result(5).status_code == 504
+        assert time.monotonic() - began < 2
+        released.set()
+        answer = patient.result(10)
+        assert answer.status_code == 200
+        assert 0 < answer.json()["timings_ms"]["total"] < 60_000
+        assert server.rank(context="w3").status_code == 200
+        assert server.client.get("/readyz").status_code == 200
+        assert server.client.get("/livez").status_code == 200
+
+
+@JUMPS
+def test_f10_nobody_may_call_more_often_for_it_or_waits_for_an_hour(tmp_path: Path, jump: Jump, seconds: float) -> None:
+    build_store(tmp_path)
+    settings = Settings(store=tmp_path, rate_limit_per_s=2.0, rate_limit_burst=1)
+    with serve(create_app(settings, load)) as server:
+        assert server.rank(context="w1").status_code == 200
+        jump(seconds)
+        refused = server.rank(context="w1")
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        time.sleep(0.6)
+        assert server.rank(context="w1").status_code == 200
+
+
+@JUMPS
+def test_f10_a_lease_is_neither_lost_nor_held_longer(
+    tmp_path: Path, redis_tcp_url: str, jump: Jump, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    def take(machine: str) -> Lease:
+        monkeypatch.setattr(lease, "_machine", lambda: machine)
+        return Lease(tmp_path, redis_tcp_url)
+
+    held = take("a")
+    key = f"pe:{{{(tmp_path / 'ID').read_text().strip()}}}:lease"
+    jump(seconds)
+    held.check()
+    assert held._renew()
+    with redis.Redis.from_url(redis_tcp_url) as client:
+        assert 29_000 < client.pttl(key) <= 30_000
+    with pytest.raises(BuildBusy):
+        take("b")
+    held.release()
+    take("b").release()
+
+
+@JUMPS
+def test_f10_a_generation_that_is_built_then_follows_the_ones_before(
+    tmp_path: Path, jump: Jump, seconds: float
+) -> None:
+    before = build_store(tmp_path, pool(20, "a"))
+    with serve(create_app(Settings(store=tmp_path), load)) as server:
+        jump(seconds)
+        built = build_store(tmp_path, pool(20, "b"))
+        assert GenerationStore(tmp_path).ids() == [before, built]
+        put: Any = server.client.put("/index/candidates", json=[{"id": "x", "text": "w1"}])
+        assert put.json()["revision"] == 1
+        server.app.state.resources.live.follow()
+        assert server.rank(context="w1").json()["generation"] == built
+        assert server.client.post("/index/rollback").json()["active"]["id"] == before
