@@ -68,3 +68,5 @@ def translated() -> Iterator[None]:
         ) from error
     except redis.RedisError as error:
         raise StoreUnavailable(f"Redis failed: {error}") from error
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # redis-py's, of answers of another shape
+        raise StoreUnavailable(f"Redis failed: its answer makes no sense: {error}") from error

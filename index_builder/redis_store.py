@@ -67,8 +67,8 @@ class StoredVectors:
         with translated():
             for start in range(0, len(keys), MGET_KEYS):
                 values += cast(list[bytes | None], self._client.mget(keys[start : start + MGET_KEYS]))
-        if len(values) != len(keys):
-            raise StoreUnavailable(f"Redis failed: {len(values)} values for {len(keys)} keys")
+        if len(values) != len(keys) or not all(value is None or isinstance(value, bytes) for value in values):
+            raise StoreUnavailable("Redis failed: its answer belongs to another question")
         return Fetched(*decode_many(keys, values, self._dtype, self._dim))
 
 

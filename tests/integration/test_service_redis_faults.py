@@ -160,6 +160,14 @@ def answering_something_else(world: World) -> Iterator[None]:
 
 
 @contextmanager
+def greeting_in_another_way(world: World) -> Iterator[None]:
+    world.proxy.says = b"*1\r\n:5\r\n"
+    world.proxy.drop()
+    yield
+    world.proxy.says = None
+
+
+@contextmanager
 def cut_off_in_the_middle(world: World) -> Iterator[None]:
     world.proxy.cuts = True
     yield
@@ -191,6 +199,7 @@ OUTAGES: list[Callable[[World], Any]] = [
     loading,
     talking_nonsense,
     answering_something_else,
+    greeting_in_another_way,
     cut_off_in_the_middle,
     out_of_connections,
     asking_for_a_password,
