@@ -1,6 +1,5 @@
 """POST /rerank in every dialect over real models, and its errors in the forms of their clients."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,12 @@ import model
 from index_builder.build import build
 from model import Conversation
 from model.checkpoint import load_cross
-from service import keys
 from service.app import create_app
 from service.dialects.errors import RERANK_PATHS
-from service.errors import Overloaded
-from service.keys import Key
 from service.responses import InfoOut
 from service.responses_compat import (
-    AnyErrorOut,
     CompatRerankOut,
-    DetailErrorOut,
     OpenAiErrorOut,
-    TeiErrorOut,
     TeiRerankOut,
     VoyageRerankOut,
 )
@@ -34,13 +27,6 @@ from service.settings import Settings
 
 QUERY = "w1 w2"
 TEXTS = ["w3 w4", "w1 w2 w5", "w9", "w3 w4"]
-FORMS = {
-    "tei": TeiErrorOut,
-    "cohere": AnyErrorOut,
-    "jina": AnyErrorOut,
-    "infinity": OpenAiErrorOut,
-    "voyage": DetailErrorOut,
-}
 
 
 @pytest.fixture(scope="module")
@@ -227,114 +213,6 @@ def test_settings_decide_what_bodies_do_not(tmp_path: Path) -> None:
         OpenAiErrorOut.model_validate(ask(client, documents=["w1"], model="other").json())
         assert ask(client, documents=["w1"], model="other", strict_model=False).status_code == 200
         OpenAiErrorOut.model_validate(client.post("/rerank", content=b"{").json())
-
-
-# --- errors
-
-
-@pytest.mark.parametrize("dialect", FORMS)
-def test_errors_have_the_dialects_form(words: TestClient, dialect: str) -> None:
-    def refused(status: int, **fields: Any) -> None:
-        response = ask(words, "/rerank", dialect, **fields)
-        assert response.status_code == status, response.text
-        assert response.headers["content-type"] == "application/json"
-        FORMS[dialect].model_validate(response.json())
-
-    refused(422, documents=["w1"], query="")
-    refused(422, documents=["w1"], texts=["w1"])
-    refused(422, documents=[{"id": "x"}])
-    refused(413, documents=["w1"] * 6)
-    refused(413, documents=["w" * 5000])
-    refused(404, documents=["w1"], model="other", strict_model=True)
-    words.app.state.resources.live.current = None
-    refused(503, documents=["w1"])
-
-
-def test_errors_before_the_dialect_is_known_suit_all(words: TestClient) -> None:
-    json = {"content-type": "application/json"}
-    malformed = words.post("/v1/rerank", content=b"{", headers=json)
-    assert malformed.status_code == 400
-    body = AnyErrorOut.model_validate(malformed.json())
-    assert body.code == 400
-    assert body.request_id == malformed.headers["x-request-id"]
-    for response, status in (
-        (words.post("/rerank", content=b"{}", headers={"content-type": "text/plain"}), 415),
-        (words.get("/v2/rerank"), 405),
-        (words.post("/rerank", json={"query": "q", "documents": ["a"]}, headers={"X-Rerank-Dialect": "x"}), 400),
-        (words.post("/rerank", json={"query": "q", "documents": ["a"]}, headers={"X-Client-Timeout-Ms": "x"}), 400),
-        (words.post("/rerank", content=b" " * 5000, headers=json), 413),
-    ):
-        assert response.status_code == status
-        AnyErrorOut.model_validate(response.json())
-
-
-def test_a_body_in_no_dialect_is_a_problem(words: TestClient) -> None:
-    for response in (ask(words), ask(words, dialect="infinity", documents=None)):
-        assert response.status_code == 422
-        assert response.headers["content-type"] == "application/problem+json"
-        assert response.json()["type"].endswith("dialect-unknown")
-
-
-def test_a_full_queue_is_429_here_and_503_on_rank(words: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = words.app.state.resources.engine
-
-    def full(*_: object) -> None:
-        raise Overloaded(3, 7)
-
-    monkeypatch.setattr(engine._admission, "admitted", full)
-    for dialect, kind in FORMS.items():
-        response = ask(words, dialect=dialect, documents=["w1"])
-        assert (response.status_code, response.headers["retry-after"]) == (429, "7")
-        kind.model_validate(response.json())
-    assert ask(words, texts=["w1"]).json()["error_type"] == "Overloaded"
-    assert words.post("/v1/embeddings", json={"input": "w1"}).status_code == 429
-    native = words.post("/rank", json={"context": "w1"})
-    assert (native.status_code, native.headers["retry-after"]) == (503, "7")
-
-
-def test_the_deadline_is_a_header(words: TestClient) -> None:
-    ranker = words.app.state.resources.live.current.ranker
-    ranker.on_encode = lambda: time.sleep(0.1)
-    for path, body in (
-        ("/rerank", {"query": "w1", "texts": ["w1"]}),
-        ("/rank", {"context": "w1"}),
-    ):
-        for header in ("X-Request-Timeout-Ms", "X-Client-Timeout-Ms"):
-            assert words.post(path, json=body, headers={header: "50"}).status_code == 504, path
-            assert words.post(path, json=body, headers={header: "5000"}).status_code == 200, path
-
-
-def test_an_unexpected_failure_has_the_dialects_form(words: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise RuntimeError("secret")
-
-    monkeypatch.setattr(words.app.state.resources.engine, "rank", broken)
-    response = ask(words, texts=["w1"])
-    assert response.status_code == 500
-    assert TeiErrorOut.model_validate(response.json()).error_type == "Backend"
-    assert "secret" not in response.text
-
-
-def test_keys_and_rates_are_refused_in_the_form_that_the_header_names(tmp_path: Path) -> None:
-    build_store(tmp_path / "store")
-    held = [
-        Key(name="slow", sha256=keys.hashed(b"slow"), scopes=("rank",), rate_per_s=0.01, burst=1),
-    ]
-    keys.change(tmp_path / "keys.json", lambda _: held)
-    settings = Settings(store=tmp_path / "store", keys_file=tmp_path / "keys.json")
-    with TestClient(create_app(settings, load)) as client:
-        for dialect, kind in FORMS.items():
-            response = ask(client, dialect=dialect, documents=["w1"])
-            assert response.status_code == 401
-            kind.model_validate(response.json())
-        AnyErrorOut.model_validate(ask(client, documents=["w1"]).json())
-        OpenAiErrorOut.model_validate(client.post("/v1/embeddings", json={"input": "w1"}).json())
-        codes = [
-            client.post("/rerank", json={"query": "w1", "texts": ["w1"]}, headers={"Authorization": "slow"})
-            for _ in range(2)
-        ]
-        assert [each.status_code for each in codes] == [200, 429]
-        assert int(codes[1].headers["retry-after"]) > 0
 
 
 # --- what TEI's clients look for
