@@ -26,6 +26,11 @@ PROBLEM: Final = {problems.MEDIA_TYPE: {"schema": {"$ref": _REF.format(model="Pr
 _EVERYWHERE = (500,)
 _WITH_BODY = (400, 408, 413, 415, 422)
 _WITH_KEY = (401, 403, 429)
+_RETRY_AFTER = {
+    "description": "seconds after which to come back",
+    "required": True,
+    "schema": {"type": "integer", "minimum": 1},
+}
 _SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "where the server has a keys file"},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "the same key"},
@@ -69,7 +74,8 @@ def fails(*statuses: int, body: bool = False, form: type[BaseModel] | None = Non
 
 def _failure(status: int, form: type[BaseModel] | None = None) -> dict[str, Any]:
     content = PROBLEM if form is None else {"application/json": {"schema": _reference(form)}}
-    return {"description": _titles(status), "content": {**content}}
+    headers = {"headers": {"Retry-After": _RETRY_AFTER}} if status in (429, 503) else {}
+    return {"description": _titles(status), "content": {**content}, **headers}
 
 
 def _titles(status: int) -> str:

@@ -24,6 +24,9 @@ from service.serving import Serving
 router = APIRouter(prefix="/index", tags=["index"], dependencies=[ADMIN])
 
 RETRY_AFTER = {"Retry-After": "2"}
+_LOCATED: dict[int | str, dict[str, Any]] = {
+    202: {"headers": {"Location": {"description": "of the job", "required": True, "schema": {"type": "string"}}}}
+}
 
 
 @router.get("", response_model=IndexOut, responses=fails())
@@ -33,7 +36,11 @@ async def index(request: Request) -> Response:
 
 
 @router.post(
-    "", status_code=202, response_model=JobOut, openapi_extra=takes(IndexIn), responses=fails(409, 507, body=True)
+    "",
+    status_code=202,
+    response_model=JobOut,
+    openapi_extra=takes(IndexIn),
+    responses=fails(409, 507, body=True) | _LOCATED,
 )
 async def rebuild(
     request: Request,
@@ -51,7 +58,7 @@ async def rebuild(
     return _json(_job(record), 202, {"Location": f"/index/jobs/{record.id}", **RETRY_AFTER})
 
 
-@router.post("/compact", status_code=202, response_model=JobOut, responses=fails(409, 503, 507))
+@router.post("/compact", status_code=202, response_model=JobOut, responses=fails(409, 503, 507) | _LOCATED)
 async def compact(request: Request) -> Response:
     """Build what is served anew with its updates, and switch to that; no answer changes."""
     held = resources(request)
