@@ -42,9 +42,9 @@ class Live:
     jobs: Jobs = field(default_factory=Jobs)
     store: Store = field(default_factory=Store)
 
-    def serve(self, generation: str, changed: int, count: int = 10) -> None:
-        snapshot = SimpleNamespace(changed=changed, count=count)
-        self.current = SimpleNamespace(generation=SimpleNamespace(id=generation), snapshot=snapshot)
+    def serve(self, generation: str, changed: int, count: int = 10, has_matrix: bool = True) -> None:
+        snapshot, store = SimpleNamespace(changed=changed, count=count), SimpleNamespace(has_matrix=has_matrix)
+        self.current = SimpleNamespace(generation=SimpleNamespace(id=generation, store=store), snapshot=snapshot)
         self.store.active = generation
 
 
@@ -88,6 +88,12 @@ def test_it_waits_for_another_job(live: Live) -> None:
     live.jobs.fails = None
     looks(compacting)
     assert live.jobs.started == 1
+
+
+def test_never_on_a_replica_without_the_matrix(live: Live) -> None:
+    live.serve("a", 1000, has_matrix=False)
+    looks(Compacting(live.store, live, live.jobs, 100), 2)  # type: ignore[arg-type]  # as above
+    assert live.jobs.started == 0
 
 
 def test_never_where_it_is_switched_off_or_nothing_is_left(live: Live) -> None:
