@@ -1,9 +1,9 @@
 """Every metric, declared once. An app has its own registry; series exist from the start, so rates begin at zero.
 
 Several serving processes keep their values in files that each of them reads, so that any of them tells of all: see
-supervisor.py, which names the directory before prometheus_client is imported. Labels cannot be removed there, so those
-that hold no more are 0, and there is no process_*. A gauge says how the processes' values become one: "livesum" adds
-those of the processes that live, "livemax" and "livemin" choose, "livemostrecent" is the one that was set last.
+supervisor.py, which names the directory. Labels cannot be removed there, so those that hold no more are 0, and there is
+no process_*. A gauge says how the processes' values become one: "livesum" adds those of the processes that live,
+"livemax" and "livemin" choose, "livemostrecent" is the one that was set last.
 """
 
 import os

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -19,6 +20,7 @@ from service.settings import Settings
 
 # Of a process that was told twice to stop, and left requests unanswered.
 CUT_SHORT = 1
+FILES_BESIDE_CONNECTIONS = 256
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +96,7 @@ def serve(
     Raises:
         ModelError, InvalidInput: the reranker cannot be loaded, or is none.
     """
+    _allow_files(settings.max_connections)
     from service.app import create_app  # torch: only once a signal while it is imported ends the process
     from service.draining import Server
 
@@ -111,6 +114,18 @@ def serve(
 
     with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
         runner.run(lifetime())
+
+
+def _allow_files(connections: int) -> None:
+    """Open as many files as connections and a store may need, if the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + FILES_BESIDE_CONNECTIONS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        if allowed < wanted:
+            fields = {"may_open": allowed, "would_need": wanted}
+            log.warning("too few files may be open (ulimit -n) for max_connections", extra={"fields": fields})
 
 
 def _announce(listener: socket.socket) -> None:

@@ -67,18 +67,17 @@ class _Worker:
         self.is_ready = False
         self.failure = ""
 
-    async def said(self, within_seconds: float | None) -> bool:
-        """Wait for its next word; False at its end.
+    async def said(self, within_seconds: float | None) -> str:
+        """Wait for its next word; empty at its end.
 
         Raises:
             TimeoutError: it says nothing.
         """
         assert self.process.stdout is not None, "opened as a pipe"
         word, _, rest = (await asyncio.wait_for(self.process.stdout.readline(), within_seconds)).decode().partition(" ")
-        self.is_ready = self.is_ready or word.strip() == READY
         if word == FAILED:
             self.failure = rest.strip()
-        return bool(word)
+        return word.strip()
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal, if it still runs."""
@@ -99,7 +98,7 @@ class _Supervisor:
     async def run(self) -> int:
         for each in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(each, self._on_signal)
-        await asyncio.gather(*(self._keep() for _ in range(self._settings.workers)))
+        await asyncio.gather(*(self._keep(slot) for slot in range(self._settings.workers)))
         if self._failure:
             raise ServerFailed(self._failure)
         return int(self._told_twice)
@@ -117,30 +116,42 @@ class _Supervisor:
         for each in self._workers:
             each.send(signal.SIGTERM)
 
-    async def _keep(self) -> None:
-        """Keep one worker running."""
+    async def _keep(self, slot: int) -> None:
+        """Keep one worker running; those that come after each other in a slot go on with the same counters."""
         pause = 0.0
         while not self._stopping.is_set():
-            worker = await self._start()
-            await self._watch(worker)
+            was_ready, why = await self._run_one(slot)
             if self._stopping.is_set():
                 return
-            status = worker.process.returncode
             if not self._was_ready:
-                self._failure = worker.failure or f"a serving process ended with status {status} at its start"
+                self._failure = why
                 self._stop()
                 return
-            fields = {"pid": worker.process.pid, "status": status, "why": worker.failure}
-            log.error("a worker has ended", extra={"fields": fields})
-            pause = 0.0 if worker.is_ready else min(max(2 * pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+            log.error("a worker has ended", extra={"fields": {"why": why}})
+            pause = 0.0 if was_ready else min(max(2 * pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
 
-    async def _start(self) -> _Worker:
+    async def _run_one(self, slot: int) -> tuple[bool, str]:
+        """Run a worker to its end: whether it had become ready, and how it ended."""
+        try:
+            worker = await self._start(slot)
+        except OSError as error:
+            return False, f"a serving process could not be started: {error.strerror}"
+        try:
+            while await self._heard(worker):
+                pass
+            status = await worker.process.wait()
+        finally:
+            self._workers.discard(worker)
+            mark_process_dead(slot, self._directory)  # type: ignore[no-untyped-call]
+        return worker.is_ready, worker.failure or f"serving process {worker.process.pid} ended with status {status}"
+
+    async def _start(self, slot: int) -> _Worker:
         root = str(Path(service.__file__).parents[1])
         path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "service.worker_process", str(self._listener.fileno())),
+            *(sys.executable, "-P", "-m", "service.worker_process", str(self._listener.fileno()), str(slot)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             pass_fds=[self._listener.fileno()],
@@ -154,23 +165,23 @@ class _Supervisor:
             worker.send(signal.SIGTERM)
         return worker
 
-    async def _watch(self, worker: _Worker) -> None:
-        """Follow a worker to its end."""
-        try:
-            while await self._heard(worker):
-                if not self._was_ready and sum(each.is_ready for each in self._workers) == self._settings.workers:
-                    self._was_ready = True
-                    self._on_ready()
-            await worker.process.wait()
-        finally:
-            self._workers.discard(worker)
-            mark_process_dead(worker.process.pid, self._directory)  # type: ignore[no-untyped-call]
-
     async def _heard(self, worker: _Worker) -> bool:
+        """Wait for a word of a worker; returns whether there may be more."""
         try:
-            return await worker.said(SILENT_SECONDS if worker.is_ready else None)
+            word = await worker.said(SILENT_SECONDS if worker.is_ready else None)
+            if word == READY:
+                self._count_in(worker)
+            return bool(word)
         except TimeoutError:
             if not self._stopping.is_set():  # then it has other things to do
                 log.error("a worker hangs", extra={"fields": {"pid": worker.process.pid}})
                 worker.send(signal.SIGKILL)
             return True
+
+    def _count_in(self, worker: _Worker) -> None:
+        worker.is_ready = True
+        if self._was_ready:
+            log.info("a worker is ready", extra={"fields": {"pid": worker.process.pid}})
+        elif sum(each.is_ready for each in self._workers) == self._settings.workers:
+            self._was_ready = True
+            self._on_ready()

@@ -1,4 +1,4 @@
-"""`python -m service.worker_process FD`: serve on the parent's listening socket; see supervisor.py.
+"""`python -m service.worker_process FD SLOT`: serve on the parent's listening socket; see supervisor.py.
 
 SIGTERM, or the parent's end, drains it; further ones change nothing, for some supervisors tell every process of a
 group. Ctrl-C is for the parent.
@@ -13,6 +13,8 @@ import threading
 from contextlib import suppress
 from functools import partial
 
+from prometheus_client import values
+
 from model.errors import RankingError
 from service import logs
 from service.server import StopSignals, serve
@@ -22,13 +24,16 @@ from service.supervisor import BEAT, FAILED, READY
 
 def main() -> int:
     """Serve with the settings that come on standard input; returns the exit status."""
+    descriptor, slot = map(int, sys.argv[1:])
     signals = StopSignals(repeated=lambda: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Its files are named by the slot, not by the pid: who comes after it goes on with its counters.
+    values.ValueClass = values.MultiProcessValue(lambda: slot)  # type: ignore[no-untyped-call]
     settings: Settings = pickle.load(sys.stdin.buffer)
     logs.configure(settings.log_level, settings.log_format)
     threading.Thread(target=_outlive_nobody, name="parent", daemon=True).start()
     try:
-        serve(settings, socket.socket(fileno=int(sys.argv[1])), signals, partial(_tell, READY), partial(_tell, BEAT))
+        serve(settings, socket.socket(fileno=descriptor), signals, partial(_tell, READY), partial(_tell, BEAT))
     except RankingError as error:
         _tell(f"{FAILED} {' '.join(str(error).split())}")
         return 1
@@ -47,4 +52,4 @@ def _outlive_nobody() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os._exit(main())  # everything is closed and written; to take torch apart takes seconds

@@ -20,15 +20,20 @@ HEADERS = {"Content-Type": "application/json"}
 
 
 class ServerProcess:
-    """A server process; unless told otherwise on a free port, with one thread, and without a delay at its end."""
+    """A server process; unless told otherwise on a free port, with one thread, and without a delay at its end.
 
-    def __init__(self, **settings: object) -> None:
+    Args:
+        before: code that it runs first.
+        settings: its own.
+    """
+
+    def __init__(self, before: str = "", **settings: object) -> None:
         fields = {"port": 0, "threads": 1, "drain_delay_s": 0, **settings}
         # A pipe that nobody reads fills, and then a line of the log waits.
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by `end`
         self._said: tuple[str, str] | None = None
         self.process = subprocess.Popen(
-            [sys.executable, "-c", RUN, json.dumps(fields, default=str)],
+            [sys.executable, "-c", before + RUN, json.dumps(fields, default=str)],
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
@@ -42,6 +47,10 @@ class ServerProcess:
         line = self.process.stdout.readline()
         assert line.startswith("polyrank is ready on http://127.0.0.1:"), line + self.end()[1]
         return int(line.rsplit(":", 1)[1])
+
+    def logged(self) -> str:
+        """What it has said on standard error until now."""
+        return os.pread(self.log.fileno(), 1 << 24, 0).decode()
 
     def end(self) -> tuple[str, str]:
         """Wait for its end; returns what it said on standard output and on standard error."""

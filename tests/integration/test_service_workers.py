@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import time
 import urllib.request
@@ -31,8 +32,7 @@ class Pair:
         self.port = self.server.ready()
 
     def workers(self) -> set[int]:
-        parent = self.server.process.pid
-        return {int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()}
+        return set(children(self.server))
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Over a connection of its own, to whichever worker takes it."""
@@ -60,6 +60,11 @@ def pair(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     _, log = served.server.end()
     assert served.server.process.returncode == 0, log
     assert "Traceback" not in log
+
+
+def children(server: ServerProcess) -> list[int]:
+    parent = server.process.pid
+    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -135,6 +140,31 @@ def test_workers_that_cannot_start_are_one_line(start: Start, tmp_path: Path) ->
     [line] = log.splitlines()
     assert line.startswith("polyrank: ")
     assert "nothing" in line
+
+
+@pytest.mark.soak
+def test_a_worker_that_hangs_is_replaced_as_soon_as_one_can_start(
+    start: Start, pair: Pair, checkpoints: Path, tmp_path: Path
+) -> None:
+    reranker = shutil.copytree(checkpoints / "cross", tmp_path / "cross")
+    before = "import service.supervisor; service.supervisor.SILENT_SECONDS = 6; "
+    server = start(store=pair.root, workers=2, reranker=reranker, before=before)
+    port = server.ready()
+    hanging, other = children(server)
+    reranker.rename(tmp_path / "away")
+    os.kill(hanging, signal.SIGSTOP)
+    wait_for(lambda: "a worker hangs" in server.logged())
+    wait_for(lambda: f"why=model '{reranker}' is neither" in server.logged())  # the first try
+    assert {get(port, "/readyz")[0] for _ in range(5)} == {200}
+    (tmp_path / "away").rename(reranker)
+    wait_for(lambda: "a worker is ready" in server.logged())
+    now = children(server)
+    assert len(now) == 2
+    assert set(now) & {hanging, other} == {other}
+    assert {get(port, "/readyz")[0] for _ in range(5)} == {200}
+    server.process.terminate()
+    server.end()
+    assert server.process.returncode == 0
 
 
 def test_workers_end_with_their_parent(start: Start, pair: Pair) -> None:

@@ -29,7 +29,7 @@ def test_every_flag_is_its_setting(capsys: Capture, served: list[Settings], monk
     monkeypatch.setenv("POLYRANK_PORT", "1")
     monkeypatch.setenv("POLYRANK_THREADS", "3")
     flags = "--store s --reranker r --redis redis://h --vectors redis --host :: --port 2 --pool-root p --model-root m"
-    assert call(capsys, "serve", *flags.split()) == (0, "", "")
+    assert call(capsys, "serve", "--workers", 2, *flags.split()) == (0, "", "")
     assert served == [
         Settings(
             store=Path("s"),
@@ -41,6 +41,7 @@ def test_every_flag_is_its_setting(capsys: Capture, served: list[Settings], monk
             pool_root=Path("p"),
             model_root=Path("m"),
             threads=3,
+            workers=2,
         )
     ]
 
