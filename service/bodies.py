@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -118,7 +118,7 @@ async def read_compat(request: Request, kind: type[M], settings: Settings) -> M:
     try:
         return (await read(request, kind))[0]
     except ValidationError as error:
-        if _too_long(error):
+        if any(where[0] != "rank_fields" for where in _too_long(error)):
             raise TooManyCandidates(settings.max_candidates) from None
         raise
 
@@ -230,9 +230,18 @@ def check_texts(where: str, texts: list[str], settings: Settings) -> None:
         TooManyCandidates: more than the server allows.
         InvalidInput: a text is longer than the server allows.
     """
-    if len(texts) > settings.max_candidates:
-        raise TooManyCandidates(settings.max_candidates)
+    check_count(texts, settings)
     _check_lengths(where, texts, settings)
+
+
+def check_count(sent: Sequence[object], settings: Settings) -> None:
+    """Check the bound of texts, or of what holds one, sent to a compatible route.
+
+    Raises:
+        TooManyCandidates: more than the server allows.
+    """
+    if len(sent) > settings.max_candidates:
+        raise TooManyCandidates(settings.max_candidates)
 
 
 def _given(sent: str | CandidateIn) -> Given:

@@ -57,9 +57,12 @@ async def rerank(request: Request) -> Response:
     deadline = bodies.deadline(request, held.settings)
     body = await bodies.read_compat(request, CompatRerankIn, held.settings)
     request.state.dialect = dialect = choice.of_body(body, named, held.settings.rerank_dialect)
-    documents = [document_of(each, at, body.rank_fields or ()) for at, each in enumerate(body.sent or ())]
-    texts = [each.text for each in documents]
     bodies.check_texts("query", [body.query], held.settings)
+    sent, longest = body.sent or [], held.settings.max_text_chars
+    bodies.check_count(sent, held.settings)
+    fields = tuple(dict.fromkeys(body.rank_fields or ()))
+    documents = [document_of(each, at, fields, longest) for at, each in enumerate(sent)]
+    texts = [each.text for each in documents]
     bodies.check_texts("documents", texts, held.settings)
     if not texts and dialect == "tei":
         raise NoTexts("texts: is empty; send at least one")

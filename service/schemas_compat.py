@@ -13,6 +13,7 @@ from pydantic import model_validator as check
 from service.schemas import Text, storable
 from service.settings import CANDIDATES_CEILING
 
+MAX_RANK_FIELDS = 64
 _AS_STRINGS = {"true": True, "True": True, "false": False, "False": False}
 
 
@@ -65,10 +66,12 @@ class CompatRerankIn(Lenient):
     texts: Annotated[list[str], Field(max_length=CANDIDATES_CEILING, fail_fast=True)] | None = None
     documents: Annotated[list[str | Document], Field(max_length=CANDIDATES_CEILING, fail_fast=True)] | None = Field(
         default=None,
-        description="an object is read by its `text`, else by `rank_fields`, else by its first string but `id`; "
+        description="an object is read by the `rank_fields`, else by its `text`, else by its first string but `id`; "
         "its `id` and `metadata` come back",
     )
-    rank_fields: list[str] | None = Field(default=None, description="of objects: these are read, a line each")
+    rank_fields: Annotated[list[str], Field(max_length=MAX_RANK_FIELDS, fail_fast=True)] | None = Field(
+        default=None, description="of objects: these are read, a line each; one named again counts once"
+    )
     model: str | None = Field(default=None, description="of those that /v1/models lists; any other: the one served")
     strict_model: Flag = Field(default=None, description="true: 404 where `model` is not served")
     top_n: Count | None = Field(default=None, description="how many to answer with; 0 or absent: all")

@@ -68,11 +68,11 @@ class Reranked:
         return told
 
 
-def document_of(sent: str | dict[str, JsonValue], at: int, rank_fields: Sequence[str]) -> Document:
-    """Read a document: a text, or an object's `text`, its rank fields (a line each), or its first string.
+def document_of(sent: str | dict[str, JsonValue], at: int, rank_fields: Sequence[str], max_chars: int) -> Document:
+    """Read a document: a text, or an object's rank fields (a line each), its `text`, or its first string.
 
     Raises:
-        InvalidInput: the object holds no text.
+        InvalidInput: the object holds no text, or fields that are together longer than `max_chars`.
     """
     if isinstance(sent, str):
         return Document(sent)
@@ -83,6 +83,8 @@ def document_of(sent: str | dict[str, JsonValue], at: int, rank_fields: Sequence
         [value for name, value in sent.items() if name != "id" and isinstance(value, str)][:1],
     ):
         if strings := [each for each in texts if isinstance(each, str)]:
+            if (length := sum(map(len, strings))) > max_chars:
+                raise InvalidInput(f"documents.{at}: has {length} characters; at most {max_chars} are allowed")
             return Document("\n".join(strings), echo)
     raise InvalidInput(f"documents.{at}: holds no text; give it as `text`")
 

@@ -10,7 +10,7 @@ import pytest
 from service_fakes import build_store, load
 from starlette.testclient import TestClient
 
-from service import keys
+from service import keys, routes_rerank
 from service.app import create_app
 from service.errors import Overloaded
 from service.keys import Key
@@ -55,6 +55,18 @@ def test_errors_have_the_dialects_form(words: TestClient, dialect: str) -> None:
     refused(404, documents=["w1"], model="other", strict_model=True)
     words.app.state.resources.live.current = None
     refused(503, documents=["w1"])
+
+
+def test_fields_that_are_read_again_and_again_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_store(tmp_path)
+    with TestClient(create_app(Settings(store=tmp_path, max_candidates=5, max_text_chars=100), load)) as client:
+        told = ask(client, documents=[{"a": "w" * 60, "b": "w" * 60}], rank_fields=["a", "b"])
+        assert (told.status_code, "documents.0: has 120 characters" in told.text) == (422, True)
+        assert ask(client, documents=[{"a": "w" * 60}], rank_fields=["a"] * 64).status_code == 200, "named again"
+        told = ask(client, documents=[{"a": "w1"}], rank_fields=["a"] * 65)
+        assert (told.status_code, "rank_fields" in told.text) == (422, True)
+        monkeypatch.setattr(routes_rerank, "document_of", None)
+        assert ask(client, documents=[{"a": "w1"}] * 6).status_code == 413, "before any is read"
 
 
 def test_errors_before_the_dialect_is_known_suit_all(words: TestClient) -> None:

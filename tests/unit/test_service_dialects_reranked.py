@@ -52,23 +52,33 @@ def test_at_most_so_many(limit: int | None, count: int) -> None:
 
 def test_a_document_is_read_by_its_text_its_rank_fields_or_its_first_string() -> None:
     sent = {"id": "x", "n": 3, "title": "T", "body": "B"}
-    assert document_of("plain", 0, []).text == "plain"
-    assert document_of(sent, 0, []).text == "T"
-    assert document_of(sent, 0, ["body", "missing", "n", "title"]).text == "B\nT"
-    assert document_of({**sent, "text": "X"}, 0, []).text == "X"
-    assert document_of({**sent, "text": "X"}, 0, ["missing"]).text == "X"
-    assert document_of({"text": ""}, 0, []).text == ""
+    assert document_of("plain", 0, [], 9).text == "plain"
+    assert document_of(sent, 0, [], 9).text == "T"
+    assert document_of(sent, 0, ["body", "missing", "n", "title"], 9).text == "B\nT"
+    assert document_of({**sent, "text": "X"}, 0, [], 9).text == "X"
+    assert document_of({**sent, "text": "X"}, 0, ["missing"], 9).text == "X"
+    assert document_of({"text": ""}, 0, [], 9).text == ""
 
 
 def test_ids_and_metadata_come_back_where_there_are_any() -> None:
-    assert document_of({"text": "a", "id": 0, "metadata": {"k": [1]}}, 0, []).echo == {"id": 0, "metadata": {"k": [1]}}
-    assert document_of({"text": "a", "id": None, "other": 1}, 0, []).echo == {}
+    assert document_of({"text": "a", "id": 0, "metadata": {"k": [1]}}, 0, [], 9).echo == {
+        "id": 0,
+        "metadata": {"k": [1]},
+    }
+    assert document_of({"text": "a", "id": None, "other": 1}, 0, [], 9).echo == {}
 
 
 @pytest.mark.parametrize("sent", [{"id": "x"}, {"text": None}, {"text": 3, "list": ["a"]}])
 def test_a_document_without_text_is_refused_by_its_place(sent: dict) -> None:
     with pytest.raises(InvalidInput, match=r"documents\.7"):
-        document_of(sent, 7, [])
+        document_of(sent, 7, [], 9)
+
+
+def test_fields_that_are_together_too_long_are_refused_before_they_are_joined() -> None:
+    sent: dict = {"a": "x" * 5, "b": "y" * 4}
+    assert document_of(sent, 0, ["a", "b"], 9).text == "xxxxx\nyyyy"
+    with pytest.raises(InvalidInput, match=r"documents\.3: has 9 characters; at most 8 "):
+        document_of(sent, 3, ["a", "b"], 8)
 
 
 def reranked(with_documents: bool = False, cut: Truncation | None = None) -> Reranked:

@@ -46,6 +46,7 @@ def test_booleans_may_be_strings() -> None:
         {"documents": [{"text": "a", "metadata": float("nan")}]},
         {"texts": ["b"]},
         {"rank_fields": "title"},
+        {"rank_fields": ["title"] * 65},
     ],
 )
 def test_what_is_wrong_is_refused(fields: dict[str, Any]) -> None:
