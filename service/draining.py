@@ -1,7 +1,8 @@
 """uvicorn's server with an end in the right order: answering while balancers learn of it, then closed, then empty.
 
 Draining begins -> /readyz is 503 and every answer ends its connection -> new requests are answered for `drain_delay_s`
--> the listener is closed -> what was accepted is answered, for at most FINISH_SECONDS.
+-> no connection can begin, those that have are accepted, the listener is closed -> what was accepted is answered, for
+at most FINISH_SECONDS.
 """
 
 import asyncio
@@ -9,14 +10,14 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
 
 from service.connections import Connection, Connections
+from service.listening import HANDSHAKE_SECONDS, refuse_new
 from service.resources import Resources
 
 KEEP_ALIVE_SECONDS = 75  # above a balancer's idle timeout: the side that closes first must be the balancer
@@ -56,6 +57,7 @@ class Server(uvicorn.Server):
         self._state = app.state
         self._on_beat = on_beat
         self._delay = held.settings.drain_delay_s
+        self._shares_socket = held.settings.workers > 1  # then the parent refuses for all
         self._on_ready = on_ready
         self._stops_at: float | None = None
 
@@ -86,22 +88,10 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter) or is_over
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, and answer what was accepted."""
+        """Accept what is on its way, stop accepting, and answer what was accepted."""
         self.drain()
-        accepted = [each for listener in sockets or () for each in _accept_rest(listener)]
-        for server in self.servers:
-            server.close()
-        loop = asyncio.get_running_loop()
-        connect = partial(Connection, self.config, self.server_state, self.lifespan.state)
-        for each in accepted:
-            await loop.connect_accepted_socket(connect, each)
+        if not self._shares_socket:
+            for listener in sockets or ():
+                refuse_new(listener)
+        await asyncio.sleep(HANDSHAKE_SECONDS)
         await super().shutdown(sockets)
-
-
-def _accept_rest(listener: socket.socket) -> Iterator[socket.socket]:
-    """Connections that nobody has accepted yet: closing the listener would reset them."""
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            accepted, _ = listener.accept()
-            accepted.setblocking(False)
-            yield accepted

@@ -16,6 +16,7 @@ import uvicorn
 
 from model.errors import RankingError
 from service import logs, supervisor
+from service.listening import bind
 from service.settings import Settings
 
 # Of a process that was told twice to stop, and left requests unanswered.
@@ -36,7 +37,7 @@ def run(settings: Settings) -> int:
     logs.configure(settings.log_level, settings.log_format)
     log.info("settings", extra={"fields": settings.model_dump(mode="json")})
     try:
-        listener = _bind(settings.host, settings.port)
+        listener = bind(settings.host, settings.port)
     except OSError as error:
         return _failed(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}")
     try:
@@ -138,16 +139,3 @@ def _announce(listener: socket.socket) -> None:
 def _failed(why: str) -> int:
     sys.stderr.write(f"polyrank: {why}\n")
     return 1
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen()
-    except OSError:
-        listener.close()
-        raise
-    return listener

@@ -22,6 +22,7 @@ from prometheus_client.multiprocess import mark_process_dead
 import service
 from service import metrics
 from service.errors import ServerFailed
+from service.listening import refuse_new
 from service.settings import Settings
 
 READY, BEAT, FAILED = "ready", "beat", "failed"
@@ -108,11 +109,17 @@ class _Supervisor:
             self._told_twice = True
             for each in self._workers:
                 each.send(signal.SIGKILL)
-        self._stop()
+        else:
+            asyncio.get_running_loop().call_later(self._settings.drain_delay_s, self._close)
+            self._stop()
+
+    def _close(self) -> None:
+        """End accepting; the workers, which drain meanwhile, close the socket a moment later."""
+        refuse_new(self._listener)
+        self._listener.close()
 
     def _stop(self) -> None:
         self._stopping.set()
-        self._listener.close()  # first: what a worker is the last to close takes no connections any more
         for each in self._workers:
             each.send(signal.SIGTERM)
 

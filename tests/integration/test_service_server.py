@@ -151,12 +151,13 @@ def test_a_server_killed_under_load_comes_back_as_it_was(start: Start, store: Pa
 
 def test_what_is_loaded_is_no_garbage_to_look_through(store: Path) -> None:
     code = (
-        "import gc, os, signal, sys; from service import server; from service.settings import Settings\n"
+        "import gc, os, signal, sys; from service import server; from service.listening import bind\n"
+        "from service.settings import Settings\n"
         "def ready():\n"
         "    print(gc.get_freeze_count(), len(gc.get_objects()))\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "settings = Settings(store=sys.argv[1], port=0, drain_delay_s=0)\n"
-        "server.serve(settings, server._bind('127.0.0.1', 0), server.StopSignals(), ready)\n"
+        "server.serve(settings, bind('127.0.0.1', 0), server.StopSignals(), ready)\n"
     )
     run = subprocess.run([sys.executable, "-c", code, str(store)], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

@@ -1,0 +1,46 @@
+"""The listening socket: bound at the start, and closed at the end without resetting a connection."""
+
+import ctypes
+import socket
+import struct
+import sys
+from contextlib import suppress
+from typing import Final
+
+# A handshake that has begun when new ones are refused ends within so long, and its connection is accepted.
+HANDSHAKE_SECONDS: Final = 0.2
+
+_SO_ATTACH_FILTER: Final = 26
+# Classic BPF over the TCP header: load the flags, drop what has SYN set, let everything else pass.
+_DROP_SYN: Final = ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Listen.
+
+    Raises:
+        OSError: the address is taken, or none of this machine's.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def refuse_new(listener: socket.socket) -> None:
+    """Let no further handshake begin, for all processes that share the socket; those that have begun can end.
+
+    Closing a listener resets the connections that nobody has accepted yet, and there may always be one more. A client
+    whose first packet is dropped sends it again after a second, and is refused by the closed port then.
+    """
+    if sys.platform == "linux":
+        program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in _DROP_SYN))
+        filters = struct.pack("HL", len(_DROP_SYN), ctypes.addressof(program))
+        with suppress(OSError):  # where the kernel has no filters, a connection may be reset
+            listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filters)
