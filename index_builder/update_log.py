@@ -71,6 +71,8 @@ class UpdateLog:
     Attributes:
         subject: whose it is.
         revision: of the last update read; 0 where there is none.
+        checksum: of the log up to the end of that update; 0 where there is none. After the log was put back to what it
+            was before, a revision is given again, but hardly ever with the same checksum.
         floor: no update to come may have a revision up to this one.
         was_active: the generation is the active one, or was.
     """
@@ -78,7 +80,7 @@ class UpdateLog:
     def __init__(self, path: Path, subject: Subject) -> None:
         self._path = path
         self.subject = subject
-        self.revision = self.floor = 0
+        self.revision = self.floor = self.checksum = 0
         self.was_active = False
         self._end = 0  # of what was read
         self._sum = 0
@@ -188,7 +190,7 @@ class UpdateLog:
     def _update(self, content: dict[str, Any], behind: memoryview) -> Update:
         upserts = [Candidate(*each) for each in content["upserts"]]
         vectors = np.frombuffer(behind, DTYPES[self.subject.dtype]).reshape(len(upserts), self.subject.dim)
-        self.revision = int(content["revision"])
+        self.revision, self.checksum = int(content["revision"]), self._sum
         return Update(self.revision, upserts, vectors, content["deletes"])
 
     def create(self) -> None:

@@ -45,7 +45,9 @@ def key_of(scopes: Iterable[str], serving: Serving, reranker: str | None, body: 
         reranker: fingerprint of the cross-encoder; None: there is none.
         body: what is asked.
     """
-    of = serving.generation.id, serving.snapshot.revision, serving.ranker.fingerprint, reranker
+    # A revision says how many updates there are, but not which: a log from a backup goes on with the same numbers.
+    content = serving.generation.id, serving.snapshot.revision, serving.checksum
+    of = *content, serving.ranker.fingerprint, reranker
     asked = body.model_dump(mode="json", exclude=_ASIDE)
     return sha256(orjson.dumps([sorted(scopes), of, asked], option=orjson.OPT_SORT_KEYS)).hexdigest()
 

@@ -87,10 +87,17 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What a request is answered from, from its beginning to its end: a generation at a revision, and its model."""
+    """What a request is answered from, from its beginning to its end: a generation at a revision, and its model.
+
+    Attributes:
+        loaded: the generation, and what goes with it.
+        snapshot: the generation at the revision.
+        checksum: of the updates that are in it; 0 where there are none.
+    """
 
     loaded: Loaded
     snapshot: Snapshot
+    checksum: int = 0
 
     @property
     def generation(self) -> Generation:
@@ -110,7 +117,9 @@ class Serving:
         """
         updates = list(self.loaded.log.read())
         try:
-            return replace(self, snapshot=self.snapshot.updated(updates)) if updates else self
+            if not updates:
+                return self
+            return replace(self, snapshot=self.snapshot.updated(updates), checksum=self.loaded.log.checksum)
         except BaseException:
             self.loaded.log.unread()
             raise

@@ -1,6 +1,7 @@
 """Whole answers kept in memory and in a real Redis: the same answer again, and never one of something else."""
 
 import json
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -137,6 +138,30 @@ def test_an_update_and_a_switch_are_other_answers(start: Start, tmp_path: Path) 
         assert server.client.post("/index/activate", json={"generation": generation}).status_code == 200
         cache, answer = ask(server, top_k=100)
         assert (cache, answer["generation"]) == (expected, generation)
+
+
+def test_a_store_from_a_backup_does_not_get_the_answers_of_what_was_lost(
+    start: Start, tmp_path: Path, redis_process: RedisProcess
+) -> None:
+    def put(server: Served, text: str) -> dict[str, Any]:
+        update = server.client.put("/index/candidates", json=[{"id": "new", "text": text}])
+        assert update.json()["revision"] == 2
+        cache, answer = ask(server, top_k=100)
+        assert cache == "miss"
+        return {each["id"]: each["text"] for each in answer["results"]}
+
+    log = tmp_path / "store" / "log"
+    one = start(redis_url=redis_process.url)
+    one.client.put("/index/candidates", json=[{"id": "kept", "text": "w1"}])
+    shutil.copytree(log, tmp_path / "backup")
+    assert put(one, "w1 w2")["new"] == "w1 w2"
+    shutil.rmtree(log)
+    (tmp_path / "backup").rename(log)
+    assert put(start(redis_url=redis_process.url), "w3")["new"] == "w3"
+    wait_for_answers(redis_process, 2)
+    cache, answer = ask(start(redis_url=redis_process.url), top_k=100)
+    assert cache == "hit", "other servers of the same log share them"
+    assert {each["id"]: each["text"] for each in answer["results"]}["new"] == "w3"
 
 
 def test_what_is_expected_is_checked_before(start: Start) -> None:

@@ -108,6 +108,24 @@ def test_another_reader_follows_piece_by_piece(open_log) -> None:
     assert read(writer) == read(other) == [told(each) for each in THREE], "a writer reads its own as others do"
 
 
+def test_the_checksum_tells_updates_apart_and_is_the_same_for_every_reader(path: Path, open_log) -> None:
+    one, other = open_log(), open_log()
+    one.append(update(1))
+    assert (one.checksum, read(one), read(other)) == (0, [told(update(1))], [told(update(1))])
+    first, backup = one.checksum, path.read_bytes()
+    assert first == other.checksum != 0
+    one.mark_active()
+    assert (read(one), one.checksum) == ([], first), "nothing was updated"
+    sums = []
+    for lost in (update(2), update(2, 1), update(2)):
+        path.write_bytes(backup)
+        log = open_log()
+        log.append(lost)
+        read(log)
+        sums.append(log.checksum)
+    assert sums[0] == sums[2] != sums[1]
+
+
 def test_two_writers_take_turns(open_log) -> None:
     one, other = open_log(), open_log()
     for n in range(6):
