@@ -33,7 +33,7 @@ def _no_reserved_keys(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def storable(value: JsonValue) -> JsonValue:
-    """Refuse, at any depth, numbers that would be stored as something else: NaN, infinities, beyond 64 bits."""
+    """Refuse, at any depth, numbers that JSON or a store would make something else: NaN, infinities, beyond 64 bits."""
     stack = [value]
     while stack:
         match stack.pop():
@@ -50,7 +50,7 @@ def storable(value: JsonValue) -> JsonValue:
 
 Text = Annotated[str, AfterValidator(_not_blank), WithJsonSchema({"type": "string", "pattern": r"\S"})]
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
-Filter = Annotated[dict[str, JsonValue], AfterValidator(checked_filter)]
+Filter = Annotated[dict[str, JsonValue], AfterValidator(checked_filter), AfterValidator(storable)]
 Metadata = Annotated[dict[str, JsonValue], AfterValidator(_no_reserved_keys), AfterValidator(storable)]
 
 

@@ -110,6 +110,12 @@ def test_whatever_is_asked_otherwise_is_answered_for_itself(start: Start) -> Non
         assert same(answer, ask(without, **change)[1])
 
 
+def test_numbers_without_bounds_are_refused_before_a_key_is_made_of_them(start: Start) -> None:
+    server = start()
+    assert server.rank(context="w1", filter={"n": {"lt": 2**80}}).status_code == 422
+    assert ask(server, filter={"n": {"lt": 2**63 - 1}})[0] == "miss"
+
+
 def test_the_order_of_keys_and_what_is_said_by_default_do_not_matter(start: Start) -> None:
     server = start()
     assert ask(server, filter={"lang": "en", "even": True})[0] == "miss"
