@@ -31,6 +31,7 @@ class ServerProcess:
         fields = {"port": 0, "threads": 1, "drain_delay_s": 0, **settings}
         # A pipe that nobody reads fills, and then a line of the log waits.
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by `end`
+        self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # of one that is killed
         self._said: tuple[str, str] | None = None
         self.process = subprocess.Popen(
             [sys.executable, "-c", before + RUN, json.dumps(fields, default=str)],
@@ -38,7 +39,7 @@ class ServerProcess:
             stderr=self.log,
             text=True,
             cwd=REPOSITORY,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": self._temporary.name},
         )
 
     def ready(self) -> int:
@@ -59,6 +60,7 @@ class ServerProcess:
             self.log.seek(0)
             self._said = out, self.log.read()
             self.log.close()
+            self._temporary.cleanup()
         return self._said
 
 
