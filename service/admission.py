@@ -13,7 +13,7 @@ MEMORY_SECONDS = 5.0
 # ...and, while little is known, that of a CPU: a few short requests say nothing about long ones.
 FIRST_SECONDS = 0.1
 FIRST_TOKENS = 1000.0
-# A request is let in when the wait for those before it takes this share of its time at most.
+# A request is let in when those before it, and itself, take this share of its time at most.
 SHARE_OF_TIME = 0.8
 MOST_RETRY_SECONDS = 30
 
@@ -22,18 +22,18 @@ class Ticket:
     """A request that was let in.
 
     Attributes:
-        tokens: what it still adds to the work; may be lowered when it turns out to be less.
+        tokens: what it adds to the work.
     """
 
     def __init__(self, admission: "Admission", tokens: int) -> None:
         self._admission = admission
         self.tokens = tokens
 
-    def lower(self, tokens: int) -> None:
-        """Say that it is less work than it looked."""
-        if tokens < self.tokens:
-            self._admission.tokens -= self.tokens - tokens
-            self.tokens = tokens
+    def spare(self, tokens: int) -> None:
+        """Say that so many need not be worked on after all."""
+        spared = min(tokens, self.tokens)
+        self._admission.tokens -= spared
+        self.tokens -= spared
 
 
 class Admission:
@@ -73,7 +73,9 @@ class Admission:
             raise DeadlineExceeded("before it began")
         self._count_time(now)
         wait = self._seconds(self.tokens)
-        if self.tokens >= self._most or wait > SHARE_OF_TIME * (deadline - now):
+        # Alone it may take all its time: nobody else could use it.
+        late = self._requests > 0 and wait + self._seconds(tokens) > SHARE_OF_TIME * (deadline - now)
+        if self.tokens >= self._most or late:
             raise Overloaded(self._requests, max(1, min(MOST_RETRY_SECONDS, math.ceil(wait))))
         ticket = Ticket(self, tokens)
         self._requests += 1

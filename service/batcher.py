@@ -24,8 +24,9 @@ from service.rates import Rate
 from service.tracing import OFF, Tracing, current
 from service.values import LANES, Lane
 
-# A batch is chosen from so many batches' worth of what waits.
-WINDOW_BATCHES = 4
+# A batch is chosen from so many batches' worth of what waits, of which one request may be so many.
+WINDOW_BATCHES = 2
+WORK_SHARE = 0.5
 # After so many batches that failed one after the other the service is not ready any more.
 MOST_FAILURES = 5
 # The thread tells so often that it is alive while there is nothing to do.
@@ -242,20 +243,23 @@ class Batcher:
         return batch
 
     def _window(self, works: dict[_Work, None]) -> list[_Piece]:
-        """A few batches' worth of what waits for the model that the oldest work wants: of each work one in turn."""
+        """A few batches' worth of what waits for the model that the oldest work wants: the oldest first, each a share.
+
+        First come, first served lets requests keep their deadlines under load; the share lets short ones pass.
+        """
         open_works = [work for work in works if work.pending]
-        window: list[_Piece] = []
-        tokens = 0
         queues = [(work, iter(work.pending)) for work in open_works if work.forward == open_works[0].forward]
-        while queues and tokens <= WINDOW_BATCHES * self._budget:
-            further = []
+        window: list[_Piece] = []
+        most = WINDOW_BATCHES * self._budget
+        for share in (WORK_SHARE * self._budget, most):  # what is left over when all had their share goes by age, too
             for work, places in queues:
-                at = next(places, None)
-                if at is not None:
+                taken = 0
+                while taken <= share and most >= 0 and (at := next(places, None)) is not None:
                     window.append(_Piece(work, at))
-                    tokens += work.lengths[at]
-                    further.append((work, places))
-            queues = further
+                    taken += work.lengths[at]
+                    most -= work.lengths[at]
+                if most < 0:
+                    return window
         return window
 
     def _run(self, lane: Lane, batch: list[_Piece]) -> None:

@@ -135,6 +135,8 @@ class Engine:
                 else:
                     found = await self._given(serving, request, ticket, stages)
             places, pairs_cut, skipped = await self._second_look(request, found.shortlist.places, stages)
+            if skipped:
+                ticket.spare(estimates.of_second_look(request))
         best = found.shortlist
         without: list[Degraded] = [] if best.cache_available else ["cache_unavailable"]
         return Ranked(
@@ -217,7 +219,7 @@ class Engine:
             look_up = partial(shortlist.known_texts, serving, request, texts, stages)
             known = await self._candidates.run(look_up, stages)
             new = [tokens[at] for at in known.new]
-            ticket.lower(sum(map(len, new)))
+            ticket.spare(estimates.of_texts(texts) - estimates.of_texts([texts[at] for at in known.new]))
             return known, await self._forwards.candidates(ranker, new, deadline)
 
         (context, truncation), (tokens, cut) = await self._forwards.tokenize(tokenize, stages)

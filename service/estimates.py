@@ -8,19 +8,24 @@ from service.values import RankRequest
 LETTERS_A_TOKEN = 4
 MOST_TOKENS = 512  # encoders see so many at most
 TOKENS_A_CANDIDATE = 32  # of a stored one that the cross-encoder will read
-TOKENS_A_REQUEST = 64  # what a request costs however short it is, forwards and search
+TOKENS_A_REQUEST = 128  # what a request costs however short it is, forwards and search
 
 
 def of_ranking(request: RankRequest) -> int:
     """Estimate a ranking."""
-    context = of_context(request.conversation)
     texts = [given.text for given in request.candidates or () if given.text is not None]
-    return context + of_texts(texts) + (request.top_n or 0) * (context + TOKENS_A_CANDIDATE)
+    first_look = TOKENS_A_REQUEST + _of_context(request.conversation) + of_texts(texts)
+    return first_look + of_second_look(request)
+
+
+def of_second_look(request: RankRequest) -> int:
+    """Estimate what the cross-encoder reads of a ranking's candidates."""
+    return (request.top_n or 0) * (_of_context(request.conversation) + TOKENS_A_CANDIDATE)
 
 
 def of_pairs(conversation: Conversation, texts: Sequence[str]) -> int:
     """Estimate the reading of texts with a context."""
-    return of_context(conversation) * len(texts) + of_texts(texts)
+    return TOKENS_A_REQUEST + _of_context(conversation) * len(texts) + of_texts(texts)
 
 
 def of_texts(texts: Sequence[str]) -> int:
@@ -28,7 +33,6 @@ def of_texts(texts: Sequence[str]) -> int:
     return sum(2 + min(MOST_TOKENS, len(text) // LETTERS_A_TOKEN) for text in texts)
 
 
-def of_context(conversation: Conversation) -> int:
-    """Estimate a context."""
+def _of_context(conversation: Conversation) -> int:
     letters = sum(len(turn.text) for turn in conversation.turns) + sum(map(len, conversation.persona))
-    return TOKENS_A_REQUEST + min(MOST_TOKENS, letters // LETTERS_A_TOKEN)
+    return min(MOST_TOKENS, letters // LETTERS_A_TOKEN)

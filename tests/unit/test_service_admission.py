@@ -66,13 +66,13 @@ def test_one_that_is_larger_than_the_house_is_let_in_alone() -> None:
         assert house.refusal() is not None
 
 
-def test_what_turns_out_smaller_makes_room() -> None:
+def test_what_turns_out_to_be_less_makes_room() -> None:
     house = House(1000)
     with house.admission.admitted(5000, math.inf) as ticket:
-        ticket.lower(100)
+        ticket.spare(4900)
         assert house.refusal() is None
-        ticket.lower(4000)
-        assert ticket.tokens == 100, "it is only ever lowered"
+        ticket.spare(4000)
+        assert (ticket.tokens, house.admission.tokens) == (0, 0)
     assert house.admission.tokens == 0
 
 
