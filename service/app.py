@@ -89,7 +89,14 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
         finally:
             await asyncio.to_thread(spans.close)
 
-    app = FastAPI(title="polyrank", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None)
+    app = FastAPI(
+        title="polyrank",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        redoc_url=None,
+        redirect_slashes=False,  # they would lead to whatever host the caller names, before anything is checked
+    )
     app.state.draining = False
     for routes in (routes_rank, routes_rerank, routes_embeddings, routes_index, routes_candidates, routes_ops):
         app.include_router(routes.router)

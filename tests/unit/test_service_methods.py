@@ -27,6 +27,13 @@ def test_head_is_get_without_a_body(client: TestClient, path: str) -> None:
     assert int(head.headers["content-length"]) > 0
 
 
+@pytest.mark.parametrize("path", ["/rank/", "/index/", "/livez/"])
+def test_a_path_with_a_slash_too_many_leads_nowhere(client: TestClient, path: str) -> None:
+    for method in ("GET", "POST"):
+        answer = client.request(method, path, headers={"Host": "evil.example"}, follow_redirects=False)
+        assert (answer.status_code, "location" in answer.headers) == (404, False)
+
+
 def test_head_is_counted_as_itself(client: TestClient) -> None:
     client.head("/livez")
     metrics = client.get("/metrics").text
