@@ -78,15 +78,15 @@ class ResultCache:
         """The answer, without what belongs to the request that it was given to; None where it is not known."""
         answer, result = self._remembered(key), "miss"
         if answer is None and self._redis is not None:
-            answer, result = await asyncio.to_thread(self._fetched, self._redis, key, budget)
+            answer, result, seconds = await asyncio.to_thread(self._fetched, self._redis, key, budget)
             if answer is not None:
-                self._remember(key, answer)
+                self._remember(key, answer, seconds)
         self._count(TIER, result if answer is None else "hit", 1)
         return answer
 
     def put(self, key: str, answer: bytes) -> None:
         """Keep an answer, a JSON object, to which nothing was added that belongs to one request."""
-        self._remember(key, answer)
+        self._remember(key, answer, self._lifetime)
         if self._redis is not None:
             write = partial(self._write, self._redis, key, answer)
             self._redis.write("put_result", write, partial(self._count, TIER, "write_error", 1))
@@ -97,18 +97,20 @@ class ResultCache:
             return None
         return value[_EXPIRY.size :]
 
-    def _remember(self, key: str, answer: bytes) -> None:
-        self._memory.put_many([((TIER, key), _EXPIRY.pack(self._clock() + self._lifetime) + answer)])
+    def _remember(self, key: str, answer: bytes, seconds: float) -> None:
+        self._memory.put_many([((TIER, key), _EXPIRY.pack(self._clock() + seconds) + answer)])
 
-    def _fetched(self, redis: RedisServer, key: str, budget: Budget) -> tuple[bytes | None, str]:
-        """The answer in Redis, or why there is none."""
+    def _fetched(self, redis: RedisServer, key: str, budget: Budget) -> tuple[bytes | None, str, float]:
+        """The answer in Redis, or why there is none; for how many more seconds it may be given."""
         name = _name(key)
 
         got = redis.read("get_result", [partial(_value, redis, name)], budget)
         if not got.parts:
-            return None, "error" if got.asked else "miss"
-        [value] = got.parts
-        return (None, "miss") if value is None else (_decoded(name, value), "corrupt")
+            return None, "error" if got.asked else "miss", 0.0
+        [(value, left_ms)] = got.parts
+        if value is None:
+            return None, "miss", 0.0
+        return _decoded(name, value), "corrupt", min(left_ms / 1000, self._lifetime)
 
     def _write(self, redis: RedisServer, key: str, answer: bytes) -> None:
         name = _name(key)
@@ -120,11 +122,12 @@ def _name(key: str) -> bytes:
     return f"pe:r:{key}".encode()
 
 
-def _value(redis: RedisServer, name: bytes) -> bytes | None:
+def _value(redis: RedisServer, name: bytes) -> tuple[bytes | None, int]:
+    """The value, and the milliseconds that it has left; below 0 where it has none, or no end."""
     with translated():
-        value = redis.client.get(name)
-    if value is None or isinstance(value, bytes):
-        return value
+        value, left_ms = redis.client.pipeline(transaction=False).get(name).pttl(name).execute()
+    if isinstance(value, bytes | None) and isinstance(left_ms, int):
+        return value, left_ms
     raise StoreUnavailable("Redis failed: its answer belongs to another question")
 
 

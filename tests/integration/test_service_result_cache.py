@@ -219,6 +219,18 @@ def test_servers_share_answers_through_redis(start: Start, redis_process: RedisP
     assert len(key) == len("pe:r:") + 64
 
 
+def test_an_answer_from_redis_lives_no_longer_than_there(start: Start, redis_process: RedisProcess) -> None:
+    ask(start(redis_url=redis_process.url))
+    [key] = wait_for_answers(redis_process, 1)
+    other = start(redis_url=redis_process.url)
+    with redis_process.client() as client:
+        client.pexpire(key, 400)
+        assert ask(other)[0] == "hit"
+        time.sleep(0.45)
+        assert not client.exists(key)
+    assert ask(other)[0] == "miss"
+
+
 def test_what_redis_damaged_is_ranked_anew(start: Start, redis_process: RedisProcess) -> None:
     server = start(redis_url=redis_process.url, result_cache_mb=0)
     _, first = ask(server)
