@@ -23,19 +23,20 @@ from service.resources import Resources, resources
 from service.responses_compat import AnyRerankOut, RerankErrorOut
 from service.schemas_compat import CompatRerankIn
 from service.served_models import Served
-from service.values import Given, RankRequest
+from service.values import Degraded, Given, RankRequest
 
 router = APIRouter(tags=["compatible"], dependencies=[RANK])
 
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """Scores (N,) of texts; tokens that were read, what was cut, seconds by stage."""
+    """Scores (N,) of texts; tokens that were read, what was cut, seconds by stage, what they do without."""
 
     scores: NDArray[np.float32]
     tokens: int
     cut: Truncation
     seconds: dict[str, float]
+    degraded: Sequence[Degraded] = ()
 
 
 _ERRORS = fails(401, 403, 404, 429, 503, 504, body=True, form=RerankErrorOut)
@@ -68,7 +69,7 @@ async def rerank(request: Request) -> Response:
         raise NoTexts("texts: is empty; send at least one")
     served = served_models.reranker(held, body.model, body.strict_model)
     scored = await bodies.while_connected(request, _score(held, served, body.query, texts, deadline))
-    held.metrics.observe_rank(scored.seconds, len(texts), (), None)
+    held.metrics.observe_rank(scored.seconds, len(texts), scored.degraded, None)
     return _answer(request, dialect, body, documents, served, scored)
 
 
@@ -92,7 +93,7 @@ async def _score(held: Resources, served: Served, query: str, texts: Sequence[st
         for place in ranked.places:
             assert place.index is not None, "every candidate was sent"
             scores[place.index] = place.late
-        scored = _Scored(scores, ranked.tokens, ranked.truncation, ranked.seconds)
+        scored = _Scored(scores, ranked.tokens, ranked.truncation, ranked.seconds, ranked.degraded)
     if not np.isfinite(scored.scores).all():
         raise InferenceFailed("a score is not finite")
     return scored
@@ -116,7 +117,7 @@ def _answer(
         request_id=request.state.request_id,
     )
     generation = None if served.serving is None else served.serving.generation.id
-    request.state.account = Account(generation, seconds=scored.seconds)
+    request.state.account = Account(generation, scored.degraded, scored.seconds)
     told = headers.of_answer(request, scored.seconds, scored.cut.candidates, served.fingerprint, generation)
     return Response(orjson.dumps(_rendered(dialect, reranked, request)), headers=told, media_type="application/json")
 

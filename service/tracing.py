@@ -17,7 +17,9 @@ from opentelemetry.util.types import Attributes
 
 from service.account import Account
 
-UNTRACED = frozenset({"/livez", "/readyz", "/healthz", "/metrics"})
+UNTRACED = frozenset(
+    {"/livez", "/readyz", "/healthz", "/health", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"}
+)
 SCOPE = "polyrank"
 # A collector that does not answer may not keep a server from ending.
 CLOSE_SECONDS = 5.0

@@ -6,8 +6,10 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -19,6 +21,7 @@ from service import tracing
 from service.app import create_app
 from service.logs import JsonFormat
 from service.settings import Settings
+from service.values import Ranked
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
@@ -143,3 +146,20 @@ def test_the_log_has_one_line_a_request_with_its_trace_and_no_text(store: Path, 
     }
     assert bad["status"] == 422
     assert not {"trace_id", "generation", "stages_ms"} & set(bad)
+
+
+def test_the_log_tells_what_a_compatible_route_did_without(
+    store: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve(create_app(Settings(store=store), load)) as server:
+        engine = server.app.state.resources.engine
+        whole = engine.rank
+
+        async def less(*request: Any) -> Ranked:
+            return replace(await whole(*request), degraded=["cache_unavailable"])
+
+        monkeypatch.setattr(engine, "rank", less)
+        assert server.client.post("/rerank", json={"query": "w1", "texts": ["w1"]}).status_code == 200
+        assert server.metric("degraded_total", reason="cache_unavailable") == 1
+    [line] = map(json.loads, lines)
+    assert (line["route"], line["degraded"]) == ("/rerank", ["cache_unavailable"])
