@@ -78,7 +78,7 @@ class Access:
         log.info("keys read", extra={"fields": {"keys": len(read)}})
 
     def identify(self, given: Sequence[bytes]) -> Principal:
-        """Return who sent these keys, of which one must be in force.
+        """Return who sent these keys, of which one must be in force; of several the one that may do most.
 
         Raises:
             Unauthenticated: none is.
@@ -86,9 +86,9 @@ class Access:
         if self._path is None:
             return ANYBODY
         in_force = self._in_force
-        for each in given:
-            if (key := keys.find(in_force.keys, each)) is not None:
-                return in_force.principals[key.name]
+        found = [key for each in given if (key := keys.find(in_force.keys, each)) is not None]
+        if found:
+            return max((in_force.principals[key.name] for key in found), key=lambda each: len(each.scopes))
         raise Unauthenticated("the API key is not one of this server's" if given else "send an API key")
 
     def require(self, principal: Principal, scope: Scope) -> None:

@@ -60,8 +60,9 @@ METRICS = Depends(scraper)
 def credentials(headers: Headers) -> list[bytes]:
     """Return what may be a key: `Authorization` with or without `Bearer`, `X-API-Key`, `api-key`."""
     authorization = headers.get("authorization", "").strip()
-    scheme, _, rest = authorization.partition(" ")
-    sent = (rest if scheme.lower() == "bearer" else authorization, headers.get("x-api-key"), headers.get("api-key"))
+    scheme, *rest = authorization.split(None, 1) or [""]
+    bearer = "".join(rest) if scheme.lower() == "bearer" else authorization
+    sent = (bearer, headers.get("x-api-key"), headers.get("api-key"))
     return [each.strip().encode("latin-1") for each in sent if each and each.strip()]
 
 

@@ -27,6 +27,9 @@ KEY_BYTES = 32
 KEY_PREFIX = "prk_"  # lets scanners for leaked secrets know it
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
+LEAST_PER_S = 0.001  # a call in a quarter of an hour: who would want less wants none
+MOST_AT_ONCE = 1_000_000_000
+
 Scope = Literal["rank", "admin"]
 
 
@@ -40,8 +43,8 @@ class Key(_Strict):
     name: str = Field(pattern=f"^{NAME.pattern}$")
     sha256: str = Field(pattern="^[0-9a-f]{64}$", repr=False)
     scopes: tuple[Scope, ...] = Field(min_length=1)
-    rate_per_s: Annotated[float, Field(gt=0)] | None = None
-    burst: Annotated[int, Field(ge=1)] | None = None
+    rate_per_s: Annotated[float, Field(ge=LEAST_PER_S)] | None = None
+    burst: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] | None = None
 
     @model_validator(mode="after")
     def _burst_of_a_rate(self) -> Self:
@@ -110,6 +113,7 @@ def change(path: Path, changed: Callable[[tuple[Key, ...]], Sequence[Key]]) -> N
         SettingsError: the file exists and is no keys file.
         OSError: it cannot be written.
     """
+    path = path.resolve()  # a link stays one
     held = os.open(path.parent, os.O_RDONLY)  # the file itself is replaced, so its directory is what is locked
     try:
         fcntl.flock(held, fcntl.LOCK_EX)

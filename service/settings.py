@@ -86,12 +86,15 @@ class Settings(BaseSettings):
     )
     rate_limit_per_s: float | None = Field(
         default=None,
-        gt=0,
+        ge=keys.LEAST_PER_S,
         allow_inf_nan=False,
         description="calls of a key that has no rate of its own, or of everybody together where there are no keys",
     )
     rate_limit_burst: int | None = Field(
-        default=None, ge=1, description="calls at once after a pause; not set: those of a second"
+        default=None,
+        ge=1,
+        le=keys.MOST_AT_ONCE,
+        description="calls at once after a pause; not set: those of a second",
     )
     metrics_access: Literal["open", "admin"] = Field(
         default="open", description="whether `/metrics` needs an admin key"

@@ -59,10 +59,10 @@ def _add(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     if not keys.NAME.fullmatch(arguments.name):
         raise UsageError("--name: up to 64 letters, digits, dots, hyphens and underscores")
-    if arguments.rate is not None and not 0 < arguments.rate < math.inf:
-        raise UsageError("--rate must be above 0")
-    if arguments.burst is not None and (arguments.burst < 1 or arguments.rate is None):
-        raise UsageError("--burst must be at least 1 and goes with --rate")
+    if arguments.rate is not None and not keys.LEAST_PER_S <= arguments.rate < math.inf:
+        raise UsageError(f"--rate must be at least {keys.LEAST_PER_S}")
+    if arguments.burst is not None and (not 1 <= arguments.burst <= keys.MOST_AT_ONCE or arguments.rate is None):
+        raise UsageError(f"--burst must be 1 to {keys.MOST_AT_ONCE} and goes with --rate")
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -76,6 +76,11 @@ def test_one_good_key_among_those_sent_is_enough(path: Path) -> None:
     assert Fixture(path).call("of a proxy", "reader") == "reader"
 
 
+def test_of_several_good_keys_the_one_counts_that_may_do_most(path: Path) -> None:
+    for given in (["reader", "boss"], ["boss", "reader"]):
+        assert Fixture(path).call(*given, scope="admin") == "boss"
+
+
 @pytest.mark.parametrize(
     ("given", "says"), [([], "send an API key"), (["x"], "not one of"), (["Reader"], "not one of")]
 )

@@ -47,6 +47,7 @@ def test_a_round_trip(capsys: Capture, file: Path) -> None:
         (["--name", "a b"], "--name"),
         (["--name", ""], "--name"),
         (["--name", "a", "--rate", "0"], "--rate"),
+        (["--name", "a", "--rate", "5e-324"], "--rate"),
         (["--name", "a", "--rate", "inf"], "--rate"),
         (["--name", "a", "--rate", "nan"], "--rate"),
         (["--name", "a", "--rate", "1", "--burst", "0"], "--burst"),

@@ -10,6 +10,7 @@ from starlette.datastructures import Headers
 from service.app import create_app
 from service.guards import Needs, anybody, credentials, rules, scraper
 from service.settings import Settings
+from service.tracing import UNTRACED
 
 # FastAPI's own; they have no dependencies, and are open.
 DOCUMENTATION = {"/docs", "/docs/oauth2-redirect", "/openapi.json"}
@@ -48,11 +49,16 @@ def test_the_routes_are_seen() -> None:
     )
 
 
+def test_no_probe_is_traced() -> None:
+    assert OPEN - {"/"} | {"/metrics"} == UNTRACED
+
+
 @pytest.mark.parametrize(
     ("headers", "found"),
     [
         ({"Authorization": "Bearer k"}, [b"k"]),
         ({"Authorization": "bearer   k "}, [b"k"]),
+        ({"Authorization": "Bearer\tk"}, [b"k"]),
         ({"Authorization": "k"}, [b"k"]),
         ({"X-API-Key": "k"}, [b"k"]),
         ({"api-key": "k"}, [b"k"]),

@@ -71,6 +71,8 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ({"scopes": ["root"]}, "keys.0.scopes.0"),
         ({"scopes": "rank"}, "keys.0.scopes"),
         ({"rate_per_s": 0}, "keys.0.rate_per_s"),
+        ({"rate_per_s": 5e-324}, "keys.0.rate_per_s"),
+        ({"rate_per_s": 1, "burst": 10**400}, "keys.0.burst"),
         ({"rate_per_s": "5"}, "keys.0.rate_per_s"),
         ({"burst": 5}, "burst goes with rate_per_s"),
         ({"key": "hunter2"}, "keys.0.key"),
@@ -119,6 +121,16 @@ def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_mode(tmp_path: 
     assert keys.read(path) == (key("a", "one"), key("b", "two", rate_per_s=2.0))
     assert "one" not in path.read_text()
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_and_leads_to_the_new_keys(tmp_path: Path) -> None:
+    (tmp_path / "mounted").mkdir()
+    link = tmp_path / "keys"
+    link.symlink_to(tmp_path / "mounted" / "keys")
+    for name in ("a", "b"):
+        keys.change(link, lambda held, name=name: [*held, key(name, name)])
+    assert link.is_symlink()
+    assert keys.read(tmp_path / "mounted" / "keys") == (key("a", "a"), key("b", "b"))
 
 
 def test_a_change_that_fails_leaves_the_file(tmp_path: Path) -> None:
