@@ -182,7 +182,7 @@ class DeadlineExceeded(ServiceError):
     """The request's time was over before its answer was there."""
 
     def __init__(self, stage: str) -> None:
-        super().__init__(f"the time allowed by timeout_ms was over ({stage})")
+        super().__init__(f"the time allowed for the request was over ({stage})")
         self.stage = stage
 
 

@@ -94,7 +94,7 @@ class CompatRerankIn(Lenient):
     @property
     def limit(self) -> int | None:
         """How many to answer with; None: all."""
-        return self.top_n or self.top_k or None
+        return (self.top_k if self.top_n is None else self.top_n) or None
 
 
 class EmbeddingsIn(Lenient):

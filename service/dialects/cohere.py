@@ -8,7 +8,7 @@ from service.problems import ProblemAnswer
 
 
 def answer(reranked: Reranked, api_version: str) -> dict[str, Any]:
-    """Render a `RerankOut`; `document` is absent, not null, where it was not asked for."""
+    """Render a `CompatRerankOut`; `document` is absent, not null, where it was not asked for."""
     return {
         "id": reranked.id,
         "object": "rerank",

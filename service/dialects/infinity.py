@@ -10,7 +10,7 @@ __all__ = ["answer", "error"]
 
 
 def answer(reranked: Reranked) -> dict[str, Any]:
-    """Render a `RerankOut` with strings for documents."""
+    """Render a `CompatRerankOut` with strings for documents."""
     rendered = cohere.answer(reranked, "1")
     for result in rendered["results"]:
         if "document" in result:

@@ -56,7 +56,14 @@ def test_what_is_wrong_is_refused(fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("fields", "limit"),
-    [({}, None), ({"top_n": 0}, None), ({"top_n": 3}, 3), ({"top_k": 2}, 2), ({"top_n": None, "top_k": 0}, None)],
+    [
+        ({}, None),
+        ({"top_n": 0}, None),
+        ({"top_n": 3}, 3),
+        ({"top_k": 2}, 2),
+        ({"top_n": None, "top_k": 0}, None),
+        ({"top_n": 0, "top_k": 2}, None),
+    ],
 )
 def test_how_many(fields: dict[str, Any], limit: int | None) -> None:
     assert rerank(**fields).limit == limit
