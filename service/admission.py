@@ -29,11 +29,10 @@ class Ticket:
         self._admission = admission
         self.tokens = tokens
 
-    def spare(self, tokens: int) -> None:
-        """Say that so many need not be worked on after all."""
-        spared = min(tokens, self.tokens)
-        self._admission.tokens -= spared
-        self.tokens -= spared
+    def amend(self, tokens: int) -> None:
+        """Say what it adds after all."""
+        self._admission.tokens += tokens - self.tokens
+        self.tokens = tokens
 
 
 class Admission:

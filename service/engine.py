@@ -104,6 +104,7 @@ class Engine:
         self._search = Threads("search", 1)
         self._candidates = Threads("candidates", CANDIDATE_THREADS)
         self._retrieval_rate = Rate()
+        self._unknown = Rate(first=1.0)  # share of the texts sent that no cache knows
 
     @property
     def failed(self) -> str | None:
@@ -128,7 +129,8 @@ class Engine:
         if request.top_n is not None:
             self._required_scorer()
         stages = Stages()
-        with self._admission.admitted(estimates.of_ranking(request), request.deadline) as ticket:
+        sure, given = estimates.of_ranking(request), estimates.of_given(request)
+        with self._admission.admitted(sure + round(self._unknown.predict(given)), request.deadline) as ticket:
             async with until(request.deadline):
                 if request.candidates is None:
                     found = await self._retrieved(serving, request, stages)
@@ -136,7 +138,7 @@ class Engine:
                     found = await self._given(serving, request, ticket, stages)
             places, pairs_cut, skipped = await self._second_look(request, found.shortlist.places, stages)
             if skipped:
-                ticket.spare(estimates.of_second_look(request))
+                ticket.amend(ticket.tokens - estimates.of_second_look(request))
         best = found.shortlist
         without: list[Degraded] = [] if best.cache_available else ["cache_unavailable"]
         return Ranked(
@@ -219,7 +221,9 @@ class Engine:
             look_up = partial(shortlist.known_texts, serving, request, texts, stages)
             known = await self._candidates.run(look_up, stages)
             new = [tokens[at] for at in known.new]
-            ticket.spare(estimates.of_texts(texts) - estimates.of_texts([texts[at] for at in known.new]))
+            unknown = estimates.of_texts([texts[at] for at in known.new])
+            self._unknown.learn(estimates.of_texts(texts), unknown)
+            ticket.amend(estimates.of_ranking(request) + unknown)
             return known, await self._forwards.candidates(ranker, new, deadline)
 
         (context, truncation), (tokens, cut) = await self._forwards.tokenize(tokenize, stages)

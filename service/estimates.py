@@ -12,10 +12,13 @@ TOKENS_A_REQUEST = 128  # what a request costs however short it is, forwards and
 
 
 def of_ranking(request: RankRequest) -> int:
-    """Estimate a ranking."""
-    texts = [given.text for given in request.candidates or () if given.text is not None]
-    first_look = TOKENS_A_REQUEST + _of_context(request.conversation) + of_texts(texts)
-    return first_look + of_second_look(request)
+    """Estimate a ranking, but for the candidates that came as texts: some of those may be known."""
+    return TOKENS_A_REQUEST + _of_context(request.conversation) + of_second_look(request)
+
+
+def of_given(request: RankRequest) -> int:
+    """Estimate the candidates that came as texts."""
+    return of_texts([given.text for given in request.candidates or () if given.text is not None])
 
 
 def of_second_look(request: RankRequest) -> int:

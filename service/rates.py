@@ -7,21 +7,25 @@ DOUBT = 0.95
 
 
 class Rate:
-    """Seconds a unit, as the ratio of two decaying sums, so that large pieces of work count for more."""
+    """What a unit costs, as the ratio of two decaying sums, so that large pieces of work count for more.
 
-    def __init__(self) -> None:
-        self._seconds = 0.0
-        self._units = 0.0
+    Args:
+        first: what is believed while nothing is known.
+    """
 
-    def learn(self, units: float, seconds: float) -> None:
+    def __init__(self, first: float = 0.0) -> None:
+        self._cost = first
+        self._units = 1.0
+
+    def learn(self, units: float, cost: float) -> None:
         """Take in a measurement."""
-        self._seconds = KEPT * self._seconds + seconds
+        self._cost = KEPT * self._cost + cost
         self._units = KEPT * self._units + units
 
     def doubt(self) -> None:
         """Believe a little less in it: nothing is learnt from work that is not done."""
-        self._seconds *= DOUBT
+        self._cost *= DOUBT
 
     def predict(self, units: float) -> float:
-        """Seconds that so many units will take; 0 while nothing is known."""
-        return units * self._seconds / self._units if self._units else 0.0
+        """What so many units will cost."""
+        return units * self._cost / self._units

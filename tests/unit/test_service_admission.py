@@ -66,13 +66,14 @@ def test_one_that_is_larger_than_the_house_is_let_in_alone() -> None:
         assert house.refusal() is not None
 
 
-def test_what_turns_out_to_be_less_makes_room() -> None:
+def test_what_turns_out_to_be_less_makes_room_and_more_takes_it() -> None:
     house = House(1000)
     with house.admission.admitted(5000, math.inf) as ticket:
-        ticket.spare(4900)
+        ticket.amend(100)
         assert house.refusal() is None
-        ticket.spare(4000)
-        assert (ticket.tokens, house.admission.tokens) == (0, 0)
+        ticket.amend(2000)
+        assert house.refusal() is not None
+        assert house.admission.tokens == 2000
     assert house.admission.tokens == 0
 
 
