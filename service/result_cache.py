@@ -125,7 +125,10 @@ def _name(key: str) -> bytes:
 def _value(redis: RedisServer, name: bytes) -> tuple[bytes | None, int]:
     """The value, and the milliseconds that it has left; below 0 where it has none, or no end."""
     with translated():
-        value, left_ms = redis.client.pipeline(transaction=False).get(name).pttl(name).execute()
+        both = redis.client.pipeline(transaction=False)
+        both.get(name)
+        both.pttl(name)
+        value, left_ms = both.execute()
     if isinstance(value, bytes | None) and isinstance(left_ms, int):
         return value, left_ms
     raise StoreUnavailable("Redis failed: its answer belongs to another question")
