@@ -176,6 +176,12 @@ class Engine:
         stages.move("encode", "queue", waited)
         return Embeddings(_stacked(vectors), sum(map(len, tokens)), cut, stages.seconds)
 
+    async def tokenize(self, work: Callable[[str], T], texts: Sequence[str], deadline: float) -> list[T]:
+        """Let the tokenizer's thread work on texts, one at a time, between those of others; errors as `rank`."""
+        with self._admission.admitted(estimates.of_tokenizing(texts), deadline):
+            async with until(deadline):
+                return [await self._forwards.tokenize(partial(work, text), Stages()) for text in texts]
+
     async def look_up(self, work: Callable[[], T]) -> T:
         """Run something short that reads stored candidates."""
         return await self._candidates.run(work)

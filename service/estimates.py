@@ -6,6 +6,7 @@ from model import Conversation
 from service.values import RankRequest
 
 LETTERS_A_TOKEN = 4
+LETTERS_WORTH_A_TOKEN = 128  # so many are tokenised in the time in which a CPU reads a token
 MOST_TOKENS = 512  # encoders see so many at most
 TOKENS_A_CANDIDATE = 32  # of a stored one that the cross-encoder will read
 TOKENS_A_REQUEST = 128  # what a request costs however short it is, forwards and search
@@ -29,6 +30,11 @@ def of_second_look(request: RankRequest) -> int:
 def of_pairs(conversation: Conversation, texts: Sequence[str]) -> int:
     """Estimate the reading of texts with a context."""
     return TOKENS_A_REQUEST + _of_context(conversation) * len(texts) + of_texts(texts)
+
+
+def of_tokenizing(texts: Sequence[str]) -> int:
+    """Estimate the tokenizer's work alone."""
+    return sum(1 + len(text) // LETTERS_WORTH_A_TOKEN for text in texts)
 
 
 def of_texts(texts: Sequence[str]) -> int:

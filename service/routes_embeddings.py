@@ -30,7 +30,9 @@ from service.responses_compat import (
     TokenizeOut,
 )
 from service.schemas_compat import EmbeddingsIn, EmbedIn, SimilarityIn, TokenizeIn
-from service.serving import Serving
+from service.serving import LateScorer, Serving
+
+MAX_TOKENIZED_CHARS = 400_000  # of all texts: an answer holds some 70 bytes a token
 
 router = APIRouter(tags=["compatible"], dependencies=[RANK])
 
@@ -84,15 +86,24 @@ async def similarity(request: Request) -> Response:
     return _answer(request, vectors[1:] @ vectors[0], made, serving)
 
 
-@router.post("/tokenize", response_model=TokenizeOut, openapi_extra=takes(TokenizeIn), **_TEI)
+@router.post("/tokenize", response_model=TokenizeOut, openapi_extra=takes(TokenizeIn, DEADLINE_IN), **_TEI)
 async def tokenize(request: Request) -> Response:
     """Cut texts into the tokens of the model that embeds; nothing is left out where a text is too long for it."""
     held = resources(request)
     body = await bodies.read_compat(request, TokenizeIn, held.settings)
     texts = _texts(held, "inputs", body.inputs)
-    work = partial(held.live.require().ranker.pieces, texts, body.add_special_tokens is not False)
-    answer = [[_token(each) for each in pieces] for pieces in await held.engine.look_up(work)]
-    return Response(orjson.dumps(answer), media_type="application/json")
+    if (length := sum(map(len, texts))) > MAX_TOKENIZED_CHARS:
+        raise InvalidInput(f"inputs: have {length} characters; at most {MAX_TOKENIZED_CHARS} are allowed together")
+    work = partial(_tokens, held.live.require().ranker, body.add_special_tokens is not False)
+    deadline = bodies.deadline(request, held.settings)
+    parts = await bodies.while_connected(request, held.engine.tokenize(work, texts, deadline))
+    return Response(b"[" + b",".join(parts) + b"]", media_type="application/json")
+
+
+def _tokens(ranker: LateScorer, wrapped: bool, text: str) -> bytes:
+    """The tokens of a text as JSON, which is made where the text is read: on the event loop it would take too long."""
+    [pieces] = ranker.pieces([text], wrapped)
+    return orjson.dumps([_token(each) for each in pieces])
 
 
 def _token(piece: Piece) -> dict[str, Any]:

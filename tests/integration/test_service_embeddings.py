@@ -1,6 +1,8 @@
 """Embeddings, similarities, tokens and models, as clients of OpenAI and TEI ask for them, over real models."""
 
 import base64
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import httpx2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from service_fakes import pool
+from service_fakes import build_store, load, pool
 from starlette.testclient import TestClient
 from tiny import CLS, SEP, word_ids, write_checkpoint
 
@@ -17,6 +19,7 @@ import model
 from index_builder.build import build
 from model import LateRanker
 from service.app import create_app
+from service.errors import Overloaded
 from service.responses_compat import (
     EmbeddingsOut,
     EmbedOut,
@@ -153,6 +156,45 @@ def test_tei_tokenizes(client: TestClient) -> None:
     assert not any(each["special"] for each in told[1:-1])
     [bare] = post(client, "/tokenize", inputs=["w1 " * 30], add_special_tokens=False)
     assert [each["id"] for each in bare] == word_ids("w1 " * 30)
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Iterator[TestClient]:
+    """A server with a model of words."""
+    build_store(tmp_path)
+    with TestClient(create_app(Settings(store=tmp_path), load)) as client:
+        yield client
+
+
+def test_what_tokenizing_may_cost_is_bounded(words: TestClient) -> None:
+    texts = ["w1 " * 5000] * 27  # 405,000 characters
+    assert "405000 characters" in refused(words.post("/tokenize", json={"inputs": texts}), 422, TeiErrorOut)
+    assert len(post(words, "/tokenize", inputs=texts[:2])) == 2
+
+
+def test_tokenizing_keeps_to_its_deadline_and_to_the_tokenizers_thread(
+    words: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def slow(texts: list[str], wrapped: bool) -> list[Any]:
+        threads.append(threading.current_thread().name)
+        time.sleep(0.05)
+        return [[] for _ in texts]
+
+    monkeypatch.setattr(words.app.state.resources.live.current.ranker, "pieces", slow)
+    late = words.post("/tokenize", json={"inputs": ["w1"] * 100}, headers={"X-Request-Timeout-Ms": "120"})
+    assert late.status_code == 504, "the texts are read one at a time"
+    assert len(threads) < 10, "what had not begun was dropped"
+    assert {name.split("_")[0] for name in threads} == {"tokenizer"}
+
+
+def test_tokenizing_waits_in_the_same_queue_as_all(words: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise Overloaded(3, 7)
+
+    monkeypatch.setattr(words.app.state.resources.engine._admission, "admitted", full)
+    refused(words.post("/tokenize", json={"inputs": "w1"}), 429, TeiErrorOut)
 
 
 def test_nothing_is_served_yet(tmp_path: Path) -> None:
