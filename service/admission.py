@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from service.errors import DeadlineExceeded, Overloaded
+from service.estimates import TOKENS_A_REQUEST
 from service.metrics import Metrics
 
 # The speed is that of the last few seconds in which there was anything to do...
@@ -22,38 +23,43 @@ class Ticket:
     """A request that was let in.
 
     Attributes:
-        tokens: what it adds to the work.
+        tokens: what it adds to the work; may be put right when more is known.
     """
 
-    def __init__(self, admission: "Admission", tokens: int) -> None:
-        self._admission = admission
-        self.tokens = tokens
-
-    def amend(self, tokens: int) -> None:
-        """Say what it adds after all."""
-        self._admission.tokens += tokens - self.tokens
+    def __init__(self, tokens: int) -> None:
         self.tokens = tokens
 
 
 class Admission:
-    """Counts the tokens of all requests in the house, and how fast they get done; for the event loop's thread.
+    """Counts the work of all requests in the house, and how fast it gets done; for the event loop's thread.
 
     Args:
         most_tokens: with so many in the house nobody else is let in. One request may hold more, if it finds less.
+        turn_tokens: so many of a long request are done at a time, before others have their turn.
         metrics: told of the queue.
+        progress: how many tokens were done, ever.
         clock: monotonic seconds.
-
-    Attributes:
-        tokens: in the house.
     """
 
-    def __init__(self, most_tokens: int, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
-        self.tokens = 0
-        self._most, self._metrics, self._clock = most_tokens, metrics, clock
-        self._requests = 0
-        self._since = 0.0  # when the house was last looked at, while somebody is in it
-        self._busy_seconds = 0.0  # both of the last few seconds
+    def __init__(
+        self,
+        most_tokens: int,
+        turn_tokens: int,
+        metrics: Metrics,
+        progress: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most, self._turn, self._metrics = most_tokens, turn_tokens, metrics
+        self._progress, self._clock = progress, clock
+        self._inside: dict[Ticket, None] = {}
+        self._looked_at, self._seen = clock(), progress()
+        self._busy_seconds = 0.0  # both of the last few seconds in which somebody was inside
         self._done_tokens = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """In the house."""
+        return sum(ticket.tokens for ticket in self._inside)
 
     @contextmanager
     def admitted(self, tokens: int, deadline: float) -> Iterator[Ticket]:
@@ -70,37 +76,42 @@ class Admission:
         now = self._clock()
         if now >= deadline:
             raise DeadlineExceeded("before it began")
-        self._count_time(now)
-        wait = self._seconds(self.tokens)
+        self._look(now)
+        before = self._before(tokens)
+        wait = self._seconds(before)
         # Alone it may take all its time: nobody else could use it.
-        late = self._requests > 0 and wait + self._seconds(tokens) > SHARE_OF_TIME * (deadline - now)
-        if self.tokens >= self._most or late:
-            raise Overloaded(self._requests, max(1, min(MOST_RETRY_SECONDS, math.ceil(wait))))
-        ticket = Ticket(self, tokens)
-        self._requests += 1
-        self.tokens += tokens
+        late = bool(self._inside) and self._seconds(before + tokens) > SHARE_OF_TIME * (deadline - now)
+        full = before >= self._most or (tokens > self._turn and self.tokens >= self._most)
+        if late or full:
+            raise Overloaded(len(self._inside), max(1, min(MOST_RETRY_SECONDS, math.ceil(wait))))
+        ticket = Ticket(tokens)
+        self._inside[ticket] = None
         self._show()
-        done = 0
         try:
             yield ticket
-            done = ticket.tokens
+            self._done_tokens += TOKENS_A_REQUEST
         finally:
-            self._count_time(self._clock())
-            self._done_tokens += done
-            self._requests -= 1
-            self.tokens -= ticket.tokens
+            self._look(self._clock())
+            del self._inside[ticket]
             self._show()
 
-    def _count_time(self, now: float) -> None:
-        if self._requests:
-            kept = math.exp((self._since - now) / MEMORY_SECONDS)
+    def _before(self, tokens: int) -> int:
+        """What is done before a request of so many tokens: of longer ones only as much as turns allow."""
+        most = max(tokens, self._turn)
+        return sum(min(ticket.tokens, most) for ticket in self._inside)
+
+    def _look(self, now: float) -> None:
+        """Take in what was done since the last look, and how long it took."""
+        progress = self._progress()
+        if self._inside:
+            kept = math.exp((self._looked_at - now) / MEMORY_SECONDS)
             self._busy_seconds = kept * self._busy_seconds + (1 - kept) * MEMORY_SECONDS
-            self._done_tokens *= kept
-        self._since = now
+            self._done_tokens = kept * self._done_tokens + progress - self._seen
+        self._looked_at, self._seen = now, progress
 
     def _seconds(self, tokens: int) -> float:
         """How long so many take to be done, at the speed of late."""
         return tokens * (FIRST_SECONDS + self._busy_seconds) / (FIRST_TOKENS + self._done_tokens)
 
     def _show(self) -> None:
-        self._metrics.show_queue(self._requests, self.tokens)
+        self._metrics.show_queue(len(self._inside), self.tokens)

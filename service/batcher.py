@@ -1,8 +1,8 @@
 """The one thread that owns the models: it takes what waits, in batches, and never waits for more.
 
 While a batch runs the next one gathers, so batches grow with the load by themselves. Contexts, candidates and pairs
-wait in lanes of their own, and the lanes take turns: a context waits for one batch of long pairs, never for all of
-them. In a lane the requests take turns, too; the oldest one is in every batch.
+wait in lanes of their own (lanes.py), and the lanes take turns: a context waits for one batch of long pairs, never for
+all of them.
 """
 
 import asyncio
@@ -14,68 +14,27 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from opentelemetry.trace import SpanContext
 
 from service.errors import DeadlineExceeded, InferenceFailed
+from service.lanes import Done, Forward, Piece, Waiter, Waiting, Work
 from service.metrics import Metrics
-from service.packing import FORWARD_TOKENS, cost, pack
+from service.packing import FORWARD_TOKENS, cost
 from service.rates import Rate
 from service.tracing import OFF, Tracing, current
 from service.values import LANES, Lane
 
-# A batch is chosen from so many batches' worth of what waits, of which one request may be so many.
-WINDOW_BATCHES = 2
-WORK_SHARE = 0.5
 # After so many batches that failed one after the other the service is not ready any more.
 MOST_FAILURES = 5
 # The thread tells so often that it is alive while there is nothing to do.
 IDLE_SECONDS = 1.0
 # A forward takes seconds at most: a thread that was silent for so long is stuck.
 STUCK_SECONDS = 30.0
+CLOSE_SECONDS = 10.0
 
-# Sequences in, an output each; bound to a model, so that sequences of two models never meet in a batch.
-Forward = Callable[[list[Any]], Sequence[Any] | NDArray[Any]]
+# What only readiness depends on: without the cross-encoder there are answers all the same.
+NEEDED: tuple[Lane, ...] = ("context", "candidate")
 
 log = logging.getLogger(__name__)
-
-
-class Done(NamedTuple):
-    """An output for each sequence, and the seconds that passed before the first of them began."""
-
-    outputs: list[Any]
-    waited: float
-
-
-class _Waiter(NamedTuple):
-    future: "asyncio.Future[Done]"
-    loop: asyncio.AbstractEventLoop
-    since: float
-    deadline: float
-    request: SpanContext
-
-
-class _Work:
-    """The sequences of one request, or of several that ask for the same."""
-
-    def __init__(self, forward: Forward, sequences: Sequence[Any], lengths: Sequence[int], key: Hashable) -> None:
-        self.forward, self.sequences, self.lengths, self.key = forward, sequences, lengths, key
-        self.outputs: list[Any] = [None] * len(sequences)
-        self.pending = dict.fromkeys(sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True))
-        self.left = len(sequences)  # to be answered: pending, or in the batch that runs
-        self.began = 0.0
-        self.waiters: list[_Waiter] = []
-
-
-class _Piece(NamedTuple):
-    """One sequence of a work."""
-
-    work: _Work
-    at: int
-
-    @property
-    def length(self) -> int:
-        return self.work.lengths[self.at]
 
 
 class _Refused(NamedTuple):
@@ -95,6 +54,7 @@ class Batcher:
 
     Attributes:
         failed: why nothing can be expected of it at the moment; None: it is well.
+        done_tokens: how many have gone through the models, ever.
     """
 
     def __init__(
@@ -103,12 +63,12 @@ class Batcher:
         self.failed: str | None = None
         self._budget, self._metrics, self._tracing, self._clock = budget, metrics, tracing, clock
         self._changed = threading.Condition()
-        self._lanes: dict[Lane, dict[_Work, None]] = {lane: {} for lane in LANES}
+        self._lanes = {lane: Waiting(budget) for lane in LANES}
         self._turn = 0
-        self._shared: dict[Hashable, _Work] = {}
-        self._pending_tokens = 0
+        self._shared: dict[Hashable, Work] = {}
+        self.done_tokens = 0
         self._rates = {lane: Rate() for lane in LANES}
-        self._failures = 0
+        self._failures = dict.fromkeys(LANES, 0)
         self._closing = False
         self._beat = clock()
         self._thread = threading.Thread(target=self._live, name="model", daemon=True)
@@ -140,13 +100,13 @@ class Batcher:
         if not sequences:
             return Done([], 0.0)
         loop = asyncio.get_running_loop()
-        waiter = _Waiter(loop.create_future(), loop, self._clock(), deadline, current())
+        waiter = Waiter(loop.create_future(), loop, self._clock(), deadline, current())
         with self._changed:
             if self._closing or not self._thread.is_alive():
                 raise InferenceFailed(self.failed or "the model's thread has ended")
             work = self._shared.get((forward, key)) if key is not None else None
             if work is None:
-                work = self._enqueue(lane, _Work(forward, sequences, lengths, key))
+                work = self._enqueue(lane, Work(forward, sequences, lengths, key))
             work.waiters.append(waiter)
             self._changed.notify()
         try:
@@ -156,10 +116,15 @@ class Batcher:
                 self._leave(lane, work, waiter)
 
     def predict(self, lane: Lane, lengths: Sequence[int]) -> float:
-        """Seconds until sequences of these lengths will have gone through a lane, behind all that waits now."""
+        """Seconds until sequences of these lengths will have gone through a lane, behind what waits in it now.
+
+        Other lanes have their turns meanwhile: a batch for each of its batches, if they have so much to do.
+        """
         tokens = sum(lengths)
-        forwards = 1 + tokens // self._budget if self._budget else len(lengths)
-        return self._rates[lane].predict(self._pending_tokens + tokens + forwards * FORWARD_TOKENS)
+        most = self._lanes[lane].tokens + tokens
+        before = most + sum(min(most, waiting.tokens) for other, waiting in self._lanes.items() if other != lane)
+        forwards = 1 + before // self._budget if self._budget else len(lengths)
+        return self._rates[lane].predict(before + forwards * FORWARD_TOKENS)
 
     def doubt(self, lane: Lane) -> None:
         """Believe a little less in what was predicted, as nothing was done that could tell."""
@@ -171,31 +136,28 @@ class Batcher:
         return not self._thread.is_alive() or self._clock() - self._beat > STUCK_SECONDS
 
     def close(self) -> None:
-        """Finish the batch that runs, drop what waits."""
+        """Finish the batch that runs, drop what waits; a thread that is stuck is left behind."""
         with self._changed:
             self._closing = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.join(CLOSE_SECONDS)
 
-    def _enqueue(self, lane: Lane, work: _Work) -> _Work:
-        self._lanes[lane][work] = None
-        self._pending_tokens += sum(work.lengths)
+    def _enqueue(self, lane: Lane, work: Work) -> Work:
+        self._lanes[lane].add(work)
         if work.key is not None:
             self._shared[work.forward, work.key] = work
         return work
 
-    def _leave(self, lane: Lane, work: _Work, waiter: _Waiter) -> None:
+    def _leave(self, lane: Lane, work: Work, waiter: Waiter) -> None:
         with self._changed:
             if waiter in work.waiters:  # else it was answered at this moment
                 work.waiters.remove(waiter)
+                self._metrics.observe_wait(lane, self._waited(work, waiter))
                 if not work.waiters:
                     self._drop(lane, work)
 
-    def _drop(self, lane: Lane, work: _Work) -> None:
-        """Forget what has not begun of a work."""
-        self._pending_tokens -= sum(work.lengths[at] for at in work.pending)
-        work.pending.clear()
-        self._lanes[lane].pop(work, None)
+    def _drop(self, lane: Lane, work: Work) -> None:
+        self._lanes[lane].drop(work)
         if self._shared.get((work.forward, work.key)) is work:
             del self._shared[work.forward, work.key]
 
@@ -205,17 +167,18 @@ class Batcher:
         try:
             while (batch := self._next()) is not None:
                 self._run(*batch)
+                del batch  # it may hold the last of a model that is served no more
         except BaseException as error:
             log.exception("the model's thread has ended")
             why = self.failed = f"the model's thread has ended: {error!r}"
         finally:
             with self._changed:
                 self._closing = True
-                for lane, works in self._lanes.items():
-                    for work in list(works):
+                for lane, waiting in self._lanes.items():
+                    for work in waiting.all():
                         self._answer(lane, work, InferenceFailed(why))
 
-    def _next(self) -> tuple[Lane, list[_Piece]] | None:
+    def _next(self) -> tuple[Lane, list[Piece]] | None:
         """Wait for work and take a batch of it; None when there will be no more."""
         with self._changed:
             while not self._closing:
@@ -228,46 +191,19 @@ class Batcher:
                 self._changed.wait(IDLE_SECONDS)
             return None
 
-    def _take(self, lane: Lane) -> list[_Piece]:
+    def _take(self, lane: Lane) -> list[Piece]:
         now = self._clock()
-        for work in [each for each in self._lanes[lane] if now > max(waiter.deadline for waiter in each.waiters)]:
+        for work in self._lanes[lane].expired(now):
             self._answer(lane, work, DeadlineExceeded("waiting for the model"))
-        window = self._window(self._lanes[lane])
-        if not window:
-            return []
-        batch = [window[at] for at in pack([piece.length for piece in window], self._budget)]
-        for work, at in batch:
-            work.began = work.began or now
-            del work.pending[at]
-            self._pending_tokens -= work.lengths[at]
-        return batch
+        return self._lanes[lane].take(now)
 
-    def _window(self, works: dict[_Work, None]) -> list[_Piece]:
-        """A few batches' worth of what waits for the model that the oldest work wants: the oldest first, each a share.
-
-        First come, first served lets requests keep their deadlines under load; the share lets short ones pass.
-        """
-        open_works = [work for work in works if work.pending]
-        queues = [(work, iter(work.pending)) for work in open_works if work.forward == open_works[0].forward]
-        window: list[_Piece] = []
-        most = WINDOW_BATCHES * self._budget
-        for share in (WORK_SHARE * self._budget, most):  # what is left over when all had their share goes by age, too
-            for work, places in queues:
-                taken = 0
-                while taken <= share and most >= 0 and (at := next(places, None)) is not None:
-                    window.append(_Piece(work, at))
-                    taken += work.lengths[at]
-                    most -= work.lengths[at]
-                if most < 0:
-                    return window
-        return window
-
-    def _run(self, lane: Lane, batch: list[_Piece]) -> None:
+    def _run(self, lane: Lane, batch: list[Piece]) -> None:
         began = self._clock()
         outputs = self._outputs(lane, batch)
         lengths = [piece.length for piece in batch]
         seconds = self._clock() - began
         self._rates[lane].learn(cost(lengths), seconds)
+        self.done_tokens += sum(lengths)
         self._metrics.observe_batch(lane, lengths)
         requests = [waiter.request for work, _ in batch for waiter in work.waiters]
         self._tracing.batch(lane, lengths, requests, seconds)
@@ -283,20 +219,19 @@ class Batcher:
                 if not work.left:
                     self._answer(lane, work, None)
 
-    def _outputs(self, lane: Lane, batch: list[_Piece]) -> list[Any]:
+    def _outputs(self, lane: Lane, batch: list[Piece]) -> list[Any]:
         """An output or an InferenceFailed for each piece; what fails together is tried alone, once."""
         outputs = self._attempt(lane, batch)
         if len(batch) > 1 and isinstance(outputs[0], _Refused):
             outputs = [self._attempt(lane, [piece])[0] for piece in batch]
-        if all(isinstance(output, _Refused) for output in outputs):
-            self._failures += 1
-            if self._failures >= MOST_FAILURES:
-                self.failed = f"the model failed {self._failures} times in a row"
-        else:
-            self._failures, self.failed = 0, None
-        return [_checked(output) for output in outputs]
+        checked = [_checked(output) for output in outputs]
+        failed = all(isinstance(output, InferenceFailed) for output in checked)
+        self._failures[lane] = self._failures[lane] + 1 if failed else 0
+        most = max(self._failures[each] for each in NEEDED)
+        self.failed = f"the model failed {most} times in a row" if most >= MOST_FAILURES else None
+        return checked
 
-    def _attempt(self, lane: Lane, batch: list[_Piece]) -> list[Any]:
+    def _attempt(self, lane: Lane, batch: list[Piece]) -> list[Any]:
         self._beat = self._clock()
         try:
             return list(batch[0].work.forward([work.sequences[at] for work, at in batch]))
@@ -304,11 +239,15 @@ class Batcher:
             log.exception("the model failed", extra={"fields": {"lane": lane, "sequences": len(batch)}})
             return [_Refused(error)] * len(batch)
 
-    def _answer(self, lane: Lane, work: _Work, error: Exception | None) -> None:
+    def _waited(self, work: Work, waiter: Waiter) -> float:
+        """Seconds until its first sequence was taken, or until now."""
+        return max(0.0, (self._clock() if work.began is None else work.began) - waiter.since)
+
+    def _answer(self, lane: Lane, work: Work, error: Exception | None) -> None:
         waiters, work.waiters = work.waiters, []
         self._drop(lane, work)
         for waiter in waiters:
-            waited = max(0.0, work.began - waiter.since)
+            waited = self._waited(work, waiter)
             self._metrics.observe_wait(lane, waited)
             with suppress(RuntimeError):  # its loop has ended
                 waiter.loop.call_soon_threadsafe(_settle, waiter.future, error or Done(work.outputs, waited))

@@ -9,8 +9,8 @@ A request goes from stage to stage on the event loop; whatever takes longer than
 """
 
 import math
-import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -23,10 +23,12 @@ from model import Conversation, Truncation
 from service import estimates, retrieval, shortlist
 from service.admission import Admission, Ticket
 from service.errors import DeadlineExceeded, InferenceFailed, NotConfigured
-from service.forwards import Forwards, Vectors
+from service.forwards import Forwards
+from service.lanes import TURN_BATCHES
 from service.metrics import Metrics
 from service.rates import Rate
 from service.reranking import rerank
+from service.retrieval_budget import RetrievalBudget
 from service.scorers import PairScorer
 from service.serving import Serving
 from service.threads import Threads
@@ -35,9 +37,8 @@ from service.values import Degraded, Place, Ranked, RankRequest, Shortlist, Stag
 from service.waiting import both, until
 
 CANDIDATE_THREADS = 4
-# Retrieval may take this share of the time left; fewer than so many candidates are never retrieved.
-SHARE_FOR_RETRIEVAL = 0.5
-FEWEST_RETRIEVED = 32
+# An answer that is there must still be written and sent.
+ANSWER_SECONDS = 0.01
 
 T = TypeVar("T")
 
@@ -99,11 +100,12 @@ class Engine:
         self.scorer = scorer
         self.batch_tokens = settings.batch_tokens
         self._threads = settings.threads
-        self._admission = Admission(settings.max_queue_tokens, metrics)
         self._forwards = Forwards(settings.batch_tokens, metrics, tracing)
+        turn = TURN_BATCHES * settings.batch_tokens
+        self._admission = Admission(settings.max_queue_tokens, turn, metrics, lambda: self._forwards.done_tokens)
         self._search = Threads("search", 1)
         self._candidates = Threads("candidates", CANDIDATE_THREADS)
-        self._retrieval_rate = Rate()
+        self._retrieval = RetrievalBudget()
         self._unknown = Rate(first=1.0)  # share of the texts sent that no cache knows
 
     @property
@@ -138,7 +140,7 @@ class Engine:
                     found = await self._given(serving, request, ticket, stages)
             places, pairs_cut, skipped = await self._second_look(request, found.shortlist.places, stages)
             if skipped:
-                ticket.amend(ticket.tokens - estimates.of_second_look(request))
+                ticket.tokens -= estimates.of_second_look(request)
         best = found.shortlist
         without: list[Degraded] = [] if best.cache_available else ["cache_unavailable"]
         return Ranked(
@@ -188,7 +190,11 @@ class Engine:
 
     async def probe(self, serving: Serving) -> None:
         """Try the model while it seems to have failed: a success makes the service ready again."""
-        if self.failed is not None and not self.stuck:
+        if self.failed is None or self.stuck:
+            return
+        context, _ = serving.ranker.tokenize_context(Conversation.of("hello"))
+        with suppress(InferenceFailed):
+            await self._forwards.contexts(serving.ranker, context, math.inf)
             await self.encode(serving.ranker, ["hello"], math.inf)
 
     def close(self) -> None:
@@ -204,12 +210,12 @@ class Engine:
         with stages.timed("encode"):
             [codes], waited = await self._forwards.contexts(serving.ranker, context, request.deadline)
         stages.move("encode", "queue", waited)
-        affordable = self._affordable(serving, request)
+        affordable = self._retrieval.affordable(serving, request)
         search = partial(retrieval.retrieve_rows, serving, affordable, codes, stages, self._threads)
         rows = await self._search.run(search, stages)
         searched = rows.plan in ("index", "selector")
         if searched:
-            self._retrieval_rate.learn(affordable.retrieve_k, stages.seconds["retrieve"])
+            self._retrieval.learn(affordable, stages.seconds["retrieve"])
         score = partial(retrieval.over_generation, serving, affordable, codes, rows, stages)
         found = await self._candidates.run(score, stages)
         is_less = searched and affordable.retrieve_k < request.retrieve_k
@@ -223,45 +229,40 @@ class Engine:
         def tokenize() -> tuple[tuple[list[int], Truncation], tuple[list[list[int]], int]]:
             return ranker.tokenize_context(request.conversation), ranker.tokenize_candidates(texts)
 
-        async def encoded() -> tuple[shortlist.Texts, Vectors]:
-            look_up = partial(shortlist.known_texts, serving, request, texts, stages)
-            known = await self._candidates.run(look_up, stages)
-            new = [tokens[at] for at in known.new]
+        async def of_context() -> tuple[NDArray[np.float32], Stages]:
+            took = Stages()
+            with took.timed("encode"):
+                [codes], waited = await self._forwards.contexts(ranker, context, deadline)
+            took.move("encode", "queue", waited)
+            return codes, took
+
+        async def of_texts() -> tuple[shortlist.Texts, list[NDArray[np.float32]], Stages]:
+            took = Stages()
+            known = await self._candidates.run(partial(shortlist.known_texts, serving, request, texts, took), took)
             unknown = estimates.of_texts([texts[at] for at in known.new])
             self._unknown.learn(estimates.of_texts(texts), unknown)
-            ticket.amend(estimates.of_ranking(request) + unknown)
-            return known, await self._forwards.candidates(ranker, new, deadline)
+            ticket.tokens = estimates.of_ranking(request) + unknown
+            with took.timed("encode"):
+                fresh, waited = await self._forwards.candidates(ranker, [tokens[at] for at in known.new], deadline)
+            took.move("encode", "queue", waited)
+            return known, fresh, took
 
         (context, truncation), (tokens, cut) = await self._forwards.tokenize(tokenize, stages)
         stages.tokens = len(context) + sum(map(len, tokens))
-        with stages.timed("encode"):
-            ([codes], one), (known, fresh) = await both(self._forwards.contexts(ranker, context, deadline), encoded())
-        stages.move("encode", "queue", max(one, fresh.waited))
-        stages.add("encode", -min(stages.seconds["encode"], stages.seconds["fetch"]))  # it was counted in both
+        (codes, one), (known, fresh, other) = await both(of_context(), of_texts())
+        stages.include(max(one, other, key=Stages.total))
 
         def score() -> Shortlist:
-            shortlist.learn(serving, texts, known, fresh.vectors)
+            shortlist.learn(serving, texts, known, fresh)
             return shortlist.over_given(serving, request, codes, known, cut, stages)
 
         return Found(await self._candidates.run(score, stages), replace(truncation, candidates=cut), [])
-
-    def _affordable(self, serving: Serving, request: RankRequest) -> RankRequest:
-        """The request with as many candidates to retrieve as there is time for."""
-        if serving.generation.index is None or request.exact or math.isinf(request.deadline):
-            return request
-        seconds = SHARE_FOR_RETRIEVAL * max(0.0, request.deadline - time.monotonic())
-        predicted = self._retrieval_rate.predict(request.retrieve_k)
-        if predicted <= seconds:
-            return request
-        self._retrieval_rate.doubt()
-        affordable = max(request.depth, FEWEST_RETRIEVED, int(request.retrieve_k * seconds / predicted))
-        return replace(request, retrieve_k=min(request.retrieve_k, affordable))
 
     async def _second_look(
         self, request: RankRequest, places: list[Place], stages: Stages
     ) -> tuple[list[Place], Truncation, list[Degraded]]:
         """The shortlist with its first `top_n` in the cross-encoder's order; what was cut; what was left out."""
-        first, deadline = places[: request.top_n or 0], request.deadline
+        first, deadline = places[: request.top_n or 0], request.deadline - ANSWER_SECONDS
         if self.scorer is None or not first:
             return places, Truncation(), []
         texts = [place.text for place in first]
@@ -270,8 +271,10 @@ class Engine:
                 read = await self._forwards.pairs(
                     self.scorer, request.conversation, texts, deadline, stages, within=deadline
                 )
-        except DeadlineExceeded:  # there is an answer already
+        except DeadlineExceeded:  # there is an answer already, here and below
             return places, Truncation(), ["rerank_skipped_deadline"]
+        except InferenceFailed:
+            return places, Truncation(), ["rerank_failed"]
         return rerank(first, read.scores) + places[len(first) :], read.truncation, []
 
     def _required_scorer(self) -> PairScorer:

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -63,6 +62,11 @@ class Forwards:
         """Whether only a restart will help."""
         return self._batcher.stuck
 
+    @property
+    def done_tokens(self) -> int:
+        """How many tokens have gone through the models, ever."""
+        return self._batcher.done_tokens
+
     async def tokenize(self, work: Callable[[], T], stages: Stages, stage: str = "tokenize") -> T:
         """Run something that tokenises; its time counts to the stage."""
 
@@ -106,16 +110,19 @@ class Forwards:
         Raises:
             DeadlineExceeded: one of the two.
         """
-        tokenize = partial(scorer.tokenize_pairs, conversation, texts)
-        pairs, truncation = await self.tokenize(tokenize, stages, "rerank")
-        of_candidates = zip(pairs.owners, pairs.candidates, strict=True)
-        lengths = [len(pairs.contexts[owner]) + len(candidate) for owner, candidate in of_candidates]
+
+        def tokenize() -> tuple[list[Pairs], list[int], Truncation]:
+            pairs, truncation = scorer.tokenize_pairs(conversation, texts)
+            of_candidates = zip(pairs.owners, pairs.candidates, strict=True)
+            lengths = [len(pairs.contexts[owner]) + len(candidate) for owner, candidate in of_candidates]
+            return [pairs.take([at]) for at in range(len(lengths))], lengths, truncation
+
+        pairs, lengths, truncation = await self.tokenize(tokenize, stages, "rerank")
         if time.monotonic() + self._batcher.predict("pair", lengths) > within:
             self._batcher.doubt("pair")
             raise DeadlineExceeded("the cross-encoder would take longer")
-        each = [pairs.take([at]) for at in range(len(lengths))]
         with stages.timed("rerank"):
-            done = await self._batcher.run("pair", _Reads(scorer), each, lengths, deadline)
+            done = await self._batcher.run("pair", _Reads(scorer), pairs, lengths, deadline)
         stages.move("rerank", "queue", done.waited)
         return PairScores(np.array(done.outputs, np.float32), truncation, sum(lengths))
 

@@ -19,7 +19,7 @@ PLANS: tuple[Plan, ...] = get_args(Plan)
 
 
 # What an answer may do without, rather than not be given.
-Degraded = Literal["cache_unavailable", "retrieve_k_reduced", "rerank_skipped_deadline"]
+Degraded = Literal["cache_unavailable", "retrieve_k_reduced", "rerank_skipped_deadline", "rerank_failed"]
 DEGRADED: tuple[Degraded, ...] = get_args(Degraded)
 
 
@@ -136,6 +136,15 @@ class Stages:
     def add(self, stage: str, seconds: float) -> None:
         """Add to a stage."""
         self.seconds[stage] += seconds
+
+    def include(self, other: "Stages") -> None:
+        """Add what the stages of a part took."""
+        for stage, seconds in other.seconds.items():
+            self.seconds[stage] += seconds
+
+    def total(self) -> float:
+        """Of all stages."""
+        return sum(self.seconds.values())
 
     def move(self, stage: str, to: str, seconds: float) -> None:
         """Count seconds of one stage as another's."""

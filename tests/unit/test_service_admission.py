@@ -11,19 +11,22 @@ from service.admission import MOST_RETRY_SECONDS, Admission
 from service.errors import DeadlineExceeded, Overloaded
 from service.metrics import Metrics
 
+TURN = 100_000
+
 
 class House:
-    """An admission with a clock of its own."""
+    """An admission with a clock of its own, whose requests are done when they leave."""
 
     def __init__(self, most: int = 1_000_000) -> None:
-        self.now = 100.0
+        self.now, self.done = 100.0, 0
         self.metrics = Metrics()
-        self.admission = Admission(most, self.metrics, lambda: self.now)
+        self.admission = Admission(most, TURN, self.metrics, lambda: self.done, lambda: self.now)
 
     def work(self, tokens: int, seconds: float) -> None:
         """One request alone."""
         with self.admission.admitted(tokens, math.inf):
             self.now += seconds
+            self.done += tokens
 
     def fail(self, tokens: int, seconds: float) -> None:
         """One request that comes to nothing."""
@@ -69,9 +72,9 @@ def test_one_that_is_larger_than_the_house_is_let_in_alone() -> None:
 def test_what_turns_out_to_be_less_makes_room_and_more_takes_it() -> None:
     house = House(1000)
     with house.admission.admitted(5000, math.inf) as ticket:
-        ticket.amend(100)
+        ticket.tokens = 100
         assert house.refusal() is None
-        ticket.amend(2000)
+        ticket.tokens = 2000
         assert house.refusal() is not None
         assert house.admission.tokens == 2000
     assert house.admission.tokens == 0
@@ -111,9 +114,37 @@ def test_requests_side_by_side_are_as_fast_as_they_are_together(house: House) ->
             for _ in range(10):
                 inside.enter_context(house.admission.admitted(1000, math.inf))
             house.now += 1.0
+            house.done += 10_000
     with house.admission.admitted(10_000, math.inf):
         assert house.refusal(within=1.0) is not None
         assert house.refusal(within=1.5) is None
+
+
+def test_one_long_request_does_not_shut_the_door_on_short_ones() -> None:
+    house = House()
+    house.learn(10_000, 1.0)
+    with house.admission.admitted(20 * TURN, math.inf):
+        for second in range(100):
+            assert house.refusal(within=15.0) is None, second
+            house.now += 1.0
+            house.done += 10_000
+        refused = house.refusal(tokens=2 * TURN, within=15.0)
+        assert refused is not None, "but on another long one"
+        assert 17 <= refused.retry_after_seconds <= 21, "which has to wait for as much as it asks for itself"
+
+
+def test_long_requests_do_not_pile_up() -> None:
+    house = House(2 * TURN)
+    with house.admission.admitted(3 * TURN, math.inf):
+        assert house.refusal(tokens=10) is None
+        assert house.refusal(tokens=TURN + 1) is not None
+
+
+def test_a_request_of_known_texts_is_not_refused_for_their_lengths(house: House) -> None:
+    house.learn(10_000, 1.0)
+    with house.admission.admitted(1000, math.inf):
+        assert house.refusal(tokens=15_000, within=1.0) is not None
+        assert house.refusal(tokens=200, within=1.0) is None
 
 
 def test_what_failed_has_done_no_work(house: House) -> None:

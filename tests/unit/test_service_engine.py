@@ -189,6 +189,14 @@ def test_a_second_look_that_is_not_done_in_time_is_skipped_and_said(scanned: Ser
     assert all(place.cross is None for place in ranked.places)
 
 
+def test_a_second_look_that_fails_is_left_out_and_said(scanned: Serving, monkeypatch) -> None:
+    scorer = WordCross()
+    monkeypatch.setattr(scorer, "score_pairs", lambda pairs: np.full(len(pairs.owners), np.nan, np.float32))
+    ranked = rank(scanned, asked(TEXT, top_n=5), scorer)
+    assert ranked.degraded == ["rerank_failed"]
+    assert found(ranked) == found(rank(scanned, asked(TEXT)))
+
+
 def test_a_second_look_that_will_not_fit_does_not_begin_and_is_tried_again_later(scanned: Serving) -> None:
     async def scene() -> tuple[list[list[str]], float]:
         engine = Engine(EngineSettings(), Metrics(), SlowCross(0.02))
@@ -215,8 +223,8 @@ def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(tmp_p
 
     async def scene() -> list[Ranked]:
         engine = Engine(EngineSettings(), Metrics())
-        engine._retrieval_rate.learn(100, 1.0)  # ten milliseconds a candidate
-        deadlines = (math.inf, time.monotonic() + 1.0)
+        engine._retrieval.learn(asked(TEXT, retrieve_k=200), 4.0)  # ten milliseconds a candidate
+        deadlines = (math.inf, time.monotonic() + 2.0)
         ranked = [await engine.rank(serving, asked(TEXT, retrieve_k=200, deadline=each)) for each in deadlines]
         engine.close()
         return ranked
@@ -292,7 +300,7 @@ def test_a_deadline_that_is_over_costs_no_model_work(scanned: Serving) -> None:
 def test_a_deadline_ends_the_encoding_of_many_candidates(scanned: Serving) -> None:
     given = tuple(Given(None, f"w{n} " * 30) for n in range(2000))
     began = time.monotonic()
-    with pytest.raises(DeadlineExceeded, match="timeout_ms"):
+    with pytest.raises(DeadlineExceeded, match="time allowed"):
         rank(scanned, asked(candidates=given, deadline=began + 0.05))
     assert time.monotonic() - began < 5
 
