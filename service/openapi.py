@@ -1,7 +1,7 @@
 """The API's description. Bodies are read by hand (bodies.py), so what FastAPI cannot see is added here."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,10 +11,26 @@ from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from model.errors import InvalidInput, RankingError
 from service import problems
 from service.bodies import TIMEOUT_HEADERS
 from service.dialects import choice
-from service.errors import Overloaded
+from service.dialects.errors import TOO_MANY_REQUESTS
+from service.errors import (
+    BodyMalformed,
+    BodyTimeout,
+    BodyTooLarge,
+    DeadlineExceeded,
+    Forbidden,
+    HeaderInvalid,
+    MediaTypeUnsupported,
+    NotReady,
+    Overloaded,
+    RateLimited,
+    TooManyCandidates,
+    TooManyValues,
+    Unauthenticated,
+)
 from service.guards import Needs, rules
 from service.responses import Problem
 from service.responses_compat import OpenAiErrorOut, RerankErrorOut, TeiErrorOut
@@ -23,9 +39,11 @@ from service.schemas_compat import CompatRerankIn, EmbeddingsIn, EmbedIn, Simila
 
 _REF = "#/components/schemas/{model}"
 PROBLEM: Final = {problems.MEDIA_TYPE: {"schema": {"$ref": _REF.format(model="Problem")}}}
-_EVERYWHERE = (500,)
-_WITH_BODY = (400, 408, 413, 415, 422)
-_WITH_KEY = (401, 403, 429)
+# What a route that asks the models may answer besides.
+ASKS: Final = (HeaderInvalid, TooManyCandidates, NotReady, Overloaded, DeadlineExceeded)
+_WITH_BODY = (BodyMalformed, BodyTimeout, TooManyValues, BodyTooLarge, MediaTypeUnsupported, InvalidInput)
+_WITH_KEY = (Unauthenticated, Forbidden, RateLimited)
+_REQUEST_ID = {"description": "the caller's, or one made for it", "required": True, "schema": {"type": "string"}}
 _RETRY_AFTER = {
     "description": "seconds after which to come back",
     "required": True,
@@ -60,29 +78,28 @@ def takes(kind: type[BaseModel], headers: Sequence[dict[str, Any]] = ()) -> dict
     return {"requestBody": {"required": True, "content": content}, **({"parameters": [*headers]} if headers else {})}
 
 
-def fails(*statuses: int, body: bool = False, form: type[BaseModel] | None = None) -> dict[int | str, dict[str, Any]]:
+def fails(
+    *errors: type[RankingError], body: bool = False, form: type[BaseModel] | None = None
+) -> dict[int | str, dict[str, Any]]:
     """Describe a route's error answers; pass as `responses`.
 
     Args:
-        statuses: besides those that every route has.
+        errors: that it may raise, besides those that every route may.
         body: whether it reads one.
-        form: of the errors of a compatible route; None: problem details.
+        form: of the errors of a compatible route, which tells of refused keys in it, too; None: problem details.
     """
-    every = sorted({*statuses, *_EVERYWHERE, *(_WITH_BODY if body else ())})
-    return {status: _failure(status, form) for status in every}
+    titles: dict[int, dict[str, None]] = {}
+    for error in (RankingError, *(_WITH_BODY if body else ()), *(_WITH_KEY if form else ()), *errors):
+        kind = next(problems.TABLE[each] for each in error.__mro__ if each in problems.TABLE)
+        status = TOO_MANY_REQUESTS if form and issubclass(error, Overloaded) else kind.status
+        titles.setdefault(status, {})[kind.title] = None
+    return {status: _failure(status, titles[status], form) for status in sorted(titles)}
 
 
-def _failure(status: int, form: type[BaseModel] | None = None) -> dict[str, Any]:
+def _failure(status: int, titles: Iterable[str], form: type[BaseModel] | None) -> dict[str, Any]:
     content = PROBLEM if form is None else {"application/json": {"schema": _reference(form)}}
     headers = {"headers": {"Retry-After": _RETRY_AFTER}} if status in (429, 503) else {}
-    return {"description": _titles(status), "content": {**content}, **headers}
-
-
-def _titles(status: int) -> str:
-    titles = [kind.title for kind in problems.TABLE.values() if kind.status == status]
-    if status == 429:  # of compatible routes
-        titles.append(problems.kind_of(Overloaded(0)).title)
-    return " / ".join(dict.fromkeys(titles))
+    return {"description": " / ".join(titles), "content": {**content}, **headers}
 
 
 def _reference(kind: type[BaseModel]) -> dict[str, str]:
@@ -101,13 +118,15 @@ def describe(app: FastAPI) -> dict[str, Any]:
     told = [(kind, "serialization") for kind in _ERRORS]
     _, ours = models_json_schema([*taken, *told], ref_template=_REF)  # type: ignore[list-item]  # mixed modes
     schemas = {**document["components"]["schemas"], **ours["$defs"]}
+    _describe_access(app, document["paths"])
     for operation in (each for at in document["paths"].values() for each in at.values()):
         # FastAPI assumes its own 422 wherever there is a parameter; ours are declared where they can happen.
         if "HTTPValidationError" in str(operation["responses"].get("422")):
             del operation["responses"]["422"]
+        for answer in operation["responses"].values():
+            answer["headers"] = {**answer.get("headers", {}), "X-Request-ID": _REQUEST_ID}
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
-    _describe_access(app, document["paths"])
     document["components"].update(schemas=dict(sorted(schemas.items())), securitySchemes=_SCHEMES)
     return document
 
@@ -123,8 +142,8 @@ def _describe_access(app: FastAPI, paths: dict[str, Any]) -> None:
             operation["security"] = [{scheme: []} for scheme in _SCHEMES]
             told = operation.get("description", "")
             operation["description"] = f"{told} Where the server has keys: with the scope `{scope}`.".strip()
-            for status in _WITH_KEY:
-                operation["responses"].setdefault(str(status), _failure(status))
+            for status, refusal in fails(*_WITH_KEY).items():
+                operation["responses"].setdefault(str(status), refusal)
 
 
 def write(app: FastAPI, path: Path) -> None:

@@ -5,18 +5,27 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from index_builder.errors import DiskFull, GenerationError, UpdatesBusy
 from index_builder.pool import Candidate
 from service import bodies
+from service.errors import NotReady, Overloaded, StoreReadOnly, TooManyCandidates
 from service.guards import ADMIN
 from service.openapi import fails, takes
 from service.resources import resources, writing
 from service.responses import DeletedOut, UpsertedOut
 from service.schemas import DeleteIn, UpsertIn
 
+_WRITES = (NotReady, Overloaded, UpdatesBusy, GenerationError, StoreReadOnly, DiskFull)
+
 router = APIRouter(prefix="/index/candidates", tags=["index"], dependencies=[ADMIN])
 
 
-@router.put("", response_model=UpsertedOut, openapi_extra=takes(UpsertIn), responses=fails(409, 503, 507, body=True))
+@router.put(
+    "",
+    response_model=UpsertedOut,
+    openapi_extra=takes(UpsertIn),
+    responses=fails(TooManyCandidates, *_WRITES, body=True),
+)
 async def upsert(request: Request) -> Response:
     """Add candidates, or put them in the place of those with the same ids; searchable when this returns."""
     held = resources(request)
@@ -31,9 +40,7 @@ async def upsert(request: Request) -> Response:
     return _json({"generation": done.generation, "revision": done.revision, "upserted": len(candidates)})
 
 
-@router.post(
-    "/delete", response_model=DeletedOut, openapi_extra=takes(DeleteIn), responses=fails(409, 503, 507, body=True)
-)
+@router.post("/delete", response_model=DeletedOut, openapi_extra=takes(DeleteIn), responses=fails(*_WRITES, body=True))
 async def delete(request: Request) -> Response:
     """Remove candidates; ids that are not there are told, and no error."""
     held = resources(request)

@@ -16,9 +16,9 @@ from service import bodies, served_models
 from service.account import Account
 from service.dialects import headers, openai
 from service.engine import Embeddings
-from service.errors import NoTexts
+from service.errors import ModelNotServed, NoTexts
 from service.guards import RANK
-from service.openapi import DEADLINE_IN, fails, takes
+from service.openapi import ASKS, DEADLINE_IN, fails, takes
 from service.resources import Resources, resources
 from service.responses_compat import (
     EmbeddingsOut,
@@ -39,10 +39,11 @@ router = APIRouter(tags=["compatible"], dependencies=[RANK])
 _OPENAI: dict[str, Any] = {
     "response_model": EmbeddingsOut,
     "openapi_extra": takes(EmbeddingsIn, DEADLINE_IN),
-    "responses": fails(401, 403, 404, 429, 503, 504, body=True, form=OpenAiErrorOut),
+    "responses": {200: headers.DESCRIBED, **fails(*ASKS, NoTexts, ModelNotServed, body=True, form=OpenAiErrorOut)},
 }
-_TEI: dict[str, Any] = {"responses": fails(401, 403, 429, 503, 504, body=True, form=TeiErrorOut)}
-_MODELS: dict[str, Any] = {"response_model": ModelsOut, "responses": fails(401, 403, 429, form=OpenAiErrorOut)}
+_TEI_ERRORS = fails(*ASKS, NoTexts, body=True, form=TeiErrorOut)
+_TEI: dict[str, Any] = {"responses": {200: headers.DESCRIBED, **_TEI_ERRORS}}
+_MODELS: dict[str, Any] = {"response_model": ModelsOut, "responses": fails(form=OpenAiErrorOut)}
 
 
 @router.post("/v1/embeddings", **_OPENAI)
@@ -86,7 +87,9 @@ async def similarity(request: Request) -> Response:
     return _answer(request, vectors[1:] @ vectors[0], made, serving)
 
 
-@router.post("/tokenize", response_model=TokenizeOut, openapi_extra=takes(TokenizeIn, DEADLINE_IN), **_TEI)
+@router.post(
+    "/tokenize", response_model=TokenizeOut, openapi_extra=takes(TokenizeIn, DEADLINE_IN), responses=_TEI_ERRORS
+)
 async def tokenize(request: Request) -> Response:
     """Cut texts into the tokens of the model that embeds; nothing is left out where a text is too long for it."""
     held = resources(request)

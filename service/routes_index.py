@@ -9,11 +9,22 @@ from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from index_builder.errors import GenerationCorrupt, NothingToCompact
+from index_builder.errors import (
+    DiskFull,
+    FingerprintMismatch,
+    GenerationCorrupt,
+    GenerationError,
+    GenerationNotFound,
+    JobConflict,
+    JobNotFound,
+    MatrixMissing,
+    NothingToCompact,
+)
 from index_builder.jobs import JobRecord
 from index_builder.manifest import MANIFEST_FILE, Manifest
+from model.errors import InvalidInput
 from service import bodies, idempotency
-from service.errors import NotReady
+from service.errors import HeaderInvalid, IdempotencyMismatch, NotConfigured, NotReady, StoreReadOnly
 from service.guards import ADMIN
 from service.openapi import fails, takes
 from service.resources import Resources, resources, writing
@@ -24,6 +35,8 @@ from service.serving import Serving
 router = APIRouter(prefix="/index", tags=["index"], dependencies=[ADMIN])
 
 RETRY_AFTER = {"Retry-After": "2"}
+_WRITES = (StoreReadOnly, DiskFull)
+_SWITCHES = (GenerationNotFound, GenerationError, FingerprintMismatch, MatrixMissing, *_WRITES)
 _LOCATED: dict[int | str, dict[str, Any]] = {
     202: {"headers": {"Location": {"description": "of the job", "required": True, "schema": {"type": "string"}}}}
 }
@@ -40,7 +53,7 @@ async def index(request: Request) -> Response:
     status_code=202,
     response_model=JobOut,
     openapi_extra=takes(IndexIn),
-    responses=fails(409, 507, body=True) | _LOCATED,
+    responses=fails(HeaderInvalid, NotConfigured, IdempotencyMismatch, JobConflict, *_WRITES, body=True) | _LOCATED,
 )
 async def rebuild(
     request: Request,
@@ -58,7 +71,12 @@ async def rebuild(
     return _json(_job(record), 202, {"Location": f"/index/jobs/{record.id}", **RETRY_AFTER})
 
 
-@router.post("/compact", status_code=202, response_model=JobOut, responses=fails(409, 503, 507) | _LOCATED)
+@router.post(
+    "/compact",
+    status_code=202,
+    response_model=JobOut,
+    responses=fails(NotReady, NothingToCompact, MatrixMissing, JobConflict, *_WRITES) | _LOCATED,
+)
 async def compact(request: Request) -> Response:
     """Build what is served anew with its updates, and switch to that; no answer changes."""
     held = resources(request)
@@ -73,21 +91,21 @@ async def compact(request: Request) -> Response:
     return _json(_job(record), 202, {"Location": f"/index/jobs/{record.id}", **RETRY_AFTER})
 
 
-@router.get("/jobs", response_model=JobsOut, responses=fails(422))
+@router.get("/jobs", response_model=JobsOut, responses=fails(InvalidInput))
 async def jobs(request: Request, limit: Annotated[int, Query(ge=1, le=100)] = 20) -> Response:
     """The latest rebuilds, newest first."""
     records = await resources(request).jobs.list(limit)
     return _json({"jobs": [_job(record) for record in records]})
 
 
-@router.get("/jobs/{job_id}", response_model=JobOut, responses=fails(404))
+@router.get("/jobs/{job_id}", response_model=JobOut, responses=fails(JobNotFound))
 async def job(request: Request, job_id: str) -> Response:
     """How far a rebuild is, or how it ended."""
     record = await resources(request).jobs.get(job_id)
     return _json(_job(record), headers={} if record.is_finished else RETRY_AFTER)
 
 
-@router.post("/jobs/{job_id}/cancel", status_code=202, response_model=JobOut, responses=fails(404, 409, 507))
+@router.post("/jobs/{job_id}/cancel", status_code=202, response_model=JobOut, responses=fails(JobNotFound, *_WRITES))
 async def cancel(request: Request, job_id: str) -> Response:
     """Stop a rebuild; nothing of it is left. One that has ended stays as it is, one that publishes already will end."""
     held = resources(request)
@@ -97,7 +115,7 @@ async def cancel(request: Request, job_id: str) -> Response:
 
 
 @router.post(
-    "/activate", response_model=IndexOut, openapi_extra=takes(ActivateIn), responses=fails(404, 409, 507, body=True)
+    "/activate", response_model=IndexOut, openapi_extra=takes(ActivateIn), responses=fails(*_SWITCHES, body=True)
 )
 async def activate(request: Request) -> Response:
     """Switch to a generation; requests that have begun end on the one they began with."""
@@ -108,7 +126,7 @@ async def activate(request: Request) -> Response:
     return await _overview(held)
 
 
-@router.post("/rollback", response_model=IndexOut, responses=fails(404, 409, 507))
+@router.post("/rollback", response_model=IndexOut, responses=fails(*_SWITCHES))
 async def rollback(request: Request) -> Response:
     """Switch back to the generation that was active before."""
     held = resources(request)

@@ -25,8 +25,8 @@ async def root() -> Response:
     return RedirectResponse("/docs")
 
 
-@router.get("/livez", response_model=StatusOut, responses=fails(503), dependencies=[OPEN])
-@router.get("/healthz", response_model=StatusOut, responses=fails(503), dependencies=[OPEN])
+@router.get("/livez", response_model=StatusOut, responses=fails(NotReady), dependencies=[OPEN])
+@router.get("/healthz", response_model=StatusOut, responses=fails(NotReady), dependencies=[OPEN])
 async def alive(request: Request) -> Response:
     """The process answers, and so does its model's thread; where not, only a restart helps."""
     engine = resources(request).engine
@@ -35,9 +35,9 @@ async def alive(request: Request) -> Response:
     return Response(orjson.dumps({"status": "ok"}), media_type="application/json")
 
 
-@router.get("/readyz", response_model=StatusOut, responses=fails(503), dependencies=[OPEN])
-@router.get("/health", response_model=StatusOut, responses=fails(503), dependencies=[OPEN])
-@router.get("/ping", response_model=StatusOut, responses=fails(503), dependencies=[OPEN])
+@router.get("/readyz", response_model=StatusOut, responses=fails(NotReady, Draining), dependencies=[OPEN])
+@router.get("/health", response_model=StatusOut, responses=fails(NotReady, Draining), dependencies=[OPEN])
+@router.get("/ping", response_model=StatusOut, responses=fails(NotReady, Draining), dependencies=[OPEN])
 async def ready(request: Request) -> Response:
     """A verified generation and its model are loaded, and the server does not drain. Redis has no say in it."""
     body = {"status": "ready", "generation": _ready(request).generation.id}
@@ -54,14 +54,14 @@ def _ready(request: Request) -> Serving:
     return serving
 
 
-@router.get("/v2/health/live", response_model=LiveOut, responses=fails(503), dependencies=[OPEN])
+@router.get("/v2/health/live", response_model=LiveOut, responses=fails(NotReady), dependencies=[OPEN])
 async def protocol_live(request: Request) -> Response:
     """Open Inference Protocol: as `/livez`."""
     await alive(request)
     return Response(orjson.dumps({"live": True}), media_type="application/json")
 
 
-@router.get("/v2/health/ready", response_model=ReadyOut, responses=fails(503), dependencies=[OPEN])
+@router.get("/v2/health/ready", response_model=ReadyOut, responses=fails(NotReady, Draining), dependencies=[OPEN])
 async def protocol_ready(request: Request) -> Response:
     """Open Inference Protocol: as `/readyz`."""
     _ready(request)

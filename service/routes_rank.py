@@ -9,12 +9,12 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from index_builder.errors import FingerprintMismatch
+from index_builder.errors import FingerprintMismatch, GenerationError, MatrixMissing
 from service import bodies, result_cache
 from service.account import Account
-from service.errors import GenerationMismatch
+from service.errors import GenerationMismatch, NotConfigured, RevisionNotReached, UnknownCandidates
 from service.guards import RANK
-from service.openapi import CACHE_CONTROL_IN, DEADLINE_IN, fails, takes
+from service.openapi import ASKS, CACHE_CONTROL_IN, DEADLINE_IN, fails, takes
 from service.resources import Resources, resources
 from service.responses import RankOut, answer_of
 from service.schemas import ExpectIn, RankIn
@@ -31,6 +31,18 @@ _CACHED: Final = {
     }
 }
 
+_ERRORS: Final = fails(
+    *ASKS,
+    UnknownCandidates,
+    NotConfigured,
+    GenerationMismatch,
+    FingerprintMismatch,
+    GenerationError,
+    MatrixMissing,
+    RevisionNotReached,
+    body=True,
+)
+
 router = APIRouter(tags=["rank"], dependencies=[RANK])
 
 
@@ -39,7 +51,7 @@ router = APIRouter(tags=["rank"], dependencies=[RANK])
     response_model=RankOut,
     response_model_exclude_none=True,
     openapi_extra=takes(RankIn, [*DEADLINE_IN, CACHE_CONTROL_IN]),
-    responses={200: _CACHED, **fails(409, 503, 504, body=True)},
+    responses={200: _CACHED, **_ERRORS},
 )
 async def rank(request: Request) -> Response:
     """Rank candidates, sent along or retrieved, against a conversation."""

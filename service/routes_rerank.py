@@ -16,9 +16,9 @@ from service import bodies, served_models
 from service.account import Account
 from service.dialects import choice, cohere, headers, infinity, tei, voyage
 from service.dialects.reranked import Document, Reranked, document_of, placed
-from service.errors import InferenceFailed, NoTexts
+from service.errors import DialectUnknown, InferenceFailed, ModelNotServed, NoTexts
 from service.guards import RANK
-from service.openapi import DEADLINE_IN, DIALECT_IN, PROBLEM, fails, takes
+from service.openapi import ASKS, DEADLINE_IN, DIALECT_IN, PROBLEM, fails, takes
 from service.resources import Resources, resources
 from service.responses_compat import AnyRerankOut, RerankErrorOut
 from service.schemas_compat import CompatRerankIn
@@ -39,12 +39,12 @@ class _Scored:
     degraded: Sequence[Degraded] = ()
 
 
-_ERRORS = fails(401, 403, 404, 429, 503, 504, body=True, form=RerankErrorOut)
+_ERRORS = fails(*ASKS, NoTexts, DialectUnknown, ModelNotServed, body=True, form=RerankErrorOut)
 _ERRORS[422]["content"] |= PROBLEM  # where not even the dialect can be told
 _DESCRIBED: dict[str, Any] = {
     "response_model": AnyRerankOut,
     "openapi_extra": takes(CompatRerankIn, [DIALECT_IN, *DEADLINE_IN]),
-    "responses": _ERRORS,
+    "responses": {200: headers.DESCRIBED, **_ERRORS},
 }
 
 

@@ -2,9 +2,23 @@
 
 import time
 from collections.abc import Mapping
+from typing import Any, Final
 
 from starlette.requests import Request
 
+_MILLISECONDS = {"type": "number", "minimum": 0}
+_TOLD: Final = {
+    "x-total-time": ("milliseconds", _MILLISECONDS),
+    "x-tokenization-time": ("milliseconds", _MILLISECONDS),
+    "x-queue-time": ("milliseconds", _MILLISECONDS),
+    "x-inference-time": ("milliseconds", _MILLISECONDS),
+    "x-truncated-texts": ("how many texts were not read to their end", {"type": "integer", "minimum": 0}),
+    "x-model-fingerprint": ("of the model that answered", {"type": "string"}),
+    "x-index-generation": ("whose model it is; absent for a cross-encoder", {"type": "string"}),
+}
+DESCRIBED: Final[dict[str, Any]] = {
+    "headers": {name: {"description": told, "schema": schema} for name, (told, schema) in _TOLD.items()}
+}
 INFERENCE = ("encode", "retrieve", "fetch", "score", "rerank")
 
 

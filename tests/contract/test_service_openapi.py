@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from service_fakes import load
 
 from service import __version__, openapi, problems
 from service.app import create_app
-from service.dialects import errors
+from service.dialects import errors, headers
 from service.settings import Settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -95,6 +96,39 @@ def test_what_needs_a_key_says_so_and_how_it_refuses(document: dict[str, Any]) -
         else:
             assert operation["security"] == [{scheme: []} for scheme in schemes], name
             assert refusals == {"401", "403", "429"}, name
+
+
+BUSY = "Too many requests are waiting"
+
+
+def test_errors_are_told_where_they_can_happen(document: dict[str, Any]) -> None:
+    told = {
+        name: {status: answer["description"].split(" / ") for status, answer in each["responses"].items()}
+        for name, each in operations(document).items()
+    }
+    for name, answers in told.items():
+        path, is_compatible = name.split()[1], name.split()[1] in errors.OF_PATH
+        works = name == "POST /rank" or path.startswith("/index/candidates") or (is_compatible and "504" in answers)
+        busy = {status for status, titles in answers.items() if BUSY in titles}
+        assert busy == ({"429" if is_compatible else "503"} if works else set()), name
+        keys_idempotent = any("Idempotency-Key" in title for titles in answers.values() for title in titles)
+        assert keys_idempotent == (name == "POST /index"), name
+        assert ("The server is about to stop" in answers.get("503", [])) == (
+            path in {"/readyz", "/health", "/ping", "/v2/health/ready"}
+        ), name
+    assert told["POST /v1/rerank"]["404"] == ["No such model"]
+    assert told["GET /index/jobs/{job_id}"]["404"] == ["No such job"]
+    assert told["GET /v1/models"]["429"] == told["GET /info"]["429"] == ["Too many calls"]
+
+
+def test_answers_headers_are_described(document: dict[str, Any]) -> None:
+    for name, operation in operations(document).items():
+        for status, answer in operation["responses"].items():
+            assert "X-Request-ID" in answer["headers"], f"{name} {status}"
+    own = headers.of_answer(SimpleNamespace(state=SimpleNamespace(arrived=0.0)), {}, 0, "f", "g")  # type: ignore[arg-type]
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank", "/v1/embeddings", "/embeddings", "/embed", "/similarity"):
+        described = document["paths"][path]["post"]["responses"]["200"]["headers"]
+        assert set(described) == {*own, "X-Request-ID"}, path
 
 
 def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
