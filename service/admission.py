@@ -14,8 +14,9 @@ MEMORY_SECONDS = 5.0
 # ...and, while little is known, that of a CPU: a few short requests say nothing about long ones.
 FIRST_SECONDS = 0.1
 FIRST_TOKENS = 1000.0
-# A request is let in when those before it, and itself, take this share of its time at most.
-SHARE_OF_TIME = 0.8
+# A request is let in when those before it, and itself, take this share of its time at most:
+# what is left is for those that are quicker than it, and for chance.
+SHARE_OF_TIME = 0.5
 MOST_RETRY_SECONDS = 30
 
 
