@@ -116,8 +116,8 @@ def test_requests_side_by_side_are_as_fast_as_they_are_together(house: House) ->
             house.now += 1.0
             house.done += 10_000
     with house.admission.admitted(10_000, math.inf):
-        assert house.refusal(within=1.0) is not None
-        assert house.refusal(within=1.5) is None
+        assert house.refusal(within=1.6) is not None
+        assert house.refusal(within=2.4) is None
 
 
 def test_one_long_request_does_not_shut_the_door_on_short_ones() -> None:
@@ -125,10 +125,10 @@ def test_one_long_request_does_not_shut_the_door_on_short_ones() -> None:
     house.learn(10_000, 1.0)
     with house.admission.admitted(20 * TURN, math.inf):
         for second in range(100):
-            assert house.refusal(within=15.0) is None, second
+            assert house.refusal(within=25.0) is None, second
             house.now += 1.0
             house.done += 10_000
-        refused = house.refusal(tokens=2 * TURN, within=15.0)
+        refused = house.refusal(tokens=2 * TURN, within=25.0)
         assert refused is not None, "but on another long one"
         assert 17 <= refused.retry_after_seconds <= 21, "which has to wait for as much as it asks for itself"
 
