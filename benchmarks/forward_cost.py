@@ -1,4 +1,4 @@
-"""What a forward costs by the tokens it reads: the constants of service/packing.py and the budget of a batch.
+"""What a forward costs by the tokens it reads: the constants of service/ranking/packing.py and the budget of a batch.
 
     python benchmarks/forward_cost.py --model checkpoints/chat-poly [--threads 2]
 

@@ -7,8 +7,9 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from service import app, openapi
+from service import app
 from service.cli import serve
+from service.http import openapi
 from service.settings import PREFIX, Settings
 
 DOCS = Path(__file__).parent

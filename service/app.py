@@ -17,18 +17,7 @@ from starlette.responses import Response
 import model
 from model import checkpoint
 from model.errors import RankingError
-from service import (
-    __version__,
-    openapi,
-    problems,
-    routes_candidates,
-    routes_embeddings,
-    routes_index,
-    routes_ops,
-    routes_rank,
-    routes_rerank,
-    tracing,
-)
+from service import __version__, tracing
 from service.dialects import errors as dialect_errors
 from service.errors import (
     BodyTooLarge,
@@ -40,12 +29,22 @@ from service.errors import (
     TooManyCandidates,
     TooManyValues,
 )
-from service.methods import HeadAsGet, allowed
+from service.http import (
+    openapi,
+    problems,
+    routes_candidates,
+    routes_embeddings,
+    routes_index,
+    routes_ops,
+    routes_rank,
+    routes_rerank,
+)
+from service.http.methods import HeadAsGet, allowed
+from service.http.middleware import BodyBound, Requests
+from service.index.serving import LoadRanker
 from service.metrics import Metrics
-from service.middleware import BodyBound, Requests
+from service.ranking.scorers import LoadScorer
 from service.resources import device_of, opened
-from service.scorers import LoadScorer
-from service.serving import LoadRanker
 from service.settings import Settings
 
 DESCRIPTION = (

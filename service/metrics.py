@@ -13,7 +13,7 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from service.values import DEGRADED, LANES, PLANS, Lane
+from service.ranking.values import DEGRADED, LANES, PLANS, Lane
 
 STAGES = ("queue", "tokenize", "encode", "retrieve", "fetch", "score", "rerank", "serialize")
 RESULTS = {

@@ -17,21 +17,21 @@ from index_builder import copies
 from index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
 from index_builder.generations import GenerationStore
 from index_builder.jobs import SUCCEEDED, JobRecord, JobStore
-from service.access import Access
-from service.caches import Caches
-from service.compacting import Compacting
-from service.engine import Engine, EngineSettings
+from service.auth.access import Access
+from service.caching.caches import Caches
+from service.caching.lru import Lru
+from service.caching.result_cache import ResultCache
 from service.errors import SettingsError, StoreReadOnly
-from service.jobs import Jobs
-from service.live import Live
-from service.lru import Lru
+from service.index.compacting import Compacting
+from service.index.jobs import Jobs
+from service.index.live import Live
+from service.index.serving import LoadRanker, Opener
+from service.index.updating import Updating
 from service.metrics import Metrics
-from service.result_cache import ResultCache
-from service.scorers import LoadScorer, PairScorer, warm_up
-from service.serving import LoadRanker, Opener
+from service.ranking.engine import Engine, EngineSettings
+from service.ranking.scorers import LoadScorer, PairScorer, warm_up
 from service.settings import Settings
 from service.tracing import Tracing
-from service.updating import Updating
 
 FOLLOW_SECONDS = 1.0
 # Larger batches gain nothing on a CPU, and make others wait longer: docs/results.md, "Batching".

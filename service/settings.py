@@ -23,7 +23,7 @@ from pydantic_settings import (
 
 from index_builder.errors import StoreUnavailable
 from index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
-from service import keys
+from service.auth import keys
 from service.errors import SettingsError
 
 PREFIX = "POLYRANK_"

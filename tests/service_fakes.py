@@ -19,11 +19,11 @@ from model import Conversation, Truncation
 from model.errors import CheckpointInvalid, ModelNotFound
 from model.pairs import Pairs
 from model.tokenizer import Piece
-from service.engine import Engine, EngineSettings
+from service.index.serving import Opener, Serving
 from service.metrics import Metrics
-from service.scorers import PairScorer
-from service.serving import Opener, Serving
-from service.values import Ranked, RankRequest
+from service.ranking.engine import Engine, EngineSettings
+from service.ranking.scorers import PairScorer
+from service.ranking.values import Ranked, RankRequest
 
 DIM = 16
 CODES = 3

@@ -12,11 +12,11 @@ from index_builder.encoder import encode_texts
 from index_builder.generations import GenerationStore
 from index_builder.pool import Candidate
 from index_builder.update_log import Update
-from service.engine import Engine, EngineSettings
-from service.live import Live
+from service.index.live import Live
+from service.index.serving import Opener, Serving
+from service.index.updating import Acknowledged, Updating
 from service.metrics import Metrics
-from service.serving import Opener, Serving
-from service.updating import Acknowledged, Updating
+from service.ranking.engine import Engine, EngineSettings
 
 
 def updated(serving: Serving, *upserts: Candidate, deletes: Sequence[str] = ()) -> Serving:

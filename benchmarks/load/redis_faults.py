@@ -30,7 +30,7 @@ from index_builder.build import build
 from index_builder.pool import read_pool
 from model.checkpoint import load_late
 from service.bench.timing import machine
-from service.breaker import FAILURES_IN_A_ROW, State
+from service.caching.breaker import FAILURES_IN_A_ROW, State
 
 COLUMNS = ("fault", "requests", "failed", "p50_ms", "p99_ms", "max_ms")
 

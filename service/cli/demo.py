@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     print_results(from_store(STORE, EXAMPLE, 5, RERANKER))
     if arguments.once:
         return _evaluate(conversations)
-    from service import server
+    from service.process import server
 
     print(f"try it: polyrank rank 'my parcel is late' --url http://{settings.host}:{settings.port}", flush=True)
     return server.run(settings)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from service import keys
+from service.auth import keys
+from service.auth.keys import Key
 from service.cli.output import UsageError, print_json
-from service.keys import Key
 
 
 def add_to(commands: Any) -> None:

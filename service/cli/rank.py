@@ -77,11 +77,11 @@ def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = 
     quiet_libraries()
     from model import Conversation
     from model.checkpoint import load_cross
-    from service.engine import Engine, EngineSettings
+    from service.http.responses import answer_of
+    from service.index.serving import Opener
     from service.metrics import Metrics
-    from service.responses import answer_of
-    from service.serving import Opener
-    from service.values import TOP_N, RankRequest
+    from service.ranking.engine import Engine, EngineSettings
+    from service.ranking.values import TOP_N, RankRequest
 
     if not root.is_dir():
         raise UsageError(f"{root} is no directory; polyrank build makes a store")

@@ -27,6 +27,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until told to stop."""
     flags = {name: value for name, value in vars(arguments).items() if name != "run"}
     settings = Settings.load(flags)
-    from service import server  # torch: only once the settings are known to be good
+    from service.process import server  # torch: only once the settings are known to be good
 
     return server.run(settings)

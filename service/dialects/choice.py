@@ -3,7 +3,7 @@
 from typing import Literal, get_args
 
 from service.errors import DialectUnknown, HeaderInvalid
-from service.schemas_compat import CompatRerankIn
+from service.http.schemas_compat import CompatRerankIn
 
 Dialect = Literal["tei", "cohere", "jina", "infinity", "voyage"]
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)

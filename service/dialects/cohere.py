@@ -4,7 +4,7 @@ from typing import Any
 
 from service.dialects import tei
 from service.dialects.reranked import Place, Reranked, now, search_units
-from service.problems import ProblemAnswer
+from service.http.problems import ProblemAnswer
 
 
 def answer(reranked: Reranked, api_version: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from starlette.types import Scope
 
 from service.dialects import choice, cohere, infinity, openai, tei, voyage
 from service.errors import HeaderInvalid
-from service.problems import ProblemAnswer
+from service.http.problems import ProblemAnswer
 
 Form = Callable[[ProblemAnswer], dict[str, Any]]
 

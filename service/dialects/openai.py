@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.dialects.reranked import now
-from service.problems import ProblemAnswer
+from service.http.problems import ProblemAnswer
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from service.dialects.reranked import Reranked
-from service.problems import ProblemAnswer
-from service.served_models import Served
+from service.http.problems import ProblemAnswer
+from service.http.served_models import Served
 from service.settings import Settings
 
 # Its own words, in its own spelling; all other errors are of the request ("Validation").

@@ -3,7 +3,7 @@
 from typing import Any
 
 from service.dialects.reranked import Place, Reranked
-from service.problems import ProblemAnswer
+from service.http.problems import ProblemAnswer
 
 
 def answer(reranked: Reranked) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from service_fakes import load
 
-from service import __version__, openapi, problems
+from service import __version__
 from service.app import create_app
 from service.dialects import errors, headers
+from service.http import openapi, problems
 from service.settings import Settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -13,10 +13,11 @@ from fastapi.routing import iter_route_contexts
 from served import Served, serve
 from service_fakes import build_store, load
 
-from service import keys, resources
+from service import resources
 from service.app import create_app
-from service.guards import Needs, rules
-from service.keys import Key
+from service.auth import keys
+from service.auth.guards import Needs, rules
+from service.auth.keys import Key
 from service.settings import Settings
 
 READER, BOSS, SLOW = "reader-secret", "boss-secret", "slow-secret"

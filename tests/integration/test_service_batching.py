@@ -16,10 +16,10 @@ from index_builder.generations import GenerationStore
 from index_builder.pool import Candidate
 from model import Conversation
 from model.checkpoint import load_cross
-from service.engine import Engine, EngineSettings
+from service.index.serving import Opener, Serving
 from service.metrics import Metrics
-from service.serving import Opener, Serving
-from service.values import Given, Ranked, RankRequest
+from service.ranking.engine import Engine, EngineSettings
+from service.ranking.values import Given, Ranked, RankRequest
 
 Scores = list[tuple[str | None, float, float | None]]
 

@@ -6,8 +6,8 @@ import pytest
 from command_line import call
 
 from index_builder.generations import GenerationStore
-from service import server
 from service.cli import demo
+from service.process import server
 from service.settings import Settings
 
 Capture = pytest.CaptureFixture[str]

@@ -12,7 +12,7 @@ from service_fakes import build_store, load, pool
 
 from index_builder.generations import GenerationStore
 from service.app import create_app
-from service.responses import JobOut
+from service.http.responses import JobOut
 from service.settings import Settings
 
 COUNT = 60

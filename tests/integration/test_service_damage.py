@@ -17,9 +17,9 @@ from index_builder.generations import GenerationStore
 from index_builder.pool import Candidate
 from index_builder.update_log import Update
 from model import Conversation
-from service.live import Live
+from service.index.live import Live
+from service.index.serving import Opener, Serving
 from service.metrics import Metrics
-from service.serving import Opener, Serving
 
 SEED = 20261121
 MUTATIONS = 200

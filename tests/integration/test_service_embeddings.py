@@ -20,7 +20,7 @@ from index_builder.build import build
 from model import LateRanker
 from service.app import create_app
 from service.errors import Overloaded
-from service.responses_compat import (
+from service.http.responses_compat import (
     EmbeddingsOut,
     EmbedOut,
     ModelsOut,

@@ -24,9 +24,9 @@ from updated import LiveStore
 
 from index_builder.build import build
 from index_builder.generations import GenerationStore
-from service import jobs as jobs_module
 from service.app import create_app
 from service.cli.output import Progress
+from service.index import jobs as jobs_module
 from service.settings import Settings
 
 Capture = pytest.CaptureFixture[str]

@@ -20,10 +20,10 @@ from index_builder.build import build
 from index_builder.errors import JobConflict
 from index_builder.generations import GenerationStore
 from index_builder.jobs import FAILED, RUNNING, JobRecord, JobRequest, JobStore
-from service import jobs as jobs_module
 from service.app import create_app
-from service.jobs import Jobs
-from service.responses import JobOut, JobsOut
+from service.http.responses import JobOut, JobsOut
+from service.index import jobs as jobs_module
+from service.index.jobs import Jobs
 from service.settings import Settings
 
 HUGE = 100_000

@@ -12,7 +12,7 @@ from served import Served, serve
 from service_fakes import WordRanker, build_store, load
 
 from service.app import create_app
-from service.batcher import MOST_FAILURES
+from service.ranking.batcher import MOST_FAILURES
 from service.settings import Settings
 
 

@@ -19,7 +19,7 @@ from served import serve
 from service_fakes import build_store, load
 
 from service.app import create_app
-from service.keys import hashed
+from service.auth.keys import hashed
 from service.settings import Settings
 
 CONFIG = Path(__file__).resolve().parents[1] / "schemathesis.toml"

@@ -15,9 +15,9 @@ from served import Served, serve
 from service_fakes import build_store, load
 
 from index_builder.jobs import JobRequest, JobStore
-from service import bodies
 from service.app import create_app
-from service.estimates import TOKENS_A_REQUEST
+from service.http import bodies
+from service.ranking.estimates import TOKENS_A_REQUEST
 from service.settings import Settings
 
 QUEUE = 4

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 import model
 from index_builder.build import build
 from service.app import create_app
-from service.responses import IndexOut, InfoOut, Problem, RankOut, StatusOut
+from service.http.responses import IndexOut, InfoOut, Problem, RankOut, StatusOut
 from service.settings import Settings
 
 COUNT = 50

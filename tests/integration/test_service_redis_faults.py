@@ -21,13 +21,13 @@ from served import Served, serve
 from service_fakes import DIM, build_store, load, pool
 
 from benchmarks.redis_proxy import LOADING, RedisProxy
-from service import breaker
 from service.app import create_app
-from service.breaker import FAILURES_IN_A_ROW, State
-from service.budget import Budget
+from service.caching import breaker
+from service.caching.breaker import FAILURES_IN_A_ROW, State
+from service.caching.budget import Budget
+from service.caching.redis_server import RedisServer
+from service.caching.redis_tier import RedisTier
 from service.metrics import RESULTS
-from service.redis_server import RedisServer
-from service.redis_tier import RedisTier
 from service.settings import Settings
 
 # Of one request. As a rule it is the 50 ms of the budget and some more; redis-py by itself takes 4 s to a minute.

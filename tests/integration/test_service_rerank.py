@@ -16,8 +16,8 @@ from model import Conversation
 from model.checkpoint import load_cross
 from service.app import create_app
 from service.dialects.errors import RERANK_PATHS
-from service.responses import InfoOut
-from service.responses_compat import (
+from service.http.responses import InfoOut
+from service.http.responses_compat import (
     CompatRerankOut,
     OpenAiErrorOut,
     TeiRerankOut,

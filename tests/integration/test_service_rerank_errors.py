@@ -10,11 +10,12 @@ import pytest
 from service_fakes import build_store, load
 from starlette.testclient import TestClient
 
-from service import keys, routes_rerank
 from service.app import create_app
+from service.auth import keys
+from service.auth.keys import Key
 from service.errors import Overloaded
-from service.keys import Key
-from service.responses_compat import AnyErrorOut, DetailErrorOut, OpenAiErrorOut, TeiErrorOut
+from service.http import routes_rerank
+from service.http.responses_compat import AnyErrorOut, DetailErrorOut, OpenAiErrorOut, TeiErrorOut
 from service.settings import Settings
 
 FORMS = {

@@ -14,8 +14,8 @@ from redis_process import RedisProcess
 from served import Served, serve
 from service_fakes import WordRanker, build_store, load, pool
 
-from service import keys
 from service.app import create_app
+from service.auth import keys
 from service.settings import Settings
 
 Start = Callable[..., Served]

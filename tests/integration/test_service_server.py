@@ -151,7 +151,7 @@ def test_a_server_killed_under_load_comes_back_as_it_was(start: Start, store: Pa
 
 def test_what_is_loaded_is_no_garbage_to_look_through(store: Path) -> None:
     code = (
-        "import gc, os, signal, sys; from service import server; from service.listening import bind\n"
+        "import gc, os, signal, sys; from service.process import server; from service.process.listening import bind\n"
         "from service.settings import Settings\n"
         "def ready():\n"
         "    print(gc.get_freeze_count(), len(gc.get_objects()))\n"

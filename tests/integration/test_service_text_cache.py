@@ -16,12 +16,12 @@ from service_fakes import DIM, WordRanker, build_store, count_nothing, load, poo
 
 from index_builder import codec
 from service.app import create_app
-from service.breaker import FAILURES_IN_A_ROW
-from service.redis_server import RedisServer
-from service.redis_tier import RedisTier
+from service.caching.breaker import FAILURES_IN_A_ROW
+from service.caching.redis_server import RedisServer
+from service.caching.redis_tier import RedisTier
+from service.caching.text_cache import TextCache
+from service.caching.vector_cache import VectorCache
 from service.settings import Settings
-from service.text_cache import TextCache
-from service.vector_cache import VectorCache
 
 TEXTS = [f"w{n} w{n + 1} {'w3 ' * (n * 4)}" for n in range(12)]  # the last ones are cut
 FINGERPRINT = WordRanker().fingerprint

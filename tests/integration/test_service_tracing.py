@@ -20,8 +20,8 @@ from service_fakes import build_store, load, pool
 from service import tracing
 from service.app import create_app
 from service.logs import JsonFormat
+from service.ranking.values import Ranked
 from service.settings import Settings
-from service.values import Ranked
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = {"traceparent": f"00-{TRACE}-{CALLER}-01"}

@@ -21,7 +21,7 @@ import model
 from index_builder.build import build
 from index_builder.generations import GenerationStore
 from service.app import create_app
-from service.responses import DeletedOut, IndexOut, Problem, RankOut, UpsertedOut
+from service.http.responses import DeletedOut, IndexOut, Problem, RankOut, UpsertedOut
 from service.settings import Settings
 
 COUNT = 60
@@ -230,7 +230,7 @@ def test_an_update_that_does_not_come_is_a_conflict_within_two_seconds(server: S
 
 
 def test_while_others_write_everybody_is_answered_in_time(server: Served, root: Path, monkeypatch) -> None:
-    monkeypatch.setattr("service.updating.WRITES_WITHIN_SECONDS", 0.1)
+    monkeypatch.setattr("service.index.updating.WRITES_WITHIN_SECONDS", 0.1)
     with GenerationStore(root).updates.writing():
         began = time.monotonic()
         problem(server.rank(context="w1", min_revision=1, timeout_ms=200), 409, "revision-not-reached")

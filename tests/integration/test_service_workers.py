@@ -147,7 +147,7 @@ def test_a_worker_that_hangs_is_replaced_as_soon_as_one_can_start(
     start: Start, pair: Pair, checkpoints: Path, tmp_path: Path
 ) -> None:
     reranker = shutil.copytree(checkpoints / "cross", tmp_path / "cross")
-    before = "import service.supervisor; service.supervisor.SILENT_SECONDS = 6; "
+    before = "import service.process.supervisor; service.process.supervisor.SILENT_SECONDS = 6; "
     server = start(store=pair.root, workers=2, reranker=reranker, before=before)
     port = server.ready()
     hanging, other = children(server)

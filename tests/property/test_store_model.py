@@ -33,7 +33,7 @@ from index_builder.errors import GenerationNotFound, NothingToCompact
 from index_builder.pool import Candidate
 from model import Conversation
 from service.errors import UnknownCandidates
-from service.values import Given, Ranked
+from service.ranking.values import Given, Ranked
 
 IDS = st.sampled_from([f"c{n}" for n in range(12)])
 TEXTS = st.lists(st.sampled_from(WORDS[:12]), min_size=1, max_size=3).map(" ".join)

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from service import cli, draining, jobs, routes_ops, tracing
+from service import cli, tracing
+from service.http import routes_ops
+from service.index import jobs
 from service.metrics import Metrics
+from service.process import draining
 from service.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from service.schemas import RankIn
+from service.http.schemas import RankIn
 
 ROOT = Path(__file__).parents[2]
 SUPPORT = ROOT / "examples" / "support"

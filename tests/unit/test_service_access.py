@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from service import keys
-from service.access import ANYBODY, Access
+from service.auth import keys
+from service.auth.access import ANYBODY, Access
 from service.errors import Forbidden, RateLimited, SettingsError, Unauthenticated
 from service.metrics import Metrics
 from service.settings import Settings

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service import batcher as module
-from service.batcher import Batcher, Done
 from service.errors import DeadlineExceeded, InferenceFailed
 from service.metrics import Metrics
-from service.values import Lane
+from service.ranking import batcher as module
+from service.ranking.batcher import Batcher, Done
+from service.ranking.values import Lane
 
 
 class Doubler:

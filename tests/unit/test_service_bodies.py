@@ -9,11 +9,11 @@ from starlette.requests import Request
 
 from model import Conversation, Turn
 from model.errors import InvalidInput
-from service.bodies import check_pool, check_upsert, deadline, to_request
 from service.errors import HeaderInvalid, TooManyCandidates
-from service.schemas import IndexIn, RankIn, UpsertIn
+from service.http.bodies import check_pool, check_upsert, deadline, to_request
+from service.http.schemas import IndexIn, RankIn, UpsertIn
+from service.ranking.values import Given
 from service.settings import Settings
-from service.values import Given
 
 SETTINGS = Settings(store=Path("s"), max_candidates=3, max_text_chars=10, max_timeout_ms=2000)
 

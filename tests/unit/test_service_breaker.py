@@ -5,7 +5,15 @@ from threading import Barrier
 
 import pytest
 
-from service.breaker import FAILURES_IN_A_ROW, JITTER, LONGEST_OPEN_SECONDS, OPEN_SECONDS, WINDOW_CALLS, Breaker, State
+from service.caching.breaker import (
+    FAILURES_IN_A_ROW,
+    JITTER,
+    LONGEST_OPEN_SECONDS,
+    OPEN_SECONDS,
+    WINDOW_CALLS,
+    Breaker,
+    State,
+)
 
 
 class Fixture:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from index_builder.errors import JobConflict
-from service.compacting import Compacting
+from service.index.compacting import Compacting
 
 
 @dataclass

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from model.errors import InvalidInput
-from service.confine import confined
 from service.errors import NotConfigured
+from service.index.confine import confined
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from service.dialects.choice import DIALECTS, of_body, of_header
 from service.errors import DialectUnknown, HeaderInvalid
-from service.schemas_compat import CompatRerankIn
+from service.http.schemas_compat import CompatRerankIn
 
 TEXTS, DOCUMENTS = {"texts": ["a"]}, {"documents": ["a"]}
 

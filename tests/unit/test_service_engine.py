@@ -13,12 +13,12 @@ from index_builder.encoder import encode_texts
 from index_builder.pool import Candidate
 from model import Conversation
 from model.pairs import Pairs
-from service import retrieval
-from service.engine import Embeddings, Engine, EngineSettings, Read
 from service.errors import DeadlineExceeded, InferenceFailed, NotConfigured, UnknownCandidates
+from service.index.serving import Serving
 from service.metrics import Metrics
-from service.serving import Serving
-from service.values import Given, Ranked
+from service.ranking import retrieval
+from service.ranking.engine import Embeddings, Engine, EngineSettings, Read
+from service.ranking.values import Given, Ranked
 
 TEXT = "w1 w2 w3 w7 w9"
 

@@ -8,7 +8,7 @@ from service_fakes import load
 from starlette.datastructures import Headers
 
 from service.app import create_app
-from service.guards import Needs, anybody, credentials, rules, scraper
+from service.auth.guards import Needs, anybody, credentials, rules, scraper
 from service.settings import Settings
 from service.tracing import UNTRACED
 

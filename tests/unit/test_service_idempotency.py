@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from service import idempotency
 from service.errors import HeaderInvalid, IdempotencyMismatch
-from service.idempotency import IdempotencyKeys, checked
+from service.index import idempotency
+from service.index.idempotency import IdempotencyKeys, checked
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service import json_values
-from service.json_values import count_values
+from service.http import json_values
+from service.http.json_values import count_values
 
 STRINGS = st.text(st.sampled_from('a"\\,[{}]: \n'), max_size=8)
 VALUES = st.recursive(

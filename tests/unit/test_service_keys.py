@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from service import keys
+from service.auth import keys
+from service.auth.keys import Key
 from service.errors import SettingsError
-from service.keys import Key
 
 HASH = "0" * 64
 

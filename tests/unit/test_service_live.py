@@ -11,9 +11,9 @@ from index_builder.errors import FingerprintMismatch, GenerationCorrupt, Generat
 from index_builder.generations import GenerationStore
 from model.errors import ModelNotFound
 from service.errors import NotReady
-from service.live import Live
+from service.index.live import Live
+from service.index.serving import Opener
 from service.metrics import Metrics
-from service.serving import Opener
 
 
 class Fixture:

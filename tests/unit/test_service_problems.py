@@ -9,8 +9,8 @@ from pydantic import ValidationError
 import index_builder.errors as index_errors
 import service.errors as service_errors
 from model.errors import InvalidInput, RankingError
-from service import problems
-from service.schemas import RankIn
+from service.http import problems
+from service.http.schemas import RankIn
 
 # Two end the process before there is a request, one is a client's, and one ends a build in its process.
 NEVER_ANSWERED = {

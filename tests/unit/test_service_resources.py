@@ -10,11 +10,11 @@ from index_builder.generations import GenerationStore
 from index_builder.jobs import JobRecord, JobRequest
 from service import resources
 from service.errors import SettingsError
-from service.jobs import Jobs
-from service.live import Live
+from service.index.jobs import Jobs
+from service.index.live import Live
+from service.index.serving import Opener
 from service.metrics import Metrics
 from service.resources import collect, device_of
-from service.serving import Opener
 from service.settings import Settings
 from service.tracing import OFF
 

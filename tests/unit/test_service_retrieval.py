@@ -10,10 +10,10 @@ from service_fakes import WORDS, asked, brute_force, build_store, open_serving, 
 from updated import updated
 
 from index_builder.pool import Candidate
-from service import retrieval
 from service.errors import UnknownCandidates
-from service.serving import Serving
-from service.values import Given, Ranked
+from service.index.serving import Serving
+from service.ranking import retrieval
+from service.ranking.values import Given, Ranked
 
 TEXT = "w1 w2 w3 w7 w9"
 COUNT = 10_000

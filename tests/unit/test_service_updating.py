@@ -18,8 +18,8 @@ from index_builder.compaction import compact
 from index_builder.errors import GenerationCorrupt, UpdatesBusy
 from index_builder.generations import GenerationStore
 from index_builder.pool import Candidate
-from service import updating
 from service.errors import InferenceFailed, NotReady, Overloaded, RevisionNotReached
+from service.index import updating
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from index_builder.errors import MatrixMissing, StoreUnavailable
 from index_builder.generation import Generation
 from index_builder.generations import GenerationStore
 from index_builder.store import CORRUPT, HIT, MISS, Fetched
-from service.budget import Budget
-from service.redis_tier import Cached
-from service.vectors import MatrixVectors, RedisVectors
+from service.caching.budget import Budget
+from service.caching.redis_tier import Cached
+from service.caching.vectors import MatrixVectors, RedisVectors
 
 ROWS = np.array([3, 1, 4, 1, 5], np.int64)
 

@@ -1,0 +1,1 @@
+"""Who may call what, and how often."""

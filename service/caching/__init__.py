@@ -1,0 +1,1 @@
+"""Vectors and answers that are known already."""

@@ -1,0 +1,67 @@
+"""What need not be computed again, or read from a generation's own matrix: made once for a process."""
+
+from functools import partial
+
+from index_builder.generation import Generation
+from index_builder.manifest import Manifest
+from index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
+from index_builder.redis_store import RedisStore, beginning_of
+from service.caching.lru import Lru
+from service.caching.redis_server import RedisServer
+from service.caching.redis_tier import CountCache, RedisTier
+from service.caching.text_cache import TextCache
+from service.caching.vector_cache import VectorCache
+from service.caching.vectors import Encode, MatrixVectors, RedisVectors, Vectors
+from service.metrics import Metrics
+from service.settings import Settings
+
+
+class Caches:
+    """What settings say of caches, for one generation after the other.
+
+    Args:
+        settings: the deployment's.
+        metrics: told of what was asked for and what came.
+
+    Attributes:
+        server: the Redis; None: there is none.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._settings = settings
+        self._count: CountCache = metrics.count_cache
+        self._url = settings.redis()
+        self._memory = Lru(settings.vector_cache_mb * 2**20) if settings.vector_cache_mb else None
+        self.server: RedisServer | None = None
+        if self._url is not None:
+            self.server = RedisServer(self._url, metrics.observe_redis, metrics.show_breaker)
+
+    def texts(self, manifest: Manifest) -> TextCache | None:
+        """The cache of texts under a generation's model; None: there is none."""
+        lifetime, of, redis = self._settings.text_cache_ttl_s, manifest, None
+        if self.server is not None and lifetime:
+            beginning = f"pe:t:{{{of.model.fingerprint}}}:"
+            redis = RedisTier(self.server, "text", self._count, beginning, of.dim, of.dtype, lifetime)
+        if redis is None and self._memory is None:
+            return None
+        return TextCache(VectorCache(of.model.fingerprint, of.dim, of.dtype, self._count, self._memory, redis))
+
+    def vectors(self, generation: Generation, encode: Encode) -> Vectors:
+        """The vectors of a generation's candidates.
+
+        Args:
+            generation: open.
+            encode: its model.
+        """
+        if self.server is None or self._settings.vectors != "redis":
+            return MatrixVectors(generation, self._count)
+        of = generation.manifest
+        copy = RedisTier(self.server, "redis", self._count, beginning_of(of.id), of.dim, of.dtype)
+        loader = partial(RedisStore, self._url or "", of.id, of.dim, of.dtype, BUILDING_TIMEOUT_SECONDS)
+        cache = VectorCache(of.id, of.dim, of.dtype, self._count, self._memory, copy)
+        return RedisVectors(generation, cache, loader, encode, self._count)
+
+    def close(self) -> None:
+        """Write what waits for Redis, and let go of it."""
+        if self.server is not None:
+            self.server.close()

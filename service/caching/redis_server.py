@@ -1,0 +1,127 @@
+"""One Redis as this process uses it: reads take no longer than a request may wait, and nobody waits for writes.
+
+What is read or written is the callers' (redis_tier.py, result_cache.py); a server that fails is left alone by all.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import BoundedSemaphore
+from typing import Generic, NamedTuple, TypeVar
+
+from index_builder.errors import StoreUnavailable
+from index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect, disconnect
+from service.caching.breaker import Breaker, State
+from service.caching.budget import Budget
+
+READERS = 8  # as many requests as may read at one moment; each has a connection
+MAX_PENDING_WRITES = 8
+FREE_WITHIN_SECONDS = 0.02  # for a connection, where the server takes no more of them
+LEAST_SECONDS = 0.005  # with less left of its budget, a request does not ask
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class Answer(NamedTuple, Generic[T]):
+    """What the first steps of a read have given, whether Redis answered at all, and whether it was asked."""
+
+    parts: list[T]
+    available: bool
+    asked: bool = True
+
+
+class RedisServer:
+    """Safe to use from several threads.
+
+    A timeout of the client bounds each answer, not the sum of many slow ones. So another thread reads, and the caller
+    waits for it as long as its budget allows.
+
+    Args:
+        url: of the server.
+        observe: told of each read (as long as its caller waited) and write: what, seconds.
+        show: told of every new state of the breaker for reads.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        observe: Callable[[str, float], None] = lambda *_: None,
+        show: Callable[[State], None] = lambda _: None,
+    ) -> None:
+        self.client = connect(url, SERVING_TIMEOUT_SECONDS, READERS + 1, FREE_WITHIN_SECONDS)
+        self._observe, self._show = observe, show
+        self._readers = ThreadPoolExecutor(READERS, "redis-read")
+        self._writer = ThreadPoolExecutor(1, "redis-write")
+        self._pending = BoundedSemaphore(MAX_PENDING_WRITES)
+        # A full Redis refuses writes and still answers reads.
+        self._reads, self._writes = Breaker(self._changed), Breaker()
+
+    def _changed(self, state: State) -> None:
+        self._show(state)
+        if state is not State.HALF_OPEN:
+            log.warning("redis answers again" if state is State.CLOSED else "redis is left alone for a while")
+
+    def read(self, what: str, steps: Sequence[Callable[[], T]], budget: Budget) -> Answer[T]:
+        """Take the steps one after the other, as many as the budget allows; an outage is no error."""
+        if budget.left < LEAST_SECONDS or (ticket := self._reads.admit()) is None:
+            return Answer([], available=False, asked=False)
+        parts: list[T] = []
+        why: StoreUnavailable | None = None
+        began, until = time.monotonic(), time.monotonic() + budget.left
+        asked = self._readers.submit(_take, steps, parts, until)
+        try:
+            with budget.spending():
+                asked.result(budget.left)
+        except StoreUnavailable as error:
+            why = error
+        except TimeoutError:
+            asked.cancel()
+        finally:
+            waited = time.monotonic() - began
+            if not parts:  # what came too late for its first step is no answer
+                why = why or StoreUnavailable(f"no answer within {1000 * waited:.0f} ms")
+            self._reads.report(ticket, ok=why is None)
+            self._observe(what, waited)
+        if why is not None:
+            log.warning("redis is unavailable", extra={"fields": {"read": what, "why": why}})
+        return Answer(list(parts), why is None)
+
+    def write(self, what: str, work: Callable[[], None], on_failure: Callable[[], None]) -> None:
+        """Do it in the background; not at all where Redis cannot keep up, or fails."""
+        if not self._pending.acquire(blocking=False):
+            return
+        ticket = self._writes.admit()
+        if ticket is None:
+            self._pending.release()
+            return
+        self._writer.submit(self._put, what, work, on_failure, ticket)
+
+    def _put(self, what: str, work: Callable[[], None], on_failure: Callable[[], None], ticket: int) -> None:
+        began, ok = time.monotonic(), False
+        try:
+            work()
+            ok = True
+        except StoreUnavailable as error:
+            on_failure()
+            log.warning("redis takes no values", extra={"fields": {"write": what, "why": error}})
+        finally:
+            self._writes.report(ticket, ok=ok)
+            self._observe(what, time.monotonic() - began)
+            self._pending.release()
+
+    def close(self) -> None:
+        """Write what waits, then close the connections; returns at once."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._writer.submit(disconnect, self.client)
+        self._writer.shutdown(wait=False)
+
+
+def _take(steps: Sequence[Callable[[], T]], parts: list[T], until: float) -> None:
+    """Step by step, until the time is over that the reader waits."""
+    for step in steps:
+        if time.monotonic() > until:
+            return
+        parts.append(step())

@@ -1,0 +1,142 @@
+"""Where the candidates' vectors come from: the generation's own matrix, or its copy in Redis.
+
+Scores do not depend on the source: both hold the same bytes. What Redis lacks or damaged is read from the matrix; a
+replica without its file holds a copy in memory.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index_builder.codec import rounded
+from index_builder.errors import StoreUnavailable
+from index_builder.generation import Generation
+from index_builder.store import CORRUPT, HIT, MISS, EmbeddingStore
+from service.caching.budget import Budget
+from service.caching.redis_tier import CountCache
+from service.caching.vector_cache import VectorCache
+
+# Texts to their vectors (N, D).
+Encode = Callable[[list[str]], NDArray[np.floating]]
+
+log = logging.getLogger(__name__)
+
+
+class Gathered(NamedTuple):
+    """Vectors (N, D) in the store's dtype, and whether the cache answered for them."""
+
+    vectors: NDArray[Any]
+    cache_available: bool
+
+
+class Vectors(Protocol):
+    """The vectors of one generation, by row."""
+
+    def gather(self, rows: NDArray[np.int64], budget: Budget) -> Gathered:
+        """Fetch the vectors of rows, in the order asked, within the request's budget for Redis."""
+
+    def matrix(self) -> NDArray[Any]:
+        """All vectors, (N, D), for a scan."""
+
+
+class MatrixVectors:
+    """Vectors from the generation's memory-mapped matrix."""
+
+    def __init__(self, generation: Generation, count: CountCache) -> None:
+        self._generation = generation
+        self._count = count
+
+    def gather(self, rows: NDArray[np.int64], budget: Budget) -> Gathered:
+        """Fetch the vectors of rows, in the order asked."""
+        self._count("matrix", "hit", len(rows))
+        return Gathered(self._generation.store.gather(rows), True)
+
+    def matrix(self) -> NDArray[Any]:
+        """All vectors, memory-mapped."""
+        return self._generation.store.matrix
+
+
+class RedisVectors:
+    """Vectors from the copy in Redis; what it lacks comes from the matrix on disk, or its own copy in memory.
+
+    What a scan reads is fetched once, where the matrix is not here to be scanned, or the generation has no index: then
+    every request would scan.
+
+    Args:
+        generation: whose vectors.
+        cache: its copy, by id.
+        open_loader: opens the same copy, with timeouts fit for reading everything once.
+        encode: the generation's model, for what neither Redis nor the matrix holds.
+        count: told of each vector asked for: tier, result, how many.
+
+    Raises:
+        BuildError: the model gave a vector that is not finite.
+    """
+
+    def __init__(
+        self,
+        generation: Generation,
+        cache: VectorCache,
+        open_loader: Callable[[], EmbeddingStore],
+        encode: Encode,
+        count: CountCache,
+    ) -> None:
+        self._generation, self._cache, self._encode, self._count = generation, cache, encode, count
+        self._loaded: NDArray[Any] | None = None
+        if generation.index is None or not generation.store.has_matrix:
+            with closing(open_loader()) as loader:
+                self._loaded = self._load(loader)
+
+    def gather(self, rows: NDArray[np.int64], budget: Budget) -> Gathered:
+        """Fetch the vectors of rows, in the order asked."""
+        ids = [candidate.id for candidate in self._generation.candidates.rows(rows)]
+        vectors, known, available = self._cache.read(ids, budget)
+        gaps = np.flatnonzero(~known)
+        if len(gaps):
+            vectors[gaps] = np.take(self.matrix(), rows[gaps], axis=0)
+            self._count("matrix", "hit", len(gaps))
+        return Gathered(vectors, available)
+
+    def matrix(self) -> NDArray[Any]:
+        """All vectors: as loaded, else memory-mapped."""
+        return self._generation.store.matrix if self._loaded is None else self._loaded
+
+    def _load(self, loader: EmbeddingStore) -> NDArray[Any] | None:
+        """Fetch every vector once; None where Redis does not answer, and the matrix can be scanned instead."""
+        table, store = self._generation.candidates, self._generation.store
+        matrix = np.empty((len(table), store.dim), store.dtype)
+        encoded = end = 0
+        for ids, texts in table.batches():
+            start, end = end, end + len(ids)
+            try:
+                known = self._fetch(loader, ids, matrix[start:end])
+            except StoreUnavailable as error:
+                self._count("redis", "error", len(ids))
+                log.warning("redis is unavailable; doing without", extra={"fields": {"why": error}})
+                if store.has_matrix:
+                    return None
+                known = np.zeros(len(ids), bool)
+            gaps = np.flatnonzero(~known)
+            if store.has_matrix:
+                matrix[start + gaps] = store.gather(start + gaps)
+                self._count("matrix", "hit", len(gaps))
+            elif len(gaps):
+                vectors = self._encode([texts[at] for at in gaps.tolist()])
+                matrix[start + gaps] = rounded(vectors, self._generation.manifest.dtype)
+                encoded += len(gaps)
+        if encoded:
+            log.warning("vectors that redis lacks were encoded", extra={"fields": {"count": encoded}})
+        return matrix
+
+    def _fetch(self, loader: EmbeddingStore, ids: Sequence[str], into: NDArray[Any]) -> NDArray[np.bool_]:
+        """Fetch what Redis has of these candidates; tells which those are."""
+        fetched = loader.get_many(ids)
+        for result, code in (("hit", HIT), ("miss", MISS), ("corrupt", CORRUPT)):
+            self._count("redis", result, int((fetched.status == code).sum()))
+        into[:] = fetched.vectors
+        known: NDArray[np.bool_] = fetched.status == HIT
+        return known

@@ -1,0 +1,1 @@
+"""What is served: generations, their updates and rebuilds."""

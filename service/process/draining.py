@@ -1,0 +1,97 @@
+"""uvicorn's server with an end in the right order: answering while balancers learn of it, then closed, then empty.
+
+Draining begins -> /readyz is 503 and every answer ends its connection -> new requests are answered for `drain_delay_s`
+-> no connection can begin, those that have are accepted, the listener is closed -> what was accepted is answered, for
+at most FINISH_SECONDS.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Callable
+from typing import cast
+
+import uvicorn
+from fastapi import FastAPI
+
+from service.process.connections import Connection, Connections
+from service.process.listening import HANDSHAKE_SECONDS, refuse_new
+from service.resources import Resources
+
+KEEP_ALIVE_SECONDS = 75  # above a balancer's idle timeout: the side that closes first must be the balancer
+FINISH_SECONDS = 20
+
+log = logging.getLogger(__name__)
+
+
+class Server(uvicorn.Server):
+    """Serves an app that has been started; signals are its caller's.
+
+    Args:
+        app: inside of its lifespan.
+        on_ready: called when requests are accepted.
+        on_beat: called about once a second as long as the event loop and the model's thread turn.
+    """
+
+    def __init__(self, app: FastAPI, on_ready: Callable[[], None], on_beat: Callable[[], None] | None = None) -> None:
+        held = cast(Resources, app.state.resources)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=Connection,
+                lifespan="off",  # entered by the caller, so that its errors come as they are
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                ws="none",
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=FINISH_SECONDS,
+                callback_notify=self._beat,
+                timeout_notify=1,
+            )
+        )
+        self.server_state: Connections = Connections(held.settings.max_connections, held.metrics.count_rejected)
+        self._engine = held.engine
+        self._state = app.state
+        self._on_beat = on_beat
+        self._delay = held.settings.drain_delay_s
+        self._shares_socket = held.settings.workers > 1  # then the parent refuses for all
+        self._on_ready = on_ready
+        self._stops_at: float | None = None
+
+    def drain(self) -> None:
+        """Begin to stop; to be called in the event loop. A second call changes nothing."""
+        if self._stops_at is None:
+            self._stops_at = time.monotonic() + self._delay
+            log.info("draining", extra={"fields": {"accepts_for_seconds": self._delay}})
+            self._state.draining = True
+            self.server_state.drain()
+
+    def capture_signals(self) -> "contextlib.AbstractContextManager[None]":  # type: ignore[override]
+        """Leave signals alone."""
+        return contextlib.nullcontext()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to accept, then tell."""
+        await super().startup(sockets)
+        self._on_ready()
+
+    async def _beat(self) -> None:
+        if self._on_beat is not None and not self._engine.stuck:
+            self._on_beat()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Tell whether it is time to stop accepting."""
+        is_over = self._stops_at is not None and time.monotonic() >= self._stops_at
+        return await super().on_tick(counter) or is_over
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept what is on its way, stop accepting, and answer what was accepted."""
+        self.drain()
+        if not self._shares_socket:
+            for listener in sockets or ():
+                refuse_new(listener)
+        await asyncio.sleep(HANDSHAKE_SECONDS)
+        await super().shutdown(sockets)

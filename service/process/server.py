@@ -1,0 +1,142 @@
+"""Listen, then serve until told to stop: in this process, or in several that this one supervises."""
+
+import asyncio
+import gc
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+
+import uvicorn
+
+from model.errors import RankingError
+from service import logs
+from service.process import supervisor
+from service.process.listening import bind
+from service.settings import Settings
+
+# Of a process that was told twice to stop, and left requests unanswered.
+CUT_SHORT = 1
+FILES_BESIDE_CONNECTIONS = 256
+
+log = logging.getLogger(__name__)
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or Ctrl-C, then drain; a second one exits at once.
+
+    Once requests are accepted, a line on standard output tells where.
+
+    Returns:
+        The exit status: 0 stopped as told, 1 could not start, or was told twice to stop.
+    """
+    logs.configure(settings.log_level, settings.log_format)
+    log.info("settings", extra={"fields": settings.model_dump(mode="json")})
+    try:
+        listener = bind(settings.host, settings.port)
+    except OSError as error:
+        return _failed(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}")
+    try:
+        with listener:
+            if settings.workers > 1:
+                return supervisor.run(settings, listener, on_ready=lambda: _announce(listener))
+            serve(settings, listener, StopSignals(), on_ready=lambda: _announce(listener))
+    except RankingError as error:
+        return _failed(str(error))
+    return 0
+
+
+class StopSignals:
+    """What SIGTERM and SIGINT do: before `stop` is known the process ends, then they drain it, then they end it.
+
+    Args:
+        repeated: what every further one does.
+    """
+
+    def __init__(self, repeated: Callable[[], None] = lambda: os._exit(CUT_SHORT)) -> None:
+        self._repeated = repeated
+        self._stop: Callable[[], object] | None = None
+        self._stopping = False
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, self._handle)
+
+    def stops(self, stop: Callable[[], object]) -> None:
+        """Name what stops the process in good order."""
+        self._stop = stop
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        if self._stop is None:
+            os._exit(0)  # a model that is being loaded, in a thread, cannot be told to stop
+        if self._stopping:
+            self._repeated()
+            return
+        self._stopping = True
+        self._stop()
+
+
+def serve(
+    settings: Settings,
+    listener: socket.socket,
+    signals: StopSignals,
+    on_ready: Callable[[], None],
+    on_beat: Callable[[], None] | None = None,
+) -> None:
+    """Serve on a listening socket until a signal stops it; the socket is closed then.
+
+    Args:
+        settings: of the app.
+        listener: bound and listening.
+        signals: handled from now on.
+        on_ready: called when requests are accepted.
+        on_beat: called about once a second as long as the event loop and the model's thread turn.
+
+    Raises:
+        ModelError, InvalidInput: the reranker cannot be loaded, or is none.
+    """
+    _allow_files(settings.max_connections)
+    from service.app import create_app  # torch: only once a signal while it is imported ends the process
+    from service.process.draining import Server
+
+    app = create_app(settings)
+
+    async def lifetime() -> None:
+        async with app.router.lifespan_context(app):
+            # What is there now stays. Large requests make Python look for garbage: through all of it that would take
+            # a tenth of a second, and nobody would be answered meanwhile.
+            gc.collect()
+            gc.freeze()
+            server, loop = Server(app, on_ready, on_beat), asyncio.get_running_loop()
+            signals.stops(partial(loop.call_soon_threadsafe, server.drain))
+            await server.serve([listener])
+
+    with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
+        runner.run(lifetime())
+
+
+def _allow_files(connections: int) -> None:
+    """Open as many files as connections and a store may need, if the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + FILES_BESIDE_CONNECTIONS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        if allowed < wanted:
+            fields = {"may_open": allowed, "would_need": wanted}
+            log.warning("too few files may be open (ulimit -n) for max_connections", extra={"fields": fields})
+
+
+def _announce(listener: socket.socket) -> None:
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    sys.stdout.write(f"polyrank is ready on {url}\n")
+    sys.stdout.flush()
+
+
+def _failed(why: str) -> int:
+    sys.stderr.write(f"polyrank: {why}\n")
+    return 1

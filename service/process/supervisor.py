@@ -1,0 +1,194 @@
+"""The parent of several serving processes on one listening socket: starts them, replaces those that end, stops them.
+
+It imports neither torch nor FAISS, forks nothing, and never reads from the socket. A worker's standard input carries
+its settings, and its end tells that the parent is gone; on standard output the worker tells READY, BEAT about once a
+second, or FAILED and why.
+"""
+
+import asyncio
+import logging
+import os
+import pickle
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from prometheus_client.multiprocess import mark_process_dead
+
+import service
+from service import metrics
+from service.errors import ServerFailed
+from service.process.listening import refuse_new
+from service.settings import Settings
+
+READY, BEAT, FAILED = "ready", "beat", "failed"
+# A worker that has been silent for so long hangs.
+SILENT_SECONDS = 30.0
+# Between two tries to replace a worker that cannot be started.
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
+
+log = logging.getLogger(__name__)
+
+
+def run(settings: Settings, listener: socket.socket, on_ready: Callable[[], None]) -> int:
+    """Serve by `settings.workers` processes until told to stop; a second signal kills them.
+
+    Args:
+        settings: of each worker. Without `threads` they share the processors.
+        listener: bound and listening.
+        on_ready: called once all have become ready.
+
+    Returns:
+        The exit status: 0 stopped as told, 1 told twice.
+
+    Raises:
+        ServerFailed: a worker could not be started.
+    """
+    if settings.threads is None:
+        share = max(1, len(os.sched_getaffinity(0)) // settings.workers)
+        settings = settings.model_copy(update={"threads": share})
+    with TemporaryDirectory(prefix="polyrank-metrics-") as directory:
+        return asyncio.run(_Supervisor(settings, listener, directory, on_ready).run())
+
+
+class _Worker:
+    """A serving process.
+
+    Attributes:
+        is_ready: it has accepted requests.
+        failure: why it could not start, if it said so.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.is_ready = False
+        self.failure = ""
+
+    async def said(self, within_seconds: float | None) -> str:
+        """Wait for its next word; empty at its end.
+
+        Raises:
+            TimeoutError: it says nothing.
+        """
+        assert self.process.stdout is not None, "opened as a pipe"
+        word, _, rest = (await asyncio.wait_for(self.process.stdout.readline(), within_seconds)).decode().partition(" ")
+        if word == FAILED:
+            self.failure = rest.strip()
+        return word.strip()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal, if it still runs."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+
+class _Supervisor:
+    def __init__(
+        self, settings: Settings, listener: socket.socket, directory: str, on_ready: Callable[[], None]
+    ) -> None:
+        self._settings, self._listener, self._directory, self._on_ready = settings, listener, directory, on_ready
+        self._workers: set[_Worker] = set()
+        self._stopping = asyncio.Event()
+        self._was_ready = self._told_twice = False
+        self._failure = ""
+
+    async def run(self) -> int:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(each, self._on_signal)
+        await asyncio.gather(*(self._keep(slot) for slot in range(self._settings.workers)))
+        if self._failure:
+            raise ServerFailed(self._failure)
+        return int(self._told_twice)
+
+    def _on_signal(self) -> None:
+        if self._stopping.is_set():
+            self._told_twice = True
+            for each in self._workers:
+                each.send(signal.SIGKILL)
+        else:
+            asyncio.get_running_loop().call_later(self._settings.drain_delay_s, self._close)
+            self._stop()
+
+    def _close(self) -> None:
+        """End accepting; the workers, which drain meanwhile, close the socket a moment later."""
+        refuse_new(self._listener)
+        self._listener.close()
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        for each in self._workers:
+            each.send(signal.SIGTERM)
+
+    async def _keep(self, slot: int) -> None:
+        """Keep one worker running; those that come after each other in a slot go on with the same counters."""
+        pause = 0.0
+        while not self._stopping.is_set():
+            was_ready, why = await self._run_one(slot)
+            if self._stopping.is_set():
+                return
+            if not self._was_ready:
+                self._failure = why
+                self._stop()
+                return
+            log.error("a worker has ended", extra={"fields": {"why": why}})
+            pause = 0.0 if was_ready else min(max(2 * pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
+
+    async def _run_one(self, slot: int) -> tuple[bool, str]:
+        """Run a worker to its end: whether it had become ready, and how it ended."""
+        try:
+            worker = await self._start(slot)
+        except OSError as error:
+            return False, f"a serving process could not be started: {error.strerror}"
+        try:
+            while await self._heard(worker):
+                pass
+            status = await worker.process.wait()
+        finally:
+            self._workers.discard(worker)
+            mark_process_dead(slot, self._directory)  # type: ignore[no-untyped-call]
+        return worker.is_ready, worker.failure or f"serving process {worker.process.pid} ended with status {status}"
+
+    async def _start(self, slot: int) -> _Worker:
+        root = str(Path(service.__file__).parents[1])
+        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "service.process.worker_process", str(self._listener.fileno()), str(slot)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            pass_fds=[self._listener.fileno()],
+            env={**os.environ, "PYTHONPATH": path, metrics.DIRECTORY: self._directory},
+        )
+        worker = _Worker(process)
+        self._workers.add(worker)
+        assert process.stdin is not None, "opened as a pipe"
+        process.stdin.write(pickle.dumps(self._settings))
+        if self._stopping.is_set():
+            worker.send(signal.SIGTERM)
+        return worker
+
+    async def _heard(self, worker: _Worker) -> bool:
+        """Wait for a word of a worker; returns whether there may be more."""
+        try:
+            word = await worker.said(SILENT_SECONDS if worker.is_ready else None)
+            if word == READY:
+                self._count_in(worker)
+            return bool(word)
+        except TimeoutError:
+            if not self._stopping.is_set():  # then it has other things to do
+                log.error("a worker hangs", extra={"fields": {"pid": worker.process.pid}})
+                worker.send(signal.SIGKILL)
+            return True
+
+    def _count_in(self, worker: _Worker) -> None:
+        worker.is_ready = True
+        if self._was_ready:
+            log.info("a worker is ready", extra={"fields": {"pid": worker.process.pid}})
+        elif sum(each.is_ready for each in self._workers) == self._settings.workers:
+            self._was_ready = True
+            self._on_ready()

@@ -1,0 +1,1 @@
+"""Contexts and candidates in, rankings out."""
