@@ -15,7 +15,7 @@ from opentelemetry.trace import Link, NoOpTracer, Span, SpanContext, SpanKind, S
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import Attributes
 
-from service.http.account import Account
+from service.account import Account
 
 UNTRACED = frozenset(
     {"/livez", "/readyz", "/healthz", "/health", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"}

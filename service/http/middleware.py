@@ -13,10 +13,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from model.errors import RankingError
+from service.account import Account
 from service.dialects import errors as dialect_errors
 from service.errors import BodyTooLarge
 from service.http import problems
-from service.http.account import Account
 from service.metrics import UNMATCHED, Metrics
 from service.tracing import Tracing, trace_id
 

@@ -12,11 +12,11 @@ from starlette.responses import Response
 
 from model.errors import InvalidInput
 from model.tokenizer import Piece
+from service.account import Account
 from service.auth.guards import RANK
 from service.dialects import headers, openai
 from service.errors import ModelNotServed, NoTexts
 from service.http import bodies, served_models
-from service.http.account import Account
 from service.http.openapi import ASKS, DEADLINE_IN, fails, takes
 from service.http.responses_compat import (
     EmbeddingsOut,

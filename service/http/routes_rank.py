@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from index_builder.errors import FingerprintMismatch, GenerationError, MatrixMissing
+from service.account import Account
 from service.auth.guards import RANK
 from service.caching import result_cache
 from service.errors import GenerationMismatch, NotConfigured, RevisionNotReached, UnknownCandidates
 from service.http import bodies
-from service.http.account import Account
 from service.http.openapi import ASKS, CACHE_CONTROL_IN, DEADLINE_IN, fails, takes
 from service.http.responses import RankOut, answer_of
 from service.http.schemas import ExpectIn, RankIn

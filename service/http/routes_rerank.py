@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from model import Conversation, Truncation
+from service.account import Account
 from service.auth.guards import RANK
 from service.dialects import choice, cohere, headers, infinity, tei, voyage
 from service.dialects.reranked import Document, Reranked, document_of, placed
 from service.errors import DialectUnknown, InferenceFailed, ModelNotServed, NoTexts
 from service.http import bodies, served_models
-from service.http.account import Account
 from service.http.openapi import ASKS, DEADLINE_IN, DIALECT_IN, PROBLEM, fails, takes
 from service.http.responses_compat import AnyRerankOut, RerankErrorOut
 from service.http.schemas_compat import CompatRerankIn
