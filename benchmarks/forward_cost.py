@@ -1,6 +1,6 @@
 """What a forward costs by the tokens it reads: the constants of service/ranking/packing.py and the budget of a batch.
 
-    python benchmarks/forward_cost.py --model checkpoints/chat-poly [--threads 2]
+    python benchmarks/forward_cost.py --model checkpoints/chat-poly [--threads 2] [--device cpu] [--most-tokens 2048]
 
 Prints milliseconds for batches of equal lengths, the least of several runs, and the line fitted through them: seconds =
 (tokens + overhead) * seconds a token. `overhead` is what FORWARD_TOKENS says.
@@ -15,8 +15,7 @@ import torch
 import model
 
 LENGTHS = (12, 40, 120)
-COUNTS = (1, 2, 4, 8, 16, 32, 64)
-MOST_TOKENS = 2048
+COUNTS = tuple(2**n for n in range(11))
 RUNS = 9
 
 
@@ -24,14 +23,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--most-tokens", type=int, default=2048, help="of a batch; a GPU takes far more")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    ranker = model.load(arguments.model)
+    ranker = model.load(arguments.model, device=arguments.device)
     rng = np.random.default_rng(0)
     measured = []
     print("| tokens | batch | ms | ms a sequence | µs a token |\n| --- | --- | --- | --- | --- |")
     for length in LENGTHS:
-        for count in (each for each in COUNTS if each * length <= MOST_TOKENS):
+        for count in (each for each in COUNTS if each * length <= arguments.most_tokens):
             contexts = [rng.integers(1000, 20_000, length).tolist() for _ in range(count)]
             seconds = min(_timed(ranker, contexts) for _ in range(RUNS))
             measured.append((length * count, seconds))
@@ -41,7 +42,8 @@ def main() -> None:
     # Relative errors count: a forward over few tokens is as important as one over many.
     terms = np.stack([tokens, np.ones_like(tokens)], 1) / times[:, None]
     a_token, fixed = np.linalg.lstsq(terms, np.ones(len(times)))[0]
-    print(f"\n{arguments.threads} threads: {a_token * 1e6:.0f} µs a token, overhead {fixed / a_token:.0f} tokens")
+    where = f"{arguments.threads} threads" if arguments.device == "cpu" else arguments.device
+    print(f"\n{where}: {a_token * 1e6:.0f} µs a token, overhead {fixed / a_token:.0f} tokens")
 
 
 def _timed(ranker: model.LateRanker, contexts: list[list[int]]) -> float:
