@@ -28,6 +28,7 @@ from service.index.live import Live
 from service.index.serving import LoadRanker, Opener
 from service.index.updating import Updating
 from service.metrics import Metrics
+from service.process import processors
 from service.ranking.engine import Engine, EngineSettings
 from service.ranking.scorers import LoadScorer, PairScorer, warm_up
 from service.settings import Settings
@@ -86,8 +87,7 @@ async def opened(
             readiness tells of it.)
     """
     loop = asyncio.get_running_loop()
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
+    torch.set_num_threads(_threads(settings))
     access = Access(settings, metrics)
     store = GenerationStore(settings.store, needs_matrix=settings.vectors == "local")
     caches = Caches(settings, metrics)
@@ -156,9 +156,13 @@ def _results(settings: Settings, metrics: Metrics, caches: Caches) -> ResultCach
     return ResultCache(Lru(settings.result_cache_mb * 2**20), lifetime, metrics.count_cache, caches.server)
 
 
+def _threads(settings: Settings) -> int:
+    return settings.threads or min(torch.get_num_threads(), processors.available())  # torch heeds OMP_NUM_THREADS
+
+
 def _bounds(settings: Settings) -> EngineSettings:
     batch_tokens = settings.batch_tokens or (CPU_BATCH_TOKENS if device_of(settings) == "cpu" else GPU_BATCH_TOKENS)
-    return EngineSettings(0 if settings.deterministic else batch_tokens, settings.max_queue_tokens, settings.threads)
+    return EngineSettings(0 if settings.deterministic else batch_tokens, settings.max_queue_tokens, _threads(settings))
 
 
 def _load_scorer(settings: Settings, load_cross: LoadScorer, metrics: Metrics) -> PairScorer | None:

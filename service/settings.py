@@ -80,7 +80,11 @@ class Settings(BaseSettings):
     deterministic: bool = Field(
         default=False, description="the model reads each text alone: equal requests get bit-equal scores, more slowly"
     )
-    threads: int | None = Field(default=None, ge=1, description="of torch and FAISS; not set: torch decides")
+    threads: int | None = Field(
+        default=None,
+        ge=1,
+        description="of torch and FAISS; not set: as the processors and the container's quota allow",
+    )
     keys_file: Path | None = Field(
         default=None, description="API keys, as `polyrank keys` writes them; not set: everybody may do everything"
     )

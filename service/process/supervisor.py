@@ -22,6 +22,7 @@ from prometheus_client.multiprocess import mark_process_dead
 import service
 from service import metrics
 from service.errors import ServerFailed
+from service.process import processors
 from service.process.listening import refuse_new
 from service.settings import Settings
 
@@ -49,7 +50,7 @@ def run(settings: Settings, listener: socket.socket, on_ready: Callable[[], None
         ServerFailed: a worker could not be started.
     """
     if settings.threads is None:
-        share = max(1, len(os.sched_getaffinity(0)) // settings.workers)
+        share = max(1, processors.available() // settings.workers)
         settings = settings.model_copy(update={"threads": share})
     with TemporaryDirectory(prefix="polyrank-metrics-") as directory:
         return asyncio.run(_Supervisor(settings, listener, directory, on_ready).run())
