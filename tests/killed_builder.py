@@ -18,7 +18,6 @@ from index_builder.generations import GenerationStore
 # Vectors large enough for writing and hashing them to take some time.
 ENCODER = HashEncoder(dim=2048)
 POOL_SIZE = 48
-candidates.BATCH_ROWS = 16
 
 
 def run(root: Path, first_round: int) -> None:
@@ -49,4 +48,5 @@ def run(root: Path, first_round: int) -> None:
 
 
 if __name__ == "__main__":
+    candidates.BATCH_ROWS = 16
     serve(run)

@@ -26,7 +26,6 @@ ENCODER = HashEncoder(dim=2048)
 POOL_SIZE = 48
 UPDATES_A_COMPACTION = 12
 IDS = 60
-candidates.BATCH_ROWS = 16
 
 
 def write(store: GenerationStore, upserts: list[tuple[str, str]], deletes: list[str]) -> None:
@@ -62,4 +61,5 @@ def run(root: Path, number: int) -> None:
 
 
 if __name__ == "__main__":
+    candidates.BATCH_ROWS = 16
     serve(run)

@@ -25,7 +25,6 @@ from index_builder.vector_source import encoded_by
 
 SHARD = 16
 ENCODER = HashEncoder(dim=32, longest=7)  # cuts some texts
-candidates.BATCH_ROWS = SHARD
 
 
 def tell(*words: object) -> None:
@@ -67,4 +66,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    candidates.BATCH_ROWS = SHARD
     main()

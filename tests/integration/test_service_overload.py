@@ -90,8 +90,8 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(busy: Busy) -> 
 def test_a_deadline_in_the_queue_is_told_in_time_and_costs_nothing(busy: Busy) -> None:
     first = busy.occupy()
     began = time.perf_counter()
-    response = busy.server.rank(context="late", timeout_ms=50)
-    assert 0.04 < time.perf_counter() - began < 1
+    response = busy.server.rank(context="late", timeout_ms=400)
+    assert 0.35 < time.perf_counter() - began < 2
     assert response.status_code == 504
     assert response.json()["type"].endswith("deadline-exceeded")
     assert busy.server.metric("rejected_total", reason="deadline") == 1

@@ -1,7 +1,6 @@
 """What holds for every score: its bounds, and that company in a batch changes nothing."""
 
 import math
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from tiny import write_base
 import model
 from model import LateRanker, ModelConfig
 from model.attention import ContextCodes, poly_scores
-from model.batching import TokenBatch, length_batches, pad
+from model.batching import TokenBatch, pad
 from model.topk import top_k
 
 TOLERANCE = 1e-5
@@ -135,7 +134,7 @@ def test_many_texts_make_several_batches_and_keep_their_order(base: Path, monkey
     texts = sequences(np.random.default_rng(1), 60, 16)
     expected = ranker.encode_candidates(texts)
     batches: list[int] = []
-    monkeypatch.setattr("model.late_ranker.length_batches", partial(length_batches, budget=48))
+    monkeypatch.setattr("model.late_ranker.budget_of", lambda _: 48)
     np.testing.assert_allclose(ranker.encode_candidates(texts, batches.append), expected, rtol=0, atol=TOLERANCE)
     assert sum(batches) == 60
     assert len(batches) > 10
