@@ -26,6 +26,7 @@ import uvloop
 from benchmarks.load.figures import Answer, poisson
 
 HEAD = "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+KEPT_SECONDS = 30.0
 GIVE_UP_SECONDS = 60.0
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -64,7 +65,7 @@ class Client:
         heads = [HEAD.format(path=plan.path, host=parts.netloc, length=len(each)).encode() for each in bodies]
         self.requests = [head + body for head, body in zip(heads, bodies, strict=True)]
         self.turn = count()
-        self.idle: list[Connection] = []
+        self.idle: list[tuple[float, Connection]] = []  # since when
         self.answers: list[Answer] = []
 
     async def send(self, phase: int, began: float, scheduled: float) -> Answer:
@@ -85,7 +86,7 @@ class Client:
         return answer
 
     async def _exchange(self, request: bytes) -> tuple[int, int | None, bytes]:
-        reader, writer = self.idle.pop() if self.idle else await asyncio.open_connection(self.host, self.port)
+        reader, writer = self._kept() or await asyncio.open_connection(self.host, self.port)
         try:
             writer.write(request)
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -96,8 +97,17 @@ class Client:
         if b"\r\nconnection: close\r\n" in head:
             writer.close()
         else:
-            self.idle.append((reader, writer))
+            self.idle.append((time.monotonic(), (reader, writer)))
         return int(head[9:12]), _number(head, b"retry-after"), body
+
+    def _kept(self) -> Connection | None:
+        """A connection that was used a moment ago; the server may be closing those that were not."""
+        while self.idle:
+            since, connection = self.idle.pop()
+            if time.monotonic() - since < KEPT_SECONDS:
+                return connection
+            connection[1].close()
+        return None
 
     async def open(self, number: int, phase: Phase) -> list[asyncio.Task[Answer]]:
         """Send by the schedule; returns what may still be unanswered."""
