@@ -146,7 +146,7 @@ async def run(plan: Plan) -> list[Answer]:
         else:
             unanswered += await client.open(number, phase)
     await asyncio.gather(*unanswered)
-    for _, writer in client.idle:
+    for _, (_, writer) in client.idle:
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
