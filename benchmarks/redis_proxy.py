@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -48,8 +49,8 @@ class RedisProxy:
                 each.shutdown(socket.SHUT_RDWR)
         self._open.clear()
 
-    def _thread(self, work: object, *arguments: object) -> None:
-        threading.Thread(target=work, args=arguments, daemon=True).start()  # type: ignore[arg-type]
+    def _thread(self, work: Callable[..., object], *arguments: object) -> None:
+        threading.Thread(target=work, args=arguments, daemon=True).start()
 
     def _accept(self) -> None:
         with suppress(OSError):

@@ -254,5 +254,5 @@ class Metrics:
         if DIRECTORY not in os.environ:
             return generate_latest(self.registry)
         of_all = CollectorRegistry()
-        MultiProcessCollector(of_all)  # type: ignore[no-untyped-call]
+        MultiProcessCollector(of_all)
         return generate_latest(of_all)

@@ -152,7 +152,7 @@ class _Supervisor:
             status = await worker.process.wait()
         finally:
             self._workers.discard(worker)
-            mark_process_dead(slot, self._directory)  # type: ignore[no-untyped-call]
+            mark_process_dead(slot, self._directory)
         return worker.is_ready, worker.failure or f"serving process {worker.process.pid} ended with status {status}"
 
     async def _start(self, slot: int) -> _Worker:

@@ -28,7 +28,7 @@ def main() -> int:
     signals = StopSignals(repeated=lambda: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Its files are named by the slot, not by the pid: who comes after it goes on with its counters.
-    values.ValueClass = values.MultiProcessValue(lambda: slot)  # type: ignore[no-untyped-call]
+    values.ValueClass = values.MultiProcessValue(lambda: slot)
     settings: Settings = pickle.load(sys.stdin.buffer)
     logs.configure(settings.log_level, settings.log_format)
     threading.Thread(target=_outlive_nobody, name="parent", daemon=True).start()
