@@ -27,7 +27,7 @@ READY = "polyrank is ready on "
 CONCURRENCIES = (1, 2, 4, 8, 16, 32)
 WITHOUT = 0.01
 WARM_SECONDS = 5.0
-MOST_PER_SECOND = 1500  # a closed phase repeats itself above
+MOST_PER_SECOND, MOST_BODIES = 1500, 30_000  # a closed phase repeats itself above
 
 
 def cores() -> tuple[int, int | None]:
@@ -64,12 +64,12 @@ class Running:
 
     def __init__(self, url: str, process: subprocess.Popen[str]) -> None:
         self.url = url
-        self._process = process
+        self.pid = process.pid
 
     def resident_bytes(self) -> int:
         """What it holds in memory, its children's included."""
         found = subprocess.run(
-            ["ps", "-o", "rss=", "--pid", str(self._process.pid), "--ppid", str(self._process.pid)],
+            ["ps", "-o", "rss=", "--pid", str(self.pid), "--ppid", str(self.pid)],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         return sum(map(int, found.stdout.split())) * 1024
@@ -100,14 +100,18 @@ def serving(store: Path, settings: Mapping[str, object] | None = None) -> Iterat
 
 
 def drive(
-    server: Running, requests: Iterator[dict[str, Any]], phases: Sequence[Phase], timings: bool = False
+    server: Running,
+    requests: Iterator[dict[str, Any]],
+    phases: Sequence[Phase],
+    timings: bool = False,
+    path: str = "/rank",
 ) -> list[list[Answer]]:
     """Send requests from a process on the other core; returns the answers of each phase."""
     with tempfile.TemporaryDirectory() as directory:
         asked, bodies, answered = (Path(directory, name) for name in ("plan.json", "bodies.jsonl", "answers.jsonl"))
         with bodies.open("w") as out:
             out.writelines(json.dumps(each) + "\n" for each in islice(requests, sum(map(_most, phases))))
-        asked.write_text(json.dumps(asdict(Plan(server.url, "/rank", str(bodies), cores()[1], tuple(phases), timings))))
+        asked.write_text(json.dumps(asdict(Plan(server.url, path, str(bodies), cores()[1], tuple(phases), timings))))
         command = [sys.executable, "-m", "benchmarks.load.generator", str(asked), str(answered)]
         subprocess.run(command, check=True, cwd=REPOSITORY)
         found = [Answer(**json.loads(line)) for line in answered.read_text().splitlines()]
@@ -149,7 +153,9 @@ def capacity(
 
 def _most(phase: Phase) -> int:
     """How many bodies a phase can need: a closed one sends as many as are answered."""
-    return len(poisson(phase.rate, phase.seconds, phase.seed)) if phase.rate else int(phase.seconds * MOST_PER_SECOND)
+    if phase.rate:
+        return len(poisson(phase.rate, phase.seconds, phase.seed))
+    return min(int(phase.seconds * MOST_PER_SECOND), MOST_BODIES)
 
 
 def table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:

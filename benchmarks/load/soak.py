@@ -1,8 +1,9 @@
-"""A server under much load for long: it fails nobody, and holds no more at the end than at the beginning.
+"""A server that is never idle for long: it fails nobody, and holds no more at the end than at the beginning.
 
-    python -m benchmarks.load.soak [--minutes 5] [--load 0.7]
+    python -m benchmarks.load.soak [--minutes 5] [--callers 16]
 
-Prints one JSON object. The test behind the marker `soak` runs the same (docs/testing.md).
+So many callers ask for one thing after another, so the load is what the machine bears at the moment, however its speed
+wanders. Prints one JSON object. The test behind the marker `soak` runs the same (docs/testing.md).
 """
 
 import argparse
@@ -12,7 +13,7 @@ import sys
 import threading
 from typing import Any
 
-from benchmarks.load.drive import add_options, capacity, drive, mix_of, resident_while, serving, store_of, warm
+from benchmarks.load.drive import add_options, drive, mix_of, resident_while, serving, store_of, warm
 from benchmarks.load.figures import summary
 from benchmarks.load.generator import Phase
 from service.bench.timing import machine
@@ -28,11 +29,10 @@ def soak(options: argparse.Namespace) -> dict[str, Any]:
     requests = mix.realistic(sent=0.3, fresh=0.1, timeout_ms=TIMEOUT_MS)
     with store_of(options) as store, serving(store) as server:
         warm(server, mix)
-        most, _ = capacity(server, requests, TIMEOUT_MS / 1000, options.seconds / 3)
         held: list[tuple[float, int]] = []
         watch = threading.Thread(target=lambda: held.extend(resident_while(server, seconds)))
         watch.start()
-        [answers] = drive(server, requests, [Phase(seconds, most * options.load, options.seed)])
+        [answers] = drive(server, requests, [Phase(seconds, concurrency=options.callers)])
         watch.join()
     sizes = [size for at, size in held if at >= WARM * seconds]
     tenth = max(len(sizes) // 10, 1)
@@ -40,8 +40,7 @@ def soak(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "machine": machine(),
         "minutes": options.minutes,
-        "capacity_per_s": most,
-        "load": options.load,
+        "callers": options.callers,
         **summary(answers, seconds, TIMEOUT_MS / 1000),
         "resident_mib": [round(first / 2**20, 1), round(last / 2**20, 1)],
         "resident_drift": round(last / first - 1, 4),
@@ -52,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(made)
     made.add_argument("--minutes", type=float, default=5.0)
-    made.add_argument("--load", type=float, default=0.7, help="of the capacity that is found first; default: 0.7")
+    made.add_argument("--callers", type=int, default=16, help="at a time; default: 16")
     return made
 
 

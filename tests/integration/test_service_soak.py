@@ -1,4 +1,4 @@
-"""A server near its capacity for minutes fails nobody and holds no more memory at the end."""
+"""A server that is busy for minutes fails nobody and holds no more memory at the end."""
 
 import os
 

@@ -29,6 +29,7 @@ def test_every_flag_is_its_setting(capsys: Capture, served: list[Settings], monk
     monkeypatch.setenv("POLYRANK_PORT", "1")
     monkeypatch.setenv("POLYRANK_THREADS", "3")
     flags = "--store s --reranker r --redis redis://h --vectors redis --host :: --port 2 --pool-root p --model-root m"
+    flags += " --backend openvino"
     assert call(capsys, "serve", "--workers", 2, *flags.split()) == (0, "", "")
     assert served == [
         Settings(
@@ -41,6 +42,7 @@ def test_every_flag_is_its_setting(capsys: Capture, served: list[Settings], monk
             pool_root=Path("p"),
             model_root=Path("m"),
             threads=3,
+            backend="openvino",
             workers=2,
         )
     ]
@@ -50,6 +52,7 @@ def test_no_flag_is_needed_where_the_environment_names_the_store(
     capsys: Capture, served: list[Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POLYRANK_STORE", "s")
+    monkeypatch.delenv("POLYRANK_BACKEND")
     assert call(capsys, "serve").status == 0
     assert served == [Settings(store=Path("s"))]
 
