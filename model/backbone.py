@@ -21,6 +21,7 @@ class Backbone(nn.Module):
         dim: D, the hidden size.
         max_tokens: longest sequence the position embeddings allow.
         pad_id: token id to pad with.
+        vocabulary: how many token ids there are.
     """
 
     def __init__(self, config: PretrainedConfig) -> None:
@@ -30,6 +31,7 @@ class Backbone(nn.Module):
             self.transformer.pooler = None  # a head for next-sentence prediction: none of our encoders reads it
         self.dim: int = config.hidden_size
         self.pad_id: int = config.pad_token_id or 0
+        self.vocabulary: int = config.vocab_size
         self.max_tokens: int = config.max_position_embeddings - _reserved_positions(self.transformer)
         self._has_segments = getattr(config, "type_vocab_size", 1) > 1
 

@@ -1,6 +1,8 @@
 """Cut token sequences of different lengths into batches that waste little padding."""
 
+import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +10,9 @@ import torch
 from torch import Tensor
 
 TOKEN_BUDGET = 4096  # padded tokens a batch; on a CPU larger batches gain nothing and fall out of cache
+# A forward costs as much as so many tokens before it has seen one: docs/results.md, "Back-ends" and "Batching".
+FORWARD_TOKENS = 64
+_LENGTH_STEP = 16
 GPU_TOKEN_BUDGET = 65_536  # a GPU has work for all its cores only in batches of many tokens
 
 
@@ -26,14 +31,41 @@ class TokenBatch(NamedTuple):
 def length_batches(lengths: Sequence[int], budget: int = TOKEN_BUDGET) -> list[list[int]]:
     """Group positions by length, longest first, each group within the budget of padded tokens.
 
-    A sequence longer than the budget gets a batch of its own.
+    Cut so that padding and forwards together cost least. A sequence longer than the budget gets a batch of its own.
 
     >>> length_batches([3, 9, 3, 2], budget=9)
     [[1], [0, 2, 3]]
+    >>> length_batches([120, 14, 12, 118, 13, 15, 14])
+    [[0, 3], [5, 1, 6, 4, 2]]
     """
+    order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
+    return [batch for group in _groups(order, lengths, budget) for batch in _within(budget, group, lengths)]
+
+
+def _groups(order: Sequence[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Cut the order, longest first, where it costs least; only between lengths that differ once rounded up."""
+    runs = [list(run) for _, run in groupby(order, key=lambda position: -(-lengths[position] // _LENGTH_STEP))]
+    least, cuts = [0.0], [0]  # by number of runs: the tokens that those are worth, and where their last group begins
+    for end in range(1, len(runs) + 1):
+        count, best = 0, (math.inf, 0)
+        for start in range(end - 1, -1, -1):
+            count += len(runs[start])
+            tokens = count * lengths[runs[start][0]]
+            best = min(best, (least[start] + tokens + FORWARD_TOKENS * math.ceil(tokens / budget), start))
+        least.append(best[0])
+        cuts.append(best[1])
+    groups, end = [], len(runs)
+    while end:
+        groups.append([position for run in runs[cuts[end] : end] for position in run])
+        end = cuts[end]
+    return groups[::-1]
+
+
+def _within(budget: int, order: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+    """Cut an order, longest first, into batches as large as the budget allows."""
     batches: list[list[int]] = []
     longest = 0
-    for position in sorted(range(len(lengths)), key=lambda p: -lengths[p]):
+    for position in order:
         if batches and longest * (len(batches[-1]) + 1) <= budget:
             batches[-1].append(position)
         else:
@@ -54,8 +86,3 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int, segment_starts: Sequenc
         if segment_starts is not None:
             segments[row, segment_starts[row] : len(sequence)] = 1
     return TokenBatch(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(segments))
-
-
-def budget_of(device: torch.device) -> int:
-    """Padded tokens that a batch may have on a device."""
-    return TOKEN_BUDGET if device.type == "cpu" else GPU_TOKEN_BUDGET

@@ -18,6 +18,8 @@ from model.cross_ranker import CrossRanker
 from model.crossencoder import CrossEncoder
 from model.errors import CheckpointInvalid, InvalidInput
 from model.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles
+from model.inference.choice import check_backend, choose_backend
+from model.inference.names import TORCH
 from model.late_ranker import LateRanker
 from model.polyencoder import PolyEncoder
 from model.residual import ResidualEncoder
@@ -31,12 +33,13 @@ _BACKBONES = ("context.", "candidate.", "encoder.", "poly.context.", "poly.candi
 _CANDIDATE = ("candidate.", "poly.candidate.")
 
 
-def load(name: str | Path, device: str = "cpu") -> Ranker:
+def load(name: str | Path, device: str = "cpu", backend: str = TORCH) -> Ranker:
     """Load a checkpoint directory, or a base model by directory or name.
 
     Args:
         name: which.
         device: where it runs, in torch's notation: "cpu", "cuda", "cuda:1".
+        backend: what runs its forward passes, one of `model.inference.names.BACKENDS`.
 
     Returns:
         A LateRanker (Bi- and Poly-encoder) or a CrossRanker; both have `rank(context, candidates, top_k)`.
@@ -44,69 +47,71 @@ def load(name: str | Path, device: str = "cpu") -> Ranker:
     Raises:
         ModelNotFound: there is nothing of that name.
         CheckpointInvalid: it is damaged, incomplete, or of an unknown format.
-        InvalidInput: there is no such device.
+        InvalidInput: there is no such device or back-end, or the two do not go together.
     """
-    ranker = _load(name)
-    try:
-        ranker.encoder.to(device)
-    except (RuntimeError, AssertionError) as error:  # torch asserts where it was built without CUDA
-        raise InvalidInput(f"nothing can run on the device {device!r}: {str(error).splitlines()[0]}") from error
-    return ranker
-
-
-def _load(name: str | Path) -> Ranker:
+    check_backend(backend)
     directory = Path(name)
     if os.path.isfile(directory / CONFIG_FILE):  # os.path, because Path raises where a name is too long for a file
-        return _load_checkpoint(directory, str(name))
-    if os.path.isdir(directory) and not (directory / BACKBONE_FILE).is_file():
+        encoder, files = _load_checkpoint(directory)
+    elif os.path.isdir(directory) and not (directory / BACKBONE_FILE).is_file():
         raise CheckpointInvalid(f"{directory} is no model: it holds neither {CONFIG_FILE} nor {BACKBONE_FILE}")
-    return from_base(str(name))
+    else:
+        encoder, files = _load_base(str(name), None)
+    try:
+        encoder.to(device)
+    except (RuntimeError, AssertionError) as error:  # torch asserts where it was built without CUDA
+        raise InvalidInput(f"nothing can run on the device {device!r}: {str(error).splitlines()[0]}") from error
+    return _ranker(str(name), encoder, files, backend)
 
 
-def load_late(name: str | Path) -> LateRanker:
-    """Load a Bi- or Poly-encoder.
+def load_late(name: str | Path, backend: str = TORCH) -> LateRanker:
+    """Load a Bi- or Poly-encoder; arguments as `load`.
 
     Raises:
         InvalidInput: the model is a Cross-encoder.
         ModelNotFound, CheckpointInvalid: as `load`.
     """
-    ranker = load(name)
+    ranker = load(name, backend=backend)
     if isinstance(ranker, CrossRanker):
         raise InvalidInput(f"{name} is a cross-encoder, which has no candidate embeddings; give a bi- or poly-encoder")
     return ranker
 
 
-def load_cross(name: str | Path, device: str = "cpu") -> CrossRanker:
+def load_cross(name: str | Path, device: str = "cpu", backend: str = TORCH) -> CrossRanker:
     """Load a Cross-encoder; arguments as `load`.
 
     Raises:
         InvalidInput: the model is a Bi- or Poly-encoder (a base model is loaded as a Bi-encoder), or as `load`.
         ModelNotFound, CheckpointInvalid: as `load`.
     """
-    ranker = load(name, device)
+    ranker = load(name, device, backend)
     if isinstance(ranker, LateRanker):
         raise InvalidInput(f"{name} is a {ranker.architecture}-encoder; give a cross-encoder")
     return ranker
 
 
-def from_base(name: str, config: ModelConfig | None = None) -> Ranker:
+def from_base(name: str, config: ModelConfig | None = None, backend: str = TORCH) -> Ranker:
     """Start a model from a base model's weights.
 
     Args:
         name: a base model's directory or name.
         config: what to make of it; codes and the Cross-encoder's head are drawn at random. None: the zero-shot
             Bi-encoder that the base model was published as. `base_name` and `base_sha256` are filled in.
+        backend: as of `load`.
     """
+    return _ranker(name, *_load_base(name, config), backend)
+
+
+def _load_base(name: str, config: ModelConfig | None) -> tuple[Encoder, CheckpointFiles]:
     base = resolve_base(name)
     config = _with_base(config, base) if config else _zero_shot(base)
     encoder = build(config, base.directory)
     load_base(encoder, base)
     weights = own_tensors(encoder, config) or None
-    files = CheckpointFiles(config, base.directory / BACKBONE_FILE, base.directory / TOKENIZER_FILE, weights)
-    return _ranker(name, encoder, files)
+    return encoder, CheckpointFiles(config, base.directory / BACKBONE_FILE, base.directory / TOKENIZER_FILE, weights)
 
 
-def _load_checkpoint(directory: Path, name: str) -> Ranker:
+def _load_checkpoint(directory: Path) -> tuple[Encoder, CheckpointFiles]:
     config = read_config(directory / CONFIG_FILE)
     for needed in (BACKBONE_FILE, TOKENIZER_FILE):
         if not (directory / needed).is_file():
@@ -117,7 +122,7 @@ def _load_checkpoint(directory: Path, name: str) -> Ranker:
     if config.weights != "full":
         load_base(encoder, resolve_base(config.base_name, config.base_sha256))
     _load_own(encoder, config, own, directory)
-    return _ranker(name, encoder, CheckpointFiles(config, directory / BACKBONE_FILE, directory / TOKENIZER_FILE, own))
+    return encoder, CheckpointFiles(config, directory / BACKBONE_FILE, directory / TOKENIZER_FILE, own)
 
 
 def read_config(path: Path) -> ModelConfig:
@@ -187,11 +192,12 @@ def _load_own(encoder: Encoder, config: ModelConfig, path: Path | None, director
     merge(encoder, adapter)
 
 
-def _ranker(name: str, encoder: Encoder, files: CheckpointFiles) -> Ranker:
+def _ranker(name: str, encoder: Encoder, files: CheckpointFiles, backend: str) -> Ranker:
     assembler = Assembler(Tokenizer(files.tokenizer_file), files.config)
+    runs = choose_backend(backend, next(encoder.parameters()).device)
     if isinstance(encoder, CrossEncoder):
-        return CrossRanker(name, encoder, assembler, files)
-    return LateRanker(name, encoder, assembler, files)
+        return CrossRanker(name, encoder, assembler, files, runs)
+    return LateRanker(name, encoder, assembler, files, runs)
 
 
 def _with_base(config: ModelConfig, base: BaseModel) -> ModelConfig:

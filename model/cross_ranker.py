@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from model.batching import budget_of
 from model.crossencoder import CrossEncoder
 from model.files import CheckpointFiles
+from model.inference.backend import Backend
+from model.inference.pairs import PairForwards
 from model.pairs import Pairs
 from model.text import Assembler, Conversation, Truncation, Turn, require_positive
 
@@ -22,16 +22,21 @@ class CrossRanker:
         architecture: "cross".
         fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
         max_input_tokens: of a context and a candidate together; more are cut.
+        backend: name of what runs its forward passes.
     """
 
     architecture = "cross"
 
-    def __init__(self, name: str, encoder: CrossEncoder, assembler: Assembler, files: CheckpointFiles) -> None:
+    def __init__(
+        self, name: str, encoder: CrossEncoder, assembler: Assembler, files: CheckpointFiles, backend: Backend
+    ) -> None:
         self.name = name
         self.config = encoder.config
         self.fingerprint = files.fingerprint
         self.max_input_tokens = encoder.config.max_context_tokens + encoder.config.max_candidate_tokens
         self.encoder = encoder.eval()
+        self._forwards = PairForwards(encoder, backend)
+        self.backend = backend.name  # once there is something to run: `auto` chooses by measuring it
         self._assembler = assembler
         self._files = files
 
@@ -41,11 +46,7 @@ class CrossRanker:
 
     def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
         """Score tokenised pairs in batches of like length; returns (N,) in the order given."""
-        scores = np.empty(len(pairs.owners), np.float32)
-        with torch.inference_mode():
-            for positions in self.encoder.batches(pairs, budget_of(self.encoder.head.weight.device)):
-                scores[positions] = self.encoder.score_pairs(pairs.take(positions)).cpu().numpy()
-        return scores
+        return self._forwards.scores(pairs)
 
     def rank(
         self,

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from model.backbone import Backbone
-from model.batching import length_batches, pad
+from model.batching import TokenBatch, length_batches, pad
 from model.config import ModelConfig
 from model.pairs import Pairs
 
@@ -27,11 +27,18 @@ class CrossEncoder(nn.Module):
         joint = zip(pairs.owners, pairs.candidates, strict=True)
         return length_batches([len(pairs.contexts[owner]) + len(candidate) for owner, candidate in joint], budget)
 
-    def score_pairs(self, pairs: Pairs) -> Tensor:
-        """Return one score a pair, (B,) float32."""
+    def join(self, pairs: Pairs) -> TokenBatch:
+        """Each context and its candidate as one sequence, padded: (B, T)."""
         heads = [pairs.contexts[owner] for owner in pairs.owners]
         joint = [[*head, *candidate[pairs.prefix :]] for head, candidate in zip(heads, pairs.candidates, strict=True)]
-        batch = pad(joint, self.encoder.pad_id, [len(head) for head in heads]).to(self.head.weight.device)
+        return pad(joint, self.encoder.pad_id, [len(head) for head in heads])
+
+    def score(self, batch: TokenBatch) -> Tensor:
+        """Return one score a joint sequence, (B,) float32."""
         first: Tensor = self.encoder(batch)[:, 0]
         scores: Tensor = self.head(first.float())[:, 0]
         return scores
+
+    def score_pairs(self, pairs: Pairs) -> Tensor:
+        """Return one score a pair, (B,) float32."""
+        return self.score(self.join(pairs).to(self.head.weight.device))

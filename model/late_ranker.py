@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from model.batching import TokenBatch, budget_of, length_batches, pad
 from model.biencoder import BiEncoder
 from model.files import CheckpointFiles
+from model.inference.backend import Backend
+from model.inference.late import LateForwards
 from model.polyencoder import PolyEncoder
 from model.text import Assembler, Conversation, Truncation, Turn, require_positive
 from model.tokenizer import Piece
@@ -27,10 +27,16 @@ class LateRanker:
         fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
         dim: D, the size of a candidate embedding.
         max_input_tokens: of a candidate; more are cut.
+        backend: name of what runs its forward passes.
     """
 
     def __init__(
-        self, name: str, encoder: BiEncoder | PolyEncoder, assembler: Assembler, files: CheckpointFiles
+        self,
+        name: str,
+        encoder: BiEncoder | PolyEncoder,
+        assembler: Assembler,
+        files: CheckpointFiles,
+        backend: Backend,
     ) -> None:
         self.name = name
         self.config = encoder.config
@@ -39,6 +45,8 @@ class LateRanker:
         self.dim = encoder.candidate.dim
         self.max_input_tokens = encoder.config.max_candidate_tokens
         self.encoder = encoder.eval()
+        self._forwards = LateForwards(encoder, backend)
+        self.backend = backend.name  # once there is something to run: `auto` chooses by measuring it
         self._assembler = assembler
         self._files = files
 
@@ -61,14 +69,7 @@ class LateRanker:
             For each its context vectors (M, D), the score scale multiplied in; fewer than `n_codes` where the kind
             takes token outputs and the context is short.
         """
-        encoded: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(contexts)
-        with torch.inference_mode():
-            for positions in length_batches([len(ids) for ids in contexts], budget_of(self._device)):
-                codes = self.encoder.encode_context(self._pad(contexts, positions, self.encoder.context.pad_id))
-                vectors_of, masks = codes.vectors.cpu(), codes.mask.cpu()
-                for position, vectors, present in zip(positions, vectors_of, masks, strict=True):
-                    encoded[position] = vectors[present].numpy()
-        return encoded
+        return self._forwards.contexts(contexts)
 
     def encode_candidates(
         self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
@@ -82,14 +83,7 @@ class LateRanker:
         Returns:
             Candidate embeddings, (N, D), in the order given.
         """
-        embeddings = np.empty((len(candidates), self.dim), np.float32)
-        with torch.inference_mode():
-            for positions in length_batches([len(ids) for ids in candidates], budget_of(self._device)):
-                batch = self._pad(candidates, positions, self.encoder.candidate.pad_id)
-                embeddings[positions] = self.encoder.encode_candidates(batch).cpu().numpy()
-                if on_done is not None:
-                    on_done(len(positions))
-        return embeddings
+        return self._forwards.candidates(candidates, on_done)
 
     def rank(
         self,
@@ -120,13 +114,6 @@ class LateRanker:
     def save(self, directory: Path) -> None:
         """Write the checkpoint's files to a directory; base weights stay a reference."""
         self._files.write(directory)
-
-    @property
-    def _device(self) -> torch.device:
-        return next(self.encoder.parameters()).device
-
-    def _pad(self, sequences: Sequence[list[int]], positions: Sequence[int], pad_id: int) -> TokenBatch:
-        return pad([sequences[position] for position in positions], pad_id).to(self._device)
 
 
 _top_k = top_k  # `rank` has a parameter of that name, as its callers expect

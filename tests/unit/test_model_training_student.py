@@ -13,6 +13,7 @@ import model
 from model import CrossRanker, LateRanker
 from model.errors import CheckpointInvalid, InvalidInput, ModelNotFound
 from model.files import CheckpointFiles
+from model.inference.torch_backend import TorchBackend
 from model.training.config import TrainConfig
 from model.training.student import Student, start
 
@@ -29,7 +30,7 @@ def student_scores(student: Student) -> list[float]:
     student.encoder.eval()
     files = CheckpointFiles(student.config, student.backbone_file, student.tokenizer_file, {})
     kind: Any = CrossRanker if student.config.architecture == "cross" else LateRanker
-    return scores(kind("student", student.encoder, student.assembler, files))
+    return scores(kind("student", student.encoder, student.assembler, files, TorchBackend(torch.device("cpu"))))
 
 
 def tower(source: Any, name: str) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from model import CrossRanker, LateRanker
 from model.checkpoint import Ranker
 from model.errors import CheckpointInvalid, InvalidInput
 from model.files import CheckpointFiles
+from model.inference.torch_backend import TorchBackend
 from model.training.student import Student, start
 from model.training.tuning import adapter_tensors, load_adapters
 
@@ -112,7 +113,7 @@ def unmerged(student: Student, parent: Path) -> Ranker:
     student.encoder.eval()
     files = CheckpointFiles(student.config, student.backbone_file, student.tokenizer_file, {})
     kind: Any = CrossRanker if student.config.architecture == "cross" else LateRanker
-    ranker: Ranker = kind("student", student.encoder, student.assembler, files)
+    ranker: Ranker = kind("student", student.encoder, student.assembler, files, TorchBackend(torch.device("cpu")))
     return ranker
 
 

@@ -1,0 +1,104 @@
+"""`auto`: the fastest back-end on this machine whose outputs are torch's, but for rounding.
+
+It is chosen once for a model, by its first part. fp16, bf16 and int8 are never chosen: they do not find the reference's
+ten best texts often enough (docs/results.md, "Back-ends"), so each is a decision of whoever runs the service.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from model.batching import TokenBatch
+from model.errors import InvalidInput
+from model.inference import openvino_backend, trials
+from model.inference.backend import Forward
+from model.inference.names import AUTO, TORCH
+from model.inference.parts import Part
+from model.inference.torch_backend import TorchBackend
+
+# A later one has to be so much faster than the best before it: the choice must not change with the machine's moods.
+CANDIDATES = (TORCH, "openvino")
+WORTH = 0.9
+_ROUNDS = 3
+_CALLS = 2  # in a row: at the first, threads of the one before may still spin
+
+log = logging.getLogger(__name__)
+
+
+class AutomaticBackend:
+    """Measures at the first part that it compiles, and is what it has chosen from then on.
+
+    A later part that the chosen one cannot run, or runs otherwise than torch, is left to torch.
+
+    Attributes:
+        name: AUTO until then.
+    """
+
+    name: str = AUTO
+    token_budget = openvino_backend.TOKEN_BUDGET
+
+    def __init__(self) -> None:
+        self._torch = TorchBackend(torch.device("cpu"))
+
+    def compile(self, part: Part) -> Forward:
+        """Compile the part by what was chosen; first of all, choose."""
+        reference = self._torch.compile(part)
+        if self.name == TORCH:
+            return reference
+        forwards = {TORCH: reference, **_others(part, reference)}
+        if self.name == AUTO:
+            self._choose(forwards, trials.usual(part))
+        return forwards.get(self.name, reference)
+
+    def _choose(self, forwards: Mapping[str, Forward], batches: list[TokenBatch]) -> None:
+        seconds = _seconds(forwards, batches)
+        self.name = fastest(seconds)
+        if self.name == TORCH:
+            self.token_budget = self._torch.token_budget
+        took = {name: round(each * 1e3, 2) for name, each in seconds.items()}
+        log.info("back-end chosen", extra={"fields": {"backend": self.name, "ms": took}})
+
+
+def fastest(seconds: Mapping[str, float]) -> str:
+    """The fastest of CANDIDATES, where another one than torch has to be worth it.
+
+    >>> fastest({"torch": 1.0, "openvino": 0.95})
+    'torch'
+    """
+    best = TORCH
+    for name in CANDIDATES:
+        if name in seconds and seconds[name] < WORTH * seconds[best]:
+            best = name
+    return best
+
+
+def _others(part: Part, reference: Forward) -> dict[str, Forward]:
+    """What there is besides torch and gives the same."""
+    if not openvino_backend.is_installed():
+        return {}
+    others = {}
+    for name in (each for each in CANDIDATES if each != TORCH):
+        try:
+            with openvino_backend.translated():
+                forward = openvino_backend.compiled(part, name)
+                if not trials.agree(forward, reference, [*trials.usual(part), *trials.extreme(part)]):
+                    raise InvalidInput("its outputs are not those of torch")
+            others[name] = forward
+        except InvalidInput as error:
+            log.warning("torch is what remains", extra={"fields": {"backend": name, "why": str(error)}})
+    return others
+
+
+def _seconds(forwards: Mapping[str, Forward], batches: list[TokenBatch]) -> dict[str, float]:
+    """The geometric mean over the batches of the least time, measured in turns."""
+    least = {name: np.full(len(batches), np.inf) for name in forwards}
+    for _ in range(_ROUNDS):
+        for name, forward in forwards.items():
+            for at in [*range(len(batches))] * _CALLS:
+                began = time.perf_counter()
+                forward(batches[at])
+                least[name][at] = min(least[name][at], time.perf_counter() - began)
+    return {name: float(np.exp(np.log(each).mean())) for name, each in least.items()}

@@ -1,0 +1,51 @@
+"""The towers of a Bi- or Poly-encoder: tokenised texts in, vectors out, in batches of like length."""
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.batching import length_batches, pad
+from model.biencoder import BiEncoder
+from model.inference.backend import Backend, Forward
+from model.inference.parts import CandidatePart, ContextPart
+from model.polyencoder import PolyEncoder
+
+
+class LateForwards:
+    """Both sides of an encoder, run by a back-end. Safe to call from several threads."""
+
+    def __init__(self, encoder: BiEncoder | PolyEncoder, backend: Backend) -> None:
+        self._encoder, self._backend = encoder, backend
+        self._compiling = threading.Lock()
+        self._candidates = backend.compile(CandidatePart(encoder))
+
+    @cached_property
+    def _contexts(self) -> Forward:
+        """Made when a context comes: a build has none."""
+        return self._backend.compile(ContextPart(self._encoder))
+
+    def contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        """Context vectors (M, D) of each; fewer where the kind takes token outputs and the context is short."""
+        with self._compiling:  # else two first contexts would compile it twice
+            forward = self._contexts
+        encoded: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(contexts)
+        for positions in length_batches([len(ids) for ids in contexts], self._backend.token_budget):
+            vectors_of, masks = forward(pad([contexts[each] for each in positions], self._encoder.context.pad_id))
+            for position, vectors, present in zip(positions, vectors_of, masks, strict=True):
+                encoded[position] = vectors[present]
+        return encoded
+
+    def candidates(
+        self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
+    ) -> NDArray[np.float32]:
+        """Candidate embeddings (N, D), in the order given; `on_done` is told after each batch how many it held."""
+        embeddings = np.empty((len(candidates), self._encoder.candidate.dim), np.float32)
+        for positions in length_batches([len(ids) for ids in candidates], self._backend.token_budget):
+            batch = pad([candidates[each] for each in positions], self._encoder.candidate.pad_id)
+            (embeddings[positions],) = self._candidates(batch)
+            if on_done is not None:
+                on_done(len(positions))
+        return embeddings

@@ -1,0 +1,173 @@
+"""OpenVINO on CPUs: a part is traced by torch once, and compiled for the precision that is asked for.
+
+Its threads are TBB's, which sleep while there is nothing to do, unlike those of torch.
+"""
+
+import importlib.util
+import logging
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers.utils import logging as transformers_logging
+
+from model.batching import TokenBatch
+from model.errors import InvalidInput
+from model.inference import trials
+from model.inference.backend import Forward
+from model.inference.parts import Part
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+class Precision(NamedTuple):
+    """What products are computed in.
+
+    hint: OpenVINO's name. needs: what the processor must offer; empty: nothing. is_quantized: see quantization.py.
+    """
+
+    hint: str
+    needs: str = ""
+    is_quantized: bool = False
+
+
+PRECISIONS = {
+    "openvino": Precision("f32"),
+    "openvino-fp16": Precision("f16", needs="FP16"),
+    "openvino-bf16": Precision("bf16", needs="BF16"),
+    "openvino-int8": Precision("f32", is_quantized=True),
+}
+TOKEN_BUDGET = 4096
+# What is made for each shape of batch is kept, by default in thousands: memory grew by 500 MiB. With 64
+# a shape that comes again costs nothing that was seen, with 16 a third more.
+KEPT_PRIMITIVES = "64"
+# Padded to a multiple of this a sequence has the same output in every batch, but for rounding in float32: sums over
+# tokens are made in blocks of 16, and a block of padding adds nothing. Else fp16's rounding would tell batches apart.
+WIDTH_STEP = 16
+_EXAMPLE = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+
+
+def is_installed() -> bool:
+    """Whether the package is there."""
+    return importlib.util.find_spec("openvino") is not None
+
+
+def is_supported(name: str) -> bool:
+    """Whether the back-end of that name can run here."""
+    needs = PRECISIONS[name].needs
+    return is_installed() and (not needs or needs in _capabilities())
+
+
+class OpenVinoBackend:
+    """Compiles parts for the CPU, with as many threads as torch has then."""
+
+    token_budget = TOKEN_BUDGET
+
+    def __init__(self, name: str) -> None:
+        """Check that it can run here; raises InvalidInput."""
+        if not is_installed():
+            raise InvalidInput(f"the back-end {name} needs the package openvino: pip install openvino, or use torch")
+        with translated():
+            if not is_supported(name):
+                raise InvalidInput(f"this processor does not compute in {name.removeprefix('openvino-')}; use openvino")
+        self.name = name
+
+    def compile(self, part: Part) -> Forward:
+        """Trace the part, compile it and try it; raises InvalidInput where OpenVINO cannot run it."""
+        with translated():
+            forward = compiled(part, self.name)
+            if not trials.are_finite(forward, trials.extreme(part)):
+                raise InvalidInput(f"{self.name} gives no finite numbers for this model; use the back-end torch")
+        return forward
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Tell of whatever tracing and OpenVINO let out, which have types of their own, in one line: InvalidInput."""
+    try:
+        yield
+    except InvalidInput:
+        raise
+    except Exception as error:
+        why = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        raise InvalidInput(f"OpenVINO cannot run this model here, use the back-end torch: {why}") from error
+
+
+def compiled(part: Part, name: str) -> Forward:
+    """Compile a part for the back-end of that name; raises whatever goes wrong. The weights are shared with torch."""
+    import openvino as ov
+
+    precision = PRECISIONS[name]
+    model = _traced(part)
+    if precision.is_quantized:
+        from model.inference.quantization import quantized
+
+        model = quantized(model)
+    properties = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "INFERENCE_PRECISION_HINT": precision.hint,  # else AMX would silently mean bf16
+        "ENABLE_CPU_PINNING": False,  # several processes would be pinned to the same cores
+        "CPU_RUNTIME_CACHE_CAPACITY": KEPT_PRIMITIVES,
+    }
+    return _Compiled(ov.Core().compile_model(model, "CPU", properties), part)
+
+
+def _traced(part: Part) -> "ov.Model":
+    from openvino.frontend import FrontEndManager
+    from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
+
+    example = (_EXAMPLE, _EXAMPLE.bool(), torch.zeros_like(_EXAMPLE))
+    with torch.inference_mode(), _quiet():
+        scripted: Any = torch.jit.trace(part.eval(), example, check_trace=False)  # type: ignore[no-untyped-call]
+        # What `openvino.convert_model` does, but for its telemetry.
+        frontend = FrontEndManager().load_by_framework("pytorch")
+        decoder = TorchScriptPythonDecoder(scripted, example_input=example)  # the front end holds no reference
+        return frontend.convert(frontend.load(decoder))
+
+
+class _Compiled:
+    """A compiled part. One request at a time: there is one stream."""
+
+    def __init__(self, model: "ov.CompiledModel", part: Part) -> None:
+        self._request = model.create_infer_request()
+        self._pad_id, self._max_tokens = part.pad_id, part.max_tokens
+        self._lock = threading.Lock()
+
+    def __call__(self, batch: TokenBatch) -> tuple[NDArray[Any], ...]:
+        inputs = self._widened(batch)
+        with self._lock:
+            outputs = self._request.infer(inputs, share_inputs=True, share_outputs=True)
+            return tuple(each.copy() for each in outputs.to_tuple())
+
+    def _widened(self, batch: TokenBatch) -> list[NDArray[Any]]:
+        """To a multiple of WIDTH_STEP, as far as the model goes."""
+        width = batch.ids.shape[1]
+        more = min(-width % WIDTH_STEP, max(0, self._max_tokens - width))
+        fields = zip(batch, (self._pad_id, False, 0), strict=True)
+        return [np.pad(field.numpy(), ((0, 0), (0, more)), constant_values=value) for field, value in fields]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings of tracing, which reads every attribute of a module."""
+    before = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        transformers_logging.set_verbosity(before)
+
+
+def _capabilities() -> list[str]:
+    import openvino as ov
+
+    return list(ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))

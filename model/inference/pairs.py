@@ -1,0 +1,51 @@
+"""A Cross-encoder over pairs: sorted by length, packed by tokens, scored."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from model.attention import ContextCodes, poly_scores
+from model.crossencoder import CrossEncoder
+from model.inference.backend import Backend
+from model.inference.late import LateForwards
+from model.inference.parts import PairPart
+from model.pairs import Pairs
+from model.polyencoder import PolyEncoder
+from model.residual import ResidualEncoder
+
+
+class PairForwards:
+    """Scores pairs by a back-end, those of the first stage included. Safe to call from several threads."""
+
+    def __init__(self, encoder: CrossEncoder, backend: Backend) -> None:
+        self._encoder = encoder
+        self._read = backend.compile(PairPart(encoder))
+        self._budget = backend.token_budget
+        self._first_stage = _FirstStage(encoder.poly, backend) if isinstance(encoder, ResidualEncoder) else None
+
+    def scores(self, pairs: Pairs) -> NDArray[np.float32]:
+        """One score a pair, (N,), in the order given."""
+        scores = np.empty(len(pairs.owners), np.float32)
+        for positions in self._encoder.batches(pairs, self._budget):
+            (scores[positions],) = self._read(self._encoder.join(pairs.take(positions)))
+        if self._first_stage is not None and len(scores):
+            scores += self._first_stage.scores(pairs)
+        return scores
+
+
+class _FirstStage:
+    """The Poly-encoder's scores that a residual Cross-encoder adds to; each context and each text is encoded once."""
+
+    def __init__(self, encoder: PolyEncoder, backend: Backend) -> None:
+        self._forwards = LateForwards(encoder, backend)
+
+    def scores(self, pairs: Pairs) -> NDArray[np.float32]:
+        columns = {text: column for column, text in enumerate(dict.fromkeys(map(tuple, pairs.candidates)))}
+        embeddings = torch.from_numpy(self._forwards.candidates([list(text) for text in columns]))
+        column_of = np.array([columns[tuple(each)] for each in pairs.candidates])
+        owners, scores = np.array(pairs.owners), np.empty(len(pairs.owners), np.float32)
+        for owner, vectors in enumerate(self._forwards.contexts(pairs.contexts)):
+            own = owners == owner
+            codes = ContextCodes(torch.from_numpy(vectors)[None], torch.ones(1, len(vectors), dtype=torch.bool))
+            scores[own] = poly_scores(codes, embeddings[column_of[own]])[0].numpy()
+        return scores

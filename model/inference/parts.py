@@ -1,0 +1,74 @@
+"""The forward passes that serving and building need, as modules with plain tensors in and out.
+
+Axes: B sequences, T tokens, M context vectors, D dimensions.
+"""
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+
+from model.backbone import Backbone
+from model.batching import TokenBatch
+from model.biencoder import BiEncoder
+from model.crossencoder import CrossEncoder
+from model.polyencoder import PolyEncoder
+
+
+class Part(nn.Module, ABC):
+    """One forward pass of a model, over the fields of a TokenBatch, (B, T) each.
+
+    Attributes:
+        max_tokens: the longest sequence that it takes.
+        pad_id: token id to pad with.
+        vocabulary: how many token ids there are.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.max_tokens = backbone.max_tokens
+        self.pad_id = backbone.pad_id
+        self.vocabulary = backbone.vocabulary
+
+    @abstractmethod
+    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
+        """Run it."""
+
+
+class ContextPart(Part):
+    """Contexts to context vectors, code attention and normalisation included.
+
+    Gives (B, M, D) float32, the score scale multiplied in, and (B, M), False where a short context has fewer.
+    """
+
+    def __init__(self, encoder: BiEncoder | PolyEncoder) -> None:
+        super().__init__(encoder.context)
+        self.encoder = encoder
+
+    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
+        """Run it."""
+        codes = self.encoder.encode_context(TokenBatch(ids, mask, segments))
+        return codes.vectors, codes.mask
+
+
+class CandidatePart(Part):
+    """Candidates to their embeddings, (B, D) float32."""
+
+    def __init__(self, encoder: BiEncoder | PolyEncoder) -> None:
+        super().__init__(encoder.candidate)
+        self.encoder = encoder
+
+    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
+        """Run it."""
+        return (self.encoder.encode_candidates(TokenBatch(ids, mask, segments)),)
+
+
+class PairPart(Part):
+    """Contexts joined with candidates to the Cross-encoder's scores, (B,) float32."""
+
+    def __init__(self, encoder: CrossEncoder) -> None:
+        super().__init__(encoder.encoder)
+        self.encoder = encoder
+
+    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
+        """Run it."""
+        return (self.encoder.score(TokenBatch(ids, mask, segments)),)

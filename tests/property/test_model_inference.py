@@ -1,0 +1,134 @@
+"""What holds for every back-end: torch's outputs, whatever the lengths, the batch and the padding."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import write_base
+
+from model import CrossRanker, LateRanker, ModelConfig, Pairs, from_base
+from model.inference import openvino_backend
+from model.inference.backend import Forward
+from model.inference.parts import Part
+from model.inference.torch_backend import TorchBackend
+
+LONGEST = 40
+# Norm of the difference as a share of the norm: how far these models are off, and room for other processors.
+APART = {"openvino": 1e-5, "openvino-fp16": 0.01, "openvino-bf16": 0.06, "openvino-int8": 0.06}
+KINDS: list[dict[str, Any]] = [
+    {"architecture": "bi", "reduction": "mean"},
+    *({"architecture": "poly", "context_vectors": kind, "n_codes": 6} for kind in ("codes", "first", "last")),
+    {"architecture": "poly", "context_vectors": "last+first", "n_codes": 6, "normalize": True, "score_scale": 20.0},
+]
+
+token_lists = st.lists(st.lists(st.integers(1, 43), min_size=1, max_size=LONGEST), min_size=1, max_size=9)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_base(tmp_path_factory.mktemp("inference") / "base", seed=3)
+
+
+def loaded(base: Path, backend: str, **fields: Any) -> Any:
+    torch.manual_seed(0)
+    config = ModelConfig(base_name="", max_context_tokens=LONGEST, max_candidate_tokens=16, **fields)
+    with supported(backend):
+        return from_base(str(base), config, backend)
+
+
+@contextmanager
+def supported(backend: str) -> Iterator[None]:
+    if backend != "torch" and not openvino_backend.is_supported(backend):
+        pytest.skip(f"this processor cannot run {backend}")
+    yield
+
+
+def apart(ours: np.ndarray, theirs: np.ndarray) -> float:
+    assert ours.shape == theirs.shape
+    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+
+
+@pytest.mark.parametrize("fields", KINDS, ids=lambda fields: fields.get("context_vectors", "bi"))
+def test_openvino_gives_what_torch_gives_for_every_kind_of_context_vectors(base: Path, fields: dict[str, Any]) -> None:
+    ours, theirs = (loaded(base, backend, **fields) for backend in ("openvino", "torch"))
+    assert isinstance(ours, LateRanker)
+
+    @settings(max_examples=8, deadline=None)
+    @given(token_lists)
+    def agree(texts: list[list[int]]) -> None:
+        for one, other in zip(ours.encode_contexts(texts), theirs.encode_contexts(texts), strict=True):
+            assert apart(one, other) < APART["openvino"]
+
+    agree()
+    # A context of fewer tokens than vectors, beside a longer one.
+    short, long = ours.encode_contexts([[2, 5, 3], list(range(2, 30))])
+    assert len(short) == (
+        min(3, len(long)) if fields.get("context_vectors") in ("first", "last", "last+first") else len(long)
+    )
+
+
+@pytest.mark.parametrize("backend", list(APART))
+def test_a_text_has_the_same_vector_alone_and_in_any_company(base: Path, backend: str) -> None:
+    ours, theirs = (loaded(base, each, architecture="bi", reduction="mean") for each in (backend, "torch"))
+
+    @settings(max_examples=8, deadline=None)
+    @given(token_lists)
+    def agree(texts: list[list[int]]) -> None:
+        together = ours.encode_candidates(texts)
+        assert apart(together, theirs.encode_candidates(texts)) < APART[backend]
+        alone = np.concatenate([ours.encode_candidates([text]) for text in texts])
+        # Mostly exactly 0; 2e-4 at most was seen in 16 bits, which is a last place here and there.
+        assert apart(together, alone) < (5e-4 if backend.endswith("16") else 1e-5)
+
+    agree()
+
+
+def test_a_cross_encoder_scores_as_by_torch_in_any_company(base: Path) -> None:
+    ours, theirs = (loaded(base, backend, architecture="cross") for backend in ("openvino", "torch"))
+    assert isinstance(ours, CrossRanker)
+    rng = np.random.default_rng(0)
+    contexts, texts = ([rng.integers(1, 44, n).tolist() for n in lengths] for lengths in ((1, 12, 40), range(1, 13)))
+    pairs = Pairs(contexts, texts, [at % 3 for at in range(12)])
+    scores = ours.score_pairs(pairs)
+    np.testing.assert_allclose(scores, theirs.score_pairs(pairs), rtol=0, atol=1e-5)
+    alone = [ours.score_pairs(pairs.take([at]))[0] for at in range(12)]
+    np.testing.assert_allclose(scores, alone, rtol=0, atol=1e-5)
+
+
+def test_first_contexts_of_several_threads_compile_once(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranker = loaded(base, "torch", architecture="bi", reduction="mean")
+    compiled, right = [], TorchBackend.compile
+
+    def compile_slowly(self: TorchBackend, part: Part) -> Forward:
+        compiled.append(part)
+        time.sleep(0.05)
+        return right(self, part)
+
+    monkeypatch.setattr(TorchBackend, "compile", compile_slowly)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(ranker.encode_contexts, [[[2, 3]]] * 4))
+    assert len(compiled) == 1
+
+
+def test_threads_may_share_a_model(base: Path) -> None:
+    ranker = loaded(base, "openvino", architecture="bi", reduction="mean")
+    texts = [list(range(2, 3 + n)) for n in range(30)]
+    expected = [ranker.encode_candidates([text]) for text in texts]
+    barrier = threading.Barrier(4)
+
+    def work(_: int) -> list[np.ndarray]:
+        barrier.wait()
+        return [ranker.encode_candidates([text]) for text in texts]
+
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(work, range(4)):
+            np.testing.assert_array_equal(found, expected)

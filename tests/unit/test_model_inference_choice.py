@@ -1,0 +1,131 @@
+"""Back-ends by their names, and the choice of `auto`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tiny import write_base
+
+import model
+from model import LateRanker, ModelConfig
+from model.batching import TokenBatch
+from model.errors import InvalidInput
+from model.inference import automatic, openvino_backend
+from model.inference.automatic import fastest
+from model.inference.choice import choose_backend
+from model.inference.names import BACKENDS
+from model.inference.openvino_backend import PRECISIONS
+
+CPU = torch.device("cpu")
+
+
+def test_an_unknown_back_end_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"^unknown back-end 'tensorflow'; use one of auto, torch, openvino, "):
+        model.load(tmp_path / "nothing here", backend="tensorflow")
+
+
+def test_a_missing_package_is_named_and_auto_does_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openvino_backend, "is_installed", lambda: False)
+    base = write_base(tmp_path / "base", 0)
+    with pytest.raises(InvalidInput, match=r"^the back-end openvino needs the package openvino: pip install openvino"):
+        model.load(base, backend="openvino")
+    assert model.load(base, backend="auto").backend == "torch"
+
+
+def test_a_precision_that_the_processor_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openvino_backend, "_capabilities", lambda: ["FP32"])
+    with pytest.raises(InvalidInput, match="this processor does not compute in fp16"):
+        choose_backend("openvino-fp16", CPU)
+
+
+def test_a_gpu_is_for_torch() -> None:
+    gpu = torch.device("cuda:0")
+    assert choose_backend("auto", gpu).name == choose_backend("torch", gpu).name == "torch"
+    with pytest.raises(InvalidInput, match="runs on CPUs, not on the device 'cuda:0'"):
+        choose_backend("openvino", gpu)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "chosen"),
+    [
+        ({"torch": 1.0}, "torch"),
+        ({"torch": 1.0, "openvino": 0.95}, "torch"),  # nearly equal: the reference
+        ({"torch": 1.0, "openvino": 0.7}, "openvino"),
+        ({"torch": 1.0, "openvino": 2.0}, "torch"),
+    ],
+)
+def test_auto_leaves_the_reference_only_where_it_is_worth_it(seconds: dict[str, float], chosen: str) -> None:
+    assert fastest(seconds) == chosen
+
+
+def test_auto_takes_the_one_that_was_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(automatic, "_seconds", lambda forwards, _: {"torch": 1.0, "openvino": 0.5})
+    base = write_base(tmp_path / "base", 0)
+    assert model.load(base, backend="auto").backend == "openvino"
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[NDArray[Any], int], NDArray[Any]]) -> None:
+    """Let OpenVINO's outputs be wrong; `wrong` is told the width of the batch."""
+    right = openvino_backend._Compiled.__call__
+
+    def outputs(self: openvino_backend._Compiled, batch: TokenBatch) -> tuple[NDArray[Any], ...]:
+        return tuple(wrong(each, batch.ids.shape[1]) for each in right(self, batch))
+
+    monkeypatch.setattr(openvino_backend._Compiled, "__call__", outputs)
+    monkeypatch.setattr(automatic, "fastest", lambda seconds: min(seconds, key=lambda name: name == "torch"))
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda each, _: each * 1.001, lambda each, width: each * (np.nan, 1)[width < 60]], ids=["off", "nan"]
+)
+def test_auto_takes_none_whose_outputs_are_not_those_of_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Callable[[NDArray[Any], int], NDArray[Any]]
+) -> None:
+    base = write_base(tmp_path / "base", 0)
+    spoil(monkeypatch, lambda each, _: each)
+    assert model.load(base, backend="auto").backend == "openvino"
+    spoil(monkeypatch, wrong)
+    assert model.load(base, backend="auto").backend == "torch"
+
+
+def test_a_later_part_that_is_not_as_by_torch_is_left_to_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = write_base(tmp_path / "base", 0)
+    spoil(monkeypatch, lambda each, _: each)
+    config = ModelConfig(architecture="bi", base_name="", max_context_tokens=40, max_candidate_tokens=16)
+    ranker = model.from_base(str(base), config, "auto")
+    assert isinstance(ranker, LateRanker)
+    spoil(monkeypatch, lambda each, _: each * 2)
+    expected = model.from_base(str(base), config, "torch")
+    assert isinstance(expected, LateRanker)
+    np.testing.assert_array_equal(ranker.encode_contexts([[2, 5, 3]]), expected.encode_contexts([[2, 5, 3]]))
+
+
+def test_what_gives_no_finite_numbers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(monkeypatch, lambda each, width: each * np.nan if width > 48 else each)
+    base = write_base(tmp_path / "base", 0)
+    with pytest.raises(InvalidInput, match=r"^openvino gives no finite numbers .* use the back-end torch$"):
+        model.load(base, backend="openvino")
+
+
+@pytest.mark.parametrize("broken", ["openvino.Core.compile_model", "openvino.frontend.FrontEndManager"])
+def test_where_openvino_fails_torch_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("Exception from core.cpp:\n\nno such thing\n")
+
+    monkeypatch.setattr(broken, fail)
+    base = write_base(tmp_path / "base", 0)
+    assert model.load(base, backend="auto").backend == "torch"
+    with pytest.raises(InvalidInput, match=r"^OpenVINO cannot run .* use the back-end torch: no such thing$"):
+        model.load(base, backend="openvino")
+
+
+def test_every_precision_has_its_name() -> None:
+    assert ("auto", "torch", *PRECISIONS) == BACKENDS
+
+
+def test_auto_never_takes_the_coarse_ones() -> None:
+    assert set(BACKENDS) - set(automatic.CANDIDATES) == {"auto", "openvino-fp16", "openvino-bf16", "openvino-int8"}
