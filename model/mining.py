@@ -31,7 +31,8 @@ from model.errors import InvalidInput
 from model.evaluate import Progress, require_finite
 from model.late_ranker import LateRanker
 from model.positives import Positives, text_key
-from model.topk import longest_row, scores_of, top_k
+from model.scan import Query, Scan, prepare
+from model.topk import TopK, scores_of
 
 REASONS = ("positive", "rank", "margin", "check")
 _TEXTS_AT_ONCE = 8192
@@ -96,13 +97,13 @@ def score_bound(gold: float, random: float, margin: float) -> float:
 class TextPool(NamedTuple):
     """The texts that may become negatives, each once but for case and white space.
 
-    texts: (N,), as first spelt. keys: their `text_key`, (N,). embeddings: (N, D). longest: the longest of these.
+    texts: (N,), as first spelt. keys: their `text_key`, (N,). embeddings: (N, D). scan: of these.
     """
 
     texts: list[str]
     keys: NDArray[np.uint64]
     embeddings: NDArray[np.float32]
-    longest: float
+    scan: Scan
 
     @classmethod
     def encode(cls, ranker: LateRanker, texts: Iterable[str], progress: Progress) -> "TextPool":
@@ -124,7 +125,7 @@ class TextPool(NamedTuple):
             progress("encode", start, len(kept))
             embeddings[start : start + len(group)] = _encoded(ranker, group)
         progress("encode", len(kept), len(kept))
-        return cls(kept, np.fromiter(distinct, np.uint64), embeddings, longest_row(embeddings))
+        return cls(kept, np.fromiter(distinct, np.uint64), embeddings, prepare(embeddings))
 
 
 class Miner:
@@ -164,18 +165,20 @@ class Miner:
         while chunk := list(islice(remaining, _EXAMPLES_AT_ONCE)):
             contexts = [self._ranker.tokenize_context(each.conversation)[0] for each in chunk]
             golds = _encoded(self._ranker, [each.response for each in chunk])
-            for dialogue, codes, gold in zip(chunk, self._ranker.encode_contexts(contexts), golds, strict=True):
-                negatives = self._chosen(dialogue, self._candidates(dialogue, codes, gold))
+            encoded = self._ranker.encode_contexts(contexts)
+            found = self._pool.scan.top_k([Query(codes, self._rules.depth) for codes in encoded])
+            for dialogue, codes, gold, best in zip(chunk, encoded, golds, found, strict=True):
+                negatives = self._chosen(dialogue, self._candidates(dialogue, codes, gold, best))
                 self.tally.examples += 1
                 self.tally.negatives += len(negatives)
                 self.tally.without += not negatives
                 yield replace(dialogue, negatives=negatives)
 
     def _candidates(
-        self, dialogue: Dialogue, codes: NDArray[np.float32], gold: NDArray[np.float32]
+        self, dialogue: Dialogue, codes: NDArray[np.float32], gold: NDArray[np.float32], best: TopK
     ) -> NDArray[np.int64]:
-        """Rows of the pool that the first three filters leave, best first."""
-        rows, scores = top_k(self._pool.embeddings, codes, self._rules.depth, longest=self._pool.longest)
+        """Rows, of the pool's best, that the first three filters leave, best first."""
+        rows, scores = best
         wrong = ~np.isin(self._pool.keys[rows], self._positives.of(dialogue.conversation))
         self._count("positive", int((~wrong).sum()))
         rows, scores = rows[wrong], scores[wrong]

@@ -4,6 +4,7 @@ What is measured is the model: the scan is exact, so no index adds errors of its
 """
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -12,10 +13,12 @@ from numpy.typing import NDArray
 from model.cross_ranker import CrossRanker
 from model.evaluate import Progress, candidate_embeddings, context_codes, require_finite
 from model.late_ranker import LateRanker
+from model.scan import Query, prepare
 from model.text import Conversation
-from model.topk import TopK, longest_row, top_k
+from model.topk import TopK
 
 DEPTH = 100  # texts retrieved for each context
+_CONTEXTS_A_PASS = 32
 
 
 class Retrieval(NamedTuple):
@@ -44,11 +47,11 @@ def retrieve(
     """
     embeddings, cut = candidate_embeddings(ranker, texts, progress)
     require_finite(ranker.name, [embeddings])
-    longest = longest_row(embeddings)
-    found = []
-    for codes in context_codes(ranker, conversations, progress):
-        require_finite(ranker.name, [codes])
-        found.append(top_k(embeddings, codes, DEPTH, longest=longest))
+    scan, found = prepare(embeddings), []
+    remaining = context_codes(ranker, conversations, progress)
+    while several := list(islice(remaining, _CONTEXTS_A_PASS)):
+        require_finite(ranker.name, several)
+        found += scan.top_k([Query(codes, DEPTH) for codes in several])
     return Retrieval(found, cut)
 
 

@@ -17,8 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from model.rounding import rounding
+
 _BLOCK_ELEMENTS = 2**19  # of a block's rows, (size, D), or of its product, (size, M): 2 MB in float32 stay in cache
 _BLOCK_ROWS = 128  # at least so many
+_FEW_ROWS = 256  # finding out which of so many can be among the best costs more than scoring them all
 _FINAL_ROWS = 4096  # finalists scored at a time in float64: bounds memory when a whole pool ties
 
 
@@ -56,10 +59,15 @@ def top_k(
     with torch.inference_mode():
         stored, vectors = torch.from_numpy(matrix), torch.from_numpy(codes)
         chosen = None if rows is None else torch.from_numpy(rows)
-        margin = _rounding(vectors, longest_row(matrix) if longest is None else longest)
         kept = _kept(len(matrix), dropped)
-        finalists = _finalists(_Blocks(stored, chosen, len(codes)), vectors, _Best(min(k, n), margin), kept)
-        scores = _canonical_scores(stored, vectors, finalists)
+        margin = math.inf
+        if n > max(k, _FEW_ROWS):
+            margin = rounding(vectors, longest_row(matrix) if longest is None else longest)
+        if margin == math.inf:  # and where products overflow, which float32 cannot compare
+            finalists = _all_of(len(matrix), chosen, kept)
+        else:
+            finalists = _finalists(_Blocks(stored, chosen, len(codes)), vectors, Best(k, margin), kept)
+        scores = canonical_scores(stored, vectors, finalists)
     order = np.lexsort((finalists.numpy(), -scores))[:k]
     return TopK(finalists.numpy()[order], scores[order])
 
@@ -68,13 +76,16 @@ def longest_row(matrix: NDArray[np.floating]) -> float:
     """Length of the longest row, which bounds how far rounding can move a score."""
     with torch.inference_mode():
         blocks = _Blocks(torch.from_numpy(matrix), None, 1)
-        return max((float(torch.linalg.vector_norm(block, dim=1).max()) for block, _ in blocks), default=0.0)
+        return max(
+            (float(torch.linalg.vector_norm(block, dim=1, dtype=torch.float64).max()) for block, _ in blocks),
+            default=0.0,
+        )
 
 
 def scores_of(matrix: NDArray[np.floating], codes: NDArray[np.float32]) -> NDArray[np.float32]:
     """Score every row of `matrix` (N, D) against one context's `codes` (M, D); returns (N,), as `top_k` scores."""
     with torch.inference_mode():
-        return _canonical_scores(torch.from_numpy(matrix), torch.from_numpy(codes), torch.arange(len(matrix)))
+        return canonical_scores(torch.from_numpy(matrix), torch.from_numpy(codes), torch.arange(len(matrix)))
 
 
 def _kept(count: int, dropped: NDArray[np.int64] | None) -> Tensor | None:
@@ -86,7 +97,13 @@ def _kept(count: int, dropped: NDArray[np.int64] | None) -> Tensor | None:
     return kept
 
 
-def _finalists(blocks: "_Blocks", codes: Tensor, best: "_Best", kept: Tensor | None) -> Tensor:
+def _all_of(count: int, chosen: Tensor | None, kept: Tensor | None) -> Tensor:
+    if chosen is not None:
+        return chosen
+    return torch.arange(count) if kept is None else kept.nonzero()[:, 0]
+
+
+def _finalists(blocks: "_Blocks", codes: Tensor, best: "Best", kept: Tensor | None) -> Tensor:
     """Rows, of those kept, whose float32 score is within rounding of the k-th best, in row order."""
     transposed = codes.T.contiguous()
     products = torch.empty(blocks.size, len(codes))
@@ -97,9 +114,9 @@ def _finalists(blocks: "_Blocks", codes: Tensor, best: "_Best", kept: Tensor | N
         if kept is None and 2 * len(alive) > len(
             rows
         ):  # nothing to gain from picking them out; the others fall to the threshold
-            best.add(_closed_form(s), rows)
+            best.add(closed_form(s), rows)
         elif len(alive):
-            best.add(_closed_form(s[alive]), rows[alive])
+            best.add(closed_form(s[alive]), rows[alive])
     return best.rows.sort().values
 
 
@@ -119,11 +136,11 @@ class _Blocks:
         buffer = torch.empty(self.size, self._stored.shape[1])
         for start in range(0, len(self._rows), self.size):
             rows = self._rows[start : start + self.size]
-            block = self._stored[start : start + self.size] if self._contiguous else self._stored[rows]
+            block = self._stored[start : start + self.size] if self._contiguous else self._stored.index_select(0, rows)
             yield (block if block.dtype == torch.float32 else buffer[: len(rows)].copy_(block)), rows
 
 
-class _Best:
+class Best:
     """The rows that can still be among the k best, and the k-th best score so far.
 
     Attributes:
@@ -139,34 +156,29 @@ class _Best:
         self._k = k
         self._scores = torch.empty(0)
 
+    def expect(self, threshold: float) -> None:
+        """Leave out, from now on, what is below a score that k rows are known to reach; they are still to be added."""
+        self.threshold = max(self.threshold, threshold)
+
     def add(self, scores: Tensor, rows: Tensor) -> None:
+        """Take in rows that were not added before, (n,), with their scores."""
         scores, rows = torch.cat([self._scores, scores]), torch.cat([self.rows, rows])
         if len(scores) >= self._k:
-            self.threshold = float(scores.topk(self._k).values[-1])
-            keep = scores >= self.threshold - self.margin
-            scores, rows = scores[keep], rows[keep]
-        self._scores, self.rows = scores, rows
+            self.expect(float(scores.topk(self._k).values[-1]))
+        keep = scores >= self.threshold - self.margin
+        self._scores, self.rows = scores[keep], rows[keep]
 
 
-def _rounding(codes: Tensor, longest: float) -> float:
-    """Bound the difference of two float32 scores from rounding, for rows up to the length `longest`.
-
-    A dot product of D terms is off by at most about `D eps |y| |c|`; rounding errors average out to sqrt(D), and four
-    times that is taken for each of the two scores and their softmax.
-    """
-    longest_code = float(torch.linalg.vector_norm(codes, dim=1).max())
-    return 8.0 * math.sqrt(codes.shape[1]) * float(torch.finfo(torch.float32).eps) * longest_code * longest
-
-
-def _closed_form(s: Tensor) -> Tensor:
+def closed_form(s: Tensor) -> Tensor:
     """`sum_i softmax(s)_i s_i` over the last axis."""
     return (s.softmax(dim=-1) * s).sum(dim=-1)
 
 
-def _canonical_scores(stored: Tensor, codes: Tensor, rows: Tensor) -> NDArray[np.float32]:
+def canonical_scores(stored: Tensor, codes: Tensor, rows: Tensor) -> NDArray[np.float32]:
+    """The scores (n,) that answers hold, of rows (n,) of the stored matrix against codes (M, D)."""
     exact = codes.double().T.contiguous()
     parts = [
-        _closed_form(stored[rows[start : start + _FINAL_ROWS]].double() @ exact).float()
+        closed_form(stored.index_select(0, rows[start : start + _FINAL_ROWS]).double() @ exact).float()
         for start in range(0, max(1, len(rows)), _FINAL_ROWS)
     ]
     return torch.cat(parts).numpy()

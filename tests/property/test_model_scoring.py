@@ -130,12 +130,13 @@ def test_company_in_a_batch_changes_nothing(base: Path, fields: dict[str, object
 
 
 def test_many_texts_make_several_batches_and_keep_their_order(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ranker = late(base, KINDS[0])
     texts = sequences(np.random.default_rng(1), 60, 16)
-    expected = ranker.encode_candidates(texts)
+    expected = late(base, KINDS[0]).encode_candidates(texts)
     batches: list[int] = []
-    monkeypatch.setattr("model.late_ranker.budget_of", lambda _: 48)
-    np.testing.assert_allclose(ranker.encode_candidates(texts, batches.append), expected, rtol=0, atol=TOLERANCE)
+    monkeypatch.setattr("model.inference.torch_backend.TOKEN_BUDGET", 48)
+    np.testing.assert_allclose(
+        late(base, KINDS[0]).encode_candidates(texts, batches.append), expected, rtol=0, atol=TOLERANCE
+    )
     assert sum(batches) == 60
     assert len(batches) > 10
 

@@ -65,9 +65,22 @@ class Case:
         return top_k(self.matrix, self.codes, self.k, self.rows)
 
 
+@pytest.fixture(autouse=True)
+def _pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few rows as here would else be scored without."""
+    monkeypatch.setattr(model.topk, "_FEW_ROWS", 0)
+
+
 def in_blocks_of(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model.topk, "_BLOCK_ELEMENTS", 1)
     monkeypatch.setattr(model.topk, "_BLOCK_ROWS", rows)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_few_rows_need_no_pruning(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.topk, "_FEW_ROWS", 400)
+    case = Case.drawn(seed)
+    assert_same(case.found, case.expected)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -15,6 +15,7 @@ from model.errors import InvalidInput, ModelError
 from model.mining import Miner, MiningRules, TextPool, score_bound
 from model.pairs import Pairs
 from model.positives import Positives
+from model.scan import Query
 from model.text import Conversation, Truncation
 
 
@@ -202,7 +203,9 @@ def test_each_text_is_encoded_once_and_progress_reaches_the_end(monkeypatch: pyt
     pool = TextPool.encode(late, ["1", "2 a", "1 ", "2 A", *TEN], lambda *numbers: told.append(numbers))
     assert pool.texts == late.encoded == ["1", "2 a", *(text for text in TEN if text != "1")]
     assert pool.embeddings[:, 0].tolist() == [float(text.split()[0]) for text in pool.texts]
-    assert pool.longest == 9.0
+    assert pool.scan.top_k([Query(np.ones((1, pool.embeddings.shape[1]), np.float32), 1)])[0].rows.tolist() == [
+        int(pool.embeddings.sum(axis=1).argmax())
+    ]
     assert told == [("encode", done, 11) for done in (0, 4, 8, 11)]
 
 

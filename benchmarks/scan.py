@@ -1,0 +1,231 @@
+"""The exact scan against the paper's two products and FAISS flat, in one run, and how it grows with the pool.
+
+    export OMP_NUM_THREADS=1
+    python benchmarks/scan.py compare --cache DIR --model MODEL --replies F [F...] --contexts F [F...]
+    python benchmarks/scan.py compare --random-bert
+    python benchmarks/scan.py growth  --cache DIR ...
+
+Replies and contexts are files of dialogues, encoded once and kept in DIR as for index_kinds.py. `--random-bert` takes
+a BERT-base (D = 768) with random weights instead, over random tokens: 1024 candidates by the first output, and copies
+with noise. Sides of a round follow each other; a ratio is taken within its round. The paper's form is in float32 over
+float32 rows, unblocked as published and in blocks of 2048 rows; FAISS flat has one query a context, as a Bi-encoder
+asks, and is measured as it comes and with its matrix product, which it takes for many more queries by itself.
+Answers are checked against scoring every row. `growth`: time on a processor, which others cannot lengthen, and bytes of
+memory, from N = 10,000 on.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import faiss
+import numpy as np
+import torch
+from index_kinds import encoded, grown
+from numpy.typing import NDArray
+from peers.ratios import Figure, ratios
+from torch import Tensor
+from transformers import BertConfig, BertModel
+
+from model.attention import code_attention
+from model.scan import Query, Scan, prepare
+from model.topk import scores_of
+from service.bench.scoring import two_products
+from service.bench.timing import machine
+
+OURS = "scan"
+K = 10
+BERT_CANDIDATES, BERT_CONTEXT_TOKENS = 1024, 60
+NOISE = 0.3  # of a copy, relative to its length
+SIZES = (10_000, 31_623, 100_000, 316_228, 1_000_000)
+
+Matrix = NDArray[np.float16]
+Codes = NDArray[np.float32]
+
+
+def random_bert(size: int, count: int, m: int, seed: int) -> tuple[Matrix, Codes]:
+    """A pool (N, 768) and codes (C, M, 768) of a BERT-base that was never trained."""
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    bert = BertModel(BertConfig(), add_pooling_layer=False).eval()
+    codes = torch.randn(m, 768) * 768**-0.5
+
+    def states(length: int) -> Tensor:
+        out: Tensor = bert(input_ids=torch.randint(1000, 30_000, (1, length))).last_hidden_state
+        return out
+
+    with torch.inference_mode():
+        candidates = torch.cat([states(int(rng.integers(4, 25)))[:, 0] for _ in range(BERT_CANDIDATES)])
+        mask = torch.ones(1, BERT_CONTEXT_TOKENS, dtype=torch.bool)
+        contexts = [code_attention(codes, states(BERT_CONTEXT_TOKENS), mask, 1.0)[0] for _ in range(count)]
+        pool = candidates[torch.arange(size) % BERT_CANDIDATES]
+        noise = torch.randn(pool.shape)
+        pool = pool + NOISE * pool.norm(dim=1, keepdim=True) * noise / noise.norm(dim=1, keepdim=True)
+    return pool.half().numpy(), torch.stack(contexts).numpy()
+
+
+def unblocked(candidates: Tensor, codes: Tensor) -> Tensor:
+    """Score (N,) as the paper writes it, over the whole pool at once."""
+    attended = (candidates @ codes.T).softmax(dim=-1) @ codes
+    return (attended * candidates).sum(dim=-1)
+
+
+def rounds(
+    sides: dict[str, Callable[[int], Any]], count: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
+    """Seconds of each side and round, sides in turns; a round is told its number."""
+    took: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(-1, count):
+        for name, side in sides.items():
+            began = clock()
+            side(number)
+            if number >= 0:  # the first warms up
+                took[name].append(clock() - began)
+    return took
+
+
+def told(what: str, took: dict[str, list[float]]) -> list[dict[str, Any]]:
+    """Print a table, and return it for a file: milliseconds, and how many times ours."""
+    compared = ratios(took, OURS)
+    rows = []
+    for name, seconds in took.items():
+        ms, times = Figure.of(seconds).times(1000), compared.get(name)
+        print(f"| {what} | {name} | {ms} | {'' if times is None else times} |", flush=True)
+        rows.append({"what": what, "side": name, "ms": vars_of(ms), "times_ours": times and vars_of(times)})
+    return rows
+
+
+def vars_of(figure: Figure) -> dict[str, float]:
+    return {"median": figure.median, "low": figure.low, "high": figure.high}
+
+
+def check(scan: Scan, matrix: Matrix, contexts: Codes) -> None:
+    for codes, best in zip(contexts, scan.top_k([Query(each, K) for each in contexts]), strict=True):
+        scores = scores_of(matrix, codes)
+        expected = np.lexsort((np.arange(len(scores)), -scores))[:K]
+        if not (np.array_equal(best.rows, expected) and np.array_equal(best.scores, scores[expected])):
+            sys.exit("the scan's answer is not that of scoring every row")
+
+
+def compare(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """One context, and several at once."""
+    candidates = torch.from_numpy(matrix.astype(np.float32))
+    flat = faiss.IndexFlatIP(matrix.shape[1])
+    flat.add(candidates.numpy())
+    scan = prepare(matrix)
+    check(scan, matrix, contexts[:8])
+    many = arguments.together
+    queries = [np.ascontiguousarray(contexts[at::many][:, 0][: max(1, len(contexts) // many)]) for at in range(many)]
+    together = np.ascontiguousarray(np.concatenate(queries)[:many])
+
+    def of(number: int) -> Codes:
+        return contexts[number % len(contexts)]
+
+    def paper(form: Callable[[Tensor, Tensor], Tensor], number: int) -> None:
+        form(candidates, torch.from_numpy(of(number))).topk(K)
+
+    def several(number: int) -> None:
+        scan.top_k([Query(of(number * many + at), K) for at in range(many)])
+
+    def with_products(_: int) -> None:
+        least, faiss.cvar.distance_compute_blas_threshold = faiss.cvar.distance_compute_blas_threshold, 1
+        flat.search(together, K)
+        faiss.cvar.distance_compute_blas_threshold = least
+
+    one: dict[str, Callable[[int], Any]] = {
+        OURS: partial(one_of, scan, contexts),
+        "two products": partial(paper, unblocked),
+        "two products in blocks": partial(paper, two_products),
+        "FAISS flat": lambda number: flat.search(of(number)[:1], K),
+    }
+    more: dict[str, Callable[[int], Any]] = {
+        OURS: several,
+        "FAISS flat": lambda _: flat.search(together, K),
+        "FAISS flat by product": with_products,
+    }
+    with torch.inference_mode():
+        rows = told("1 context", rounds(one, arguments.rounds))
+        rows += told(f"{many} contexts", rounds(more, max(3, arguments.rounds // 3)))
+    return rows
+
+
+def one_of(scan: Scan, contexts: Codes, number: int) -> None:
+    scan.top_k([Query(contexts[number % len(contexts)], K)])
+
+
+def rank(contexts: Codes) -> None:
+    """Singular values above a bound: what a product of low rank would have to keep."""
+    values = [np.linalg.svd(codes, compute_uv=False) for codes in contexts]
+    kept = {bound: sorted(int((each > bound).sum()) for each in values) for bound in (1.0, 0.1)}
+    for bound, each in kept.items():
+        print(f"singular values of a context's codes above {bound}: {median(each)} ({each[0]} to {each[-1]})")
+
+
+def growth(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Processor time of a context, and memory beside the matrix, by pool size; the slopes between logarithms."""
+    rows = []
+    rng = np.random.default_rng(arguments.seed)
+    rounds({OURS: partial(one_of, prepare(grown(matrix, SIZES[0], rng)), contexts)}, 3)  # buffers that libraries keep
+    for size in SIZES:
+        pool = grown(matrix, size, rng)
+        before = resident()
+        began = time.process_time()
+        scan = prepare(pool)
+        prepared, held = time.process_time() - began, resident() - before
+        check(scan, pool, contexts[:2])
+        took = rounds({OURS: partial(one_of, scan, contexts)}, arguments.rounds, time.process_time)
+        ms = Figure.of(took[OURS]).times(1000)
+        print(f"| {size} | {ms} | {held / 2**20:.0f} | {prepared:.2f} |", flush=True)
+        rows.append({"n": size, "ms": vars_of(ms), "bytes": held, "prepared_seconds": prepared})
+        scan = pool = None  # before the next ones are made
+    logs = np.log([[row["n"], row["ms"]["median"], max(1, row["bytes"])] for row in rows])
+    slopes = [float(np.polyfit(logs[1:, 0], logs[1:, column], 1)[0]) for column in (1, 2)]
+    print(f"slope of the logarithms from {SIZES[1]} on: time {slopes[0]:.2f}, memory {slopes[1]:.2f}")
+    return [*rows, {"slope_of_time": slopes[0], "slope_of_memory": slopes[1]}]
+
+
+def resident() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("compare", "growth"))
+    parser.add_argument("--random-bert", action="store_true")
+    parser.add_argument("--model", default="checkpoints/chat-poly")
+    parser.add_argument("--replies", type=Path, nargs="+", default=[])
+    parser.add_argument("--contexts", type=Path, nargs="+", default=[])
+    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--count", type=int, default=500, help="contexts")
+    parser.add_argument("--size", type=int, default=100_000, help="rows")
+    parser.add_argument("--together", type=int, default=32, help="contexts at once")
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, help="write the figures here, as JSON")
+    arguments = parser.parse_args(given)
+    if not arguments.random_bert and arguments.cache is None:
+        parser.error("give --cache, where vectors are kept, or --random-bert")
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    if arguments.random_bert:
+        matrix, contexts = random_bert(arguments.size, 64, 64, arguments.seed)
+    else:
+        matrix, contexts = encoded(arguments)
+        rng = np.random.default_rng(arguments.seed)
+        contexts = contexts[rng.permutation(len(contexts))]
+        matrix = matrix if arguments.what == "growth" else grown(matrix, arguments.size, rng)
+    print(machine(), f"seed {arguments.seed}, N {len(matrix)}, contexts {contexts.shape}, {arguments.rounds} rounds")
+    rank(contexts)
+    rows = {"compare": compare, "growth": growth}[arguments.what](matrix, contexts, arguments)
+    if arguments.output is not None:
+        arguments.output.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Exact top-k over a whole pool, for several contexts in one pass over its rows.
+
+A pool is prepared once (`prepare`) and then scanned for every context. Whatever the form that it is held in, the answer
+is that of `model.topk.top_k`: rows and scores of scoring every row and sorting by (-score, row).
+"""
+
+import logging
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.scan.gpu import GpuScan
+from model.scan.plain import PlainScan
+from model.scan.quantised_scan import LEAST_ROWS, QuantisedScan
+from model.scan.screen import is_available
+from model.scan.values import Query, Scan
+from model.topk import longest_row
+
+__all__ = ["Query", "Scan", "prepare"]
+
+log = logging.getLogger(__name__)
+
+
+def prepare(matrix: NDArray[Any], device: str = "cpu", with_bytes: bool = True) -> Scan:
+    """Prepare a pool to be scanned; a pass over all rows.
+
+    Args:
+        matrix: candidate embeddings, (N, D) float16 or float32; may be memory-mapped. It is kept, and not to change.
+        device: where it is to be scanned, in torch's notation.
+        with_bytes: whether it is scanned often enough on a CPU to be worth a copy in bytes (N D more in memory).
+
+    Returns:
+        On a GPU, a copy there; where that has no room for it, or Triton is missing, a warning is logged, and the CPU
+        scans. On a CPU, with bytes beside the matrix, where they are wanted, this machine has the instructions for them
+        and the pool is large enough; else by the matrix alone.
+    """
+    if device != "cpu":
+        try:
+            return _on_gpu(matrix, device)
+        except Exception as error:  # whatever it is: the CPU gives the same answers
+            log.warning("the pool is not scanned on the GPU", extra={"fields": {"why": str(error)}})
+    if with_bytes and len(matrix) >= LEAST_ROWS and is_available():
+        return QuantisedScan(matrix)
+    return PlainScan(matrix, longest_row(matrix))
+
+
+def _on_gpu(matrix: NDArray[Any], device: str) -> GpuScan:
+    """Prepare a scan that has shown that it works here: kernels are compiled when they are first asked for."""
+    scan = GpuScan(matrix, device)
+    for m in (1, 64, 360):
+        codes = np.ones((m, matrix.shape[1]), np.float32)
+        for contexts in (1, 4):  # which share a product: kernels of their own
+            scan.top_k([Query(codes, 1)] * contexts)
+            scan.top_k([Query(codes, 1, np.ones(len(matrix), bool))] * contexts)
+    return scan

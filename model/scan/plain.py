@@ -1,0 +1,37 @@
+"""A scan by the stored rows alone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.scan.values import Query
+from model.topk import TopK, top_k
+
+
+class PlainScan:
+    """Scores rows in float32, a context after the other.
+
+    Args:
+        matrix: (N, D), float16 or float32.
+        longest: the length of its longest row.
+    """
+
+    shares = False
+
+    def __init__(self, matrix: NDArray[Any], longest: float) -> None:
+        self._matrix, self._longest = matrix, longest
+
+    def top_k(self, queries: Sequence[Query]) -> list[TopK]:
+        """Find each query's best rows."""
+        return [self.of(query) for query in queries]
+
+    def of(self, query: Query) -> TopK:
+        """Find one query's best rows."""
+        rows = dropped = None
+        if query.allowed is not None and 2 * query.count(len(self._matrix)) > len(self._matrix):
+            dropped = np.flatnonzero(~query.allowed)
+        elif query.allowed is not None:
+            rows = np.flatnonzero(query.allowed)
+        return top_k(self._matrix, query.codes, query.k, rows, self._longest, dropped)

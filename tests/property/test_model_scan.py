@@ -1,0 +1,277 @@
+"""The scan in bytes against scoring every row: rows and scores bit for bit, whatever the pool is like."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from model.scan import Query, prepare, quantised, quantised_scan, screen
+from model.scan.quantised_scan import QuantisedScan
+from model.topk import TopK, scores_of
+
+torch.set_num_threads(1)  # on matrices this small threads only wait for each other
+
+pytestmark = pytest.mark.skipif(not screen.is_available(), reason="this processor does not multiply bytes fast")
+
+BLOCK_ROWS = 32
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a small pool has many blocks, stages and parts."""
+    monkeypatch.setattr(quantised, "BLOCK_ROWS", BLOCK_ROWS)
+    monkeypatch.setattr(quantised, "_SAMPLE_ROWS", 40)
+    monkeypatch.setattr(quantised_scan, "BLOCK_ROWS", BLOCK_ROWS)
+    monkeypatch.setattr(quantised_scan, "_PRODUCT_ELEMENTS", 1024)
+    monkeypatch.setattr(quantised_scan, "_SCORED_ROWS", 7)
+    monkeypatch.setattr(quantised_scan, "_PENDING", 100)
+    monkeypatch.setattr(quantised_scan, "_MOST_ASKED", 1.0)
+
+
+def brute_force(matrix: NDArray[Any], query: Query) -> TopK:
+    scores = scores_of(matrix, query.codes)
+    rows = np.arange(len(matrix)) if query.allowed is None else np.flatnonzero(query.allowed)
+    rows = rows[np.lexsort((rows, -scores[rows]))][: max(0, query.k)]
+    return TopK(rows, scores[rows])
+
+
+def assert_exact(matrix: NDArray[Any], queries: list[Query]) -> None:
+    found = QuantisedScan(matrix).top_k(queries)
+    assert len(found) == len(queries)
+    for query, best in zip(queries, found, strict=True):
+        expected = brute_force(matrix, query)
+        assert (best.rows.dtype, best.scores.dtype) == (np.int64, np.float32)
+        np.testing.assert_array_equal(best.rows, expected.rows)
+        np.testing.assert_array_equal(best.scores, expected.scores)
+
+
+ROWS = (
+    "normal",
+    "equal",
+    "few distinct",
+    "nudged",
+    "one direction",
+    "huge row",
+    "mixed lengths",
+    "mean apart",
+    "zeros",
+)
+CODES = ("normal", "rank one", "equal", "opposed", "zeros", "some zero", "denormal", "one sharp")
+
+
+@dataclass
+class Pool:
+    kind: str
+    n: int
+    d: int
+    dtype: type
+    scale: float
+
+    def matrix(self, rng: np.random.Generator) -> NDArray[Any]:
+        rows = rng.normal(size=(self.n, self.d)) / np.sqrt(self.d)
+        if self.kind == "equal":
+            rows[:] = rows[0]
+        elif self.kind == "few distinct":
+            rows = rows[rng.integers(min(5, self.n), size=self.n)]
+        elif self.kind == "nudged":  # less apart than bytes, 16 bits, or float32 can tell
+            rows = rows[0] * (1 + 10.0 ** -rng.integers(3, 8) * rng.normal(size=rows.shape))
+        elif self.kind == "one direction":
+            rows = rng.normal(size=(self.n, 1)) * rows[0]
+        elif self.kind == "huge row":
+            rows[rng.integers(self.n)] *= 1e3
+        elif self.kind == "mixed lengths":
+            rows *= 10.0 ** rng.integers(-4, 3, size=(self.n, 1))
+        elif self.kind == "mean apart":
+            rows += 20 * rng.normal(size=self.d) / np.sqrt(self.d)
+        elif self.kind == "zeros":
+            rows[rng.random(self.n) < 0.7] = 0
+        return np.clip(rows * self.scale, -60_000, 60_000).astype(self.dtype)
+
+
+def codes_of(kind: str, m: int, d: int, scale: float, rng: np.random.Generator) -> NDArray[np.float32]:
+    codes = rng.normal(size=(m, d)) / np.sqrt(d)
+    if kind == "rank one":
+        codes = rng.normal(size=(m, 1)) * codes[0]
+    elif kind == "equal":
+        codes[:] = codes[0]
+    elif kind == "opposed":
+        codes[1:] = -codes[0]
+    elif kind == "zeros":
+        codes[:] = 0
+    elif kind == "some zero":
+        codes[rng.random(m) < 0.5] = 0
+    elif kind == "denormal":
+        codes *= 1e-40
+    elif kind == "one sharp":
+        codes[0] *= 50
+    return (codes * scale).astype(np.float32)
+
+
+pools = st.builds(
+    Pool,
+    st.sampled_from(ROWS),
+    st.integers(1, 400),
+    st.sampled_from((1, 3, 16, 40)),
+    st.sampled_from((np.float16, np.float32)),
+    st.sampled_from((1.0, 1e-6, 30.0)),
+)
+Wanted = tuple[str, int, float, int, float | None]  # kind, M, scale and k, and the share of rows allowed
+asked = st.lists(
+    st.tuples(
+        st.sampled_from(CODES),
+        st.sampled_from((1, 3, 8, 17, 64)),
+        st.sampled_from((1.0, 20.0, 1e-3)),
+        st.sampled_from((0, 1, 3, 10, 30, 1000)),
+        st.sampled_from((None, 0.0, 0.1, 0.5, 0.95, 1.0)),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(pools, asked, st.integers(0, 2**32 - 1))
+def test_equals_scoring_every_row(pool: Pool, wanted: list[Wanted], seed: int) -> None:
+    """Several contexts with their own M, k and allowed rows in one pass over every kind of pool."""
+    rng = np.random.default_rng(seed)
+    queries = [
+        Query(codes_of(kind, m, pool.d, scale, rng), k, None if share is None else rng.random(pool.n) < share)
+        for kind, m, scale, k, share in wanted
+    ]
+    assert_exact(pool.matrix(rng), queries)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from((1e12, 1e-12, 1e-38, 1e-42, 1e-44)))
+def test_lengths_at_the_ends_of_float32(seed: int, scale: float) -> None:
+    """Sums stay finite in float32; the products of denormal rows are flushed to zero in places, and stay ordered."""
+    rng = np.random.default_rng(seed)
+    long, short = rng.normal(size=(150, 16)), rng.normal(size=(4, 16))
+    assert_exact((long * scale).astype(np.float32), [Query(short.astype(np.float32), 10)])
+    assert_exact(long.astype(np.float32), [Query((short * scale).astype(np.float32), 10)])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_rows_that_bytes_put_in_the_wrong_order(seed: int) -> None:
+    """Some of the best rows are behind others by their bytes: only the bound of the error can keep them."""
+    rng = np.random.default_rng(seed)
+    d, n = 64, 300
+    code = rng.normal(size=d).astype(np.float32)
+    rows = rng.normal(size=(n, d)) * 0.02
+    rows += ((1 + 1e-4 * rng.normal(size=n) - rows @ code) / (code @ code))[:, None] * code  # every product is nearly 1
+    matrix = rows.astype(np.float32)
+    query = Query(code[None], 5)
+    best = brute_force(matrix, query).rows
+    pool = quantised.QuantisedRows.of(matrix)
+    approximate = (pool.bytes.double() * pool.steps.repeat_interleave(BLOCK_ROWS)[:n, None] + pool.mean).numpy() @ code
+    assert (np.argsort(np.argsort(-approximate))[best] >= 5).any(), "or this shows nothing"
+    assert_exact(matrix, [query])
+
+
+def assert_bounded(matrix: NDArray[Any], codes: NDArray[np.float32]) -> None:
+    """Each row survives each code whose product with it is the least asked for."""
+    rows = quantised.QuantisedRows.of(matrix)
+    packed = quantised.QuantisedCodes.of([torch.from_numpy(code[None]) for code in codes], rows.mean)
+    products = torch.from_numpy(matrix.astype(float) @ codes.astype(float).T)  # (N, M)
+    screened = screen.Screen(packed.bytes)
+    for row, least in enumerate(products):
+        bias = quantised.biases(rows, packed, least, torch.tensor([row // BLOCK_ROWS]))[0]
+        found = screened.above(rows.bytes[row : row + 1], bias)
+        assert found.tolist() == list(range(len(codes))), (row, matrix.shape)
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_bounds_are_above_every_product(kind: str) -> None:
+    """In one to three dimensions residuals are often parallel to what they are multiplied by, and bounds have no slack.
+
+    No row here or below is above the threshold by another's product: each has its own.
+    """
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        for d in (1, 2, 3):
+            matrix = Pool(kind, 2 * BLOCK_ROWS, d, np.float32, 1.0).matrix(rng)
+            assert_bounded(matrix, codes_of("normal", 8, d, 20.0, rng))
+
+
+def test_bounds_of_a_code_that_bytes_cannot_hold() -> None:
+    """The rows are bytes, and parallel to what the code's bytes leave out."""
+    axes = np.array([[0, 1], [0, -1]] * 8, np.float32)
+    assert_bounded(axes, np.array([[1, (at + 0.45) / 127] for at in range(8)], np.float32))
+    assert_bounded(axes, np.array([[1, -(at + 0.45) / 127] for at in range(8)], np.float32))
+
+
+def test_bounds_of_sums_that_float32_cannot_hold() -> None:
+    """Of 6000 products of the largest bytes: whole numbers above 2^24 are no longer all numbers of float32."""
+    rng = np.random.default_rng(0)
+    signs = np.repeat([[1], [-1]], 16, axis=0)
+    matrix = (signs * np.ones((32, 6000)) * 0.7137).astype(np.float32)
+    assert_bounded(matrix, np.repeat(rng.uniform(0.1, 1, size=(40, 1)), 6000, axis=1).astype(np.float32))
+
+
+def test_no_more_survivors_wait_than_are_scored_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[int] = []
+    score = quantised_scan._Pass._score
+    monkeypatch.setattr(
+        quantised_scan._Pass,
+        "_score",
+        lambda self, found: (waiting.append(sum(map(len, found))), score(self, found))[1],
+    )
+    matrix = np.ones((3000, 4), np.float32)
+    assert_exact(matrix, [Query(np.ones((1, 4), np.float32), 5)])
+    assert 100 < max(waiting) <= 100 + BLOCK_ROWS
+
+
+def test_most_rows_are_left_out_where_bounds_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    scored: list[int] = []
+    add = quantised_scan._Search.add
+    monkeypatch.setattr(
+        quantised_scan._Search, "add", lambda self, rows, seen: (scored.append(len(rows)), add(self, rows, seen))[1]
+    )
+    rng = np.random.default_rng(0)
+    matrix = rng.normal(size=(4000, 32)).astype(np.float16)
+    assert_exact(matrix, [Query((rng.normal(size=(1, 32)) * 3).astype(np.float32), 5)])
+    assert 5 <= sum(scored) < 400
+
+
+def test_a_pool_that_bounds_cannot_tell_apart_is_scanned_by_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a context beside it, which can be told apart, is not."""
+    plain: list[int] = []
+    of = quantised_scan.PlainScan.of
+    monkeypatch.setattr(
+        quantised_scan.PlainScan, "of", lambda self, query: (plain.append(len(query.codes)), of(self, query))[1]
+    )
+    rng = np.random.default_rng(1)
+    matrix = (rng.normal(size=(3000, 16)) / 4).astype(np.float16)
+    flat = Query((rng.normal(size=(64, 16)) * 0.01).astype(np.float32), 10)
+    sharp = Query((rng.normal(size=(8, 16)) * 20).astype(np.float32), 10)
+    assert_exact(matrix, [flat, sharp, replace(flat, allowed=rng.random(3000) < 0.9)])
+    assert plain == [64, 64]
+
+
+def test_contexts_that_do_not_fit_share_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantised_scan, "_PASS_CODES", 20)
+    rng = np.random.default_rng(2)
+    matrix = rng.normal(size=(300, 8)).astype(np.float32)
+    assert_exact(matrix, [Query(rng.normal(size=(m, 8)).astype(np.float32), 4) for m in (8, 9, 30, 1, 1, 16)])
+
+
+def test_small_pools_and_old_processors_have_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(4)
+    matrix = rng.normal(size=(quantised_scan.LEAST_ROWS, 4)).astype(np.float16)
+    assert isinstance(prepare(matrix), QuantisedScan)
+    assert not isinstance(prepare(matrix, with_bytes=False), QuantisedScan)
+    few = prepare(matrix[:-1])
+    monkeypatch.setattr("model.scan.is_available", lambda: False)
+    for scan, rows in ((few, matrix[:-1]), (prepare(matrix), matrix)):
+        assert not isinstance(scan, QuantisedScan)
+        for share in (0.1, 0.9):
+            query = Query(rng.normal(size=(3, 4)).astype(np.float32), 5, rng.random(len(rows)) < share)
+            [best] = scan.top_k([query])
+            np.testing.assert_array_equal(best.rows, brute_force(rows, query).rows)
+    assert prepare(matrix[:0]).top_k([Query(np.ones((1, 4), np.float32), 3)])[0].rows.shape == (0,)
+    assert prepare(matrix).top_k([]) == []
