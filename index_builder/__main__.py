@@ -147,7 +147,7 @@ def _build(root: Path, reporter: _Reporter) -> str:
 def _load(name: str) -> CandidateEncoder:
     from model import checkpoint  # torch: only here, after the job was taken
 
-    return checkpoint.load_late(name)
+    return checkpoint.load_late(name, backend=os.environ.get("POLYRANK_BACKEND") or "auto")
 
 
 def _load_active(store: GenerationStore) -> CandidateEncoder:

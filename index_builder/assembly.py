@@ -145,7 +145,7 @@ class Assembly:
         self._journal.append(self._shard(ids, texts, vectors.data, truncated))
 
     def _shard(self, ids: Sequence[str], texts: Sequence[str], vectors: bytes | memoryview, truncated: int) -> Shard:
-        source = source_digest(self._model.fingerprint, self._dtype, ids, texts)
+        source = source_digest(self._model.fingerprint, self._model.backend, self._dtype, ids, texts)
         return Shard(len(ids), truncated, source, content_digest(vectors, truncated))
 
     def _rounded(self, vectors: NDArray[Any], count: int) -> NDArray[Any]:
@@ -174,6 +174,7 @@ class Assembly:
             id=self._directory.name.removeprefix(TEMPORARY_PREFIX),
             created_at=datetime.now(UTC).isoformat(),
             model=ModelReference(model.name, model.architecture, model.fingerprint),
+            backend=model.backend,
             dim=model.dim,
             dtype=self._dtype,
             count=ingested.count,

@@ -34,7 +34,7 @@ class _Kept:
     def __init__(self, generation: Generation) -> None:
         reference = generation.manifest.model
         self.name, self.architecture, self.fingerprint = reference.name, reference.architecture, reference.fingerprint
-        self.dim = generation.manifest.dim
+        self.dim, self.backend = generation.manifest.dim, generation.manifest.backend
         self._directory = generation.model_directory
 
     def save(self, directory: Path) -> None:

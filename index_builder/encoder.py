@@ -29,12 +29,14 @@ class Model(Protocol):
         architecture: its kind, "bi" or "poly".
         fingerprint: what its vectors depend on, as 64 hexadecimal digits.
         dim: D.
+        backend: name of what runs its forward passes.
     """
 
     name: str
     architecture: str
     fingerprint: str
     dim: int
+    backend: str
 
     def save(self, directory: Path) -> None:
         """Write a checkpoint from which the same model is loaded."""

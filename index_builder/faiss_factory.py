@@ -10,7 +10,7 @@ from index_builder.index_choice import KINDS, IndexSpec
 from model.errors import InvalidInput
 
 # How hard an index is searched before it is tuned: docs/results.md, "Kinds of index".
-_EF_SEARCH, _MOST_EF_SEARCH = 128, 2048
+_EF_SEARCH, _MOST_EF_SEARCH = 64, 2048
 _NPROBE = 32
 
 

@@ -7,7 +7,7 @@ from model.errors import InvalidInput
 
 # Up to so many rows scanning the matrix costs no more than HNSW: docs/results.md, "Kinds of index". The indexes after
 # the scan are taken while they are no larger than this: what common machines can spare.
-SCAN_LIMIT = 65_000
+SCAN_LIMIT = 130_000
 HNSW_BYTES = 2 * 2**30
 SQ_BYTES = 8 * 2**30
 
@@ -28,8 +28,8 @@ class IndexSpec:
         kind: "exact" (scan the matrix; no index file), "flat", "hnsw", "ivf", "ivfpq", or "custom": a factory string
             that was asked for by itself.
         factory: FAISS's name of it; None for "exact".
-        params: of building and searching, by FAISS's names, and "depth": rows asked for each context vector where that
-            had to be more than the service asks for.
+        params: of building and searching, by FAISS's names, and "depth": rows to retrieve where that had to be more
+            than the service asks for.
         asked: one of KINDS, or a factory string: what it was chosen by.
     """
 

@@ -37,9 +37,9 @@ class Shard:
     content: str
 
 
-def source_digest(model: str, dtype: str, ids: Sequence[str], texts: Sequence[str]) -> str:
-    """What the vectors of these rows depend on: the model's fingerprint, the store's dtype, ids and texts."""
-    return sha256(orjson.dumps([model, dtype, ids, texts])).hexdigest()
+def source_digest(model: str, backend: str, dtype: str, ids: Sequence[str], texts: Sequence[str]) -> str:
+    """What the vectors of these rows depend on: the model's fingerprint and back-end, the store's dtype, ids, texts."""
+    return sha256(orjson.dumps([model, backend, dtype, ids, texts])).hexdigest()
 
 
 def content_digest(vectors: bytes | memoryview, truncated: int) -> str:

@@ -79,6 +79,8 @@ class Manifest:
     Attributes:
         id: the generation's.
         created_at: ISO 8601, UTC.
+        backend: what ran the model over the pool (model.inference); vectors of another one are close to these, not
+            equal.
         revision: of the last update that its pool can reflect; later ones it learns when it becomes active.
         recall: of the retrieval path against a scan, see `recall.Recall`, and what was asked for ("min_recall").
         files: by path within the generation, all but the manifest.
@@ -87,6 +89,7 @@ class Manifest:
     id: str
     created_at: str
     model: ModelReference
+    backend: str
     dim: int
     dtype: str
     count: int
@@ -142,6 +145,7 @@ def _parsed(cls: type[Manifest], content: bytes, generation: str) -> Manifest:
         id=_as(str, body, "id"),
         created_at=_as(str, body, "created_at"),
         model=_record(ModelReference, body["model"], "model"),
+        backend=_as(str, body, "backend"),
         dim=_as(int, body, "dim"),
         dtype=_as(str, body, "dtype"),
         count=_as(int, body, "count"),

@@ -13,7 +13,7 @@ SLACK_BYTES = 4 << 20  # what allocators keep differs by that much from run to r
 
 
 def test_anonymous_memory_does_not_grow_with_the_pool(tmp_path: Path) -> None:
-    command = [sys.executable, str(REPOSITORY / "benchmarks" / "build_memory.py"), "--json", "--dim", "8"]
+    command = [sys.executable, str(REPOSITORY / "benchmarks" / "build_memory.py"), "--json", "--dim", "64"]
     done = subprocess.run(
         [*command, "--directory", str(tmp_path), "--sizes", *map(str, SIZES)],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},

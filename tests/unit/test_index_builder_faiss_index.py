@@ -119,7 +119,7 @@ def test_search_parameters_reach_an_index_inside_a_transform_and_a_refinement() 
 
 @pytest.mark.parametrize(
     ("factory", "params"),
-    [("HNSW8", {"efSearch": 128}), ("IVF64,SQ8", {"nprobe": 32}), ("PCA8,IVF3,PQ4x4", {"nprobe": 3}), ("PQ4x4fs", {})],
+    [("HNSW8", {"efSearch": 64}), ("IVF64,SQ8", {"nprobe": 32}), ("PCA8,IVF3,PQ4x4", {"nprobe": 3}), ("PQ4x4fs", {})],
 )
 def test_an_index_says_how_hard_it_is_searched(factory: str, params: dict[str, int]) -> None:
     assert CandidateIndex.build(IndexSpec("custom", factory), matrix()).spec == IndexSpec("custom", factory, params)

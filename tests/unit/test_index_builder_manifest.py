@@ -23,6 +23,7 @@ MANIFEST = Manifest(
     id=ID,
     created_at="2026-11-21T01:30:00.123456+00:00",
     model=ModelReference("chat-poly", "poly", "1a2b3c4d" * 8),
+    backend="openvino",
     dim=384,
     dtype="float16",
     count=3,
@@ -54,6 +55,7 @@ def test_what_is_written_is_read() -> None:
 def test_the_file_has_the_names_the_contract_gives() -> None:
     content = body()
     assert content["format_version"] == 1
+    assert content["backend"] == "openvino"
     assert content["index"] == {"kind": "hnsw", "factory": "HNSW32", "params": {"efSearch": 128}, "asked": "auto"}
     assert content["recall"] == RECALL
     assert content["files"]["embeddings.bin"] == {"sha256": "ab" * 32, "bytes": 2304}

@@ -43,6 +43,14 @@ def test_an_index_that_needs_longer_lists_gets_them() -> None:
     assert len(retrieve(flat(depth=5000), CODES, 60).rows) == 300
 
 
+def test_codes_that_find_the_same_rows_find_as_many_as_are_needed() -> None:
+    """Each of many codes is asked for less than the union, but never for less than the answer."""
+    graph, alike = CandidateIndex.build(IndexSpec("hnsw", "HNSW32"), MATRIX), np.repeat(CODES[:1], 16, axis=0)
+    assert len(retrieve(graph, alike, 40).rows) == 20
+    assert len(retrieve(graph, alike, 40, least=33).rows) == 33
+    assert len(retrieve(graph, alike[:1], 40).rows) == len(retrieve(flat(), alike, 40).rows) == 40
+
+
 def test_what_is_excluded_or_not_allowed_is_not_found() -> None:
     only = np.arange(300) % 3 == 0
     exclude = np.array([0, 3, 299])
