@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import torch
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
@@ -16,7 +17,8 @@ from starlette.responses import Response
 
 import model
 from model import checkpoint
-from model.errors import RankingError
+from model.errors import InvalidInput, RankingError
+from model.inference.choice import choose_backend
 from service import __version__, tracing
 from service.dialects import errors as dialect_errors
 from service.errors import (
@@ -26,6 +28,7 @@ from service.errors import (
     NotReady,
     Overloaded,
     RateLimited,
+    SettingsError,
     TooManyCandidates,
     TooManyValues,
 )
@@ -71,11 +74,12 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
         load_cross: loads the cross-encoder; likewise.
 
     Raises:
-        SettingsError: there is no such device.
+        SettingsError: there is no such device, or the back-end cannot run on it.
     """
     device = device_of(settings)
-    load_ranker = load or partial(model.load, device=device)
-    load_scorer = load_cross or partial(checkpoint.load_cross, device=device)
+    _check_backend(settings.backend, device)
+    load_ranker = load or partial(model.load, device=device, backend=settings.backend)
+    load_scorer = load_cross or partial(checkpoint.load_cross, device=device, backend=settings.backend)
     metrics = Metrics()
     spans = tracing.exporting() if settings.tracing else tracing.OFF
 
@@ -118,6 +122,14 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
         )
     metrics.create_routes((path, method.upper()) for path, at in app.openapi()["paths"].items() for method in at)
     return app
+
+
+def _check_backend(name: str, device: str) -> None:
+    """Now: what is found out when a model is loaded would leave a server that never gets ready."""
+    try:
+        choose_backend(name, torch.device(device))
+    except InvalidInput as error:
+        raise SettingsError(f"backend: {error}") from error
 
 
 def _described_once(app: FastAPI) -> dict[str, Any]:

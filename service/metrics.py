@@ -85,7 +85,9 @@ class Metrics:
         self._last_build = self._gauge(
             "build_last_success_timestamp_seconds", "When a rebuild last succeeded; 0: none is known", "livemax"
         )
-        self._model_info = self._info("model_info", "Models loaded", ("role", "name", "architecture", "fingerprint"))
+        self._model_info = self._info(
+            "model_info", "Models loaded", ("role", "name", "architecture", "fingerprint", "backend")
+        )
         self._create_series()
 
     def _counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
@@ -234,9 +236,9 @@ class Metrics:
         self._index_candidates.set(candidates)
         self._index_changed.set(changed)
 
-    def show_model(self, role: str, name: str, architecture: str, fingerprint: str) -> None:
-        """Name the model of a role ("ranker" or "reranker") that is used from now on."""
-        self._name(self._model_info, 1, (role, name, architecture, fingerprint))
+    def show_model(self, role: str, name: str, architecture: str, fingerprint: str, backend: str) -> None:
+        """Name the model of a role ("ranker" or "reranker") that is used from now on, and what runs it."""
+        self._name(self._model_info, 1, (role, name, architecture, fingerprint, backend))
 
     def _name(self, info: Gauge, shared: int, labels: tuple[str, ...]) -> None:
         """Set the labels of an info to 1, in the place of those that begin with as many equal ones."""

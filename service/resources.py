@@ -16,7 +16,8 @@ from starlette.requests import Request
 from index_builder import copies
 from index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
 from index_builder.generations import GenerationStore
-from index_builder.jobs import SUCCEEDED, JobRecord, JobStore
+from index_builder.jobs import SUCCEEDED, JobRecord, JobRequest, JobStore
+from model.inference.names import AUTO, TORCH
 from service.auth.access import Access
 from service.caching.caches import Caches
 from service.caching.lru import Lru
@@ -92,7 +93,7 @@ async def opened(
     store = GenerationStore(settings.store, needs_matrix=settings.vectors == "local")
     caches = Caches(settings, metrics)
     results = _results(settings, metrics, caches)
-    live = Live(store, Opener(metrics.count_cache, caches, load), metrics)
+    live = Live(store, Opener(metrics.count_cache, caches, load, device_of(settings)), metrics)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as loader:
         scorer = await loop.run_in_executor(loader, _load_scorer, settings, load_cross, metrics)
         await loop.run_in_executor(loader, live.start)
@@ -101,12 +102,18 @@ async def opened(
             await loop.run_in_executor(loader, live.follow)
             await loop.run_in_executor(loader, collect, settings, store, live)
 
+        def backend(request: JobRequest) -> str:
+            """For the model that serves, what was chosen for it: measured beside a server it could be another one."""
+            if live.current is None or request.model is not None or device_of(settings) != "cpu":
+                return settings.backend
+            return live.current.ranker.backend
+
         def ended(job: JobRecord) -> None:
             metrics.count_job(job.state)
             show_last_build(metrics, [job])
 
         show_last_build(metrics, await asyncio.to_thread(JobStore(settings.store).records))
-        jobs = Jobs(settings, on_success=switch, on_end=ended)
+        jobs = Jobs(settings, backend, on_success=switch, on_end=ended)
         engine = Engine(_bounds(settings), metrics, scorer, tracing)
         updating = Updating(store, live, engine, metrics)
         compacting = Compacting(store, live, jobs, settings.compact_after)
@@ -143,7 +150,7 @@ def device_of(settings: Settings) -> str:
         SettingsError: there is no such GPU.
     """
     if settings.device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return "cuda" if torch.cuda.is_available() and settings.backend in (AUTO, TORCH) else "cpu"
     if torch.device(settings.device).type == "cuda" and not torch.cuda.is_available():
         raise SettingsError(f"device: there is no GPU for {settings.device!r}, or torch is built without CUDA")
     return settings.device
@@ -170,7 +177,7 @@ def _load_scorer(settings: Settings, load_cross: LoadScorer, metrics: Metrics) -
         return None
     scorer = load_cross(settings.reranker)
     warm_up(scorer)
-    metrics.show_model("reranker", scorer.name, scorer.architecture, scorer.fingerprint)
+    metrics.show_model("reranker", scorer.name, scorer.architecture, scorer.fingerprint, scorer.backend)
     return scorer
 
 

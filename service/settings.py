@@ -23,6 +23,7 @@ from pydantic_settings import (
 
 from index_builder.errors import StoreUnavailable
 from index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
+from model.inference.names import BackendName
 from service.auth import keys
 from service.errors import SettingsError
 
@@ -75,7 +76,10 @@ class Settings(BaseSettings):
     device: str = Field(
         default="auto",
         pattern=r"auto|cpu|cuda(:\d+)?",
-        description="of the models; `cuda:1`: the second GPU; auto: a GPU if any",
+        description="of the models and of the scan; `cuda:1`: the second GPU; auto: a GPU if any",
+    )
+    backend: BackendName = Field(
+        default="auto", description="what runs the models; auto: torch or openvino, whichever is faster here"
     )
     deterministic: bool = Field(
         default=False, description="the model reads each text alone: equal requests get bit-equal scores, more slowly"
@@ -182,7 +186,16 @@ class Settings(BaseSettings):
             raise ValueError("rate_limit_burst goes with rate_limit_per_s")
         if self.metrics_access == "admin" and self.keys_file is None:
             raise ValueError("metrics_access = admin needs keys_file")
+        if self.backend.startswith("openvino") and self.device.startswith("cuda"):
+            raise ValueError(f"backend = {self.backend} runs on CPUs; use torch on a GPU")
         return self
+
+    @field_validator("backend")
+    @classmethod
+    def _openvino_needs_its_package(cls, backend: str) -> str:
+        if backend.startswith("openvino") and find_spec("openvino") is None:
+            raise ValueError("install its package: pip install openvino")
+        return backend
 
     @field_validator("tracing")
     @classmethod

@@ -11,6 +11,7 @@ from redis_process import RedisProcess
 collect_ignore = ["clients"]  # they need an environment of their own: make test-clients
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported: no test may ask the network for a model
+os.environ["POLYRANK_BACKEND"] = "torch"  # no process measures others first, unless it is told to
 settings.register_profile("polyrank", deadline=None)  # on a busy machine an example may take long, and is no failure
 settings.load_profile("polyrank")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what it puts into the background
@@ -20,7 +21,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what 
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's own POLYRANK_* variables must not reach the tests."""
-    for name in [name for name in os.environ if name.startswith("POLYRANK_")]:
+    for name in [name for name in os.environ if name.startswith("POLYRANK_") and name != "POLYRANK_BACKEND"]:
         monkeypatch.delenv(name)
 
 

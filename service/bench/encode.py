@@ -11,7 +11,9 @@ from model.errors import InvalidInput
 from service.bench.timing import alternate
 
 _TURNS = 3
-_PAIRS = 20
+_PAIRS = 50
+_MOST_TURNS = 10
+_TOGETHER = 32
 
 
 def texts_of(pool: Path, limit: int = 2000) -> list[str]:
@@ -21,22 +23,27 @@ def texts_of(pool: Path, limit: int = 2000) -> list[str]:
 
 
 def measure_encode(ranker: LateRanker, texts: list[str]) -> list[dict[str, Any]]:
-    """Candidates a second over the whole list; milliseconds for a context of one turn and of ten."""
+    """Candidates a second over the whole list; milliseconds for a context of one turn, of ten, and for 32."""
     tokens, _ = ranker.tokenize_candidates(texts)
     ranker.encode_candidates(tokens[:64])
     began = time.perf_counter()
     ranker.encode_candidates(tokens)
     rate = len(texts) / (time.perf_counter() - began)
     rows: list[dict[str, Any]] = [{"what": "candidates", "count": len(texts), "per_second": round(rate, 1)}]
-    for turns in (1, 10):
-        ids, _ = ranker.tokenize_context(Conversation.of(texts[:turns]))
-        took = alternate({"ms": partial(ranker.encode_contexts, [ids])}, 3.0)
-        rows.append({"what": f"context of {turns} turns", "tokens": len(ids), "ms": round(took["ms"], 2)})
+    contexts = [ranker.tokenize_context(Conversation.of(texts[:turns]))[0] for turns in range(1, _MOST_TURNS + 1)]
+    mixed = [contexts[number % _MOST_TURNS] for number in range(_TOGETHER)]
+    for what, given in (
+        ("context of 1 turn", contexts[:1]),
+        (f"context of {_MOST_TURNS} turns", contexts[-1:]),
+        (f"{_TOGETHER} contexts of 1 to {_MOST_TURNS} turns", mixed),
+    ):
+        took = alternate({"ms": partial(ranker.encode_contexts, given)}, 3.0)
+        rows.append({"what": what, "tokens": sum(map(len, given)), "ms": round(took["ms"], 2)})
     return rows
 
 
 def measure_rerank(ranker: CrossRanker, texts: list[str]) -> list[dict[str, Any]]:
-    """Milliseconds for a cross-encoder to read twenty candidates with a context of three turns.
+    """Milliseconds for a cross-encoder to read fifty candidates with a context of three turns.
 
     Raises:
         InvalidInput: there are not as many texts.

@@ -36,15 +36,16 @@ class Caches:
         if self._url is not None:
             self.server = RedisServer(self._url, metrics.observe_redis, metrics.show_breaker)
 
-    def texts(self, manifest: Manifest) -> TextCache | None:
-        """The cache of texts under a generation's model; None: there is none."""
+    def texts(self, manifest: Manifest, backend: str) -> TextCache | None:
+        """The cache of texts under a generation's model, as a back-end runs it; None: there is none."""
         lifetime, of, redis = self._settings.text_cache_ttl_s, manifest, None
         if self.server is not None and lifetime:
-            beginning = f"pe:t:{{{of.model.fingerprint}}}:"
+            beginning = f"pe:t:{{{of.model.fingerprint}}}:{backend}:"
             redis = RedisTier(self.server, "text", self._count, beginning, of.dim, of.dtype, lifetime)
         if redis is None and self._memory is None:
             return None
-        return TextCache(VectorCache(of.model.fingerprint, of.dim, of.dtype, self._count, self._memory, redis))
+        space = f"{of.model.fingerprint} {backend}"
+        return TextCache(VectorCache(space, of.dim, of.dtype, self._count, self._memory, redis))
 
     def vectors(self, generation: Generation, encode: Encode) -> Vectors:
         """The vectors of a generation's candidates.

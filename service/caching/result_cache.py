@@ -26,6 +26,7 @@ from service.caching.redis_server import RedisServer
 from service.caching.redis_tier import CountCache
 from service.http.schemas import RankIn
 from service.index.serving import Serving
+from service.ranking.scorers import PairScorer
 
 TIER = "result"
 VERSION = 1
@@ -36,18 +37,20 @@ _HEAD = struct.Struct("<BI")
 _EXPIRY = struct.Struct("<d")
 
 
-def key_of(scopes: Iterable[str], serving: Serving, reranker: str | None, body: RankIn) -> str:
+def key_of(scopes: Iterable[str], serving: Serving, reranker: PairScorer | None, body: RankIn) -> str:
     """What an answer depends on, as 64 hexadecimal digits.
 
     Args:
         scopes: of the caller's key; callers that may do the same share answers.
         serving: what it is answered from.
-        reranker: fingerprint of the cross-encoder; None: there is none.
+        reranker: the cross-encoder; None: there is none.
         body: what is asked.
     """
     # A revision says how many updates there are, but not which: a log from a backup goes on with the same numbers.
     content = serving.generation.id, serving.snapshot.revision, serving.checksum
-    of = *content, serving.ranker.fingerprint, reranker
+    # Each back-end rounds in its own way.
+    models = [(each.fingerprint, each.backend) for each in (serving.ranker, reranker) if each is not None]
+    of = *content, models
     asked = body.model_dump(mode="json", exclude=_ASIDE)
     return sha256(orjson.dumps([sorted(scopes), of, asked], option=orjson.OPT_SORT_KEYS)).hexdigest()
 

@@ -1,7 +1,7 @@
 """Vectors of candidates that were sent as text before: in memory, and in Redis for all servers.
 
-Keys in Redis are `pe:t:{<model fingerprint>}:<sha256 of the text>`; a value tells its dtype and dimension and is
-checked as every other (index_builder.codec). What is not known is encoded.
+Keys in Redis are `pe:t:{<model fingerprint>}:<back-end>:<sha256 of the text>`: each back-end rounds in its own way. A
+value tells its dtype and dimension and is checked as every other (index_builder.codec). What is not known is encoded.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ __all__ = ["Cached", "TextCache"]
 
 
 class TextCache:
-    """The vectors of texts under one model. Safe to use from several threads.
+    """The vectors of texts under one model and back-end. Safe to use from several threads.
 
     Args:
         vectors: by the sha256 of the text.

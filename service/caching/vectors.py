@@ -34,7 +34,13 @@ class Gathered(NamedTuple):
 
 
 class Vectors(Protocol):
-    """The vectors of one generation, by row."""
+    """The vectors of one generation, by row.
+
+    Attributes:
+        are_here: whether no other machine is asked for them.
+    """
+
+    are_here: bool
 
     def gather(self, rows: NDArray[np.int64], budget: Budget) -> Gathered:
         """Fetch the vectors of rows, in the order asked, within the request's budget for Redis."""
@@ -45,6 +51,8 @@ class Vectors(Protocol):
 
 class MatrixVectors:
     """Vectors from the generation's memory-mapped matrix."""
+
+    are_here = True
 
     def __init__(self, generation: Generation, count: CountCache) -> None:
         self._generation = generation
@@ -76,6 +84,8 @@ class RedisVectors:
     Raises:
         BuildError: the model gave a vector that is not finite.
     """
+
+    are_here = False
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from model.inference.names import AUTO, BACKENDS
 from service.cli.models import load_late
 from service.cli.output import Progress, UsageError, print_json, quiet_libraries
 
@@ -26,12 +27,13 @@ def add_to(commands: Any) -> None:
     scoring = _subject(subjects, "scoring", _scoring, "closed form against the paper's two products")
     scoring.add_argument("--seconds", type=float, default=2.0, help="a size; default: 2")
     for name, measure, text in (
-        ("encode", _encode, "candidates a second, and one context"),
-        ("rerank", _rerank, "twenty pairs of a cross-encoder; a base model's with a random head costs the same"),
+        ("encode", _encode, "candidates a second, one context, and 32 together"),
+        ("rerank", _rerank, "fifty pairs of a cross-encoder; a base model's with a random head costs the same"),
         ("build", _build, "pool to generation, in a temporary store"),
     ):
         subject = _subject(subjects, name, measure, text)
         subject.add_argument("--model", default=MODEL, help=f"default: {MODEL}")
+        subject.add_argument("--backend", choices=BACKENDS, default=AUTO, help="what runs it; default: auto")
         subject.add_argument("--pool", type=Path, default=POOL, help=f"default: {POOL}")
     rank = _subject(subjects, "rank", _rank, "serve a store and measure POST /rank")
     rank.add_argument("--store", type=Path, help=f"a store's directory; default: {POOL} in a temporary one")
@@ -77,7 +79,8 @@ def _encode(arguments: argparse.Namespace) -> dict[str, Any]:
     from service.bench.encode import measure_encode, texts_of
 
     texts = texts_of(arguments.pool)
-    return {"model": arguments.model, "rows": measure_encode(load_late(arguments.model), texts)}
+    ranker = load_late(arguments.model, backend=arguments.backend)
+    return {"model": arguments.model, "backend": ranker.backend, "rows": measure_encode(ranker, texts)}
 
 
 def _rerank(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -85,17 +88,18 @@ def _rerank(arguments: argparse.Namespace) -> dict[str, Any]:
     from service.bench.encode import measure_rerank, texts_of
 
     texts = texts_of(arguments.pool, limit=100)
-    ranker = model.load(arguments.model)
+    ranker = model.load(arguments.model, backend=arguments.backend)
     if not isinstance(ranker, model.CrossRanker):
-        ranker = model.from_base(arguments.model, model.ModelConfig(architecture="cross", base_name="", weights="base"))
+        config = model.ModelConfig(architecture="cross", base_name="", weights="base")
+        ranker = model.from_base(arguments.model, config, arguments.backend)
     assert isinstance(ranker, model.CrossRanker), "asked for"
-    return {"model": arguments.model, "rows": measure_rerank(ranker, texts)}
+    return {"model": arguments.model, "backend": ranker.backend, "rows": measure_rerank(ranker, texts)}
 
 
 def _build(arguments: argparse.Namespace) -> dict[str, Any]:
     import resource
 
-    ranker = load_late(arguments.model)
+    ranker = load_late(arguments.model, backend=arguments.backend)
     with tempfile.TemporaryDirectory() as store:
         built = _build_into(Path(store), ranker, arguments.pool)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

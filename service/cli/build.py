@@ -1,6 +1,7 @@
 """`polyrank build`: a pool becomes a published generation."""
 
 import argparse
+import os
 import random
 import sys
 from pathlib import Path
@@ -17,12 +18,14 @@ from index_builder.pool import read_pool
 from index_builder.recall import MIN_RECALL, MOST_PROBES
 from model.dialogues import read_dialogues
 from model.errors import InvalidInput
+from model.inference.names import AUTO, BACKENDS
 from service.cli.models import load_late
 from service.cli.output import Progress, UsageError, print_json
 
 if TYPE_CHECKING:
     from model import Conversation, LateRanker
 
+BACKEND = "POLYRANK_BACKEND"
 _SEED = 0
 _INDEX_HELP = f"""{", ".join(KINDS)}, or a FAISS factory string such as IVF4096,SQ8; default: auto, by the size"""
 _PROBES_HELP = "dialogues, .jsonl[.gz|.zst]: tune the index until it finds --min-recall of their 10 best candidates"
@@ -38,6 +41,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--probes", type=Path, metavar="F", help=_PROBES_HELP)
     parser.add_argument("--min-recall", type=_share, default=MIN_RECALL, metavar="R", help=f"default: {MIN_RECALL}")
     parser.add_argument("--dtype", default="float16", choices=sorted(DTYPES), help="of the stored vectors")
+    parser.add_argument("--backend", choices=BACKENDS, help=f"what runs the model; default: {BACKEND}, or auto")
     parser.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
     parser.add_argument("--max-rejected", type=_share, default=0.01, metavar="SHARE", help="default: 0.01")
     parser.add_argument("--no-activate", action="store_true", help="publish without switching to it")
@@ -48,7 +52,7 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build, and say what was built."""
     pool = read_pool(arguments.pool, arguments.store)
-    ranker = load_late(arguments.model)
+    ranker = load_late(arguments.model, backend=arguments.backend or os.environ.get(BACKEND) or AUTO)
     _check_index(arguments.index, ranker)
     probes = _encoded_probes(arguments.probes, ranker) if arguments.probes else []
     with Progress("candidates") as progress:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from model.durable import write_atomically
+from model.inference.names import BACKENDS, TORCH
 from service.cli.output import Progress, UsageError, print_json, quiet_libraries
 from service.cli.output_file import require_writable
 
@@ -37,6 +38,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--pool", nargs="+", type=Path, metavar="F", help=pool_help)
     parser.add_argument("--reranker", metavar="MODEL", help="a cross-encoder, with --pool or --corpus")
     parser.add_argument("--top-n", type=int, metavar="N", help=f"how many it reads; default: {_TOP_N}")
+    backend_help = "what runs the models; default: torch, the reference"
+    parser.add_argument("--backend", choices=BACKENDS, default=TORCH, help=backend_help)
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N examples, or judged queries")
     parser.add_argument("--output", type=Path, metavar="F", help="write what became of each example, .jsonl")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
@@ -92,8 +95,9 @@ def _task(arguments: argparse.Namespace) -> "Task":
     from service.cli.evaluation_tasks import Judged, Lists, Pool, Search
 
     if not (arguments.pool or arguments.corpus):
-        return Lists(arguments.data, arguments.limit)
-    search = Search.load(arguments.reranker, _TOP_N if arguments.top_n is None else arguments.top_n)
+        return Lists(arguments.data, arguments.limit, arguments.backend)
+    top_n = _TOP_N if arguments.top_n is None else arguments.top_n
+    search = Search.load(arguments.reranker, top_n, arguments.backend)
     if arguments.pool:
         return Pool(arguments.data, arguments.pool, search, arguments.limit)
     return Judged(arguments.corpus, arguments.queries, arguments.qrels, search, arguments.limit)

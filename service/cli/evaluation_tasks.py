@@ -16,6 +16,7 @@ from model.beir import read_collection
 from model.dialogues import Dialogue, read_dialogues
 from model.errors import InvalidInput
 from model.evaluate import Progress, evaluate
+from model.inference.names import TORCH
 from model.intervals import group_numbers
 from model.metrics import RECALL_AT, Values, first_relevant, judged_values, rank_values
 from model.retrieval_evaluation import DEPTH, rank_in, rerank, retrieve
@@ -51,19 +52,23 @@ class Task(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Retrieval, and the Cross-encoder that reads the first `top_n` again, where there is one."""
+    """Retrieval, and the Cross-encoder that reads the first `top_n` again, where there is one.
+
+    backend: what runs the models.
+    """
 
     reranker: CrossRanker | None
     top_n: int
+    backend: str
 
     @classmethod
-    def load(cls, reranker: str | None, top_n: int) -> "Search":
+    def load(cls, reranker: str | None, top_n: int, backend: str) -> "Search":
         """Load the reranker; raises UsageError where the model is none, or `top_n` is out of bounds."""
         if reranker is None:
-            return cls(None, top_n)
+            return cls(None, top_n, backend)
         if not 1 <= top_n <= DEPTH:
             raise UsageError(f"--top-n must be from 1 to {DEPTH}")
-        return cls(load_cross("--reranker", reranker), top_n)
+        return cls(load_cross("--reranker", reranker, backend), top_n, backend)
 
     @property
     def described(self) -> dict[str, Any]:
@@ -89,7 +94,8 @@ class Lists:
 
     unit = "dialogues"
 
-    def __init__(self, data: Path, limit: int | None) -> None:
+    def __init__(self, data: Path, limit: int | None, backend: str = TORCH) -> None:
+        self._backend = backend
         dialogues = list(islice(read_dialogues(data), limit))
         self._examples = [(number, each) for number, each in enumerate(dialogues) if each.candidates]
         if not self._examples:
@@ -100,7 +106,7 @@ class Lists:
 
     def prepare(self, name: str) -> Callable[[Progress], Outcome]:
         """Load any model."""
-        ranker = model.load(name)
+        ranker = model.load(name, backend=self._backend)
         return lambda progress: self._measure(ranker, progress)
 
     def _measure(self, ranker: LateRanker | CrossRanker, progress: Progress) -> Outcome:
@@ -137,7 +143,7 @@ class Pool:
 
     def prepare(self, name: str) -> Callable[[Progress], Outcome]:
         """Load a Bi- or Poly-encoder."""
-        ranker = _load_searcher(name)
+        ranker = _load_searcher(name, self._search.backend)
         return lambda progress: self._measure(ranker, progress)
 
     def _measure(self, ranker: LateRanker, progress: Progress) -> Outcome:
@@ -171,7 +177,7 @@ class Judged:
 
     def prepare(self, name: str) -> Callable[[Progress], Outcome]:
         """Load a Bi- or Poly-encoder."""
-        ranker = _load_searcher(name)
+        ranker = _load_searcher(name, self._search.backend)
         return lambda progress: self._measure(ranker, progress)
 
     def _measure(self, ranker: LateRanker, progress: Progress) -> Outcome:
@@ -192,8 +198,8 @@ class Judged:
         return Outcome(values, lines)
 
 
-def _load_searcher(name: str) -> LateRanker:
-    return load_late(name, hint=", and this one as --reranker")
+def _load_searcher(name: str, backend: str) -> LateRanker:
+    return load_late(name, ", and this one as --reranker", backend)
 
 
 def _distinct_texts(pools: Sequence[Path]) -> tuple[list[str], list[str]]:

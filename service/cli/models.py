@@ -9,23 +9,23 @@ if TYPE_CHECKING:
     from model import CrossRanker, LateRanker
 
 
-def load_late(name: str, hint: str = "") -> "LateRanker":
+def load_late(name: str, hint: str = "", backend: str = "torch") -> "LateRanker":
     """Load a Bi- or Poly-encoder; raises UsageError for a Cross-encoder, with `hint` at the end of its message."""
     quiet_libraries()
     from model import checkpoint
 
     try:
-        return checkpoint.load_late(name)
+        return checkpoint.load_late(name, backend)
     except InvalidInput as error:
         raise UsageError(f"{error}{hint}") from error
 
 
-def load_cross(flag: str, name: str) -> "CrossRanker":
+def load_cross(flag: str, name: str, backend: str = "torch") -> "CrossRanker":
     """Load the Cross-encoder that a flag names; raises UsageError for a model of another kind."""
     quiet_libraries()
     from model import checkpoint
 
     try:
-        return checkpoint.load_cross(name)
+        return checkpoint.load_cross(name, backend=backend)
     except InvalidInput as error:
         raise UsageError(f"{flag} {error}") from error

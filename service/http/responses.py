@@ -70,6 +70,12 @@ class ModelOut(Out):
     fingerprint: str
 
 
+class LoadedModelOut(ModelOut):
+    """A model that is loaded, and the back-end that runs it."""
+
+    backend: str
+
+
 class TruncatedOut(Out):
     """What did not fit into the encoders."""
 
@@ -146,6 +152,7 @@ class GenerationOut(Out):
     count: int
     dim: int
     dtype: str
+    backend: str = Field(description="what ran the model over the pool")
     model: ModelOut
     index: str = Field(description="kind of index: exact, flat, hnsw, ivf, ivfpq, custom")
     index_factory: str | None = Field(description="FAISS's name of it, null where the matrix is scanned")
@@ -275,7 +282,7 @@ class InfoOut(TeiInfoOut):
     name: Literal["polyrank"]
     version: str
     generation: str | None
-    model: ModelOut | None
-    reranker: ModelOut | None
+    model: LoadedModelOut | None
+    reranker: LoadedModelOut | None
     vectors: Literal["local", "redis"]
     limits: LimitsOut

@@ -180,6 +180,7 @@ def _generation(manifest: Manifest) -> dict[str, Any]:
         "count": manifest.count,
         "dim": manifest.dim,
         "dtype": manifest.dtype,
+        "backend": manifest.backend,
         "model": {
             "name": manifest.model.name,
             "architecture": manifest.model.architecture,

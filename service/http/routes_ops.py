@@ -93,7 +93,12 @@ async def info(request: Request) -> Response:
 
 
 def _model(scorer: LateScorer | PairScorer) -> dict[str, str]:
-    return {"name": scorer.name, "architecture": scorer.architecture, "fingerprint": scorer.fingerprint}
+    return {
+        "name": scorer.name,
+        "architecture": scorer.architecture,
+        "fingerprint": scorer.fingerprint,
+        "backend": scorer.backend,
+    }
 
 
 @router.get("/metrics", include_in_schema=False, dependencies=[METRICS])

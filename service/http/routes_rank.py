@@ -92,9 +92,7 @@ def _cache_key(request: Request, held: Resources, serving: Serving, body: RankIn
     """Under which the answer is kept; None: it is not."""
     if held.results is None or bodies.refuses_caches(request):
         return None
-    scorer = held.engine.scorer
-    reranker = None if scorer is None else scorer.fingerprint
-    return result_cache.key_of(request.state.principal.scopes, serving, reranker, body)
+    return result_cache.key_of(request.state.principal.scopes, serving, held.engine.scorer, body)
 
 
 def _rendered(request: Request, held: Resources, serving: Serving, ranked: Ranked) -> bytes:

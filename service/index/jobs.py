@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -14,7 +14,6 @@ from pathlib import Path
 
 import orjson
 
-import index_builder
 from index_builder.copies import discard_killed
 from index_builder.errors import JobConflict, JobNotFound, PoolInvalid
 from index_builder.generations import GenerationStore
@@ -25,6 +24,7 @@ from index_builder.updates import Updates
 from model.errors import InvalidInput, RankingError
 from service.http.schemas import IndexIn
 from service.index.confine import confined
+from service.index.environment import of_builder
 from service.index.idempotency import IdempotencyKeys
 from service.settings import Settings
 
@@ -40,14 +40,20 @@ class Jobs:
 
     Args:
         settings: the store, the roots and Redis.
+        backend: what is to run a job's model.
         on_success: serves the new generation; the job counts as running until it returns.
         on_end: told each job that has ended.
     """
 
     def __init__(
-        self, settings: Settings, on_success: Callable[[], Awaitable[None]], on_end: Callable[[JobRecord], None]
+        self,
+        settings: Settings,
+        backend: Callable[[JobRequest], str],
+        on_success: Callable[[], Awaitable[None]],
+        on_end: Callable[[JobRecord], None],
     ) -> None:
         self._settings = settings
+        self._backend = backend
         self._on_success = on_success
         self._on_end = on_end
         self._store = JobStore(settings.store)
@@ -136,7 +142,7 @@ class Jobs:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
-                env=_environment(self._settings.redis()),
+                env=of_builder(self._settings.redis(), self._backend(record.request)),
                 start_new_session=True,  # Ctrl-C at the server's terminal is for the server
             )
         except OSError as error:
@@ -289,11 +295,3 @@ def _check_kind(pool: Path) -> None:
         read_pool([pool])
     except PoolInvalid as error:
         raise InvalidInput(f"pool: {error.reason}") from error
-
-
-def _environment(redis_url: str | None) -> Mapping[str, str]:
-    """The server's own, with the Redis that the server was given, and with this very package."""
-    root = str(Path(index_builder.__file__).parent.parent)
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    kept = {name: value for name, value in os.environ.items() if name != "POLYRANK_REDIS_URL"}
-    return {**kept, "PYTHONPATH": path, **({"POLYRANK_REDIS_URL": redis_url} if redis_url else {})}

@@ -198,11 +198,14 @@ class Live:
         fingerprint = ranker.fingerprint
         self._metrics.show_generation(manifest.id, fingerprint, FORMAT_VERSION, serving.loaded.loaded_at)
         self._show_snapshot(serving)
-        self._metrics.show_model("ranker", manifest.model.name, ranker.architecture, fingerprint)
+        self._metrics.show_model("ranker", manifest.model.name, ranker.architecture, fingerprint, ranker.backend)
         if not first:
             self._metrics.count_switch("ok")
         fields = {"generation": manifest.id, "candidates": serving.snapshot.count, "index": manifest.index.kind}
         log.info("serving", extra={"fields": fields})
+        if ranker.backend != manifest.backend:
+            both = {"generation": manifest.id, "serves": ranker.backend, "encoded_the_pool": manifest.backend}
+            log.warning("another back-end serves than encoded the pool: scores differ", extra={"fields": both})
         return serving
 
     def _show_snapshot(self, serving: Serving) -> None:

@@ -21,8 +21,9 @@ from index_builder.snapshot import Snapshot
 from index_builder.update_log import UpdateLog
 from model import Conversation, Truncation
 from model.errors import CheckpointInvalid
+from model.scan import Scan, prepare
+from model.scan.gpu import GpuScan
 from model.tokenizer import Piece
-from model.topk import longest_row
 from service.caching.budget import Budget
 from service.caching.caches import Caches
 from service.caching.redis_tier import CountCache
@@ -38,6 +39,7 @@ class LateScorer(Protocol):
     fingerprint: str
     dim: int
     max_input_tokens: int
+    backend: str
 
     def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
         """Token ids, and what did not fit."""
@@ -64,6 +66,9 @@ class Loaded:
         log: the generation's updates; for one thread at a time.
         loaded_at: seconds since the epoch.
         texts: vectors of candidates that were sent as text before; None: they are always encoded.
+
+    Args:
+        device: where vectors are scanned.
     """
 
     def __init__(
@@ -73,16 +78,26 @@ class Loaded:
         vectors: Vectors,
         log: UpdateLog,
         texts: TextCache | None = None,
+        device: str = "cpu",
     ) -> None:
         self.generation, self.ranker, self.vectors, self.log, self.texts = generation, ranker, vectors, log, texts
+        self._device = device
         self.loaded_at = time.time()
         # The last request that holds this unit lets go of it, and with it of the generation's maps.
         weakref.finalize(self, generation.close).atexit = False
 
     @cached_property
-    def longest(self) -> float:
-        """Length of the longest vector built: a scan needs it to bound rounding, and it never changes."""
-        return longest_row(self.vectors.matrix())
+    def scan(self) -> Scan:
+        """All vectors built, ready to be scanned; prepared when first asked for, which takes a pass over them.
+
+        Beside an index few requests need it: then it has no copy of them, but for one in the memory of a GPU.
+        """
+        return prepare(self.vectors.matrix(), self._device, with_bytes=self.generation.index is None)
+
+    @property
+    def scans_all(self) -> bool:
+        """Whether every row is scanned where an index could be asked: there is none, or a GPU scans in less time."""
+        return self.generation.index is None or isinstance(self.scan, GpuScan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +160,20 @@ class Opener:
         count: told of each vector asked for.
         caches: where vectors may come from besides a generation's own matrix; None: from nowhere.
         load: loads a checkpoint directory.
+        device: where vectors are scanned.
     """
 
-    def __init__(self, count: CountCache, caches: Caches | None = None, load: LoadRanker = model.load) -> None:
+    def __init__(
+        self,
+        count: CountCache,
+        caches: Caches | None = None,
+        load: LoadRanker = model.load,
+        device: str = "cpu",
+    ) -> None:
         self._count = count
         self._caches = caches
         self._load = load
+        self._device = device
 
     def serve(self, generation: Generation, log: UpdateLog, previous: Serving | None = None) -> Serving:
         """Load what the generation needs; a model of the same fingerprint is shared with the previous unit.
@@ -167,12 +190,13 @@ class Opener:
         """
         ranker = self._ranker(generation, previous)
         if self._caches is None:
-            loaded = Loaded(generation, ranker, MatrixVectors(generation, self._count), log)
+            loaded = Loaded(generation, ranker, MatrixVectors(generation, self._count), log, None, self._device)
         else:
-            texts = self._caches.texts(generation.manifest)
+            texts = self._caches.texts(generation.manifest, ranker.backend)
             vectors = self._caches.vectors(generation, partial(encode_texts, ranker))
-            loaded = Loaded(generation, ranker, vectors, log, texts)
+            loaded = Loaded(generation, ranker, vectors, log, texts, self._device)
         serving = Serving(loaded, Snapshot(generation)).caught_up()
+        _ = loaded.scan  # no request is to wait for it
         if ranker is not (previous and previous.ranker):
             _warm_up(ranker)
         return serving

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from model.batching import FORWARD_TOKENS
 from service.errors import DeadlineExceeded, InferenceFailed
 from service.metrics import Metrics
 from service.ranking.lanes import Done, Forward, Piece, Waiter, Waiting, Work
-from service.ranking.packing import FORWARD_TOKENS, cost
+from service.ranking.packing import cost
 from service.ranking.rates import Rate
 from service.ranking.values import LANES, Lane
 from service.tracing import OFF, Tracing, current

@@ -4,8 +4,8 @@ A request goes from stage to stage on the event loop; whatever takes longer than
 
     tokenizer    one thread: text to token ids (forwards.py)
     model        one thread: every forward of every model, batched over requests (batcher.py)
-    search       one thread: scans and FAISS
-    candidates   a few threads: stored vectors and texts, from disk or Redis, and their scores
+    search       one thread: scans and FAISS, and the scores of vectors that are on this machine
+    candidates   a few threads: texts, vectors from Redis, and their scores
 """
 
 import math
@@ -32,11 +32,14 @@ from service.ranking.reranking import rerank
 from service.ranking.retrieval_budget import RetrievalBudget
 from service.ranking.scorers import PairScorer
 from service.ranking.threads import Threads
+from service.ranking.together import Together
 from service.ranking.values import Degraded, Place, Ranked, RankRequest, Shortlist, Stages
 from service.ranking.waiting import both, until
 from service.tracing import OFF, Tracing
 
 CANDIDATE_THREADS = 4
+# Requests that share a pass over the pool: with more, the first of them would wait too long for the last.
+MOST_SCANS = 16
 # An answer that is there must still be written and sent.
 ANSWER_SECONDS = 0.01
 
@@ -104,6 +107,7 @@ class Engine:
         turn = TURN_BATCHES * settings.batch_tokens
         self._admission = Admission(settings.max_queue_tokens, turn, metrics, lambda: self._forwards.done_tokens)
         self._search = Threads("search", 1)
+        self._searches = Together(self._search, self._searched, MOST_SCANS)
         self._candidates = Threads("candidates", CANDIDATE_THREADS)
         self._retrieval = RetrievalBudget()
         self._unknown = Rate(first=1.0)  # share of the texts sent that no cache knows
@@ -211,15 +215,24 @@ class Engine:
             [codes], waited = await self._forwards.contexts(serving.ranker, context, request.deadline)
         stages.move("encode", "queue", waited)
         affordable = self._retrieval.affordable(serving, request)
-        search = partial(retrieval.retrieve_rows, serving, affordable, codes, stages, self._threads)
-        rows = await self._search.run(search, stages)
+
+        search = retrieval.Search(serving, affordable, codes, stages)
+        rows, found = await self._searches.run(serving.loaded if search.shares else search, search, stages)
         searched = rows.plan in ("index", "selector")
         if searched:
             self._retrieval.learn(affordable, stages.seconds["retrieve"])
-        score = partial(retrieval.over_generation, serving, affordable, codes, rows, stages)
-        found = await self._candidates.run(score, stages)
+        if found is None:
+            found = await self._candidates.run(partial(retrieval.over_generation, search, rows), stages)
+        if isinstance(found, Exception):
+            raise found
         is_less = searched and affordable.retrieve_k < request.retrieve_k
         return Found(found, truncation, ["retrieve_k_reduced"] if is_less else [])
+
+    def _searched(
+        self, searches: Sequence[retrieval.Search]
+    ) -> list[tuple[retrieval.Retrieved, Shortlist | Exception | None]]:
+        found = retrieval.retrieve_rows(searches, self._threads)
+        return [(rows, retrieval.scored_here(search, rows)) for search, rows in zip(searches, found, strict=True)]
 
     async def _given(self, serving: Serving, request: RankRequest, ticket: Ticket, stages: Stages) -> Found:
         """The best of the candidates sent, by late score."""

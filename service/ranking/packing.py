@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-# A forward costs as much as so many tokens before it has seen one: docs/results.md, "Batching".
-FORWARD_TOKENS = 64
+from model.batching import FORWARD_TOKENS
+
 # Padding of a batch that is worth one forward less, as a share of the batch.
 PADDING_SHARE = 0.25
 

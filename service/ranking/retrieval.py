@@ -3,14 +3,16 @@
 What updates have added is always scanned: it is little, and compaction keeps it so.
 """
 
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from index_builder.faiss_index import CandidateIndex
 from index_builder.retrieval import retrieve
 from index_builder.snapshot import Snapshot
+from model.scan import Query
 from model.topk import TopK, top_k
 from service.index.serving import Serving
 from service.ranking.shortlist import Codes
@@ -20,8 +22,8 @@ Rows = NDArray[np.int64]
 
 # Behind a filter an index costs as much as without one: so many rows are scored as soon. And it misses much where the
 # filter lets through less than this share of all. docs/results.md, "Kinds of index".
-FEW_MATCHES = 30_000
-FEW_OF_ALL = 0.01
+FEW_MATCHES = 20_000
+FEW_OF_ALL = 0.02
 
 # Rounding of the index's inner products against ours, relative to the score: math.md, section 3.
 CERTIFICATE_MARGIN = 1e-4
@@ -43,14 +45,26 @@ class _Allowed:
     added: Rows
     count: int
 
+    def mask(self, size: int) -> NDArray[np.bool_] | None:
+        """Which of the generation's rows are allowed, (N,); None: all."""
+        if self.own is None and not len(self.dropped):
+            return None
+        mask = np.full(size, self.own is None)
+        if self.own is None:
+            mask[self.dropped] = False
+        else:
+            mask[self.own] = True
+        return mask
+
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Rows of the generation that hold its best; how many were looked at; what no other row's score is above."""
+    """Rows of the generation that hold its best; how many were looked at; what no other row's score is above; how."""
 
     rows: Rows
     looked_at: int
     bound: float
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,41 +84,80 @@ class Retrieved:
     plan: Plan
 
 
-def retrieve_rows(
-    serving: Serving, request: RankRequest, codes: Codes, stages: Stages, threads: int | None = None
-) -> Retrieved:
-    """Find the rows to score, of the generation and of what was added to it; for one thread at a time."""
-    snapshot = serving.snapshot
-    with stages.timed("retrieve"):
-        allowed = _allowed(snapshot, request)
-        plan = _plan(serving, request, allowed)
-        found = _retrieve(serving, plan, request, codes, allowed, threads)
-        if len(found.rows) < min(request.depth, allowed.count):  # a graph may not lead to so many of those allowed
-            plan = "scan" if allowed.own is None else "matches"
-            found = _retrieve(serving, plan, request, codes, allowed, threads)
-        added = top_k(snapshot.vectors_added, codes, request.depth, allowed.added, snapshot.longest_added).rows
+@dataclass(frozen=True, slots=True, eq=False)
+class Search:
+    """What one request is looking for.
+
+    Attributes:
+        serving: where.
+        request: what was sent.
+        codes: context vectors (M, D).
+        stages: told how long each took.
+    """
+
+    serving: Serving
+    request: RankRequest
+    codes: Codes
+    stages: Stages
+
+    @property
+    def scans(self) -> bool:
+        """Whether all rows allowed are scored."""
+        return self.serving.loaded.scans_all or self.request.exact
+
+    @property
+    def shares(self) -> bool:
+        """Whether others gain by being searched for along with it; else each would only wait for all."""
+        return self.scans and self.serving.loaded.scan.shares
+
+
+def retrieve_rows(searches: Sequence[Search], threads: int | None = None) -> list[Retrieved]:
+    """Find the rows to score, of one generation and of what was added to it; for one thread at a time."""
+    began = time.perf_counter()
+    asked = [(search, _allowed(search.serving.snapshot, search.request)) for search in searches]
+    found = [_searched(*each, threads) for each in asked]
+    scanned = _scanned([each for each, rows in zip(asked, found, strict=True) if rows is None])
+    retrieved = [_with_added(*each, rows or next(scanned)) for each, rows in zip(asked, found, strict=True)]
+    for search in searches:
+        search.stages.add("retrieve", time.perf_counter() - began)
+    return retrieved
+
+
+def _with_added(search: Search, allowed: _Allowed, found: _Found) -> Retrieved:
+    """What was found, and the best of what updates have added."""
+    snapshot, depth = search.serving.snapshot, search.request.depth
+    added = top_k(snapshot.vectors_added, search.codes, depth, allowed.added, snapshot.longest_added).rows
     rows = np.concatenate([np.sort(found.rows), snapshot.numbered(np.sort(added))])
-    return Retrieved(rows, found.looked_at + len(allowed.added), found.bound, plan)
+    return Retrieved(rows, found.looked_at + len(allowed.added), found.bound, found.plan)
 
 
-def over_generation(
-    serving: Serving, request: RankRequest, codes: Codes, retrieved: Retrieved, stages: Stages
-) -> Shortlist:
+def over_generation(search: Search, retrieved: Retrieved) -> Shortlist:
     """Score the rows that were found, and fetch the candidates of the best."""
-    best, cache_available = _score(serving, request, retrieved.rows, codes, stages)
-    with stages.timed("fetch"):
-        candidates = serving.snapshot.candidates(best.rows)
+    best, cache_available = _score(search, retrieved.rows)
+    with search.stages.timed("fetch"):
+        candidates = search.serving.snapshot.candidates(best.rows)
     places = [
         Place(candidate.id, candidate.text, score, candidate.metadata)
         for candidate, score in zip(candidates, best.scores.tolist(), strict=True)
     ]
     return Shortlist(
         places,
-        _is_exact(best.scores, retrieved.bound, request.depth),
+        _is_exact(best.scores, retrieved.bound, search.request.depth),
         retrieved.looked_at,
         cache_available=cache_available,
         plan=retrieved.plan,
     )
+
+
+def scored_here(search: Search, retrieved: Retrieved) -> Shortlist | Exception | None:
+    """As `over_generation`, or why that failed, which must not fail others; None: vectors must be fetched first."""
+    if not search.serving.loaded.vectors.are_here:
+        return None
+    # Vectors that are here are scored in less time than it takes to hand them over to another thread.
+    try:
+        return over_generation(search, retrieved)
+    except Exception as error:
+        return error
 
 
 def _allowed(snapshot: Snapshot, request: RankRequest) -> _Allowed:
@@ -121,53 +174,51 @@ def _allowed(snapshot: Snapshot, request: RankRequest) -> _Allowed:
     return _Allowed(own, snapshot.removed, added, len(own))
 
 
-def _plan(serving: Serving, request: RankRequest, allowed: _Allowed) -> Plan:
+def _plan(search: Search, allowed: _Allowed) -> Plan:
     """An index is asked where that is cheaper than to score every row allowed, and the answer may be inexact."""
-    scans = serving.generation.index is None or request.exact
     if allowed.own is None:
-        return "scan" if scans else "index"
-    few = max(FEW_MATCHES, FEW_OF_ALL * serving.generation.manifest.count)
-    return "matches" if scans or len(allowed.own) <= few else "selector"
+        return "scan" if search.scans else "index"
+    few = max(FEW_MATCHES, FEW_OF_ALL * search.serving.generation.manifest.count)
+    return "matches" if search.scans or len(allowed.own) <= few else "selector"
 
 
-def _retrieve(
-    serving: Serving, plan: Plan, request: RankRequest, codes: Codes, allowed: _Allowed, threads: int | None
-) -> _Found:
-    """Rows among which are the generation's best, by as many as are asked for."""
-    if not allowed.count:
-        return _Found(np.empty(0, np.int64), 0, -np.inf)
-    matrix, index, longest = serving.loaded.vectors.matrix(), serving.generation.index, serving.loaded.longest
-    if plan == "scan":
-        return _scanned(top_k(matrix, codes, request.depth, None, longest, allowed.dropped), allowed)
-    if plan == "matches" or index is None:
-        return _scanned(top_k(matrix, codes, request.depth, allowed.own, longest), allowed)
-    return _searched(index, request, codes, allowed, threads)
+def _scanned(searches: Sequence[tuple[Search, _Allowed]]) -> Iterator[_Found]:
+    """The best rows of the generation for each, in one pass for all."""
+    if not searches:
+        return
+    serving = searches[0][0].serving
+    queries = [
+        Query(search.codes, search.request.depth, allowed.mask(serving.generation.manifest.count))
+        for search, allowed in searches
+    ]
+    for best, (_, allowed) in zip(serving.loaded.scan.top_k(queries), searches, strict=True):
+        yield _Found(best.rows, allowed.count, -np.inf, "scan" if allowed.own is None else "matches")
 
 
-def _scanned(best: TopK, allowed: _Allowed) -> _Found:
-    return _Found(best.rows, allowed.count, -np.inf)
-
-
-def _searched(
-    index: CandidateIndex, request: RankRequest, codes: Codes, allowed: _Allowed, threads: int | None
-) -> _Found:
-    """The union of what the index finds for each context vector."""
+def _searched(search: Search, allowed: _Allowed, threads: int | None) -> _Found | None:
+    """The union of what the index finds for each context vector; None where all rows allowed must be scored."""
+    index, request, codes = search.serving.generation.index, search.request, search.codes
+    plan = _plan(search, allowed)
+    if index is None or plan in ("scan", "matches"):
+        return None
     limit = max(request.retrieve_k, request.depth)
     if allowed.own is None:
-        found = retrieve(index, codes, limit, exclude=allowed.dropped, threads=threads)
+        found = retrieve(index, codes, limit, exclude=allowed.dropped, threads=threads, least=request.depth)
     else:
         only = np.zeros(index.count, bool)
         only[allowed.own] = True
-        found = retrieve(index, codes, limit, only=only, threads=threads)
-    return _Found(found.rows, len(found.rows), found.bound)
+        found = retrieve(index, codes, limit, only=only, threads=threads, least=request.depth)
+    if len(found.rows) < min(request.depth, allowed.count):  # a graph may not lead to so many of those allowed
+        return None
+    return _Found(found.rows, len(found.rows), found.bound, plan)
 
 
-def _score(serving: Serving, request: RankRequest, rows: Rows, codes: Codes, stages: Stages) -> tuple[TopK, bool]:
+def _score(search: Search, rows: Rows) -> tuple[TopK, bool]:
     """Score rows (ascending) by their vectors as the store has them now, which is where damage is noticed."""
-    with stages.timed("fetch"):
-        gathered = serving.gather(rows, request.budget)
-    with stages.timed("score"):
-        found = top_k(gathered.vectors, codes, request.depth)
+    with search.stages.timed("fetch"):
+        gathered = search.serving.gather(rows, search.request.budget)
+    with search.stages.timed("score"):
+        found = top_k(gathered.vectors, search.codes, search.request.depth)
     return TopK(rows[found.rows], found.scores), gathered.cache_available
 
 

@@ -20,6 +20,7 @@ class PairScorer(Protocol):
     architecture: str
     fingerprint: str
     max_input_tokens: int
+    backend: str
 
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         """Join the context with each text; says what did not fit."""

@@ -113,7 +113,10 @@ def test_without_once_the_store_is_served(capsys: Capture, tiny: Path, monkeypat
     monkeypatch.setattr(demo, "MODEL", str(tiny / "poly"))
     outcome = call(capsys, "demo", "--port", "8123")
     assert outcome.status == 0
-    assert served == [Settings(store=Path(".demo-store"), port=8123, reranker=str(tiny / "cross"), drain_delay_s=0)]
+    expected = Settings.load(
+        {"store": Path(".demo-store"), "port": 8123, "reranker": str(tiny / "cross"), "drain_delay_s": 0}
+    )
+    assert served == [expected]
     assert outcome.out.splitlines()[-1].endswith(" --url http://127.0.0.1:8123")
     assert "R@1" not in outcome.out
 

@@ -242,6 +242,17 @@ def test_the_builder_imports_nothing_that_lies_about(
     assert (job["state"], job["error"]) == ("succeeded", None)
 
 
+def test_the_model_that_serves_is_built_with_by_the_back_end_that_was_chosen_for_it(
+    api: Api, stub: Callable[[str], None]
+) -> None:
+    stub("import os; print('by', os.environ['POLYRANK_BACKEND'], file=sys.stderr); sys.exit(3)")
+    api.client.app.state.resources.live.current.ranker.backend = "openvino-int8"  # type: ignore[attr-defined]
+    same = api.wait(api.job(api.start(candidates=[{"text": "w1"}]))["id"])
+    assert same["error"].endswith(": by openvino-int8")
+    other = api.wait(api.job(api.start(candidates=[{"text": "w1"}], model="poly"))["id"])
+    assert other["error"].endswith(": by auto")
+
+
 def test_a_builder_that_dies_leaves_its_last_line(api: Api, stub: Callable[[str], None]) -> None:
     stub("sys.exit(3)")
     job = api.wait(api.job(api.start(candidates=[{"text": "w1"}]))["id"])
@@ -255,7 +266,7 @@ async def _nothing() -> None:
 
 def test_what_was_read_before_the_end_is_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the reading of a dead builder's record and the look at what runs, its end may have been written down."""
-    jobs = Jobs(Settings(store=tmp_path), on_success=_nothing, on_end=lambda _: None)
+    jobs = Jobs(Settings(store=tmp_path), lambda _: "torch", on_success=_nothing, on_end=lambda _: None)
     store = JobStore(tmp_path)
     record = store.create(JobRequest(pool=("a.jsonl",)))
 

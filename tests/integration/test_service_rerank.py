@@ -39,7 +39,9 @@ def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cross(store: Path, checkpoints: Path) -> Iterator[TestClient]:
     """A server with a cross-encoder."""
-    with TestClient(create_app(Settings(store=store, reranker=str(checkpoints / "cross"), threads=1))) as client:
+    with TestClient(
+        create_app(Settings(store=store, reranker=str(checkpoints / "cross"), threads=1, backend="torch"))
+    ) as client:
         yield client
 
 

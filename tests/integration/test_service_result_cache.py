@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis_process import RedisProcess
 from served import Served, serve
-from service_fakes import WordRanker, build_store, load, pool
+from service_fakes import WordCross, WordRanker, build_store, load, pool
 
 from service.app import create_app
 from service.auth import keys
@@ -217,6 +217,18 @@ def test_servers_share_answers_through_redis(start: Start, redis_process: RedisP
     assert ask(other)[0] == "hit", "by now it is in memory"
     assert counted(other) == {"hit": 2}
     assert len(key) == len("pe:r:") + 64
+
+
+@pytest.mark.parametrize("model", [WordRanker, WordCross])
+def test_what_another_back_end_answered_is_not_given(
+    start: Start, redis_process: RedisProcess, monkeypatch: pytest.MonkeyPatch, model: type
+) -> None:
+    fields = {"redis_url": redis_process.url, "reranker": "cross"}
+    ask(start(**fields))
+    wait_for_answers(redis_process, 1)
+    assert ask(start(**fields))[0] == "hit"
+    monkeypatch.setattr(model, "backend", "other")
+    assert ask(start(**fields))[0] == "miss"
 
 
 def test_an_answer_from_redis_lives_no_longer_than_there(start: Start, redis_process: RedisProcess) -> None:

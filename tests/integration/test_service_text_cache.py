@@ -55,7 +55,7 @@ def counted(server: Served) -> dict[str, int]:
 
 
 def key(text: str, fingerprint: str = FINGERPRINT) -> str:
-    return f"pe:t:{{{fingerprint}}}:{sha256(text.encode()).hexdigest()}"
+    return f"pe:t:{{{fingerprint}}}:torch:{sha256(text.encode()).hexdigest()}"
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -98,6 +98,16 @@ def test_what_is_cached_is_what_is_scored(start: Start, redis_process: RedisProc
     with redis_process.client() as client:
         client.set(name, value)
     assert answer(server)[0][0]["text"] == last
+
+
+def test_what_another_back_end_made_is_not_used(
+    start: Start, redis_process: RedisProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm(start(redis_process.url), redis_process)
+    monkeypatch.setattr(WordRanker, "backend", "other")
+    other = start(redis_process.url)
+    answer(other)
+    assert counted(other) == {"miss": 12}
 
 
 def test_only_what_is_unknown_is_encoded(start: Start, redis_process: RedisProcess) -> None:

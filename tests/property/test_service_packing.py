@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.ranking.packing import FORWARD_TOKENS, PADDING_SHARE, cost, pack
+from model.batching import FORWARD_TOKENS
+from service.ranking.packing import PADDING_SHARE, cost, pack
 
 LENGTHS = st.lists(st.integers(0, 600), min_size=1, max_size=60)
 BUDGETS = st.integers(0, 2000)

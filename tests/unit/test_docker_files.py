@@ -83,18 +83,26 @@ def test_default_target_is_the_cpu_runtime_on_the_pinned_base(stages: dict[str, 
 
 
 @pytest.mark.parametrize("target", ["runtime-cpu", "runtime-cuda"])
-def test_a_target_adds_the_environment_alone_to_the_runtime(stages: dict[str, Any], target: str) -> None:
+def test_a_target_adds_the_environment_to_the_runtime_and_on_a_gpu_a_compiler(
+    stages: dict[str, Any], target: str
+) -> None:
+    base, added = stages[target]
     builder = target.replace("runtime", "builder")
-    assert stages[target] == ("runtime", [("COPY", f"--from={builder} /opt/venv /opt/venv")])
+    assert (base, added[-1]) == ("runtime", ("COPY", f"--from={builder} /opt/venv /opt/venv"))
+    others = [key for key, _ in added[:-1]]
+    assert others == (["USER", "RUN", "USER", "ENV"] if target == "runtime-cuda" else [])
+    assert [rest for key, rest in added if key == "USER"][-1:] in ([], ["10001:10001"])
     assert stages["runtime"][0].startswith("python:")  # nothing of the build stages but that environment
     assert not [rest for key, rest in stages["runtime"][1] if key == "RUN" and ("pip" in rest or "apt" in rest)]
 
 
-@pytest.mark.parametrize("builder", ["builder-cpu", "builder-cuda"])
-def test_builders_install_what_the_constraints_pin_with_the_base_weights(stages: dict[str, Any], builder: str) -> None:
+@pytest.mark.parametrize(("builder", "extras"), [("builder-cpu", "demo,openvino,otel"), ("builder-cuda", "demo,otel")])
+def test_builders_install_what_the_constraints_pin_with_the_base_weights(
+    stages: dict[str, Any], builder: str, extras: str
+) -> None:
     install = _value(stages[builder][1], "RUN")
     assert "-c constraints.txt" in install
-    assert install.endswith("'.[demo,otel]'")
+    assert install.endswith(f"'.[{extras}]'")
     assert ("TORCH_INDEX" in install) == (builder == "builder-cpu")
 
 
@@ -151,7 +159,9 @@ def test_gpu_service_is_a_replica_that_reads_the_store(compose: dict[str, Any], 
     assert gpu["build"]["target"] != builder["build"]["target"]
     assert gpu["image"] not in (api["image"], builder["image"])
     assert gpu["volumes"] == ["store:/store:ro"]
-    own = {"profiles", "image", "build", "gpus", "volumes", "ports"}
+    assert gpu["tmpfs"] == ["/tmp:exec"], "Triton loads what it compiles from there"
+    assert "TRITON_CACHE_DIR=/tmp/" in dict(stages[gpu["build"]["target"]][1])["ENV"]
+    own = {"profiles", "image", "build", "gpus", "tmpfs", "volumes", "ports"}
     assert {key: value for key, value in gpu.items() if key not in own} == {
         key: value for key, value in api.items() if key not in own
     }

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,13 @@ from index_builder.encoder import encode_texts
 from index_builder.pool import Candidate
 from model import Conversation
 from model.pairs import Pairs
+from model.scan.plain import PlainScan
 from service.errors import DeadlineExceeded, InferenceFailed, NotConfigured, UnknownCandidates
 from service.index.serving import Serving
 from service.metrics import Metrics
 from service.ranking import retrieval
 from service.ranking.engine import Embeddings, Engine, EngineSettings, Read
-from service.ranking.values import Given, Ranked
+from service.ranking.values import Given, Ranked, RankRequest, Shortlist
 
 TEXT = "w1 w2 w3 w7 w9"
 
@@ -333,3 +335,53 @@ def test_ties_follow_the_pool(tmp_path: Path) -> None:
     build_store(tmp_path, [*twins, Candidate("other", "w30")], index="flat")
     ranked = rank(open_serving(tmp_path), asked("w1 w2", top_k=5))
     assert [place.id for place in ranked.places] == ["t0", "t1", "t2", "t3", "t4"]
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_searches_are_done_together_where_that_saves_time(
+    scanned: Serving, monkeypatch: pytest.MonkeyPatch, shares: bool
+) -> None:
+    together: list[int] = []
+
+    def retrieve_rows(searches: Sequence[retrieval.Search], threads: int | None) -> list[retrieval.Retrieved]:
+        together.append(len(searches))
+        time.sleep(0.05)  # meanwhile the others come
+        return search(searches, threads)
+
+    search = retrieval.retrieve_rows
+    monkeypatch.setattr(retrieval, "retrieve_rows", retrieve_rows)
+    monkeypatch.setattr(PlainScan, "shares", shares)
+    ranked_together(scanned, [asked(f"w{n}") for n in range(4)])
+    assert sum(together) == 4
+    assert (max(together) > 1) == shares
+
+
+def ranked_together(serving: Serving, requests: list[RankRequest]) -> list[Ranked | BaseException]:
+    """Rankings of requests that come at the same time."""
+
+    async def play() -> list[Ranked | BaseException]:
+        engine = Engine(EngineSettings(), Metrics())
+        try:
+            return await asyncio.gather(*(engine.rank(serving, each) for each in requests), return_exceptions=True)
+        finally:
+            engine.close()
+
+    return asyncio.run(play())
+
+
+def test_one_that_cannot_be_scored_has_no_other_scored_again(scanned: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    scored: list[str] = []
+
+    def over_generation(search: retrieval.Search, rows: retrieval.Retrieved) -> Shortlist:
+        [text] = [turn.text for turn in search.request.conversation.turns]
+        scored.append(text)
+        if text == "w2":
+            raise RuntimeError("its vector is damaged")
+        return score(search, rows)
+
+    score = retrieval.over_generation
+    monkeypatch.setattr(retrieval, "over_generation", over_generation)
+    monkeypatch.setattr(PlainScan, "shares", True)
+    answers = ranked_together(scanned, [asked(f"w{n}") for n in range(4)])
+    assert sorted(scored) == ["w0", "w1", "w2", "w3"]
+    assert [type(answer) for answer in answers] == [Ranked, Ranked, RuntimeError, Ranked]

@@ -65,6 +65,17 @@ def test_where_none_was_activated_none_is_served_and_it_says_what_to_do(store: F
     assert store.served() == only
 
 
+def test_another_back_end_than_the_pools_is_told(
+    store: Fixture, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.build()
+    store.live.start()
+    assert "another back-end" not in caplog.text
+    monkeypatch.setattr(WordRanker, "backend", "openvino-int8")
+    Live(store.store, Opener(count_nothing, None, load), store.metrics).start()
+    assert "another back-end serves than encoded the pool" in caplog.text
+
+
 def test_a_newer_generation_that_nobody_has_activated_stands_in_last(store: Fixture) -> None:
     first, second, bad = (store.build(prefix) for prefix in "abc")
     store.build("d", activate=False)

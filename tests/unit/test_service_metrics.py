@@ -18,8 +18,8 @@ given = json.loads(sys.argv[1])
 metrics = Metrics()
 for generation in given["generations"]:
     metrics.show_generation(generation, "f", 1, 5.0)
-    metrics.show_model("ranker", generation, "poly", "f")
-metrics.show_model("reranker", "cross", "cross", "x")
+    metrics.show_model("ranker", generation, "poly", "f", "torch")
+metrics.show_model("reranker", "cross", "cross", "x", "openvino")
 metrics.show_snapshot(given["revision"], 100, 3)
 metrics.show_queue(given["waiting"], 0)
 for _ in range(given["answers"]):
@@ -45,13 +45,13 @@ def test_the_generation_and_each_role_s_model_are_named_once() -> None:
     metrics = Metrics()
     for generation in ("one", "two"):
         metrics.show_generation(generation, "f", 1, 5.0)
-        metrics.show_model("ranker", generation, "poly", "f")
-        metrics.show_model("reranker", "cross", "cross", "x")
+        metrics.show_model("ranker", generation, "poly", "f", "torch")
+        metrics.show_model("reranker", "cross", "cross", "x", "openvino")
     text = metrics.render().decode()
     assert series(text, "index_info") == {'{format="1",generation="two",model="f"}': 1.0}
     assert series(text, "model_info") == {
-        '{architecture="poly",fingerprint="f",name="two",role="ranker"}': 1.0,
-        '{architecture="cross",fingerprint="x",name="cross",role="reranker"}': 1.0,
+        '{architecture="poly",backend="torch",fingerprint="f",name="two",role="ranker"}': 1.0,
+        '{architecture="cross",backend="openvino",fingerprint="x",name="cross",role="reranker"}': 1.0,
     }
 
 

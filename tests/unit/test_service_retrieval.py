@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from service_fakes import WORDS, asked, brute_force, build_store, open_serving, pool, rank
+from service_fakes import WORDS, asked, brute_force, build_store, count_nothing, load, open_serving, pool, rank
 from updated import updated
 
+from index_builder.generations import GenerationStore
 from index_builder.pool import Candidate
+from model.scan.plain import PlainScan
 from service.errors import UnknownCandidates
-from service.index.serving import Serving
+from service.index import serving as live_units
+from service.index.serving import Opener, Serving
 from service.ranking import retrieval
 from service.ranking.values import Given, Ranked
 
@@ -189,3 +192,26 @@ def test_a_pool_of_which_little_is_left_returns_all_that_is_asked_for(large: Ser
     assert len(expected) == 107
     for top_k in (5, 107):
         assert_same(rank(few, asked(TEXT, top_k=top_k)), expected[:top_k])
+
+
+def test_an_index_is_not_asked_where_a_gpu_scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_store(tmp_path, index="hnsw")
+    store = GenerationStore(tmp_path)
+
+    def served(device: str) -> Serving:
+        generation = store.open(store.current() or "")
+        return Opener(count_nothing, None, load, device).serve(generation, store.updates.of(generation.manifest))
+
+    def plan(device: str) -> str:
+        return rank(served(device), asked(TEXT)).plan or ""
+
+    def on_gpu(matrix: Any, _device: str, with_bytes: bool) -> PlainScan:
+        assert not with_bytes, "few requests would need them"
+        return PlainScan(matrix, 1e3)
+
+    assert plan("cpu") == "index"
+    assert "scan" in vars(served("cpu").loaded), "else a request would have to wait for it"
+    monkeypatch.setattr(live_units, "prepare", on_gpu)
+    assert plan("cuda") == "index", "the scan stayed on the CPU"
+    monkeypatch.setattr(live_units, "GpuScan", PlainScan)
+    assert plan("cuda") == "scan"

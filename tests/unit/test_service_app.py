@@ -1,0 +1,16 @@
+"""What keeps an app from being made."""
+
+from pathlib import Path
+
+import pytest
+
+from model.inference import openvino_backend
+from service.app import create_app
+from service.errors import SettingsError
+from service.settings import Settings
+
+
+def test_a_back_end_that_cannot_run_here_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openvino_backend, "_capabilities", lambda: ["FP32"])
+    with pytest.raises(SettingsError, match=r"^backend: this processor does not compute in fp16; use openvino$"):
+        create_app(Settings(store=Path("nowhere"), backend="openvino-fp16"))
