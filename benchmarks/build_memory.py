@@ -33,7 +33,7 @@ MIB = 1 << 20
 class HashEncoder:
     """A text's vector is its hash."""
 
-    name, architecture, fingerprint = "hash", "bi", "0123456789abcdef" * 4
+    name, architecture, fingerprint, backend = "hash", "bi", "0123456789abcdef" * 4, "none"
 
     def __init__(self, dim: int) -> None:
         self.dim = dim

@@ -1,6 +1,7 @@
-"""What a forward costs by the tokens it reads: the constants of service/ranking/packing.py and the budget of a batch.
+"""What a forward costs by the tokens it reads: the constants of model/batching.py and the budget of a batch.
 
-    python benchmarks/forward_cost.py --model checkpoints/chat-poly [--threads 2] [--device cpu] [--most-tokens 2048]
+    python benchmarks/forward_cost.py --model checkpoints/chat-poly [--threads 2] [--device cpu] [--backend torch]
+        [--most-tokens 2048]
 
 Prints milliseconds for batches of equal lengths, the least of several runs, and the line fitted through them: seconds =
 (tokens + overhead) * seconds a token. `overhead` is what FORWARD_TOKENS says.
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 import model
+from model.inference.names import BACKENDS, TORCH
 
 LENGTHS = (12, 40, 120)
 COUNTS = tuple(2**n for n in range(11))
@@ -24,10 +26,11 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--backend", default=TORCH, choices=BACKENDS)
     parser.add_argument("--most-tokens", type=int, default=2048, help="of a batch; a GPU takes far more")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    ranker = model.load(arguments.model, device=arguments.device)
+    ranker = model.load(arguments.model, device=arguments.device, backend=arguments.backend)
     rng = np.random.default_rng(0)
     measured = []
     print("| tokens | batch | ms | ms a sequence | µs a token |\n| --- | --- | --- | --- | --- |")
@@ -42,7 +45,7 @@ def main() -> None:
     # Relative errors count: a forward over few tokens is as important as one over many.
     terms = np.stack([tokens, np.ones_like(tokens)], 1) / times[:, None]
     a_token, fixed = np.linalg.lstsq(terms, np.ones(len(times)))[0]
-    where = f"{arguments.threads} threads" if arguments.device == "cpu" else arguments.device
+    where = f"{ranker.backend}, {arguments.threads} threads" if arguments.device == "cpu" else arguments.device
     print(f"\n{where}: {a_token * 1e6:.0f} µs a token, overhead {fixed / a_token:.0f} tokens")
 
 

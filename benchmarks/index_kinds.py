@@ -29,13 +29,14 @@ from index_builder.recall import Probes
 from index_builder.retrieval import retrieve
 from model.checkpoint import load_late
 from model.dialogues import read_dialogues
-from model.topk import longest_row, top_k
+from model.scan import Query, Scan, prepare
+from model.topk import top_k
 from service.bench.timing import machine
 
 CHUNK_TEXTS = 8192
 NOISE = 0.3  # length of what is added to a copy, a unit vector
 FACTORIES = ("HNSW32", "IVF2048,SQ8", "OPQ48,IVF2048,PQ48", "OPQ96,IVF2048,PQ96")
-EFFORTS = {"HNSW": ("efSearch", (64, 128, 256, 512)), "IVF": ("nprobe", (8, 16, 32, 64, 128, 256))}
+EFFORTS = {"HNSW": ("efSearch", (32, 64, 128, 256, 512)), "IVF": ("nprobe", (8, 16, 32, 64, 128, 256))}
 SHARES = (1.0, 0.1, 0.01, 0.001, 0.0001)
 TIMED_CONTEXTS = 50
 
@@ -100,9 +101,8 @@ def milliseconds(run: Callable[[Codes], object], contexts: Codes) -> str:
 
 
 def scan(matrix: Matrix, contexts: Codes, _: argparse.Namespace) -> None:
-    longest = longest_row(matrix)
-    timed = contexts[:: len(contexts) // TIMED_CONTEXTS]
-    told = milliseconds(partial(top_k, matrix, k=10, longest=longest), timed)
+    scan, timed = prepare(matrix), contexts[:: len(contexts) // TIMED_CONTEXTS]
+    told = milliseconds(lambda codes: scan.top_k([Query(codes, 10)]), timed)
     print(f"{'scan':20} N {len(matrix):8}  {told}", flush=True)
 
 
@@ -127,21 +127,24 @@ def kinds(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> Non
 
 
 def filters(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> None:
-    rng, longest = np.random.default_rng(arguments.seed), longest_row(matrix)
+    rng, scan = np.random.default_rng(arguments.seed), prepare(matrix)
     contexts = contexts[:: len(contexts) // TIMED_CONTEXTS]
     indexes = {factory: built(matrix, factory, arguments.cache)[0] for factory in arguments.factories}
     for share in SHARES:
         only = np.zeros(len(matrix), bool)
         only[rng.choice(len(matrix), max(1, round(share * len(matrix))), replace=False)] = True
-        rows = np.flatnonzero(only)
-        exact = [top_k(matrix, codes, 10, rows, longest).rows for codes in contexts]
-        told = milliseconds(partial(top_k, matrix, k=10, rows=rows, longest=longest), contexts)
+        exact = [best.rows for best in scan.top_k([Query(codes, 10, only) for codes in contexts])]
+        told = milliseconds(partial(matches, scan, only), contexts)
         print(f"share {share:6}  {'scan the matches':20} {told}", flush=True)
         for factory, index in indexes.items():
             found = [retrieve(index, codes, RETRIEVE_K, only=only).rows for codes in contexts]
             recall = np.mean([np.isin(best, rows).mean() for best, rows in zip(exact, found, strict=True)])
             told = milliseconds(partial(searched, matrix, index, only=only), contexts)
             print(f"share {share:6}  {factory:20} {told}  recall@10 {recall:.3f}", flush=True)
+
+
+def matches(scan: Scan, only: NDArray[np.bool_], codes: Codes) -> None:
+    scan.top_k([Query(codes, 10, only)])
 
 
 def searched(matrix: Matrix, index: CandidateIndex, codes: Codes, only: NDArray[np.bool_] | None = None) -> None:

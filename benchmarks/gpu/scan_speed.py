@@ -1,0 +1,129 @@
+"""What an exact top-10 costs beside reading the matrix once, which no scan can do without."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmarks.timing import in_turns
+from model.scan import Query, Scan, prepare
+from model.scan.gpu import GpuScan, Tiles, tiles_for
+from model.topk import top_k
+
+SCALE = 20.0
+K = 10
+# Others than those served with, to see whether they should be: for one context, and for 32.
+TILES = {
+    1: (
+        Tiles(64, 1, 64, 64, 4, 4),
+        Tiles(64, 1, 64, 128, 4, 3),
+        Tiles(128, 1, 64, 64, 4, 4),
+        Tiles(128, 1, 64, 64, 8, 3),
+        Tiles(128, 1, 64, 128, 8, 2),
+        Tiles(256, 1, 64, 64, 8, 3),
+    ),
+    32: (
+        Tiles(128, 1, 64, 64, 4, 3),
+        Tiles(128, 2, 64, 64, 8, 4),
+        Tiles(128, 2, 64, 128, 8, 2),
+        Tiles(64, 2, 64, 64, 4, 3),
+        Tiles(256, 2, 64, 64, 16, 3),
+    ),
+}
+
+
+def check(device: str, n: int) -> Iterator[dict[str, Any]]:
+    """Compare answers with those of the CPU: rows and scores, copies among the rows."""
+    for d, m, dtype in (
+        (384, 1, torch.float16),
+        (384, 64, torch.float16),
+        (100, 360, torch.float16),
+        (384, 64, torch.float32),
+    ):
+        stored = drawn(n, d, device).to(dtype)
+        stored[n // 2 :] = stored[: n - n // 2].flip(0)
+        matrix = stored.cpu().numpy()
+        allowed = np.random.default_rng(0).random(n) < 0.5
+        queries = [
+            Query(codes, k, rows)
+            for codes, k, rows in zip(contexts(3, m, d), (10, 500, 10), (None, None, allowed), strict=True)
+        ]
+        wrong = 0
+        for found, query in zip(prepare(matrix, device).top_k(queries), queries, strict=True):
+            rows = None if query.allowed is None else np.flatnonzero(query.allowed)
+            expected = top_k(matrix, query.codes, query.k, rows)
+            wrong += not (np.array_equal(found.rows, expected.rows) and np.array_equal(found.scores, expected.scores))
+        yield {"what": "check", "n": n, "d": d, "m": m, "dtype": str(dtype), "wrong": wrong, "of": len(queries)}
+
+
+def measure(device: str, n: int, seconds: float) -> Iterator[dict[str, Any]]:
+    """Time scans of n rows: 1 context and 32, 64 code vectors and 360, 384 dimensions and 768."""
+    for d in (384, 768):
+        stored = drawn(n, d, device)
+        matrix = stored.cpu().numpy()
+        scan = prepare(matrix, device)
+        for count, m in ((1, 64), (1, 1), (1, 360), (8, 64), (32, 64)):
+            queries = [Query(codes, K) for codes in contexts(count, m, d)]
+            yield _timed(stored, scan, queries, seconds, tiles=None)
+        if device != "cpu":
+            yield kernels(scan, [Query(codes, K) for codes in contexts(1, 64, d)])
+            yield from _tried(stored, matrix, device, seconds)
+        del stored, scan
+
+
+def kernels(scan: Scan, queries: Sequence[Query]) -> dict[str, Any]:
+    """Microseconds of each kernel and copy of one call: where the time goes that is not the scan's."""
+    scan.top_k(queries)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        scan.top_k(queries)
+    took = {each.key[:60]: round(each.device_time_total, 1) for each in profile.key_averages()}
+    return {"what": "kernels", "microseconds": {name: time for name, time in took.items() if time}}
+
+
+def _tried(stored: Tensor, matrix: NDArray[Any], device: str, seconds: float) -> Iterator[dict[str, Any]]:
+    for count, choices in TILES.items():
+        queries = [Query(codes, K) for codes in contexts(count, 64, stored.shape[1])]
+        for tiles in choices:
+            try:
+                yield _timed(stored, GpuScan(matrix, device, tiles), queries, seconds / 4, tiles)
+            except Exception as error:  # too much shared memory, above all
+                yield {"what": "scan", "tiles": tiles, "error": str(error)[:200]}
+
+
+def _timed(stored: Tensor, scan: Scan, queries: list[Query], seconds: float, tiles: Tiles | None) -> dict[str, Any]:
+    n, d = stored.shape
+    m = len(queries[0].codes)
+    # The sum is a number on the host, as the answer of a scan is.
+    calls = {"read": lambda: float(stored.sum(dtype=torch.float32)), "top_10": partial(scan.top_k, queries)}
+    took = in_turns(calls, seconds)
+    return {
+        "what": "scan",
+        "n": n,
+        "d": d,
+        "m": m,
+        "contexts": len(queries),
+        "tiles": tiles or (tiles_for(m, len(queries), stored.dtype) if stored.is_cuda else None),
+        **{f"{name}_ms": each for name, each in took.items()},
+        "read_gb_a_second": round(stored.nbytes / took["read"][0] / 1e6, 1),
+        "ratio": round(took["top_10"][0] / took["read"][0], 3),
+    }
+
+
+def drawn(n: int, d: int, device: str) -> Tensor:
+    """Random unit rows, (n, d) float16, on the device."""
+    generator = torch.Generator(device).manual_seed(d)
+    stored = torch.empty(n, d, dtype=torch.float16, device=device)
+    for part in stored.split(2**17):
+        rows = torch.randn(part.shape, generator=generator, device=device)
+        part.copy_(torch.nn.functional.normalize(rows, dim=1))
+    return stored
+
+
+def contexts(count: int, m: int, d: int) -> list[NDArray[np.float32]]:
+    """Unit vectors times the scale, (m, d) of each context."""
+    codes = np.random.default_rng(m).standard_normal((count, m, d), np.float32)
+    return list(codes * SCALE / np.linalg.norm(codes, axis=2, keepdims=True))

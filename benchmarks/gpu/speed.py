@@ -1,0 +1,44 @@
+"""Every figure of speed on a GPU, the quickest first, a line of JSON each.
+
+    python -m benchmarks.gpu.speed [--only check scan rank] [--seconds 3]
+    python -m benchmarks.gpu.speed --device cpu --tiny --seconds 0.1          that it runs
+
+check: answers against the CPU's. scan: exact top-10 beside reading the matrix once. rank: contexts encoded and scanned
+for, and the rate of a build. The paper's table is `python -m benchmarks.paper_table --device cuda`.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import transformers
+
+from benchmarks.gpu import model_speed, scan_speed
+
+Stage = Callable[[argparse.Namespace], Iterator[dict[str, Any]]]
+
+STAGES: dict[str, Stage] = {
+    "check": lambda given: scan_speed.check(given.device, 100 if given.tiny else 20_000),
+    "scan": lambda given: scan_speed.measure(given.device, 200 if given.tiny else 1_000_000, given.seconds),
+    "rank": lambda given: model_speed.measure(given.device, given.tiny, given.seconds),
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="small shapes: to see that it runs")
+    parser.add_argument("--seconds", type=float, default=3.0, help="for each figure")
+    parser.add_argument("--only", nargs="+", choices=STAGES, default=list(STAGES))
+    given = parser.parse_args(argv)
+    where = torch.cuda.get_device_name(given.device) if given.device != "cpu" else "CPU"
+    print(json.dumps({"device": where, "torch": torch.__version__, "transformers": transformers.__version__}))
+    for name in given.only:
+        for row in STAGES[name](given):
+            print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""What the comparisons share: options, who takes part, tables and files of results."""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.load.drive import REPOSITORY, table
+from benchmarks.load.mix import SAMPLE
+from benchmarks.peers.contest import Side, in_turns, sides
+from benchmarks.peers.environments import CACHE, python_of
+from benchmarks.peers.models import base_in
+from benchmarks.peers.ratios import OURS, Figure, ratios, rows
+from service.bench.timing import machine
+
+RESULTS = REPOSITORY / "benchmarks" / "results"
+# The default first; then what its documentation recommends for processors; then what rounds more.
+VARIANTS = ("torch", "openvino", "onnx", "onnx-O3", "openvino-f16", "openvino-f32", "torch-bf16", "onnx-int8")
+ENVIRONMENTS = {"torch": "sentence-transformers", "openvino": "openvino", "onnx": "onnx"}
+
+
+def parser_of(about: str | None) -> argparse.ArgumentParser:
+    """The options of all comparisons."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=SAMPLE / "conversations.jsonl", help="default: the bundled sample")
+    parser.add_argument(
+        "--pool", type=Path, nargs="+", default=[SAMPLE / "pool.jsonl"], help="default: the bundled sample"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="default: 5")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--backend", default="auto", help="ours; default: auto")
+    parser.add_argument("--cache", type=Path, default=CACHE, help=f"environments and models; default: {CACHE}")
+    parser.add_argument("--output", type=Path, default=RESULTS, help=f"folder of results; default: {RESULTS}")
+    return parser
+
+
+def add_variants(parser: argparse.ArgumentParser) -> None:
+    """Which of the peer's back-ends take part, and with how many threads."""
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--against", nargs="+", choices=VARIANTS, default=VARIANTS, metavar="BACKEND")
+
+
+class Work(NamedTuple):
+    """What is timed: a call of the workers, its inputs, and how many pieces of work all of them are."""
+
+    name: str
+    call: str
+    inputs: Sequence[Any]
+    count: int
+
+
+def compared(
+    subject: str, works: Sequence[Work], options: argparse.Namespace, alike: tuple[str, Sequence[Any]] | None = None
+) -> list[dict[str, Any]]:
+    """Rows of all works, for each number of threads.
+
+    Args:
+        subject: what the workers are asked for.
+        works: what is timed.
+        options: of `parser_of` and `add_variants`.
+        alike: a call of which all sides should make the same vectors, and its input: rows get the least cosine to
+            those of sentence-transformers' default.
+    """
+    models = options.cache / "models"
+    base_in(models)
+    commands = {OURS: _command(sys.executable, "polyrank_worker", subject, models, "--backend", options.backend)}
+    for variant in options.against:
+        python = python_of(ENVIRONMENTS[variant.partition("-")[0]], options.cache)
+        commands[variant] = _command(python, "st_worker", subject, models, "--variant", variant)
+    found = []
+    for threads in options.threads:
+        with sides(commands, threads) as competitors:
+            about = {side.name: {"about": side.about()} for side in competitors}
+            for name, cosine in (_cosines(competitors, *alike) if alike else {}).items():
+                about[name]["cosine"] = cosine
+            for work in works:
+                took = in_turns(competitors, work.call, work.inputs, options.rounds)
+                told = rows(took, work.count, {"work": work.name, "threads": threads})
+                found += [{**row, **about[row["who"]]} for row in told]
+                print(f"{work.name}, {threads} threads: {ratios(took)}", file=sys.stderr, flush=True)
+    return found
+
+
+def _cosines(competitors: Sequence[Side], call: str, given: Sequence[Any]) -> dict[str, float]:
+    """The least cosine of each side's vectors to those of the reference, where that takes part."""
+    vectors = {side.name: np.asarray(side.results(call, [given])[0], np.float64) for side in competitors}
+    for each in vectors.values():
+        each /= np.linalg.norm(each, axis=1, keepdims=True)
+    reference = vectors.get(VARIANTS[0])
+    if reference is None:
+        return {}
+    return {name: round(float((each * reference).sum(axis=1).min()), 6) for name, each in vectors.items()}
+
+
+def _command(python: str | Path, worker: str, subject: str, models: Path, *options: object) -> list[object]:
+    return [python, "-m", f"benchmarks.peers.{worker}", subject, "--models", models, *options]
+
+
+def finish(name: str, found: list[dict[str, Any]], columns: Sequence[str], options: argparse.Namespace) -> int:
+    """Print a table, and the whole as the last line; keep it in the folder of results."""
+    result = {"benchmark": name, "commit": _commit(), "machine": machine(), "seed": options.seed, "rows": found}
+    print(table([in_words(row) for row in found], columns))
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result))
+    return 0
+
+
+def in_words(row: dict[str, Any]) -> dict[str, Any]:
+    """A row for a table."""
+    figure = {"median", "low", "high"}
+    return {
+        key: str(Figure(**value))
+        if isinstance(value, dict) and set(value) == figure
+        else ""
+        if value is None
+        else value
+        for key, value in row.items()
+    }
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--match", ""]
+    return subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY).stdout.strip()

@@ -1,0 +1,46 @@
+"""The peers' environments, each with its own pinned packages.
+
+    python -m benchmarks.peers.environments [--cache DIR]
+
+Each is made on first use, by the comparisons too. The pins are of Python 3.11 on Linux, and are installed without
+looking at what they ask for: some ask for packages that they do without.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.load.drive import REPOSITORY
+
+CACHE = REPOSITORY / "build" / "peers"
+REQUIREMENTS = Path(__file__).parent / "requirements"
+
+
+def python_of(name: str, cache: Path = CACHE) -> Path:
+    """The interpreter of an environment, which is made where it is missing or its pins have changed."""
+    folder, pins = cache / name, REQUIREMENTS / f"{name}.txt"
+    done = folder / "requirements.txt"
+    python = folder / "bin" / "python"
+    if done.is_file() and done.read_bytes() == pins.read_bytes():
+        return python
+    print(f"installing {name} into {folder}", file=sys.stderr, flush=True)
+    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*pip, "--requirement", pins], check=True)
+    shutil.copy(pins, done)
+    return python
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cache", type=Path, default=CACHE, help=f"default: {CACHE}")
+    cache = parser.parse_args().cache
+    for pins in sorted(REQUIREMENTS.glob("*.txt")):
+        print(python_of(pins.stem, cache))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

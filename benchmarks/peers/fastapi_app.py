@@ -1,0 +1,46 @@
+"""What one writes without polyrank: FastAPI, sentence-transformers and a flat FAISS index.
+
+    POOL=texts.json VECTORS=vectors.npy MODEL=DIR uvicorn benchmarks.peers.fastapi_app:app
+
+POOL is a list of texts, VECTORS their embeddings (N, D).
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+from fastapi import FastAPI
+from pydantic import BaseModel
+from sentence_transformers import SentenceTransformer
+
+texts = json.loads(Path(os.environ["POOL"]).read_text())
+vectors = np.load(os.environ["VECTORS"]).astype(np.float32)
+index = faiss.IndexFlatIP(vectors.shape[1])
+index.add(vectors)
+encoder = SentenceTransformer(os.environ["MODEL"], device="cpu")
+encoder.encode("warm")
+app = FastAPI()
+
+
+class Request(BaseModel):
+    """A context, and how many replies are wanted."""
+
+    context: str
+    top_k: int = 10
+
+
+@app.post("/rank")
+def rank(request: Request) -> dict[str, Any]:
+    """The replies whose embeddings are nearest to the context's."""
+    vector = encoder.encode([request.context], normalize_embeddings=True)
+    [scores], [rows] = index.search(vector, request.top_k)
+    found = zip(rows.tolist(), scores.tolist(), strict=True)
+    return {"results": [{"id": row, "text": texts[row], "score": score} for row, score in found]}
+
+
+@app.get("/health")
+def health() -> dict[str, str]:
+    return {"status": "ok"}

@@ -1,0 +1,14 @@
+"""infinity's own command, with a module put back where its optimum engine looks for it.
+
+optimum 1.27, the last that infinity 0.0.78 starts with, imports names for the export of models from
+`torch.onnx.symbolic_opset14`; torch has moved them since. Nothing is exported here.
+"""
+
+import sys
+from importlib import import_module
+
+from torch.onnx._internal.torchscript_exporter import symbolic_opset14
+
+sys.modules["torch.onnx.symbolic_opset14"] = symbolic_opset14
+
+sys.exit(import_module("infinity_emb.cli").cli())

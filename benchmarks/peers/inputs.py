@@ -1,0 +1,36 @@
+"""Texts that all sides get: contexts of mixed length, replies, and pairs of both."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from index_builder.pool import Candidate, read_pool
+from model.dialogues import read_dialogues
+
+MOST_TURNS = 6
+PAIR_TURNS = 3
+
+
+def contexts(data: Path, count: int, seed: int) -> list[str]:
+    """The last one to six turns of dialogues drawn at random, each as one text: so no two sides see other tokens."""
+    draw = random.Random(seed)
+    dialogues = list(read_dialogues(data))
+    chosen = [draw.choice(dialogues).conversation.turns for _ in range(count)]
+    return [" ".join(turn.text for turn in turns[-draw.randint(1, MOST_TURNS) :]) for turns in chosen]
+
+
+def replies(pool: Sequence[Path], count: int | None = None) -> list[str]:
+    """Texts of a pool's files: all, or so many from their whole length."""
+    texts = [row.text for row in read_pool(pool) if isinstance(row, Candidate)]
+    if count is None or count >= len(texts):
+        return texts
+    return [texts[number * len(texts) // count] for number in range(count)]
+
+
+def pairs(data: Path, pool: Sequence[Path], count: int, seed: int) -> list[tuple[str, str]]:
+    """One context of a few turns with so many replies drawn at random."""
+    draw = random.Random(seed)
+    turns = draw.choice([each for each in read_dialogues(data) if len(each.conversation.turns) >= PAIR_TURNS])
+    context = " ".join(turn.text for turn in turns.conversation.turns[-PAIR_TURNS:])
+    texts = replies(pool)
+    return [(context, draw.choice(texts)) for _ in range(count)]

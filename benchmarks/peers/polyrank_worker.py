@@ -1,0 +1,63 @@
+"""Our side: a Poly-encoder of 64 codes, or a Cross-encoder, over a base model's weights.
+
+python -m benchmarks.peers.polyrank_worker encode|rerank --models DIR --threads N [--backend auto]
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import model
+from benchmarks.peers.models import cross_in, poly_in
+from benchmarks.peers.worker import answer
+from model.checkpoint import load_cross, load_late
+
+
+def encode(models: Path, backend: str) -> dict[str, Callable[[Sequence[str]], Any]]:
+    """Texts to context vectors (N, M, D), code attention included, and to candidate embeddings (N, D)."""
+    ranker = load_late(poly_in(models), backend=backend)
+
+    def contexts(texts: Sequence[str]) -> Any:
+        tokens = [ranker.tokenize_context(model.Conversation.of(text))[0] for text in texts]
+        return np.stack(ranker.encode_contexts(tokens))
+
+    def candidates(texts: Sequence[str]) -> Any:
+        return ranker.encode_candidates(ranker.tokenize_candidates(texts)[0])
+
+    return {"contexts": contexts, "candidates": candidates}
+
+
+def rerank(models: Path, backend: str) -> dict[str, Callable[[Sequence[tuple[str, str]]], Any]]:
+    """Pairs of one context to scores (N,)."""
+    ranker = load_cross(cross_in(models), backend=backend)
+
+    def pairs(given: Sequence[tuple[str, str]]) -> Any:
+        conversation = model.Conversation.of(given[0][0])
+        return ranker.score_pairs(ranker.tokenize_pairs(conversation, [text for _, text in given])[0])
+
+    return {"pairs": pairs}
+
+
+WORKS = {"encode": encode, "rerank": rerank}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", choices=WORKS)
+    parser.add_argument("--models", type=Path, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--backend", default="auto")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    calls = WORKS[arguments.work](arguments.models, arguments.backend)
+    answer(calls, {"backend": arguments.backend, "versions": {"torch": torch.__version__}})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

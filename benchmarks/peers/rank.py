@@ -1,0 +1,131 @@
+"""`POST /rank` beside other servers: throughput against callers, latency against the size of the pool.
+
+    python -m benchmarks.peers.rank [--data F] [--pool F [F...]] [--sizes 1000 10000 31000 100000] [--rounds 5]
+
+The same model (all-MiniLM-L6-v2) and contexts, no two of them equal. Each server has one core and one thread, the load
+generator the other core; they take turns, and those that wait are stopped. infinity embeds the context and does no more
+(`/embeddings`, torch and ONNX Runtime); the FastAPI app (fastapi_app.py) embeds it and searches a flat FAISS index;
+`/rank` encodes it into 64 vectors and scans the pool, exactly. Callers: 1, 4, 16 and 64, over `--callers-size`
+candidates; one over pools of `--sizes`, as far as the pool goes. Prints a table, and one JSON object as the last line.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict
+from functools import partial
+from itertools import count
+from typing import Any
+
+from benchmarks.load.drive import drive
+from benchmarks.load.figures import Answer, percentile_ms
+from benchmarks.load.generator import Phase
+from benchmarks.peers import inputs, servers
+from benchmarks.peers.compare import finish, parser_of
+from benchmarks.peers.models import base_in, poly_in
+from benchmarks.peers.pools import Pools
+from benchmarks.peers.ratios import OURS, Figure, ratios
+from model.checkpoint import load_late
+
+CONTEXTS = 2000
+WARM_SECONDS = 1.0
+COLUMNS = (
+    "candidates", "callers", "who", "per_second", "p50_ms", "p99_ms", "per_second_times", "p50_times", "p99_times",
+)  # fmt: skip
+
+Begin = Callable[[int], AbstractContextManager[servers.Server]]
+
+
+def requests(server: servers.Server, contexts: Sequence[str], numbers: Iterator[int]) -> Iterator[dict[str, Any]]:
+    """Bodies with the contexts in turn, each told apart by a number: nothing can be answered from memory."""
+    return (server.body(f"{contexts[number % len(contexts)]} {number}") for number in numbers)
+
+
+def measured(answers: Sequence[Answer]) -> dict[str, float]:
+    """Figures of one phase, of which the last answers come when it is over; SystemExit where requests failed."""
+    failed = Counter(each.status for each in answers if each.status != 200)
+    took = [each.seconds for each in answers]
+    p50, p99 = percentile_ms(took, 50), percentile_ms(took, 99)
+    if failed or p50 is None or p99 is None:
+        raise SystemExit(f"{sum(failed.values())} of {len(answers)} requests failed: {dict(failed)}")
+    return {
+        "per_second": len(answers) / max(each.scheduled + each.seconds for each in answers),
+        "p50_ms": p50,
+        "p99_ms": p99,
+    }
+
+
+def compared(
+    running: list[servers.Server], contexts: Sequence[str], callers: int, options: Any
+) -> list[dict[str, Any]]:
+    """A row for each server: so many callers at a time, in turns."""
+    found: dict[str, list[dict[str, float]]] = {server.name: [] for server in running}
+    numbers = count()
+    for number in range(options.rounds):
+        for server in running[:: -1 if number % 2 else 1]:
+            phases = [Phase(seconds, concurrency=callers) for seconds in (WARM_SECONDS, options.seconds)]
+            with server.alone(running):
+                answers = drive(server.running, requests(server, contexts, numbers), phases, path=server.path)
+            found[server.name].append(measured(answers[1]))
+    values = {name: {of: [each[of] for each in rounds] for of in rounds[0]} for name, rounds in found.items()}
+    slower = {of: ratios({name: each[of] for name, each in values.items()}) for of in ("p50_ms", "p99_ms")}
+    faster = ratios({name: [1 / rate for rate in each["per_second"]] for name, each in values.items()})
+    rows = []
+    for name, each in values.items():
+        row: dict[str, Any] = {"callers": callers, "who": name}
+        row |= {of: asdict(Figure.of(rounds)) for of, rounds in each.items()}
+        if name != OURS:
+            row["per_second_times"] = asdict(faster[name])
+            row |= {f"{of.removesuffix('_ms')}_times": asdict(figures[name]) for of, figures in slower.items()}
+        rows.append(row)
+        print(row, file=sys.stderr, flush=True)
+    return rows
+
+
+def contest(begins: Sequence[Begin], size: int, callers: Sequence[int], options: Any) -> list[dict[str, Any]]:
+    """Rows of all servers over a pool, for each number of callers."""
+    contexts = inputs.contexts(options.data, CONTEXTS, options.seed)
+    with ExitStack() as stack:
+        running = [stack.enter_context(begin(size)) for begin in begins]
+        rows = [row for each in callers for row in compared(running, contexts, each, options)]
+    return [{"candidates": size, **row} for row in rows]
+
+
+def sides(pools: Pools, options: argparse.Namespace) -> tuple[list[Begin], list[Begin]]:
+    """What ranks a pool of some size, and what embeds only."""
+    models = options.cache / "models"
+
+    def app(size: int) -> AbstractContextManager[servers.Server]:
+        return servers.fastapi_app(*pools.files(size), models, options.cache)
+
+    def infinity(engine: str, _size: int) -> AbstractContextManager[servers.Server]:
+        return servers.infinity(engine, models, options.cache)
+
+    settings = {"backend": options.backend, **dict(each.split("=", 1) for each in options.settings)}
+    ranking: list[Begin] = [lambda size: servers.polyrank(pools.store(size), settings), app]
+    return ranking, [partial(infinity, engine) for engine in ("torch", "optimum")]
+
+
+def main() -> int:
+    parser = parser_of(__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 10_000, 31_000, 100_000])
+    parser.add_argument("--callers", type=int, nargs="+", default=[1, 4, 16, 64])
+    parser.add_argument("--callers-size", type=int, default=31_000)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each round; default: 4")
+    parser.add_argument("--settings", nargs="*", default=[], metavar="NAME=VALUE", help="of polyrank")
+    options = parser.parse_args()
+    models = options.cache / "models"
+    base_in(models)
+    texts = list(dict.fromkeys(inputs.replies(options.pool)))[: max(options.callers_size, *options.sizes)]
+    pools = Pools(options.cache / "pools", texts, load_late(poly_in(models), backend=options.backend))
+    ranking, embedding = sides(pools, options)
+    rows = contest([*ranking, *embedding], min(options.callers_size, len(texts)), options.callers, options)
+    for size in sorted({min(size, len(texts)) for size in options.sizes}):
+        rows += contest(ranking, size, [1], options)
+    return finish("rank", rows, COLUMNS, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
