@@ -2,6 +2,7 @@
 #   make demo [ONCE=1] [PORT=8000]    the bundled sample: build, rank an example, serve (ONCE: evaluate instead)
 #   make test [WORKERS=2]             the whole suite, in so many processes of one thread each
 #   make test-clients                 other systems' own clients against a server, in environments of their own
+#   make test-kernels                 the GPU's kernels, in Triton's interpreter and compiled; no GPU is needed, but Linux
 #   make lint                         what of its tools is not installed is named; with CI set it is an error
 #   make format
 #   make docs                         write docs/openapi.json and the table of settings anew
@@ -19,7 +20,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-clients lint format docs clean
+.PHONY: demo test test-clients test-kernels lint format docs clean
 
 demo: .venv/.demo
 	$(BIN)/polyrank demo --port $(PORT) $(if $(ONCE),--once)
@@ -31,6 +32,9 @@ test: .venv/.dev
 test-clients: .venv/.demo .venv-clients/.done .venv-cohere/.done
 	POLYRANK_PYTHON=$(BIN)/python .venv-clients/bin/python -m pytest -c tests/clients/pytest.ini tests/clients
 	POLYRANK_PYTHON=$(BIN)/python .venv-cohere/bin/python -m pytest -c tests/clients/pytest.ini tests/clients/test_cohere.py
+
+test-kernels: .venv/.dev .venv-triton/.done
+	TRITON_INTERPRET=1 PYTHONPATH=.venv-triton $(BIN)/python -m pytest -n0 tests/kernels
 
 lint: .venv/.lint
 	$(BIN)/ruff check .
@@ -47,7 +51,7 @@ docs: .venv/.dev
 	$(BIN)/python docs/generate.py
 
 clean:
-	rm -rf .venv .venv-clients .venv-cohere .demo-store build dist
+	rm -rf .venv .venv-clients .venv-cohere .venv-triton .demo-store build dist
 
 .venv/bin/python:
 	@$(or $(PYTHON),false) -c '$(USABLE)' || \
@@ -55,15 +59,21 @@ clean:
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: pyproject.toml constraints.txt | .venv/bin/python
-	$(PIP) --editable '.[demo,train]'
+	$(PIP) --editable '.[demo,openvino,train]'
 	@touch $@
 
 .venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
-	$(PIP) --editable '.[demo,train,otel,dev]'
+	$(PIP) --editable '.[demo,openvino,train,otel,dev]'
 	@touch $@ .venv/.demo
 
 .venv/.lint: docker/hadolint.txt .venv/.dev
 	$(PIP) --no-deps --require-hashes --requirement docker/hadolint.txt
+	@touch $@
+
+# Beside the environment, not in it: every process that loads a model would import it where it is found.
+.venv-triton/.done: tests/kernels/requirements.txt | .venv/bin/python
+	rm -rf $(@D)
+	$(PIP) --no-deps --target $(@D) --requirement $<
 	@touch $@
 
 .venv-clients/.done: tests/clients/requirements.txt
