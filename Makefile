@@ -1,6 +1,6 @@
 # Everything runs in .venv, which is made on first use with the versions of constraints.txt.
 #   make demo [ONCE=1] [PORT=8000]    the bundled sample: build, rank an example, serve (ONCE: evaluate instead)
-#   make test [WORKERS=2]             the whole suite, in so many processes of one thread each
+#   make test [WORKERS=2]             the whole suite, in so many processes of one thread each; ends where one crashes
 #   make test-clients                 other systems' own clients against a server, in environments of their own
 #   make test-kernels                 the GPU's kernels, in Triton's interpreter and compiled; no GPU is needed, but Linux
 #   make lint                         what of its tools is not installed is named; with CI set it is an error
@@ -26,7 +26,8 @@ demo: .venv/.demo
 	$(BIN)/polyrank demo --port $(PORT) $(if $(ONCE),--once)
 
 test: .venv/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --max-worker-restart 0 \
+		--dist loadfile --no-loadscope-reorder
 
 # cohere is run twice: langchain-cohere takes an earlier series than the latest.
 test-clients: .venv/.demo .venv-clients/.done .venv-cohere/.done

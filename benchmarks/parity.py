@@ -3,8 +3,9 @@
     python benchmarks/parity.py --data examples/support/conversations.jsonl [F ...] --pool examples/support/pool.jsonl
 
 For each model and back-end: the difference of scores, context against every text of the pool (of the cross-encoder: its
-candidates), its 99th percentile and largest; the share of contexts whose ten best texts are the same set; and on each
-file R@1 over its own candidates, with how many points were lost. "cross": a base model with a random head, seeded.
+candidates), its 99th percentile and largest; the share of contexts whose ten best texts are the same set; and, but for
+cross-encoders, on each file R@1 over its own candidates, with how many points were lost. "cross": a base model with a
+random head, seeded.
 """
 
 import argparse
@@ -41,7 +42,7 @@ class Scores(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["checkpoints/chat-poly", "checkpoints/chat-bi", CROSS])
+    parser.add_argument("--models", nargs="+", default=[f"checkpoints/chat-{each}" for each in ("poly", "bi", "cross")] + [CROSS])
     parser.add_argument("--data", nargs="+", type=Path, required=True)
     parser.add_argument("--pool", nargs="+", type=Path, required=True)
     parser.add_argument("--contexts", type=int, default=200, help="of each file, that are scored against the pool")
@@ -68,16 +69,12 @@ def main() -> None:
 def measured(name: str, backend: str, files: dict[str, list[Dialogue]], texts: Sequence[str], contexts: int) -> Scores:
     gc.collect()
     chosen = [each for dialogues in files.values() for each in dialogues[:contexts]]
-    if name == CROSS:
-        torch.manual_seed(0)
-        cross: Any = model.from_base(
-            MINILM, model.ModelConfig(architecture="cross", base_name="", weights="base"), backend
-        )
+    ranker = loaded(name, backend)
+    if isinstance(ranker, model.CrossRanker):
         rng = np.random.default_rng(0)
         drawn = [[texts[at] for at in rng.choice(len(texts), PAIRS, replace=False)] for _ in range(PAIRS_OF)]
         read = zip(chosen[:: max(1, len(chosen) // PAIRS_OF)], drawn, strict=False)
-        return Scores(np.stack([cross.score_pairs(cross.tokenize_pairs(d.conversation, t)[0]) for d, t in read]), {})
-    ranker: Any = model.load(name, backend=backend)
+        return Scores(np.stack([ranker.score_pairs(ranker.tokenize_pairs(d.conversation, t)[0]) for d, t in read]), {})
     candidates = ranker.encode_candidates(ranker.tokenize_candidates(texts)[0])
     codes = ranker.encode_contexts([ranker.tokenize_context(each.conversation)[0] for each in chosen])
     scores = np.stack([scores_of(candidates, each) for each in codes])
@@ -85,6 +82,13 @@ def measured(name: str, backend: str, files: dict[str, list[Dialogue]], texts: S
         each: float((evaluate(ranker, listed, lambda *_: None).ranks == 1).mean()) for each, listed in files.items()
     }
     return Scores(scores, first)
+
+
+def loaded(name: str, backend: str) -> Any:
+    if name != CROSS:
+        return model.load(name, backend=backend)
+    torch.manual_seed(0)
+    return model.from_base(MINILM, model.ModelConfig(architecture="cross", base_name="", weights="base"), backend)
 
 
 def row(name: str, backend: str, found: Scores, reference: Scores) -> None:

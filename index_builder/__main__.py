@@ -94,7 +94,9 @@ def main() -> int:
 def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
     os.nice(_NICENESS)
     _handle_signals(reporter.cancel)
-    threading.Thread(target=_heed_withdrawal, args=(jobs, reporter.record.id), name="withdrawal", daemon=True).start()
+    ended = threading.Event()
+    heeding = (jobs, reporter.record.id, ended)
+    threading.Thread(target=_heed_withdrawal, args=heeding, name="withdrawal", daemon=True).start()
     try:
         generation = _build(root, reporter)
     except _Cancelled:
@@ -106,13 +108,16 @@ def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
         raise
     else:
         final = reporter.record.finish(SUCCEEDED, generation=generation)
+    finally:
+        ended.set()
     jobs.update(final)
     return 0 if final.state == SUCCEEDED else 1
 
 
-def _heed_withdrawal(jobs: JobStore, job_id: str) -> None:
+def _heed_withdrawal(jobs: JobStore, job_id: str, ended: threading.Event) -> None:
     while not jobs.is_withdrawn(job_id):
-        time.sleep(_LOOK_SECONDS)
+        if ended.wait(_LOOK_SECONDS):
+            return
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -101,8 +102,6 @@ def translated() -> Iterator[None]:
 
 def compiled(part: Part, name: str) -> Forward:
     """Compile a part for the back-end of that name; raises whatever goes wrong. The weights are shared with torch."""
-    import openvino as ov
-
     precision = PRECISIONS[name]
     model = _traced(part)
     if precision.is_quantized:
@@ -117,7 +116,7 @@ def compiled(part: Part, name: str) -> Forward:
         "ENABLE_CPU_PINNING": False,  # several processes would be pinned to the same cores
         "CPU_RUNTIME_CACHE_CAPACITY": KEPT_PRIMITIVES,
     }
-    return _Compiled(ov.Core().compile_model(model, "CPU", properties), part)
+    return _Compiled(_core().compile_model(model, "CPU", properties), part)
 
 
 def _traced(part: Part) -> "ov.Model":
@@ -168,6 +167,15 @@ def _quiet() -> Iterator[None]:
 
 
 def _capabilities() -> list[str]:
+    return list(_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+
+
+@cache
+def _core() -> "ov.Core":
+    """The only one. Each gives its thread a stack for signals and takes it away with itself.
+
+    With two, not ended in reverse order, the thread keeps one that is gone, and the next signal ends the process.
+    """
     import openvino as ov
 
-    return list(ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+    return ov.Core()

@@ -108,9 +108,9 @@ def test_a_redis_that_hangs_fails_within_the_timeout(redis_process: RedisProcess
 
 
 def test_a_dropped_connection_is_replaced(redis_process: RedisProcess) -> None:
-    with closing(store(redis_process.url)) as made:
+    with closing(store(redis_process.url)) as made, redis_process.client() as other:
         made.put_many(["a"], np.ones((1, DIM)))
-        made._client.client_kill_filter(_type="normal", skipme=False)
+        other.client_kill_filter(_type="normal", skipme=True)  # gone when this returns, as its own would not be
         assert made.get_many(["a"]).status.tolist() == [HIT]
 
 
