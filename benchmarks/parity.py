@@ -42,7 +42,9 @@ class Scores(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=[f"checkpoints/chat-{each}" for each in ("poly", "bi", "cross")] + [CROSS])
+    parser.add_argument(
+        "--models", nargs="+", default=[f"checkpoints/chat-{each}" for each in ("poly", "bi", "cross")] + [CROSS]
+    )
     parser.add_argument("--data", nargs="+", type=Path, required=True)
     parser.add_argument("--pool", nargs="+", type=Path, required=True)
     parser.add_argument("--contexts", type=int, default=200, help="of each file, that are scored against the pool")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.jit import _recursive
 from transformers.utils import logging as transformers_logging
 
 from model.batching import TokenBatch
@@ -52,6 +53,7 @@ KEPT_PRIMITIVES = "64"
 # tokens are made in blocks of 16, and a block of padding adds nothing. Else fp16's rounding would tell batches apart.
 WIDTH_STEP = 16
 _EXAMPLE = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+_tracing = threading.Lock()  # torch keeps its types in one place for all threads
 
 
 def is_installed() -> bool:
@@ -124,12 +126,16 @@ def _traced(part: Part) -> "ov.Model":
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
     example = (_EXAMPLE, _EXAMPLE.bool(), torch.zeros_like(_EXAMPLE))
-    with torch.inference_mode(), _quiet():
+    with _tracing, torch.inference_mode(), _quiet():
         scripted: Any = torch.jit.trace(part.eval(), example, check_trace=False)  # type: ignore[no-untyped-call]
         # What `openvino.convert_model` does, but for its telemetry.
         frontend = FrontEndManager().load_by_framework("pytorch")
         decoder = TorchScriptPythonDecoder(scripted, example_input=example)  # the front end holds no reference
-        return frontend.convert(frontend.load(decoder))
+        converted = frontend.convert(frontend.load(decoder))
+        # As torch's own tests do: it would keep each module ever traced, 8 MiB a part of MiniLM.
+        torch._C._jit_clear_class_registry()
+        _recursive.concrete_type_store = _recursive.ConcreteTypeStore()
+        return converted
 
 
 class _Compiled:

@@ -44,6 +44,18 @@ while models:
 signal.signal(signal.SIGUSR1, lambda *_: print("heard"))
 os.kill(os.getpid(), signal.SIGUSR1)
 """
+LOADED = """
+import ctypes, gc, sys
+from pathlib import Path
+from model import ModelConfig, from_base
+
+config = ModelConfig(base_name="", architecture="bi", reduction="mean", max_context_tokens=40, max_candidate_tokens=16)
+for _ in range(7):
+    from_base(sys.argv[1], config, "openvino").encode_contexts([[2, 3]])
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    print(int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20)
+"""
 
 token_lists = st.lists(st.lists(st.integers(1, 43), min_size=1, max_size=LONGEST), min_size=1, max_size=9)
 
@@ -149,7 +161,18 @@ def test_threads_may_share_a_model(base: Path) -> None:
             np.testing.assert_array_equal(found, expected)
 
 
+def said(script: str, base: Path) -> str:
+    ended = subprocess.run([sys.executable, "-c", script, str(base)], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
 def test_a_signal_after_models_have_gone_is_handled(base: Path) -> None:
     """OpenVINO sets a stack for signals; a process that was left with one that is gone would end at the next."""
-    ended = subprocess.run([sys.executable, "-c", SIGNALLED, str(base)], capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stdout) == (0, "heard\n"), ended.stderr
+    assert said(SIGNALLED, base) == "heard\n"
+
+
+def test_a_model_that_has_gone_leaves_no_memory_behind(base: Path) -> None:
+    """What torch keeps of a traced model was 6 MiB each, for the tiny ones, too."""
+    mebibytes = [float(line) for line in said(LOADED, base).splitlines()]
+    assert mebibytes[-1] - mebibytes[1] < 10
