@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model.inference.names import AUTO, BACKENDS
-from service.cli.models import load_late
+from service.cli.models import backend_of_builds, load_late
 from service.cli.output import Progress, UsageError, print_json, quiet_libraries
 
 if TYPE_CHECKING:
@@ -132,5 +132,5 @@ def _rank(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.store is not None:
         return measure(arguments.store, dialogues, arguments.requests, flags)
     with tempfile.TemporaryDirectory() as store:
-        _build_into(Path(store), load_late(MODEL), POOL)
+        _build_into(Path(store), load_late(MODEL, backend=backend_of_builds()), POOL)
         return measure(Path(store), dialogues, arguments.requests)

@@ -1,7 +1,6 @@
 """`polyrank build`: a pool becomes a published generation."""
 
 import argparse
-import os
 import random
 import sys
 from pathlib import Path
@@ -18,14 +17,13 @@ from index_builder.pool import read_pool
 from index_builder.recall import MIN_RECALL, MOST_PROBES
 from model.dialogues import read_dialogues
 from model.errors import InvalidInput
-from model.inference.names import AUTO, BACKENDS
-from service.cli.models import load_late
+from model.inference.names import BACKENDS
+from service.cli.models import BACKEND, backend_of_builds, load_late
 from service.cli.output import Progress, UsageError, print_json
 
 if TYPE_CHECKING:
     from model import Conversation, LateRanker
 
-BACKEND = "POLYRANK_BACKEND"
 _SEED = 0
 _INDEX_HELP = f"""{", ".join(KINDS)}, or a FAISS factory string such as IVF4096,SQ8; default: auto, by the size"""
 _PROBES_HELP = "dialogues, .jsonl[.gz|.zst]: tune the index until it finds --min-recall of their 10 best candidates"
@@ -52,7 +50,7 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build, and say what was built."""
     pool = read_pool(arguments.pool, arguments.store)
-    ranker = load_late(arguments.model, backend=arguments.backend or os.environ.get(BACKEND) or AUTO)
+    ranker = load_late(arguments.model, backend=backend_of_builds(arguments.backend))
     _check_index(arguments.index, ranker)
     probes = _encoded_probes(arguments.probes, ranker) if arguments.probes else []
     with Progress("candidates") as progress:

@@ -10,7 +10,7 @@ from index_builder.errors import GenerationError
 from index_builder.generations import GenerationStore
 from index_builder.pool import Candidate, read_pool
 from service.cli.evaluate import measure
-from service.cli.models import load_late
+from service.cli.models import backend_of_builds, load_late
 from service.cli.output import Progress, UsageError
 from service.cli.rank import from_store, print_results
 from service.settings import Settings
@@ -60,7 +60,7 @@ def _sample(name: str) -> Path:
 
 
 def _build(pool: Path) -> None:
-    ranker = load_late(MODEL)
+    ranker = load_late(MODEL, backend=backend_of_builds())
     if (active := _active(ranker.fingerprint, pool)) is not None:
         print(f"using generation {active} in {STORE}", file=sys.stderr)
         return

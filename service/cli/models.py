@@ -1,12 +1,22 @@
 """Models that the command line names: one of the wrong kind is wrong usage."""
 
+import os
 from typing import TYPE_CHECKING
 
 from model.errors import InvalidInput
+from model.inference.names import AUTO
 from service.cli.output import UsageError, quiet_libraries
 
 if TYPE_CHECKING:
     from model import CrossRanker, LateRanker
+
+
+BACKEND = "POLYRANK_BACKEND"
+
+
+def backend_of_builds(asked: str | None = None) -> str:
+    """The name of what is to encode a pool: what is asked for, or the environment says, or AUTO."""
+    return asked or os.environ.get(BACKEND) or AUTO
 
 
 def load_late(name: str, hint: str = "", backend: str = "torch") -> "LateRanker":
