@@ -103,7 +103,8 @@ def _command(python: str | Path, worker: str, subject: str, models: Path, *optio
 
 def finish(name: str, found: list[dict[str, Any]], columns: Sequence[str], options: argparse.Namespace) -> int:
     """Print a table, and the whole as the last line; keep it in the folder of results."""
-    result = {"benchmark": name, "commit": _commit(), "machine": machine(), "seed": options.seed, "rows": found}
+    told = {"commit": _commit(), "machine": machine(), "backend": options.backend, "seed": options.seed}
+    result = {"benchmark": name, **told, "rows": found}
     print(table([in_words(row) for row in found], columns))
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")

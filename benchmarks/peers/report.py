@@ -64,7 +64,8 @@ def _goals(goals: Sequence[Goal]) -> str:
 
 def _told(name: str, result: dict[str, Any]) -> str:
     machine = result["machine"]
-    return f"`{name}`: commit {result['commit']}, {machine['processor']}, {machine['cores']} cores."
+    told = f"commit {result['commit']}, {machine['processor']}, {machine['cores']} cores"
+    return f"`{name}`: {told}, seed {result['seed']}; polyrank by `{result['backend']}`."
 
 
 def _table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
