@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,7 +45,7 @@ class Side:
         assert self._process.stdout is not None, "piped"
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self.name} ended; what it wrote to standard error says why")
+            raise SystemExit(f"{self.name} ended; to see why, run {shlex.join(map(str, self._process.args))}")
         heard: dict[str, Any] = json.loads(line)
         return heard
 

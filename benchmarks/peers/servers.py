@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
-from benchmarks.load.drive import Running, cores, serving
+from benchmarks.load.drive import REPOSITORY, Running, cores, serving
 from benchmarks.peers.contest import limits, pinned
 from benchmarks.peers.environments import python_of
 
@@ -63,10 +63,10 @@ def infinity(engine: str, models: Path, cache: Path) -> Iterator[Server]:
 
     Args:
         engine: "torch", or "optimum" for ONNX Runtime.
-        models: folder with the base model, and with what sentence-transformers has converted to ONNX.
+        models: folder with the base model; what sentence-transformers converts of it to ONNX is kept there.
         cache: of environments.
     """
-    folder = models / "encoder" if engine == "torch" else _onnx_for_infinity(models)
+    folder = models / "encoder" if engine == "torch" else _onnx_for_infinity(models, cache)
     variables = {"HF_HOME": str(models / "hub"), "INFINITY_ANONYMOUS_USAGE_STATS": "0", "DO_NOT_TRACK": "1"}
     options = ["--model-id", ".", "--served-model-name", SERVED, "--pooling-method", "mean", "--log-level", "error"]
     command = ["-m", "benchmarks.peers.infinity_server", "v2", "--engine", engine, "--device", "cpu", *options]
@@ -113,9 +113,13 @@ def _wait(url: str, process: subprocess.Popen[str]) -> None:
     raise SystemExit(f"{url} did not start")
 
 
-def _onnx_for_infinity(models: Path) -> Path:
+def _onnx_for_infinity(models: Path, cache: Path) -> Path:
     """A folder as infinity finds its model in: the file beside the tokenizer."""
     folder, converted = models / "infinity-onnx", models / "encoder-onnx" / "onnx" / "model.onnx"
+    if not converted.is_file():
+        worker = [python_of("onnx", cache), "-m", "benchmarks.peers.st_worker", "encode", "--variant", "onnx"]
+        command = [*worker, "--models", models, "--threads", "1"]
+        subprocess.run(command, check=True, cwd=REPOSITORY, env=limits(1), stdin=subprocess.DEVNULL)
     if not folder.is_dir():
         folder.mkdir()
         for file in [*(models / "encoder").glob("*.json"), models / "encoder" / "vocab.txt", converted]:
