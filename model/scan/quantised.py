@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.scan.screen import GROUP
+from model.scan.screen import GROUP, ZERO
 
 BLOCK_ROWS = 4096
 _LEVELS = 127
@@ -35,7 +35,7 @@ class QuantisedRows:
     """A pool in bytes.
 
     Attributes:
-        bytes: (N, D) int8.
+        bytes: (N, D) uint8, each ZERO more than what it stands for.
         mean: mu, (D,) float64.
         steps: of each block of BLOCK_ROWS rows, (blocks,) float64; so are the next two.
         residuals: the largest |c' - q|.
@@ -59,7 +59,7 @@ class QuantisedRows:
         """Quantise a matrix (N, D), float16 or float32; N is at least 1."""
         stored = torch.from_numpy(matrix)
         mean = stored[:: max(1, len(stored) // _MEAN_ROWS)].double().mean(dim=0).float()
-        rounded = torch.empty(stored.shape, dtype=torch.int8)
+        rounded = torch.empty(stored.shape, dtype=torch.uint8)
         blocks = [
             _quantise(block.float(), mean, into)
             for block, into in zip(torch.split(stored, BLOCK_ROWS), torch.split(rounded, BLOCK_ROWS), strict=True)
@@ -85,11 +85,12 @@ def _quantise(rows: Tensor, mean: Tensor, into: Tensor) -> tuple[float, float, f
     largest = float(centred.abs().max())
     error = _RELATIVE * _longest(centred) + _SMALLEST
     if not _SMALLEST <= largest < math.inf:
-        into.zero_()
+        into.fill_(ZERO)
         return 0.0, min(error + _longest(centred), _HUGE), 0.0, longest
-    into.copy_((centred / largest).mul_(_LEVELS).round_())
+    rounded = (centred / largest).mul_(_LEVELS).round_()
+    into.copy_(rounded + ZERO)
     step = largest / _LEVELS
-    approximate = into.float().mul_(step)
+    approximate = rounded.mul_(step)
     length = _longest(approximate)
     return step, _longest(centred.sub_(approximate)) + error, length * (1 + _RELATIVE), longest
 

@@ -168,7 +168,8 @@ def test_rows_that_bytes_put_in_the_wrong_order(seed: int) -> None:
     query = Query(code[None], 5)
     best = brute_force(matrix, query).rows
     pool = quantised.QuantisedRows.of(matrix)
-    approximate = (pool.bytes.double() * pool.steps.repeat_interleave(BLOCK_ROWS)[:n, None] + pool.mean).numpy() @ code
+    centred = (pool.bytes.double() - screen.ZERO) * pool.steps.repeat_interleave(BLOCK_ROWS)[:n, None]
+    approximate = (centred + pool.mean).numpy() @ code
     assert (np.argsort(np.argsort(-approximate))[best] >= 5).any(), "or this shows nothing"
     assert_exact(matrix, [query])
 

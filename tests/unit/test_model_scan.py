@@ -1,12 +1,16 @@
 """Which scan a pool gets."""
 
 import logging
+import time
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 import model.scan
-from model.scan import Query, prepare
+from model.scan import Query, prepare, screen
 from model.topk import top_k
 
 
@@ -25,3 +29,48 @@ def test_what_a_gpu_cannot_scan_the_cpu_does_and_it_is_said(
     [record] = caplog.records
     assert record.getMessage() == "the pool is not scanned on the GPU"
     assert record.__dict__["fields"] == {"why": "768 bytes are needed on the GPU, and 5 are free"}
+
+
+@pytest.fixture
+def looked_at_again() -> Iterator[None]:
+    """What was found of this machine is kept for the process."""
+    screen.is_available.cache_clear()
+    yield
+    screen.is_available.cache_clear()
+
+
+def slow(right: Callable[..., Tensor], *arguments: object) -> Tensor:
+    time.sleep(0.02)
+    return right(*arguments)
+
+
+def wrong(right: Callable[..., Tensor], *arguments: object) -> Tensor:
+    return right(*arguments) * 1.0001
+
+
+@pytest.mark.skipif(not screen.is_available(), reason="this processor does not multiply bytes fast")
+@pytest.mark.parametrize("changed", [slow, wrong])
+@pytest.mark.usefixtures("looked_at_again")
+def test_bytes_are_not_relied_upon_where_they_are_slow_or_wrong(
+    monkeypatch: pytest.MonkeyPatch, changed: Callable[..., Tensor]
+) -> None:
+    right = screen.Screen.products
+    monkeypatch.setattr(screen.Screen, "products", lambda self, rows: changed(right, self, rows))
+    assert not screen.is_available()
+    assert type(prepare(np.ones((10_000, 8), np.float16))).__name__ == "PlainScan"
+
+
+@pytest.mark.skipif(not screen.is_available(), reason="this processor does not multiply bytes fast")
+def test_a_pool_in_bytes_is_scanned_in_no_more_time_than_one_without() -> None:
+    """Where oneDNN has no kernel for what it is given, a pass takes seconds."""
+    matrix = torch.nn.functional.normalize(torch.randn(20_000, 64, generator=torch.Generator().manual_seed(0)))
+    query, seconds = Query(np.ones((64, 64), np.float32), 10), {}
+    for with_bytes in (True, False):
+        scan = prepare(matrix.half().numpy(), with_bytes=with_bytes)
+        rounds = []
+        for _ in range(3):
+            began = time.perf_counter()
+            scan.top_k([query])
+            rounds.append(time.perf_counter() - began)
+        seconds[with_bytes] = min(rounds)
+    assert seconds[True] < 5 * seconds[False]
