@@ -16,7 +16,7 @@ from model.biencoder import BiEncoder
 from model.config import AssemblyConfig, ModelConfig, Reduction
 from model.cross_ranker import CrossRanker
 from model.crossencoder import CrossEncoder
-from model.errors import CheckpointInvalid, InvalidInput
+from model.errors import CheckpointInvalid, InvalidInput, WrongKind
 from model.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles
 from model.inference.choice import check_backend, choose_backend
 from model.inference.names import TORCH
@@ -68,12 +68,13 @@ def load_late(name: str | Path, backend: str = TORCH) -> LateRanker:
     """Load a Bi- or Poly-encoder; arguments as `load`.
 
     Raises:
-        InvalidInput: the model is a Cross-encoder.
+        WrongKind: the model is a Cross-encoder.
+        InvalidInput: as `load`.
         ModelNotFound, CheckpointInvalid: as `load`.
     """
     ranker = load(name, backend=backend)
     if isinstance(ranker, CrossRanker):
-        raise InvalidInput(f"{name} is a cross-encoder, which has no candidate embeddings; give a bi- or poly-encoder")
+        raise WrongKind(f"{name} is a cross-encoder, which has no candidate embeddings; give a bi- or poly-encoder")
     return ranker
 
 
@@ -81,12 +82,13 @@ def load_cross(name: str | Path, device: str = "cpu", backend: str = TORCH) -> C
     """Load a Cross-encoder; arguments as `load`.
 
     Raises:
-        InvalidInput: the model is a Bi- or Poly-encoder (a base model is loaded as a Bi-encoder), or as `load`.
+        WrongKind: the model is a Bi- or Poly-encoder (a base model is loaded as a Bi-encoder).
+        InvalidInput: as `load`.
         ModelNotFound, CheckpointInvalid: as `load`.
     """
     ranker = load(name, device, backend)
     if isinstance(ranker, LateRanker):
-        raise InvalidInput(f"{name} is a {ranker.architecture}-encoder; give a cross-encoder")
+        raise WrongKind(f"{name} is a {ranker.architecture}-encoder; give a cross-encoder")
     return ranker
 
 

@@ -2,6 +2,7 @@
 
 RankingError
   InvalidInput          the caller's fault; the message is safe to echo
+    WrongKind           a model of another kind than is wanted
   ModelError
     ModelNotFound       no checkpoint and no base model of that name
     CheckpointInvalid   found, but damaged or not a checkpoint
@@ -15,6 +16,10 @@ class RankingError(Exception):
 
 class InvalidInput(RankingError):
     """The caller sent something that cannot be ranked."""
+
+
+class WrongKind(InvalidInput):
+    """A Cross-encoder where vectors are wanted, or a Bi- or Poly-encoder where pairs are to be scored."""
 
 
 class ModelError(RankingError):

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from torch.jit import _recursive
 from transformers.utils import logging as transformers_logging
 
-from model.batching import TokenBatch
+from model.batching import TOKEN_BUDGET, TokenBatch
 from model.errors import InvalidInput
 from model.inference import trials
 from model.inference.backend import Forward
 from model.inference.parts import Part
+from model.inference.torch_backend import TorchBackend
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -49,12 +50,11 @@ PRECISIONS = {
     "openvino-bf16": Precision("bf16", needs="BF16", width_step=16),
     "openvino-int8": Precision("f32", is_quantized=True),
 }
-TOKEN_BUDGET = 4096
 # What is made for each shape of batch is kept, by default in thousands: memory grew by 500 MiB. With 64
 # a shape that comes again costs nothing that was seen, with 16 a third more.
 KEPT_PRIMITIVES = "64"
 _EXAMPLE = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
-_tracing = threading.Lock()  # torch keeps its types in one place for all threads
+_one_thread = threading.Lock()  # for what all threads share: torch's types, OpenVINO's core
 
 
 def is_installed() -> bool:
@@ -86,9 +86,16 @@ class OpenVinoBackend:
         """Trace the part, compile it and try it; raises InvalidInput where OpenVINO cannot run it."""
         with translated():
             forward = compiled(part, self.name)
-            if not trials.are_finite(forward, trials.extreme(part)):
-                raise InvalidInput(f"{self.name} gives no finite numbers for this model; use the back-end torch")
+            if not self._is_right(forward, part):
+                raise InvalidInput(f"the numbers of {self.name} are wrong for this model; use the back-end torch")
         return forward
+
+    def _is_right(self, forward: Forward, part: Part) -> bool:
+        """In float32 its outputs must be those of torch; else they must be numbers."""
+        if self.name != "openvino":
+            return trials.are_finite(forward, trials.extreme(part))
+        reference = TorchBackend(torch.device("cpu")).compile(part)
+        return trials.agree(forward, reference, [*trials.usual(part), *trials.extreme(part)])
 
 
 @contextmanager
@@ -127,7 +134,7 @@ def _traced(part: Part) -> "ov.Model":
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
     example = (_EXAMPLE, _EXAMPLE.bool(), torch.zeros_like(_EXAMPLE))
-    with _tracing, torch.inference_mode(), _quiet():
+    with _one_thread, torch.inference_mode(), _quiet():
         scripted: Any = torch.jit.trace(part.eval(), example, check_trace=False)  # type: ignore[no-untyped-call]
         # What `openvino.convert_model` does, but for its telemetry.
         frontend = FrontEndManager().load_by_framework("pytorch")
@@ -177,12 +184,17 @@ def _capabilities() -> list[str]:
     return list(_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
 
 
-@cache
 def _core() -> "ov.Core":
     """The only one. Each gives its thread a stack for signals and takes it away with itself.
 
     With two, not ended in reverse order, the thread keeps one that is gone, and the next signal ends the process.
     """
+    with _one_thread:
+        return _first_core()
+
+
+@cache
+def _first_core() -> "ov.Core":
     import openvino as ov
 
     return ov.Core()

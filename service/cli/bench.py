@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model.inference.names import AUTO, BACKENDS
-from service.cli.models import backend_of_builds, load_late
+from model.inference.names import BACKENDS
+from service.cli.models import BACKEND, chosen_backend, load_late
 from service.cli.output import Progress, UsageError, print_json, quiet_libraries
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def add_to(commands: Any) -> None:
     ):
         subject = _subject(subjects, name, measure, text)
         subject.add_argument("--model", default=MODEL, help=f"default: {MODEL}")
-        subject.add_argument("--backend", choices=BACKENDS, default=AUTO, help="what runs it; default: auto")
+        subject.add_argument("--backend", choices=BACKENDS, help=f"what runs it; default: {BACKEND}, or auto")
         subject.add_argument("--pool", type=Path, default=POOL, help=f"default: {POOL}")
     rank = _subject(subjects, "rank", _rank, "serve a store and measure POST /rank")
     rank.add_argument("--store", type=Path, help=f"a store's directory; default: {POOL} in a temporary one")
@@ -79,7 +79,7 @@ def _encode(arguments: argparse.Namespace) -> dict[str, Any]:
     from service.bench.encode import measure_encode, texts_of
 
     texts = texts_of(arguments.pool)
-    ranker = load_late(arguments.model, backend=arguments.backend)
+    ranker = load_late(arguments.model, backend=chosen_backend(arguments.backend))
     return {"model": arguments.model, "backend": ranker.backend, "rows": measure_encode(ranker, texts)}
 
 
@@ -88,10 +88,10 @@ def _rerank(arguments: argparse.Namespace) -> dict[str, Any]:
     from service.bench.encode import measure_rerank, texts_of
 
     texts = texts_of(arguments.pool, limit=100)
-    ranker = model.load(arguments.model, backend=arguments.backend)
+    ranker = model.load(arguments.model, backend=chosen_backend(arguments.backend))
     if not isinstance(ranker, model.CrossRanker):
         config = model.ModelConfig(architecture="cross", base_name="", weights="base")
-        ranker = model.from_base(arguments.model, config, arguments.backend)
+        ranker = model.from_base(arguments.model, config, chosen_backend(arguments.backend))
     assert isinstance(ranker, model.CrossRanker), "asked for"
     return {"model": arguments.model, "backend": ranker.backend, "rows": measure_rerank(ranker, texts)}
 
@@ -99,12 +99,12 @@ def _rerank(arguments: argparse.Namespace) -> dict[str, Any]:
 def _build(arguments: argparse.Namespace) -> dict[str, Any]:
     import resource
 
-    ranker = load_late(arguments.model, backend=arguments.backend)
+    ranker = load_late(arguments.model, backend=chosen_backend(arguments.backend))
     with tempfile.TemporaryDirectory() as store:
         built = _build_into(Path(store), ranker, arguments.pool)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     row = {"count": built.count, "seconds": built.seconds, "per_second": built.count / built.seconds}
-    return {"model": arguments.model, "peak_rss_mib": peak, "rows": [row]}
+    return {"model": arguments.model, "backend": ranker.backend, "peak_rss_mib": peak, "rows": [row]}
 
 
 def _build_into(store: Path, ranker: "LateRanker", pool: Path) -> "BuildResult":
@@ -132,5 +132,5 @@ def _rank(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.store is not None:
         return measure(arguments.store, dialogues, arguments.requests, flags)
     with tempfile.TemporaryDirectory() as store:
-        _build_into(Path(store), load_late(MODEL, backend=backend_of_builds()), POOL)
+        _build_into(Path(store), load_late(MODEL, backend=chosen_backend()), POOL)
         return measure(Path(store), dialogues, arguments.requests)

@@ -18,7 +18,7 @@ from index_builder.recall import MIN_RECALL, MOST_PROBES
 from model.dialogues import read_dialogues
 from model.errors import InvalidInput
 from model.inference.names import BACKENDS
-from service.cli.models import BACKEND, backend_of_builds, load_late
+from service.cli.models import BACKEND, chosen_backend, load_late
 from service.cli.output import Progress, UsageError, print_json
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build, and say what was built."""
     pool = read_pool(arguments.pool, arguments.store)
-    ranker = load_late(arguments.model, backend=backend_of_builds(arguments.backend))
+    ranker = load_late(arguments.model, backend=chosen_backend(arguments.backend))
     _check_index(arguments.index, ranker)
     probes = _encoded_probes(arguments.probes, ranker) if arguments.probes else []
     with Progress("candidates") as progress:

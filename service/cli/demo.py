@@ -3,17 +3,20 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from index_builder.build import build
 from index_builder.errors import GenerationError
 from index_builder.generations import GenerationStore
 from index_builder.pool import Candidate, read_pool
 from service.cli.evaluate import measure
-from service.cli.models import backend_of_builds, load_late
+from service.cli.models import chosen_backend, load_late
 from service.cli.output import Progress, UsageError
 from service.cli.rank import from_store, print_results
 from service.settings import Settings
+
+if TYPE_CHECKING:
+    from model import LateRanker
 
 # R@1/20 of the sample conversations may not fall below; the README states it. Measured: docs/results.md.
 FLOOR = 0.80
@@ -60,8 +63,8 @@ def _sample(name: str) -> Path:
 
 
 def _build(pool: Path) -> None:
-    ranker = load_late(MODEL, backend=backend_of_builds())
-    if (active := _active(ranker.fingerprint, pool)) is not None:
+    ranker = load_late(MODEL, backend=chosen_backend())
+    if (active := _active(ranker, pool)) is not None:
         print(f"using generation {active} in {STORE}", file=sys.stderr)
         return
     with Progress("candidates") as progress:
@@ -69,8 +72,8 @@ def _build(pool: Path) -> None:
     print(f"built generation {built.generation}: {built.count} candidates in {built.seconds:.1f} s", file=sys.stderr)
 
 
-def _active(fingerprint: str, pool: Path) -> str | None:
-    """The active generation, if it is sound and holds this pool encoded by this model."""
+def _active(ranker: "LateRanker", pool: Path) -> str | None:
+    """The active generation, if it is sound and holds this pool encoded by this model and back-end."""
     sample = [row for row in read_pool([pool]) if isinstance(row, Candidate)]
     store = GenerationStore(STORE)
     try:
@@ -82,7 +85,9 @@ def _active(fingerprint: str, pool: Path) -> str | None:
         return None
     held = opened.candidates.rows(range(len(opened.candidates)))
     opened.close()
-    return current if (opened.manifest.model.fingerprint, held) == (fingerprint, sample) else None
+    manifest = opened.manifest
+    is_same = (manifest.model.fingerprint, manifest.backend, held) == (ranker.fingerprint, ranker.backend, sample)
+    return current if is_same else None
 
 
 def _evaluate(conversations: Path) -> int:

@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from model.errors import InvalidInput
+from model.errors import WrongKind
 from model.inference.names import AUTO
 from service.cli.output import UsageError, quiet_libraries
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 BACKEND = "POLYRANK_BACKEND"
 
 
-def backend_of_builds(asked: str | None = None) -> str:
-    """The name of what is to encode a pool: what is asked for, or the environment says, or AUTO."""
+def chosen_backend(asked: str | None = None) -> str:
+    """The name of what is to run a model: what is asked for, or the environment says, or AUTO."""
     return asked or os.environ.get(BACKEND) or AUTO
 
 
@@ -26,7 +26,7 @@ def load_late(name: str, hint: str = "", backend: str = "torch") -> "LateRanker"
 
     try:
         return checkpoint.load_late(name, backend)
-    except InvalidInput as error:
+    except WrongKind as error:
         raise UsageError(f"{error}{hint}") from error
 
 
@@ -37,5 +37,5 @@ def load_cross(flag: str, name: str, backend: str = "torch") -> "CrossRanker":
 
     try:
         return checkpoint.load_cross(name, backend=backend)
-    except InvalidInput as error:
+    except WrongKind as error:
         raise UsageError(f"{flag} {error}") from error

@@ -11,10 +11,13 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from index_builder.generations import GenerationStore
+from model.inference.names import TORCH
+from service.cli.models import BACKEND
 from service.cli.output import UsageError, print_json, quiet_libraries
 from service.errors import ServiceUnreachable
 from service.settings import API_KEY
@@ -75,6 +78,7 @@ def print_results(answer: dict[str, Any]) -> None:
 def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = None) -> dict[str, Any]:
     """Rank over a store's active generation in this process; the answer is a service's, without timings."""
     quiet_libraries()
+    import model
     from model import Conversation
     from model.checkpoint import load_cross
     from service.http.responses import answer_of
@@ -90,8 +94,11 @@ def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = 
     generation, refused = store.open_to_serve()
     for which, why in refused:
         print(f"{which} was passed over: {why}", file=sys.stderr)
-    serving = Opener(lambda *_: None).serve(generation, store.updates.of(generation.manifest))
-    engine = Engine(EngineSettings(), Metrics(), load_cross(reranker) if reranker else None)
+    backend = os.environ.get(BACKEND) or TORCH  # which needs no compiling: there is one question to be answered
+    serving = Opener(lambda *_: None, load=partial(model.load, backend=backend)).serve(
+        generation, store.updates.of(generation.manifest)
+    )
+    engine = Engine(EngineSettings(), Metrics(), load_cross(reranker, backend=backend) if reranker else None)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     request = RankRequest(conversation=conversation, deadline=deadline, top_k=top_k, top_n=TOP_N if reranker else None)
     try:

@@ -12,7 +12,7 @@ from index_builder.errors import GenerationCorrupt, GenerationError
 from index_builder.generation import MODEL_DIRECTORY
 from index_builder.generations import GenerationStore
 from index_builder.updates import Encode
-from service.cli.models import backend_of_builds, load_late
+from service.cli.models import chosen_backend, load_late
 from service.cli.output import Progress, UsageError, print_json
 
 
@@ -130,7 +130,7 @@ def _encoded_by(store: GenerationStore, generation: str) -> Encode:
 
     @cache
     def ranker() -> TextEncoder:
-        return load_late(str(store.path(generation) / MODEL_DIRECTORY), backend=backend_of_builds())
+        return load_late(str(store.path(generation) / MODEL_DIRECTORY), backend=chosen_backend())
 
     return lambda texts: encode_texts(ranker(), texts)
 

@@ -81,9 +81,10 @@ class Live:
         with self._switching:
             seen = self._look()
             if seen is not None and seen != self._seen:
-                self._seen, (named, _) = seen, seen
+                named, _ = seen
                 if self.current is None or self.current.generation.id != named:
                     self._switch_to(named)
+                self._seen = seen  # not before: what could not even be refused is tried again
 
     def _switch_to(self, named: str) -> None:
         try:

@@ -20,7 +20,7 @@ from index_builder.generation import Generation
 from index_builder.snapshot import Snapshot
 from index_builder.update_log import UpdateLog
 from model import Conversation, Truncation
-from model.errors import CheckpointInvalid
+from model.errors import CheckpointInvalid, ModelError
 from model.scan import Scan, prepare
 from model.scan.gpu import GpuScan
 from model.tokenizer import Piece
@@ -185,7 +185,7 @@ class Opener:
 
         Raises:
             FingerprintMismatch: the model in the generation is not the one that made its vectors.
-            ModelError: it cannot be loaded.
+            ModelError: it cannot be loaded, or does not run here.
             GenerationCorrupt: the update log is damaged.
         """
         ranker = self._ranker(generation, previous)
@@ -196,9 +196,13 @@ class Opener:
             vectors = self._caches.vectors(generation, partial(encode_texts, ranker))
             loaded = Loaded(generation, ranker, vectors, log, texts, self._device)
         serving = Serving(loaded, Snapshot(generation)).caught_up()
-        _ = loaded.scan  # no request is to wait for it
-        if ranker is not (previous and previous.ranker):
-            _warm_up(ranker)
+        try:
+            _ = loaded.scan  # no request is to wait for it
+            if ranker is not (previous and previous.ranker):
+                _warm_up(ranker)
+        except Exception as error:  # of torch, OpenVINO or memory: a generation that is refused, not a server that ends
+            why = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+            raise ModelError(f"{generation.manifest.model.name} does not run here: {why[0]}") from error
         return serving
 
     def _ranker(self, generation: Generation, previous: Serving | None) -> LateScorer:

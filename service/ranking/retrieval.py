@@ -25,7 +25,7 @@ Rows = NDArray[np.int64]
 FEW_MATCHES = 20_000
 FEW_OF_ALL = 0.02
 
-# Rounding of the index's inner products against ours, relative to the score: math.md, section 3.
+# Rounding of the index's inner products, sums of D products in float32, against ours: relative to the score.
 CERTIFICATE_MARGIN = 1e-4
 
 
@@ -107,8 +107,11 @@ class Search:
 
     @property
     def shares(self) -> bool:
-        """Whether others gain by being searched for along with it; else each would only wait for all."""
-        return self.scans and self.serving.loaded.scan.shares
+        """Whether others gain by being searched for along with it; else each would only wait for all.
+
+        What a filter lets through is found and scored for each request by itself.
+        """
+        return self.request.filter is None and self.scans and self.serving.loaded.scan.shares
 
 
 def retrieve_rows(searches: Sequence[Search], threads: int | None = None) -> list[Retrieved]:

@@ -3,6 +3,8 @@
 import asyncio
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,15 +34,26 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def serving(checkpoints: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def store(checkpoints: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> GenerationStore:
     root = tmp_path_factory.mktemp("store")
     rng = np.random.default_rng(0)
     pool = [Candidate(f"c{n}", " ".join(rng.choice(WORDS, rng.integers(1, 8)))) for n in range(100)]
     build(model.load(str(checkpoints[0])), pool, root)
-    store = GenerationStore(root)
+    return GenerationStore(root)
+
+
+@contextmanager
+def served(store: GenerationStore, backend: str) -> Iterator[Serving]:
     generation = store.open(store.ids()[0])
-    yield Opener(lambda *_: None).serve(generation, store.updates.of(generation.manifest))
+    log = store.updates.of(generation.manifest)
+    yield Opener(lambda *_: None, load=partial(model.load, backend=backend)).serve(generation, log)
     generation.close()
+
+
+@pytest.fixture(scope="module")
+def serving(store: GenerationStore) -> Iterator[Serving]:
+    with served(store, "torch") as serving:
+        yield serving
 
 
 def requests(count: int) -> list[RankRequest]:
@@ -63,7 +76,8 @@ def requests(count: int) -> list[RankRequest]:
 
 def answers(serving: Serving, cross: Path, asked: list[RankRequest], together: bool, batch_tokens: int) -> list[Scores]:
     async def scene() -> list[Ranked]:
-        engine = Engine(EngineSettings(batch_tokens), Metrics(), load_cross(str(cross)))
+        reranker = load_cross(str(cross), backend=serving.ranker.backend)
+        engine = Engine(EngineSettings(batch_tokens), Metrics(), reranker)
         try:
             if together:
                 return await asyncio.gather(*(engine.rank(serving, each) for each in asked))
@@ -86,8 +100,12 @@ def test_together_as_alone(serving: Serving, checkpoints: tuple[Path, Path], bat
             assert first[each] == pytest.approx(second[each], abs=1e-4)
 
 
-def test_deterministic_scores_are_equal_to_the_last_bit(serving: Serving, checkpoints: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize("backend", ["torch", "openvino"])
+def test_deterministic_scores_are_equal_to_the_last_bit(
+    store: GenerationStore, checkpoints: tuple[Path, Path], backend: str
+) -> None:
     asked = requests(40)
-    alone = answers(serving, checkpoints[1], asked, False, 0)
-    assert answers(serving, checkpoints[1], asked, True, 0) == alone
-    assert answers(serving, checkpoints[1], asked[::-1], True, 0)[::-1] == alone
+    with served(store, backend) as serving:
+        alone = answers(serving, checkpoints[1], asked, False, 0)
+        assert answers(serving, checkpoints[1], asked, True, 0) == alone
+        assert answers(serving, checkpoints[1], asked[::-1], True, 0)[::-1] == alone

@@ -76,6 +76,41 @@ def test_another_back_end_than_the_pools_is_told(
     assert "another back-end serves than encoded the pool" in caplog.text
 
 
+def test_a_model_that_does_not_run_here_is_refused_and_the_old_one_serves_on(
+    store: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = store.build("a")
+    store.live.start()
+
+    def fail(_: WordRanker, _contexts: object) -> None:
+        raise RuntimeError("Exception from infer_request.cpp:\nno such shape")
+
+    monkeypatch.setattr(WordRanker, "encode_contexts", fail)
+    second = store.build("b", seed=1)
+    store.live.follow()
+    assert (store.served(), store.value("index_switches_total", result="refused")) == (first, 1.0)
+    assert store.live.refused == {second: "words does not run here: no such shape"}
+    again = Live(store.store, Opener(count_nothing, None, load), store.metrics)
+    again.start()
+    assert set(again.refused) == {first, second}, "nothing can be served, and the process goes on"
+
+
+def test_a_switch_that_could_not_be_tried_is_tried_again(store: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.build("a")
+    store.live.start()
+    second, right = store.build("b"), Opener.serve
+
+    def fail(*_: object) -> None:
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(Opener, "serve", fail)
+    with pytest.raises(OSError, match="too many open files"):
+        store.live.follow()
+    monkeypatch.setattr(Opener, "serve", right)
+    store.live.follow()
+    assert store.served() == second
+
+
 def test_a_newer_generation_that_nobody_has_activated_stands_in_last(store: Fixture) -> None:
     first, second, bad = (store.build(prefix) for prefix in "abc")
     store.build("d", activate=False)

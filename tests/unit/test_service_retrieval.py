@@ -1,6 +1,7 @@
 """Which way candidates are looked for, and that each way finds what scoring every one of them finds."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from updated import updated
 
 from index_builder.generations import GenerationStore
 from index_builder.pool import Candidate
+from model.scan import screen
 from model.scan.plain import PlainScan
 from service.errors import UnknownCandidates
 from service.index import serving as live_units
 from service.index.serving import Opener, Serving
 from service.ranking import retrieval
-from service.ranking.values import Given, Ranked
+from service.ranking.values import Given, Ranked, RankRequest, Stages
 
 TEXT = "w1 w2 w3 w7 w9"
 COUNT = 10_000
@@ -184,6 +186,37 @@ def test_a_selective_filter_returns_all_that_is_asked_for(
         everyone = dict(brute_force(large, TEXT, COUNT, keep))
         scores = {place.id: place.late for place in ranked.places}
         assert scores == pytest.approx({each: everyone[each] for each in scores if each is not None}, abs=1e-4)
+
+
+def test_in_one_pass_each_gets_its_own_answer(large: Serving) -> None:
+    """Of other texts, filters, exclusions and numbers, and at other revisions of the same generation."""
+    newer = updated(large, Candidate("z", TEXT, {"h": 5, "rare": False}), deletes=["a1", "c11"])
+    excluded = tuple(f"c{n}" for n in range(1, 40))
+    cases: list[tuple[Serving, RankRequest, Keep]] = [
+        (large, asked(TEXT, top_k=5), everything),
+        (newer, asked(TEXT, top_k=20), everything),
+        (large, asked("w4 w5", top_k=1), everything),
+        (newer, asked(TEXT, top_k=30, exclude_ids=excluded), lambda c: c.id not in excluded),
+        (large, asked(TEXT, top_k=7, filter={"h": {"lt": 60}}), lambda c: c.metadata.get("h", 99) < 60),
+    ]
+    searches = []
+    for serving, request, _ in cases:
+        [codes] = serving.ranker.encode_contexts([serving.ranker.tokenize_context(request.conversation)[0]])
+        searches.append(retrieval.Search(serving, replace(request, exact=True), codes, Stages()))
+    found = retrieval.retrieve_rows(searches)
+    for search, rows, (serving, request, keep) in zip(searches, found, cases, strict=True):
+        shortlist = retrieval.over_generation(search, rows)
+        expected = brute_force(serving, request.conversation.turns[0].text, request.top_k, keep)
+        assert [place.id for place in shortlist.places] == [each for each, _ in expected]
+        assert shortlist.exact
+
+
+def test_only_what_is_scanned_in_bytes_is_shared(large: Serving) -> None:
+    def shares(**fields: Any) -> bool:
+        return retrieval.Search(large, asked(TEXT, **fields), np.ones((1, 16), np.float32), Stages()).shares
+
+    assert shares() == (large.generation.index is None and screen.is_available())
+    assert not shares(filter={"h": 5}), "each filter is looked through by itself"
 
 
 def test_a_pool_of_which_little_is_left_returns_all_that_is_asked_for(large: Serving) -> None:

@@ -1,0 +1,35 @@
+"""Models named on the command line: what is wrong with them is told as what it is."""
+
+from pathlib import Path
+
+import pytest
+from tiny import write_checkpoint
+
+from model.errors import InvalidInput
+from model.inference import openvino_backend
+from service.cli.models import chosen_backend, load_cross, load_late
+from service.cli.output import UsageError
+
+
+def test_only_a_model_of_the_wrong_kind_is_told_with_the_flag_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cross = str(write_checkpoint(tmp_path, "cross", seed=0, architecture="cross"))
+    bi = str(write_checkpoint(tmp_path, "bi", seed=0, architecture="bi"))
+    with pytest.raises(UsageError, match=r"give a bi- or poly-encoder, and this one as --reranker$"):
+        load_late(cross, ", and this one as --reranker")
+    with pytest.raises(UsageError, match=r"^--reranker .*; give a cross-encoder$"):
+        load_cross("--reranker", bi)
+    monkeypatch.setattr(openvino_backend, "is_installed", lambda: False)
+    needed = r"^the back-end openvino needs the package openvino: pip install openvino, or use torch$"
+    with pytest.raises(InvalidInput, match=needed):
+        load_late(bi, ", and this one as --reranker", "openvino")
+    with pytest.raises(InvalidInput, match=needed):
+        load_cross("--reranker", cross, "openvino")
+
+
+def test_a_flag_goes_before_the_environment_and_that_before_auto(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYRANK_BACKEND", "openvino-int8")
+    assert (chosen_backend("torch"), chosen_backend(None)) == ("torch", "openvino-int8")
+    monkeypatch.delenv("POLYRANK_BACKEND")
+    assert chosen_backend() == "auto"
