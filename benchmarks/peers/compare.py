@@ -43,6 +43,7 @@ def add_variants(parser: argparse.ArgumentParser) -> None:
     """Which of the peer's back-ends take part, and with how many threads."""
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--against", nargs="+", choices=VARIANTS, default=VARIANTS, metavar="BACKEND")
+    parser.add_argument("--also", nargs="+", default=[], metavar="BACKEND", help="more of ours, told beside the others")
 
 
 class Work(NamedTuple):
@@ -68,7 +69,11 @@ def compared(
     """
     models = options.cache / "models"
     base_in(models)
-    commands = {OURS: _command(sys.executable, "polyrank_worker", subject, models, "--backend", options.backend)}
+    ours = {OURS: options.backend} | {f"{OURS}, {backend}": backend for backend in options.also}
+    commands = {
+        name: _command(sys.executable, "polyrank_worker", subject, models, "--backend", backend)
+        for name, backend in ours.items()
+    }
     for variant in options.against:
         python = python_of(ENVIRONMENTS[variant.partition("-")[0]], options.cache)
         commands[variant] = _command(python, "st_worker", subject, models, "--variant", variant)

@@ -39,7 +39,8 @@ class Goal:
 def of_calls(rows: Rows) -> Iterator[Goal]:
     """Encoding and reranking: against sentence-transformers' default, and its fastest back-end but those of LOSSY."""
     for work, threads in dict.fromkeys((row["work"], row["threads"]) for row in rows):
-        peers = [row for row in rows if (row["work"], row["threads"]) == (work, threads) and row["who"] != OURS]
+        same = [row for row in rows if (row["work"], row["threads"]) == (work, threads)]
+        peers = [row for row in same if not row["who"].startswith(OURS)]
         name = f"{work}, {threads} thread{'s' if threads > 1 else ''}"
         yield from (
             Goal(name, f"sentence-transformers, {row['who']}", DEFAULT_GOAL, Figure(**row["times_ours"]))

@@ -1,4 +1,4 @@
-"""infinity's own command, with a module put back where its optimum engine looks for it.
+"""infinity's own command, with one thread, and a module put back where its optimum engine looks for it.
 
 optimum 1.27, the last that infinity 0.0.78 starts with, imports names for the export of models from
 `torch.onnx.symbolic_opset14`; torch has moved them since. Nothing is exported here.
@@ -9,6 +9,9 @@ from importlib import import_module
 
 from torch.onnx._internal.torchscript_exporter import symbolic_opset14
 
+from benchmarks.peers.onnx_threads import confine
+
+confine(1)
 sys.modules["torch.onnx.symbolic_opset14"] = symbolic_opset14
 
 sys.exit(import_module("infinity_emb.cli").cli())

@@ -98,6 +98,10 @@ def main() -> int:
     kind, name = (SentenceTransformer, "encoder") if arguments.work == "encode" else (CrossEncoder, "cross")
     source = arguments.models / name
     backend = arguments.variant.partition("-")[0]
+    if backend == "onnx":
+        from benchmarks.peers.onnx_threads import confine
+
+        confine(arguments.threads)
     with one_at_a_time(arguments.models):
         if arguments.work == "rerank" and not source.is_dir():
             torch.manual_seed(0)
