@@ -2,7 +2,7 @@
 
     python -m benchmarks.load.flame STACKS OUT.svg
 
-STACKS has lines such as `thread;caller;called 12`. Runs in the peers' environment `figures`.
+STACKS has lines such as `thread;caller;called 12`, in any unit. Runs in the peers' environment `figures`.
 """
 
 import sys
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 NARROWEST = 0.004  # of the whole: what takes less is not drawn
-LETTERS = 150  # that the whole width has room for
+LETTERS = 170  # that the whole width has room for
 COLOURS = {"model/": "#f2a65a", "service/": "#8fb8de", "index_builder/": "#9bc59d"}
 
 
 class Box(NamedTuple):
-    """A function's time under its callers': from where to where, in samples, and how deep."""
+    """A function's time under its callers': from where to where, and how deep."""
 
     left: float
     right: float
@@ -43,17 +43,17 @@ def draw(stacks: dict[tuple[str, ...], int], file: Path) -> None:
     from matplotlib.figure import Figure
 
     matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "polyrank"}
-    samples = sum(stacks.values())
-    shown = [each for each in boxes(stacks) if each.right - each.left >= NARROWEST * samples]
+    whole = sum(stacks.values())
+    shown = [each for each in boxes(stacks) if each.right - each.left >= NARROWEST * whole]
     figure = Figure(figsize=(13, 0.22 * (2 + max(each.depth for each in shown))))
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, samples), ylim=(-0.5, 0.5 + max(each.depth for each in shown)))
+    axes.set(xlim=(0, whole), ylim=(-0.5, 0.5 + max(each.depth for each in shown)))
     axes.axis("off")
     for left, right, depth, name in shown:
         colour = next((colour for where, colour in COLOURS.items() if f"({where}" in name), "#dddddd")
         axes.barh(depth, right - left, left=left, height=0.94, color=colour, edgecolor="white", linewidth=0.5)
-        share = f"{name.split(' (')[0]} {100 * (right - left) / samples:.0f} %"
-        label = share[: int(LETTERS * (right - left) / samples)]
+        share = f"{name.split(' (')[0]} {100 * (right - left) / whole:.0f} %"
+        label = share[: int(LETTERS * (right - left) / whole)]
         axes.text(left, depth, f" {label}", va="center", fontsize=8, clip_on=True, parse_math=False)
     figure.savefig(file, metadata={"Date": None})
 
@@ -63,7 +63,8 @@ def main() -> int:
     stacks: dict[tuple[str, ...], int] = {}
     for line in source.read_text().splitlines():
         stack, _, count = line.rpartition(" ")
-        stacks[tuple(stack.split(";"))] = int(count)
+        if int(count):
+            stacks[tuple(stack.split(";"))] = int(count)
     draw(stacks, file)
     return 0
 

@@ -3,16 +3,19 @@
     pip install py-spy
     python -m benchmarks.load.profile OUT.svg [--callers 16] [--seconds 30] [--pool POOL --data DIALOGUES] [--cache DIR]
 
-Native functions, torch's and OpenVINO's, count to whoever called them. On some virtual machines py-spy takes threads
-that wait for threads that work: stacks that end where ours wait (WAITING) are left out, and with them what uvloop
-itself does. Orange is the model's code, blue the service's, grey what they call.
+Native functions, torch's and OpenVINO's, count to whoever called them. py-spy tells how a thread's time divides, and
+the system how much of a processor each thread had: py-spy takes threads for busy that wait for a core, and on some
+virtual machines those that wait for work. Stacks that end where ours wait (WAITING) are left out. Orange is the
+model's code, blue the service's, green the builder's, grey what they call.
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from benchmarks.load.drive import REPOSITORY, add_options, drive, mix_of, serving, store_of, warm
@@ -41,12 +44,14 @@ def main() -> int:
         warm(server, mix)
         command = [spy, "record", "--pid", str(server.pid), "--threads", "--rate", str(SAMPLES_PER_SECOND)]
         command += ["--duration", str(round(options.seconds)), "--format", "raw", "--output", str(recorded)]
+        before = spent(server.pid)
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as spying:
             phase = Phase(options.seconds + 2, concurrency=options.callers)
             drive(server, mix.realistic(sent=0.0, fresh=0.0), [phase])
         if spying.returncode:
             raise SystemExit(f"py-spy ended with status {spying.returncode}; it may need root")
-        working.write_text("\n".join(folded(recorded.read_text().splitlines())))
+        used = {thread: seconds - before.get(thread, 0.0) for thread, seconds in spent(server.pid).items()}
+        working.write_text("\n".join(folded(recorded.read_text().splitlines(), used)))
         figures = [
             python_of("figures", options.cache),
             "-m",
@@ -57,16 +62,32 @@ def main() -> int:
         return subprocess.run(figures, cwd=REPOSITORY, env=limits(1)).returncode
 
 
-def folded(lines: list[str]) -> list[str]:
-    """Stacks of threads at work, without the frames that all threads have."""
-    kept = []
+def spent(pid: int) -> dict[int, float]:
+    """Seconds that each thread of a process has had of a processor, by its number."""
+    found = {}
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        fields = (thread / "stat").read_text().rpartition(")")[2].split()
+        found[int(thread.name)] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+def folded(lines: list[str], used: dict[int, float]) -> list[str]:
+    """Stacks of threads at work, without the frames that all threads have, in milliseconds of a processor."""
+    kept: dict[tuple[int, str], int] = {}
     for line in lines:
         stack, _, count = line.rpartition(" ")
         thread, *frames = stack.split(";")
         if frames and not any(each in frames[-1] for each in WAITING):
+            number, _, name = thread.removeprefix("thread (").partition("): ")
             own = [each for each in frames if not any(each.startswith(start) for start in PLUMBING)]
-            kept.append(f"{';'.join([thread.partition(': ')[2] or thread, *own])} {count}")
-    return kept
+            kept[int(number), ";".join([name, *own])] = int(count)
+    samples: Counter[int] = Counter()
+    for (number, _), count in kept.items():
+        samples[number] += count
+    return [
+        f"{stack} {round(1000 * used.get(number, 0.0) * count / samples[number])}"
+        for (number, stack), count in kept.items()
+    ]
 
 
 if __name__ == "__main__":
