@@ -1,10 +1,10 @@
-"""Train one of the published chat models in a single ten-minute call, and measure it.
+"""Train one of the published chat models in a single ten-minute run, and measure it.
 
     python -m benchmarks.gpu.ship chat-poly --pack build/gpu --output OUT [--steps N] [--batch-size N]
 
 The recipe is that of the models trained on a CPU, with larger batches and as many passes over the data as fit. OUT gets
 the checkpoint (an adapter of a few MB) and NAME.json with its figures, which is written after training and again after
-each evaluation: a call that is cut off keeps what it had. Only sets that allow commercial use are trained on.
+each evaluation: a run that is cut off keeps what it had. Only sets that allow commercial use are trained on.
 """
 
 import argparse
