@@ -76,7 +76,7 @@ class Settings(BaseSettings):
     device: str = Field(
         default="auto",
         pattern=r"auto|cpu|cuda(:\d+)?",
-        description="of models and scan; `cuda:1`: the second GPU; auto: a GPU if any, without one of OpenVINO's back-ends",
+        description="of models and scan; `cuda:1`: the second GPU; auto: a GPU if any, but for OpenVINO's back-ends",
     )
     backend: BackendName = Field(
         default="auto", description="what runs the models; auto: torch or openvino, whichever is faster here"

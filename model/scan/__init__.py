@@ -7,10 +7,10 @@ is that of `model.topk.top_k`: rows and scores of scoring every row and sorting 
 import logging
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from model.scan.gpu import GpuScan
+from model.scan.guarded import GuardedScan
 from model.scan.plain import PlainScan
 from model.scan.quantised_scan import LEAST_ROWS, QuantisedScan
 from model.scan.screen import is_available
@@ -45,12 +45,8 @@ def prepare(matrix: NDArray[Any], device: str = "cpu", with_bytes: bool = True) 
     return PlainScan(matrix, longest_row(matrix))
 
 
-def _on_gpu(matrix: NDArray[Any], device: str) -> GpuScan:
-    """Prepare a scan that has shown that it works here: kernels are compiled when they are first asked for."""
-    scan = GpuScan(matrix, device)
-    for m in (1, 64, 360):
-        codes = np.ones((m, matrix.shape[1]), np.float32)
-        for contexts in (1, 4):  # which share a product: kernels of their own
-            scan.top_k([Query(codes, 1)] * contexts)
-            scan.top_k([Query(codes, 1, np.ones(len(matrix), bool))] * contexts)
+def _on_gpu(matrix: NDArray[Any], device: str) -> GuardedScan:
+    gpu = GpuScan(matrix, device)
+    scan = GuardedScan(gpu, PlainScan(matrix, gpu.longest))
+    scan.try_out(matrix.shape[1])
     return scan

@@ -58,6 +58,9 @@ class GpuScan:
         device: in torch's notation, as "cuda:1".
         tiles: None: by the numbers of contexts and code vectors.
 
+    Attributes:
+        longest: the length of its longest row.
+
     Raises:
         MemoryError: it does not fit.
         ImportError: Triton is not installed.
@@ -72,11 +75,12 @@ class GpuScan:
         self._device = torch.device(device)
         self._tiles = tiles
         self._require_room(matrix)
-        self._longest = longest_row(matrix)
+        self.longest = longest_row(matrix)
         self._matrix = torch.from_numpy(matrix).to(self._device)
 
     def _require_room(self, matrix: NDArray[Any]) -> None:
         if self._device.type == "cuda":
+            torch.cuda.empty_cache()  # what torch keeps for itself counts as taken
             needed = matrix.nbytes + _SCORE_BYTES * max(_MOST_SCORES, len(matrix))
             free, _ = torch.cuda.mem_get_info(self._device)
             if needed > free:
@@ -97,7 +101,7 @@ class GpuScan:
         ks = [max(0, min(each.k, each.count(len(self._matrix)))) for each in queries]
         vectors = [each.codes for each in queries]
         tiles = self._tiles or tiles_for(max(map(len, vectors)), len(vectors), self._matrix.dtype)
-        codes = GpuCodes(vectors, ks, self._matrix, self._longest, tiles.codes)
+        codes = GpuCodes(vectors, ks, self._matrix, self.longest, tiles.codes)
         scores, maxima = self._scores(codes, self._allowed(queries), tiles)
         # The k-th largest of the blocks' maxima is no more than the k-th best score, and chosen from far fewer.
         most = max(1, *ks)

@@ -13,6 +13,7 @@ from model.rounding import LARGEST_PRODUCT, LONGEST_ROW, margin_of
 # A context is scaled by a power of two so that its longest vector is just below 2**15 long: in float16 nothing
 # overflows, and no element is lost that counts.
 _BITS = 15
+_ALIGNED = 4  # numbers of four bytes
 _MOST_BITS = 120  # 2**120 and its inverse are numbers of float32
 
 
@@ -50,8 +51,10 @@ class GpuCodes:
         units = np.ldexp(np.float32(1), -bits)
         margins = margin(counts, lengths, units, longest, matrix.shape[1], matrix.dtype)
         # In one piece: each copy takes as long as the next, however small.
-        numbers = np.stack([units.view(np.int32), margins.view(np.int32), counts, np.array(ks, np.int32)])
-        uploaded = torch.from_numpy(numbers).to(matrix.device)
+        # Kernels are compiled anew where an address is no multiple of 16 bytes.
+        numbers = np.zeros((4, -(-self.contexts // _ALIGNED) * _ALIGNED), np.int32)
+        numbers[:, : self.contexts] = units.view(np.int32), margins.view(np.int32), counts, ks
+        uploaded = torch.from_numpy(numbers).to(matrix.device)[:, : self.contexts]
         self.units, self.margins = uploaded[0].view(torch.float32), uploaded[1].view(torch.float32)
         self.counts, self.ks = uploaded[2], uploaded[3]
         self.exact = exact.to(matrix.device)

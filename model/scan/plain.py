@@ -23,6 +23,11 @@ class PlainScan:
     def __init__(self, matrix: NDArray[Any], longest: float) -> None:
         self._matrix, self._longest = matrix, longest
 
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return len(self._matrix)
+
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
         """Find each query's best rows."""
         return [self.of(query) for query in queries]

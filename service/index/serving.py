@@ -22,7 +22,7 @@ from index_builder.update_log import UpdateLog
 from model import Conversation, Truncation
 from model.errors import CheckpointInvalid, ModelError
 from model.scan import Scan, prepare
-from model.scan.gpu import GpuScan
+from model.scan.guarded import GuardedScan
 from model.tokenizer import Piece
 from service.caching.budget import Budget
 from service.caching.caches import Caches
@@ -97,7 +97,7 @@ class Loaded:
     @property
     def scans_all(self) -> bool:
         """Whether every row is scanned where an index could be asked: there is none, or a GPU scans in less time."""
-        return self.generation.index is None or isinstance(self.scan, GpuScan)
+        return self.generation.index is None or (isinstance(self.scan, GuardedScan) and self.scan.is_on_gpu)
 
 
 @dataclass(frozen=True, slots=True)

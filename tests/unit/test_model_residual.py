@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from tiny import CLS, SEP, write_checkpoint
 
-import model
+from model.checkpoint import load_cross
+from model.inference import openvino_backend, pairs
+from model.inference.late import LateForwards
 from model.pairs import Pairs
 from model.residual import ResidualEncoder
 
@@ -17,10 +21,15 @@ PAIRS = Pairs(
 
 
 @pytest.fixture
-def encoder(tmp_path: Path) -> ResidualEncoder:
-    loaded = model.load(write_checkpoint(tmp_path, "residual", 3, architecture="cross", residual=True, n_codes=3))
-    assert isinstance(loaded.encoder, ResidualEncoder)
-    return loaded.encoder
+def checkpoint(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path, "residual", 3, architecture="cross", residual=True, n_codes=3)
+
+
+@pytest.fixture
+def encoder(checkpoint: Path) -> ResidualEncoder:
+    loaded = load_cross(checkpoint).encoder
+    assert isinstance(loaded, ResidualEncoder)
+    return loaded
 
 
 def test_company_changes_no_score(encoder: ResidualEncoder) -> None:
@@ -38,3 +47,39 @@ def test_no_gradient_and_no_dropout_reach_the_poly_encoder(encoder: ResidualEnco
     assert encoder.head.weight.grad is not None
     assert all(each.grad is None and not each.requires_grad for each in encoder.poly.parameters())
     assert not encoder.eval().encoder.training
+
+
+@pytest.mark.parametrize("backend", ["torch", "openvino"])
+def test_a_backend_scores_pairs_of_several_contexts_as_the_encoder_does(
+    encoder: ResidualEncoder, checkpoint: Path, backend: str
+) -> None:
+    if backend != "torch" and not openvino_backend.is_installed():
+        pytest.skip("OpenVINO is not installed")
+    served = load_cross(checkpoint, backend=backend)
+    with torch.inference_mode():
+        expected = encoder.score_pairs(PAIRS).numpy()
+    for _ in range(2):  # the contexts are known the second time
+        np.testing.assert_allclose(served.score_pairs(PAIRS), expected, rtol=0, atol=1e-5)
+        alone = np.concatenate([served.score_pairs(PAIRS.take([each])) for each in range(4)])
+        np.testing.assert_allclose(alone, expected, rtol=0, atol=1e-5)
+
+
+def test_a_context_is_encoded_once_for_all_batches_of_its_candidates(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, seen = load_cross(checkpoint), list[list[int]]()
+    encode = LateForwards.contexts
+
+    def counted(forwards: LateForwards, contexts: list[list[int]]) -> list[NDArray[np.float32]]:
+        seen.extend(contexts)
+        return encode(forwards, contexts)
+
+    monkeypatch.setattr(LateForwards, "contexts", counted)
+    monkeypatch.setattr(pairs, "_KNOWN_CONTEXTS", 2)
+    for position in (0, 1, 2, 3):
+        served.score_pairs(PAIRS.take([position]))
+    assert seen == PAIRS.contexts
+    others = [Pairs([[CLS, number, SEP]], [[CLS, 7, SEP]], [0], prefix=1) for number in (30, 31)]
+    for each in (*others, PAIRS.take([0])):
+        served.score_pairs(each)
+    assert seen[2:] == [*(each.contexts[0] for each in others), PAIRS.contexts[0]], "only the last two are remembered"

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -11,7 +11,9 @@ from torch import Tensor
 
 import model.scan
 from model.scan import Query, prepare, screen
-from model.topk import top_k
+from model.scan.guarded import GuardedScan
+from model.scan.plain import PlainScan
+from model.topk import TopK, longest_row, top_k
 
 
 def test_what_a_gpu_cannot_scan_the_cpu_does_and_it_is_said(
@@ -29,6 +31,46 @@ def test_what_a_gpu_cannot_scan_the_cpu_does_and_it_is_said(
     [record] = caplog.records
     assert record.getMessage() == "the pool is not scanned on the GPU"
     assert record.__dict__["fields"] == {"why": "768 bytes are needed on the GPU, and 5 are free"}
+
+
+class Gpu(PlainScan):
+    """Stands for a GPU: fails where it is told to, or gives wrong scores."""
+
+    fails = False
+    wrong_by = 0.0
+
+    def top_k(self, queries: Sequence[Query]) -> list[TopK]:
+        if self.fails:
+            raise MemoryError("CUDA out of memory")
+        return [found._replace(scores=found.scores * np.float32(1 + self.wrong_by)) for found in super().top_k(queries)]
+
+
+def guarded() -> tuple[GuardedScan, Gpu, Query]:
+    rng = np.random.default_rng(0)
+    matrix, codes = rng.normal(size=(300, 8)).astype(np.float16), rng.normal(size=(3, 8)).astype(np.float32)
+    gpu = Gpu(matrix, longest_row(matrix))
+    return GuardedScan(gpu, PlainScan(matrix, longest_row(matrix))), gpu, Query(codes, 5)
+
+
+def test_the_cpu_stands_in_for_a_gpu_that_fails_and_for_good_after_three_times_in_a_row() -> None:
+    scan, gpu, query = guarded()
+    expected = [found.rows.tolist() for found in scan.top_k([query])]
+    for fails in (True, True, False, True, True):
+        gpu.fails = fails
+        assert [found.rows.tolist() for found in scan.top_k([query])] == expected
+        assert (scan.is_on_gpu, scan.shares) == (True, True)
+    scan.top_k([query])
+    assert (scan.is_on_gpu, scan.shares) == (False, False)
+    gpu.fails, gpu.wrong_by = False, 1.0
+    assert [found.rows.tolist() for found in scan.top_k([query])] == expected, "it is not asked again"
+
+
+def test_a_gpu_that_computes_something_else_is_not_relied_upon() -> None:
+    scan, gpu, _ = guarded()
+    scan.try_out(8)
+    gpu.wrong_by = 1e-3
+    with pytest.raises(RuntimeError, match="its scores are not those of the CPU"):
+        scan.try_out(8)
 
 
 @pytest.fixture

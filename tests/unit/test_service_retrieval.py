@@ -1,6 +1,6 @@
 """Which way candidates are looked for, and that each way finds what scoring every one of them finds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,10 @@ from updated import updated
 
 from index_builder.generations import GenerationStore
 from index_builder.pool import Candidate
-from model.scan import screen
+from model.scan import Query, screen
+from model.scan.guarded import GuardedScan
 from model.scan.plain import PlainScan
+from model.topk import TopK
 from service.errors import UnknownCandidates
 from service.index import serving as live_units
 from service.index.serving import Opener, Serving
@@ -227,6 +229,11 @@ def test_a_pool_of_which_little_is_left_returns_all_that_is_asked_for(large: Ser
         assert_same(rank(few, asked(TEXT, top_k=top_k)), expected[:top_k])
 
 
+class FailingScan(PlainScan):
+    def top_k(self, queries: Sequence[Query]) -> list[TopK]:
+        raise MemoryError("CUDA out of memory")
+
+
 def test_an_index_is_not_asked_where_a_gpu_scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_store(tmp_path, index="hnsw")
     store = GenerationStore(tmp_path)
@@ -238,13 +245,22 @@ def test_an_index_is_not_asked_where_a_gpu_scans(tmp_path: Path, monkeypatch: py
     def plan(device: str) -> str:
         return rank(served(device), asked(TEXT)).plan or ""
 
-    def on_gpu(matrix: Any, _device: str, with_bytes: bool) -> PlainScan:
+    def on_cpu(matrix: Any, _device: str, with_bytes: bool) -> PlainScan:
         assert not with_bytes, "few requests would need them"
         return PlainScan(matrix, 1e3)
 
+    def on_gpu(matrix: Any, _device: str, with_bytes: bool) -> GuardedScan:
+        return GuardedScan(PlainScan(matrix, 1e3), PlainScan(matrix, 1e3))
+
+    def on_failed_gpu(matrix: Any, _device: str, with_bytes: bool) -> GuardedScan:
+        return GuardedScan(FailingScan(matrix, 1e3), PlainScan(matrix, 1e3))
+
     assert plan("cpu") == "index"
     assert "scan" in vars(served("cpu").loaded), "else a request would have to wait for it"
-    monkeypatch.setattr(live_units, "prepare", on_gpu)
+    monkeypatch.setattr(live_units, "prepare", on_cpu)
     assert plan("cuda") == "index", "the scan stayed on the CPU"
-    monkeypatch.setattr(live_units, "GpuScan", PlainScan)
+    monkeypatch.setattr(live_units, "prepare", on_gpu)
     assert plan("cuda") == "scan"
+    monkeypatch.setattr(live_units, "prepare", on_failed_gpu)
+    serving = served("cuda")
+    assert [rank(serving, asked(TEXT)).plan for _ in range(4)] == ["scan", "scan", "scan", "index"]
