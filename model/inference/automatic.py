@@ -1,10 +1,12 @@
 """`auto`: the fastest back-end on this machine whose outputs are torch's, but for rounding.
 
-It is chosen once for a model, by its first part. fp16, bf16 and int8 are never chosen: they do not find the reference's
+It is measured once in a process, by the first part of the first model: a later one may come while requests are served
+beside it, which would decide by chance. fp16, bf16 and int8 are never chosen: they do not find the reference's
 ten best texts often enough (docs/results.md, "Back-ends"), so each is a decision of whoever runs the service.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Mapping
 
@@ -27,10 +29,12 @@ _ROUNDS = 3
 _CALLS = 2  # in a row: at the first, threads of the one before may still spin
 
 log = logging.getLogger(__name__)
+_choosing = threading.Lock()
+_chosen: list[str] = []  # in this process, once something was measured
 
 
 class AutomaticBackend:
-    """Measures at the first part that it compiles, and is what it has chosen from then on.
+    """Chooses at the first part that it compiles, and is what it has chosen from then on.
 
     A later part that the chosen one cannot run, or runs otherwise than torch, is left to torch.
 
@@ -55,10 +59,15 @@ class AutomaticBackend:
         return forwards.get(self.name, reference)
 
     def _choose(self, forwards: Mapping[str, Forward], batches: list[TokenBatch]) -> None:
-        seconds = _seconds(forwards, batches) if len(forwards) > 1 else {TORCH: 0.0}
-        self.name = fastest(seconds)
-        took = {name: round(each * 1e3, 2) for name, each in seconds.items()}
-        log.info("back-end chosen", extra={"fields": {"backend": self.name, "ms": took}})
+        self.name = TORCH
+        if len(forwards) > 1:
+            with _choosing:
+                if not _chosen:
+                    seconds = _seconds(forwards, batches)
+                    _chosen.append(fastest(seconds))
+                    took = {name: round(each * 1e3, 2) for name, each in seconds.items()}
+                    log.info("back-end chosen", extra={"fields": {"backend": _chosen[0], "ms": took}})
+            self.name = _chosen[0]
 
 
 def fastest(seconds: Mapping[str, float]) -> str:

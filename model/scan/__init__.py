@@ -40,8 +40,10 @@ def prepare(matrix: NDArray[Any], device: str = "cpu", with_bytes: bool = True) 
             return _on_gpu(matrix, device)
         except Exception as error:  # whatever it is: the CPU gives the same answers
             log.warning("the pool is not scanned on the GPU", extra={"fields": {"why": str(error)}})
-    if with_bytes and len(matrix) >= LEAST_ROWS and is_available():
-        return QuantisedScan(matrix)
+    if with_bytes and len(matrix) >= LEAST_ROWS:
+        if is_available():
+            return QuantisedScan(matrix)
+        log.info("this processor does not multiply bytes fast: rows are scanned as they are stored")
     return PlainScan(matrix, longest_row(matrix))
 
 

@@ -10,7 +10,7 @@ from index_builder.encoder import encode_texts
 from index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
 from index_builder.generations import GenerationStore
 from index_builder.manifest import FORMAT_VERSION
-from model.errors import ModelError, RankingError
+from model.errors import InvalidInput, ModelError, RankingError
 from service.errors import NotReady
 from service.index.serving import Opener, Serving
 from service.metrics import Metrics
@@ -137,8 +137,10 @@ class Live:
         with self._switching, self._switch_counted(generation):
             loaded = self._load(generation)
             self._store.activate(generation, partial(encode_texts, loaded.ranker))
-            self._seen = generation, self._store.stamp()
-            return self._serve(loaded)
+            seen = generation, self._store.stamp()
+            serving = self._serve(loaded)
+            self._seen = seen  # not before: what is active and not served is tried again
+            return serving
 
     def rollback(self) -> Serving:
         """Switch back to the generation that was active before.
@@ -154,10 +156,12 @@ class Live:
             with self._switch_counted(history[-1]):
                 loaded = self._load(history[-1])
                 reached = self._store.rollback()
-                self._seen = reached, self._store.stamp()
+                seen = reached, self._store.stamp()
                 if reached != loaded.generation.id:  # another process was faster
                     loaded = self._load(reached)
-                return self._serve(loaded)
+                serving = self._serve(loaded)
+                self._seen = seen
+                return serving
 
     @contextmanager
     def _switch_counted(self, generation: str) -> Iterator[None]:
@@ -226,7 +230,7 @@ def _sort(error: RankingError) -> str:
             return "corrupt"
         case FingerprintMismatch():
             return "fingerprint"
-        case ModelError():
+        case ModelError() | InvalidInput():  # a back-end's words for a model that it cannot run
             return "model"
         case _:
             return "other"

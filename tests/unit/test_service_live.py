@@ -9,10 +9,10 @@ from service_fakes import WordRanker, build_store, count_nothing, load, pool
 
 from index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
 from index_builder.generations import GenerationStore
-from model.errors import ModelNotFound
+from model.errors import InvalidInput, ModelNotFound
 from service.errors import NotReady
 from service.index.live import Live
-from service.index.serving import Opener
+from service.index.serving import Opener, Serving
 from service.metrics import Metrics
 
 
@@ -111,6 +111,29 @@ def test_a_switch_that_could_not_be_tried_is_tried_again(store: Fixture, monkeyp
     assert store.served() == second
 
 
+@pytest.mark.parametrize("way", ["activate", "rollback"])
+def test_what_became_active_and_could_not_be_served_is_tried_again(
+    store: Fixture, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    first, second = store.build("a"), store.build("b", activate=way == "rollback")
+    store.live.start()
+    right, calls = Serving.caught_up, []
+
+    def fail_at_last(serving: Serving) -> Serving:
+        calls.append(serving)
+        if len(calls) == 2:  # first when it is loaded, then when it is active
+            raise OSError("too many open files")
+        return right(serving)
+
+    monkeypatch.setattr(Serving, "caught_up", fail_at_last)
+    with pytest.raises(OSError, match="too many open files"):
+        store.live.rollback() if way == "rollback" else store.live.activate(second)
+    reached = first if way == "rollback" else second
+    assert store.store.current() == reached != store.served()
+    store.live.follow()
+    assert store.served() == reached
+
+
 def test_a_newer_generation_that_nobody_has_activated_stands_in_last(store: Fixture) -> None:
     first, second, bad = (store.build(prefix) for prefix in "abc")
     store.build("d", activate=False)
@@ -163,6 +186,17 @@ def test_a_model_that_did_not_make_the_vectors_is_refused_with_both_named(store:
     assert store.value("index_verify_failures_total", kind="fingerprint") == 1
     with pytest.raises(NotReady, match=WordRanker(1).fingerprint):
         store.live.require()
+
+
+def test_a_model_that_the_back_end_cannot_run_counts_as_one(store: Fixture) -> None:
+    def refuse(_path: str) -> object:
+        raise InvalidInput("the numbers of openvino-fp16 are wrong for this model; use the back-end torch")
+
+    store.live = Live(store.store, Opener(count_nothing, None, refuse), store.metrics)
+    generation = store.build()
+    store.live.start()
+    assert "use the back-end torch" in store.live.refused[generation]
+    assert store.value("index_verify_failures_total", kind="model") == 1
 
 
 def test_another_process_switches_and_this_one_follows(store: Fixture) -> None:
