@@ -19,6 +19,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -97,12 +98,8 @@ def told(what: str, took: dict[str, list[float]]) -> list[dict[str, Any]]:
     for name, seconds in took.items():
         ms, times = Figure.of(seconds).times(1000), compared.get(name)
         print(f"| {what} | {name} | {ms} | {'' if times is None else times} |", flush=True)
-        rows.append({"what": what, "side": name, "ms": vars_of(ms), "times_ours": times and vars_of(times)})
+        rows.append({"what": what, "side": name, "ms": asdict(ms), "times_ours": times and asdict(times)})
     return rows
-
-
-def vars_of(figure: Figure) -> dict[str, float]:
-    return {"median": figure.median, "low": figure.low, "high": figure.high}
 
 
 def check(scan: Scan, matrix: Matrix, contexts: Codes) -> None:
@@ -121,8 +118,7 @@ def compare(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> l
     scan = prepare(matrix)
     check(scan, matrix, contexts[:8])
     many = arguments.together
-    queries = [np.ascontiguousarray(contexts[at::many][:, 0][: max(1, len(contexts) // many)]) for at in range(many)]
-    together = np.ascontiguousarray(np.concatenate(queries)[:many])
+    together = np.ascontiguousarray(contexts[np.arange(many) % len(contexts), 0])
 
     def of(number: int) -> Codes:
         return contexts[number % len(contexts)]
@@ -182,7 +178,7 @@ def growth(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> li
         took = rounds({OURS: partial(one_of, scan, contexts)}, arguments.rounds, time.process_time)
         ms = Figure.of(took[OURS]).times(1000)
         print(f"| {size} | {ms} | {held / 2**20:.0f} | {prepared:.2f} |", flush=True)
-        rows.append({"n": size, "ms": vars_of(ms), "bytes": held, "prepared_seconds": prepared})
+        rows.append({"n": size, "ms": asdict(ms), "bytes": held, "prepared_seconds": prepared})
         scan = pool = None  # before the next ones are made
     logs = np.log([[row["n"], row["ms"]["median"], max(1, row["bytes"])] for row in rows])
     slopes = [float(np.polyfit(logs[1:, 0], logs[1:, column], 1)[0]) for column in (1, 2)]

@@ -38,7 +38,7 @@ def top_k(
     k: int,
     rows: NDArray[np.int64] | None = None,
     longest: float | None = None,
-    dropped: NDArray[np.int64] | None = None,
+    kept: NDArray[np.bool_] | None = None,
 ) -> TopK:
     """Find the k best rows by candidate attention.
 
@@ -48,25 +48,25 @@ def top_k(
         k: how many; fewer come back when there are fewer rows.
         rows: score only these rows (ascending); None: all.
         longest: `longest_row(matrix)` where it is known, which saves a pass.
-        dropped: score all rows but these (distinct); not together with `rows`.
+        kept: which rows to score, (N,); not together with `rows`, which is for few of them.
 
     Returns:
         Rows of `matrix` and scores, exactly those of scoring every row and sorting by (-score, row).
     """
-    n = len(matrix) - (0 if dropped is None else len(dropped)) if rows is None else len(rows)
+    n = len(rows) if rows is not None else len(matrix) if kept is None else int(np.count_nonzero(kept))
     if min(n, k) <= 0:
         return TopK(np.empty(0, np.int64), np.empty(0, np.float32))
     with torch.inference_mode():
         stored, vectors = torch.from_numpy(matrix), torch.from_numpy(codes)
         chosen = None if rows is None else torch.from_numpy(rows)
-        kept = _kept(len(matrix), dropped)
+        mask = None if kept is None else torch.from_numpy(kept)
         margin = math.inf
         if n > max(k, _FEW_ROWS):
             margin = rounding(vectors, longest_row(matrix) if longest is None else longest)
         if margin == math.inf:  # and where products overflow, which float32 cannot compare
-            finalists = _all_of(len(matrix), chosen, kept)
+            finalists = _all_of(len(matrix), chosen, mask)
         else:
-            finalists = _finalists(_Blocks(stored, chosen, len(codes)), vectors, Best(k, margin), kept)
+            finalists = _finalists(_Blocks(stored, chosen, len(codes)), vectors, Best(k, margin), mask)
         scores = canonical_scores(stored, vectors, finalists)
     order = np.lexsort((finalists.numpy(), -scores))[:k]
     return TopK(finalists.numpy()[order], scores[order])
@@ -86,15 +86,6 @@ def scores_of(matrix: NDArray[np.floating], codes: NDArray[np.float32]) -> NDArr
     """Score every row of `matrix` (N, D) against one context's `codes` (M, D); returns (N,), as `top_k` scores."""
     with torch.inference_mode():
         return canonical_scores(torch.from_numpy(matrix), torch.from_numpy(codes), torch.arange(len(matrix)))
-
-
-def _kept(count: int, dropped: NDArray[np.int64] | None) -> Tensor | None:
-    """Which of so many rows count, (N,); None: all."""
-    if dropped is None or not len(dropped):
-        return None
-    kept = torch.ones(count, dtype=torch.bool)
-    kept[torch.from_numpy(dropped)] = False
-    return kept
 
 
 def _all_of(count: int, chosen: Tensor | None, kept: Tensor | None) -> Tensor:

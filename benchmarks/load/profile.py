@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.load.drive import REPOSITORY, add_options, drive, mix_of, serving, store_of, warm
@@ -66,21 +67,22 @@ def spent(pid: int) -> dict[int, float]:
     """Seconds that each thread of a process has had of a processor, by its number."""
     found = {}
     for thread in Path(f"/proc/{pid}/task").iterdir():
-        fields = (thread / "stat").read_text().rpartition(")")[2].split()
-        found[int(thread.name)] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            fields = (thread / "stat").read_text().rpartition(")")[2].split()
+            found[int(thread.name)] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
     return found
 
 
 def folded(lines: list[str], used: dict[int, float]) -> list[str]:
     """Stacks of threads at work, without the frames that all threads have, in milliseconds of a processor."""
-    kept: dict[tuple[int, str], int] = {}
+    kept: Counter[tuple[int, str]] = Counter()
     for line in lines:
         stack, _, count = line.rpartition(" ")
         thread, *frames = stack.split(";")
         if frames and not any(each in frames[-1] for each in WAITING):
-            number, _, name = thread.removeprefix("thread (").partition("): ")
+            number, _, name = thread.removeprefix("thread (").partition(")")
             own = [each for each in frames if not any(each.startswith(start) for start in PLUMBING)]
-            kept[int(number), ";".join([name, *own])] = int(count)
+            kept[int(number), ";".join([name.removeprefix(": ") or "nameless", *own])] += int(count)
     samples: Counter[int] = Counter()
     for (number, _), count in kept.items():
         samples[number] += count

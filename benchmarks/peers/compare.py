@@ -80,7 +80,7 @@ def compared(
     found = []
     for threads in options.threads:
         with sides(commands, threads) as competitors:
-            about = {side.name: {"about": side.about()} for side in competitors}
+            about = {side.name: {"about": side.about} for side in competitors}
             for name, cosine in (_cosines(competitors, *alike) if alike else {}).items():
                 about[name]["cosine"] = cosine
             for work in works:

@@ -17,15 +17,17 @@ PAUSE_SECONDS = 0.3
 
 
 class Side:
-    """A worker (worker.py) that is starting."""
+    """A worker (worker.py) that is ready.
+
+    Attributes:
+        name: of the side.
+        about: what it tells of itself: versions, precision.
+    """
 
     def __init__(self, process: subprocess.Popen[str], name: str) -> None:
         self._process = process
         self.name = name
-
-    def about(self) -> dict[str, Any]:
-        """What it tells of itself once it is ready: versions, precision. To be asked first, and once."""
-        return dict(self._heard()["about"])
+        self.about: dict[str, Any] = self._heard()["about"]
 
     def seconds(self, call: str, inputs: Sequence[Any]) -> list[float]:
         """How long a call takes on each input, one after another."""
@@ -68,7 +70,7 @@ def pinned(command: Sequence[object], cores: Iterable[int]) -> list[str]:
 
 @contextmanager
 def sides(commands: Mapping[str, Sequence[object]], threads: int) -> Iterator[list[Side]]:
-    """Run all workers for the block, each on the first `threads` cores.
+    """Run all workers for the block, each on the first `threads` cores; some measure while they start, so one by one.
 
     Args:
         commands: of each worker, by name; `--threads N` is added.

@@ -17,8 +17,10 @@ from benchmarks.peers.models import cross_in, poly_in
 from benchmarks.peers.worker import answer
 from model.checkpoint import load_cross, load_late
 
+Calls = dict[str, Callable[[Sequence[Any]], Any]]
 
-def encode(models: Path, backend: str) -> dict[str, Callable[[Sequence[str]], Any]]:
+
+def encode(models: Path, backend: str) -> tuple[Calls, str]:
     """Texts to context vectors (N, M, D), code attention included, and to candidate embeddings (N, D)."""
     ranker = load_late(poly_in(models), backend=backend)
 
@@ -29,10 +31,10 @@ def encode(models: Path, backend: str) -> dict[str, Callable[[Sequence[str]], An
     def candidates(texts: Sequence[str]) -> Any:
         return ranker.encode_candidates(ranker.tokenize_candidates(texts)[0])
 
-    return {"contexts": contexts, "candidates": candidates}
+    return {"contexts": contexts, "candidates": candidates}, ranker.backend
 
 
-def rerank(models: Path, backend: str) -> dict[str, Callable[[Sequence[tuple[str, str]]], Any]]:
+def rerank(models: Path, backend: str) -> tuple[Calls, str]:
     """Pairs of one context to scores (N,)."""
     ranker = load_cross(cross_in(models), backend=backend)
 
@@ -40,7 +42,7 @@ def rerank(models: Path, backend: str) -> dict[str, Callable[[Sequence[tuple[str
         conversation = model.Conversation.of(given[0][0])
         return ranker.score_pairs(ranker.tokenize_pairs(conversation, [text for _, text in given])[0])
 
-    return {"pairs": pairs}
+    return {"pairs": pairs}, ranker.backend
 
 
 WORKS = {"encode": encode, "rerank": rerank}
@@ -54,8 +56,8 @@ def main() -> int:
     parser.add_argument("--backend", default="auto")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    calls = WORKS[arguments.work](arguments.models, arguments.backend)
-    answer(calls, {"backend": arguments.backend, "versions": {"torch": torch.__version__}})
+    calls, backend = WORKS[arguments.work](arguments.models, arguments.backend)
+    answer(calls, {"backend": backend, "versions": {"torch": torch.__version__}})
     return 0
 
 

@@ -23,7 +23,7 @@ class Pools:
     """
 
     def __init__(self, folder: Path, texts: Sequence[str], ranker: model.LateRanker) -> None:
-        identity = hashlib.sha256("\n".join([ranker.fingerprint, *texts]).encode()).hexdigest()[:16]
+        identity = hashlib.sha256("\n".join([ranker.fingerprint, ranker.backend, *texts]).encode()).hexdigest()[:16]
         self._folder = folder / identity
         self._texts = texts
         self._ranker = ranker

@@ -58,11 +58,10 @@ def measured(answers: Sequence[Answer]) -> dict[str, float]:
 
 
 def compared(
-    running: list[servers.Server], contexts: Sequence[str], callers: int, options: Any
+    running: list[servers.Server], contexts: Sequence[str], numbers: Iterator[int], callers: int, options: Any
 ) -> list[dict[str, Any]]:
     """A row for each server: so many callers at a time, in turns."""
     found: dict[str, list[dict[str, float]]] = {server.name: [] for server in running}
-    numbers = count()
     for number in range(options.rounds):
         for server in running[:: -1 if number % 2 else 1]:
             phases = [Phase(seconds, concurrency=callers) for seconds in (WARM_SECONDS, options.seconds)]
@@ -89,7 +88,8 @@ def contest(begins: Sequence[Begin], size: int, callers: Sequence[int], options:
     contexts = inputs.contexts(options.data, CONTEXTS, options.seed)
     with ExitStack() as stack:
         running = [stack.enter_context(begin(size)) for begin in begins]
-        rows = [row for each in callers for row in compared(running, contexts, each, options)]
+        numbers = count()
+        rows = [row for each in callers for row in compared(running, contexts, numbers, each, options)]
     return [{"candidates": size, **row} for row in rows]
 
 
@@ -119,7 +119,9 @@ def main() -> int:
     models = options.cache / "models"
     base_in(models)
     texts = list(dict.fromkeys(inputs.replies(options.pool)))[: max(options.callers_size, *options.sizes)]
-    pools = Pools(options.cache / "pools", texts, load_late(poly_in(models), backend=options.backend))
+    ranker = load_late(poly_in(models), backend=options.backend)
+    options.backend = ranker.backend
+    pools = Pools(options.cache / "pools", texts, ranker)
     ranking, embedding = sides(pools, options)
     rows = contest([*ranking, *embedding], min(options.callers_size, len(texts)), options.callers, options)
     for size in sorted({min(size, len(texts)) for size in options.sizes}):

@@ -34,9 +34,7 @@ class PlainScan:
 
     def of(self, query: Query) -> TopK:
         """Find one query's best rows."""
-        rows = dropped = None
-        if query.allowed is not None and 2 * query.count(len(self._matrix)) > len(self._matrix):
-            dropped = np.flatnonzero(~query.allowed)
-        elif query.allowed is not None:
-            rows = np.flatnonzero(query.allowed)
-        return top_k(self._matrix, query.codes, query.k, rows, self._longest, dropped)
+        rows, kept = None, query.allowed
+        if kept is not None and 2 * query.count(len(self._matrix)) <= len(self._matrix):
+            rows, kept = np.flatnonzero(kept), None  # others need not be read
+        return top_k(self._matrix, query.codes, query.k, rows, self._longest, kept)

@@ -23,7 +23,12 @@ def texts_of(pool: Path, limit: int = 2000) -> list[str]:
 
 
 def measure_encode(ranker: LateRanker, texts: list[str]) -> list[dict[str, Any]]:
-    """Candidates a second over the whole list; milliseconds for a context of one turn, of ten, and for 32."""
+    """Candidates a second over the whole list; milliseconds for a context of one turn, of ten, and for 32.
+
+    Raises:
+        InvalidInput: there are too few texts.
+    """
+    _require(texts, _MOST_TURNS)
     tokens, _ = ranker.tokenize_candidates(texts)
     ranker.encode_candidates(tokens[:64])
     began = time.perf_counter()
@@ -46,11 +51,15 @@ def measure_rerank(ranker: CrossRanker, texts: list[str]) -> list[dict[str, Any]
     """Milliseconds for a cross-encoder to read fifty candidates with a context of three turns.
 
     Raises:
-        InvalidInput: there are not as many texts.
+        InvalidInput: there are too few texts.
     """
-    if len(texts) < _TURNS + _PAIRS:
-        raise InvalidInput(f"the pool holds {len(texts)} texts; {_TURNS + _PAIRS} are needed")
+    _require(texts, _TURNS + _PAIRS)
     pairs, _ = ranker.tokenize_pairs(Conversation.of(texts[:_TURNS]), texts[_TURNS : _TURNS + _PAIRS])
     took = alternate({"ms": lambda: ranker.score_pairs(pairs)}, 5.0)
     longest = len(pairs.contexts[0]) + max(len(ids) for ids in pairs.candidates)
     return [{"pairs": len(pairs.owners), "longest_tokens": longest, "ms": round(took["ms"], 2)}]
+
+
+def _require(texts: list[str], count: int) -> None:
+    if len(texts) < count:
+        raise InvalidInput(f"the pool holds {len(texts)} texts; {count} are needed")

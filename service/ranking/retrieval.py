@@ -5,7 +5,7 @@ What updates have added is always scanned: it is little, and compaction keeps it
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,21 +58,11 @@ class _Allowed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """Rows of the generation that hold its best; how many were looked at; what no other row's score is above; how."""
-
-    rows: Rows
-    looked_at: int
-    bound: float
-    plan: Plan
-
-
-@dataclass(frozen=True, slots=True)
 class Retrieved:
-    """Rows of a snapshot among which are the best.
+    """Rows of a snapshot among which are the best; at first those of its generation alone.
 
     Attributes:
-        rows: ascending.
+        rows: ascending, once what was added is among them.
         looked_at: how many were scored to find them.
         bound: what no other row's score is above.
         plan: how they were found.
@@ -126,12 +116,12 @@ def retrieve_rows(searches: Sequence[Search], threads: int | None = None) -> lis
     return retrieved
 
 
-def _with_added(search: Search, allowed: _Allowed, found: _Found) -> Retrieved:
+def _with_added(search: Search, allowed: _Allowed, found: Retrieved) -> Retrieved:
     """What was found, and the best of what updates have added."""
     snapshot, depth = search.serving.snapshot, search.request.depth
     added = top_k(snapshot.vectors_added, search.codes, depth, allowed.added, snapshot.longest_added).rows
     rows = np.concatenate([np.sort(found.rows), snapshot.numbered(np.sort(added))])
-    return Retrieved(rows, found.looked_at + len(allowed.added), found.bound, found.plan)
+    return replace(found, rows=rows, looked_at=found.looked_at + len(allowed.added))
 
 
 def over_generation(search: Search, retrieved: Retrieved) -> Shortlist:
@@ -185,7 +175,7 @@ def _plan(search: Search, allowed: _Allowed) -> Plan:
     return "matches" if search.scans or len(allowed.own) <= few else "selector"
 
 
-def _scanned(searches: Sequence[tuple[Search, _Allowed]]) -> Iterator[_Found]:
+def _scanned(searches: Sequence[tuple[Search, _Allowed]]) -> Iterator[Retrieved]:
     """The best rows of the generation for each, in one pass for all."""
     if not searches:
         return
@@ -195,10 +185,10 @@ def _scanned(searches: Sequence[tuple[Search, _Allowed]]) -> Iterator[_Found]:
         for search, allowed in searches
     ]
     for best, (_, allowed) in zip(serving.loaded.scan.top_k(queries), searches, strict=True):
-        yield _Found(best.rows, allowed.count, -np.inf, "scan" if allowed.own is None else "matches")
+        yield Retrieved(best.rows, allowed.count, -np.inf, "scan" if allowed.own is None else "matches")
 
 
-def _searched(search: Search, allowed: _Allowed, threads: int | None) -> _Found | None:
+def _searched(search: Search, allowed: _Allowed, threads: int | None) -> Retrieved | None:
     """The union of what the index finds for each context vector; None where all rows allowed must be scored."""
     index, request, codes = search.serving.generation.index, search.request, search.codes
     plan = _plan(search, allowed)
@@ -213,7 +203,7 @@ def _searched(search: Search, allowed: _Allowed, threads: int | None) -> _Found 
         found = retrieve(index, codes, limit, only=only, threads=threads, least=request.depth)
     if len(found.rows) < min(request.depth, allowed.count):  # a graph may not lead to so many of those allowed
         return None
-    return _Found(found.rows, len(found.rows), found.bound, plan)
+    return Retrieved(found.rows, len(found.rows), found.bound, plan)
 
 
 def _score(search: Search, rows: Rows) -> tuple[TopK, bool]:

@@ -206,8 +206,10 @@ def test_models_that_cannot_be_benched(
     assert says in outcome.failure(2 if name == "cross" else 1)
 
 
-@pytest.mark.parametrize(("subject", "says"), [("encode", "empty"), ("rerank", "5 texts; 53 are needed")])
+@pytest.mark.parametrize(
+    ("subject", "says"), [("encode", "5 texts; 10 are needed"), ("rerank", "5 texts; 53 are needed")]
+)
 def test_pools_that_are_too_small(capsys: Capture, checkpoints: Path, tmp_path: Path, subject: str, says: str) -> None:
-    pool = write_rows(tmp_path / "pool.jsonl", pool_rows(5) if subject == "rerank" else [])
+    pool = write_rows(tmp_path / "pool.jsonl", pool_rows(5))
     name = "cross" if subject == "rerank" else "poly"
     assert says in call(capsys, "bench", subject, "--model", checkpoints / name, "--pool", pool).failure()

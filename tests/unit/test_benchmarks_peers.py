@@ -57,7 +57,7 @@ def test_a_rate_counts_until_the_last_answer() -> None:
 
 def test_sides_work_in_processes_of_their_own_in_turns() -> None:
     with sides({"a": [sys.executable, "-c", WORKER]}, threads=1) as [side]:
-        assert side.about() == {"threads": "1"}
+        assert side.about == {"threads": "1"}
         assert side.results("double", ["x", "y"]) == [["x", "x"], ["y", "y"]]
         took = in_turns([side], "double", ["x", "y"], rounds=2)
     assert list(took) == ["a"]
