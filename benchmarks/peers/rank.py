@@ -19,6 +19,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+import torch
+
 from benchmarks.load.drive import drive
 from benchmarks.load.figures import Answer, percentile_ms
 from benchmarks.load.generator import Phase
@@ -119,6 +121,7 @@ def main() -> int:
     models = options.cache / "models"
     base_in(models)
     texts = list(dict.fromkeys(inputs.replies(options.pool)))[: max(options.callers_size, *options.sizes)]
+    torch.set_num_threads(1)  # as the server has
     ranker = load_late(poly_in(models), backend=options.backend)
     options.backend = ranker.backend
     pools = Pools(options.cache / "pools", texts, ranker)

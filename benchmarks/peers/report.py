@@ -16,6 +16,7 @@ from benchmarks.peers.compare import RESULTS, in_words
 from benchmarks.peers.contest import limits
 from benchmarks.peers.environments import CACHE, python_of
 from benchmarks.peers.goals import Goal, of_calls, of_servers
+from benchmarks.peers.ratios import OURS
 
 PAGE = REPOSITORY / "docs" / "results.md"
 FIGURES = REPOSITORY / "docs" / "figures"
@@ -65,7 +66,9 @@ def _goals(goals: Sequence[Goal]) -> str:
 def _told(name: str, result: dict[str, Any]) -> str:
     machine = result["machine"]
     told = f"commit {result['commit']}, {machine['processor']}, {machine['cores']} cores"
-    return f"`{name}`: {told}, seed {result['seed']}; polyrank by `{result['backend']}`."
+    ours = {row["about"]["backend"] for row in result["rows"] if row["who"] == OURS and "about" in row}
+    backend = "`, `".join(sorted(ours)) or result["backend"]
+    return f"`{name}`: {told}, seed {result['seed']}; polyrank by `{backend}`."
 
 
 def _table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:

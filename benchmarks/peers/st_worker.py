@@ -6,10 +6,7 @@ Runs in one of the peers' environments. Models that have to be converted are, on
 """
 
 import argparse
-import fcntl
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -102,25 +99,16 @@ def main() -> int:
         from benchmarks.peers.onnx_threads import confine
 
         confine(arguments.threads)
-    with one_at_a_time(arguments.models):
-        if arguments.work == "rerank" and not source.is_dir():
-            torch.manual_seed(0)
-            CrossEncoder(str(arguments.models / "encoder"), num_labels=1, device="cpu").save_pretrained(str(source))
-        loaded = VARIANTS[arguments.variant](kind, source, arguments.models / f"{name}-{backend}")
+    if arguments.work == "rerank" and not source.is_dir():
+        torch.manual_seed(0)
+        CrossEncoder(str(arguments.models / "encoder"), num_labels=1, device="cpu").save_pretrained(str(source))
+    loaded = VARIANTS[arguments.variant](kind, source, arguments.models / f"{name}-{backend}")
     about = {"versions": versions(), **precision_of(loaded)}
     if arguments.work == "encode":
         answer({"contexts": loaded.encode, "candidates": loaded.encode}, about)
     else:
         answer({"pairs": loaded.predict}, about)
     return 0
-
-
-@contextmanager
-def one_at_a_time(models: Path) -> Iterator[None]:
-    """Variants start together, and share what is converted."""
-    with (models / "converting.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def precision_of(loaded: Any) -> dict[str, str]:

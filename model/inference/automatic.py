@@ -51,6 +51,8 @@ class AutomaticBackend:
     def compile(self, part: Part) -> Forward:
         """Compile the part by what was chosen; first of all, choose."""
         reference = self._torch.compile(part)
+        if self.name == AUTO and TORCH in _chosen:
+            self.name = TORCH
         if self.name == TORCH:
             return reference
         forwards = {TORCH: reference, **_others(part)}

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class GuardedScan:
-    """Scans on a GPU, whose memory may run out; where that fails, on the CPU, and after some failures always there.
+    """Scans on a GPU, whose memory may run out; where that fails, on the CPU, and after three times in a row only there.
 
     Args:
         gpu: the scan on a GPU.
@@ -24,7 +24,8 @@ class GuardedScan:
     """
 
     def __init__(self, gpu: Scan, cpu: PlainScan) -> None:
-        self._gpu, self._cpu = gpu, cpu
+        self._gpu: Scan | None = gpu
+        self._cpu = cpu
         self._failures = 0
 
     @property
@@ -35,17 +36,19 @@ class GuardedScan:
     @property
     def is_on_gpu(self) -> bool:
         """Whether the GPU is still asked."""
-        return self._failures < _MOST_FAILURES
+        return self._gpu is not None
 
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
         """Find each query's best rows."""
-        if self.is_on_gpu:
+        if (gpu := self._gpu) is not None:
             try:
-                found = self._gpu.top_k(queries)
+                found = gpu.top_k(queries)
                 self._failures = 0
                 return found
             except Exception as error:  # whatever it is: the CPU gives the same answers
                 self._failures += 1
+                if self._failures >= _MOST_FAILURES:
+                    self._gpu = None  # and with it the memory that it held
                 fields = {"why": str(error), "failures": self._failures, "asked_again": self.is_on_gpu}
                 log.warning("the scan on the GPU failed, the CPU scans", extra={"fields": fields})
         return self._cpu.top_k(queries)
@@ -56,6 +59,7 @@ class GuardedScan:
         Raises:
             RuntimeError: it is another one.
         """
+        assert self._gpu is not None, "not given up before it is tried"
         rng = np.random.default_rng(0)
         for m in (1, 64, 360):
             codes = rng.normal(size=(m, dim)).astype(np.float32)
@@ -65,5 +69,5 @@ class GuardedScan:
                 self._gpu.top_k([Query(codes, 1, everything)] * contexts)
         query = Query(rng.normal(size=(16, dim)).astype(np.float32), 10)
         [found], [expected] = self._gpu.top_k([query]), self._cpu.top_k([query])
-        if not np.allclose(found.scores, expected.scores, rtol=_RELATIVE, atol=0):
+        if len(found.scores) != len(expected.scores) or not np.allclose(found.scores, expected.scores, _RELATIVE, 0):
             raise RuntimeError("its scores are not those of the CPU")

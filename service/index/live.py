@@ -10,7 +10,7 @@ from index_builder.encoder import encode_texts
 from index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
 from index_builder.generations import GenerationStore
 from index_builder.manifest import FORMAT_VERSION
-from model.errors import InvalidInput, ModelError, RankingError
+from model.errors import ModelError, RankingError
 from service.errors import NotReady
 from service.index.serving import Opener, Serving
 from service.metrics import Metrics
@@ -132,7 +132,8 @@ class Live:
         """Switch to a generation: it is loaded first, so one that cannot be served never becomes the active one.
 
         Raises:
-            GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError: nothing changed.
+            GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError: nothing changed, unless its updates
+                could not be read once it was active: then it is tried again.
         """
         with self._switching, self._switch_counted(generation):
             loaded = self._load(generation)
@@ -147,7 +148,7 @@ class Live:
 
         Raises:
             GenerationNotFound: there is none.
-            GenerationCorrupt, FingerprintMismatch, ModelError: it cannot be served; nothing changed.
+            GenerationCorrupt, FingerprintMismatch, ModelError: it cannot be served; likewise.
         """
         with self._switching:
             history = self._store.history()
@@ -230,7 +231,7 @@ def _sort(error: RankingError) -> str:
             return "corrupt"
         case FingerprintMismatch():
             return "fingerprint"
-        case ModelError() | InvalidInput():  # a back-end's words for a model that it cannot run
+        case ModelError():
             return "model"
         case _:
             return "other"

@@ -20,7 +20,7 @@ from index_builder.generation import Generation
 from index_builder.snapshot import Snapshot
 from index_builder.update_log import UpdateLog
 from model import Conversation, Truncation
-from model.errors import CheckpointInvalid, ModelError
+from model.errors import CheckpointInvalid, InvalidInput, ModelError
 from model.scan import Scan, prepare
 from model.scan.guarded import GuardedScan
 from model.tokenizer import Piece
@@ -209,7 +209,10 @@ class Opener:
         wanted = generation.manifest.model.fingerprint
         if previous is not None and previous.ranker.fingerprint == wanted:
             return previous.ranker
-        ranker: LateScorer = self._load(str(generation.model_directory))
+        try:
+            ranker: LateScorer = self._load(str(generation.model_directory))
+        except InvalidInput as error:  # a back-end's words for a model that it cannot run
+            raise ModelError(f"{generation.manifest.model.name} does not run here: {error}") from error
         if ranker.architecture not in ("bi", "poly"):
             raise CheckpointInvalid(f"a {ranker.architecture}-encoder has no vectors to retrieve by")
         if ranker.fingerprint != wanted:
