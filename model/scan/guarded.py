@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class GuardedScan:
-    """Scans on a GPU, whose memory may run out; where that fails, on the CPU, and after three times in a row only there.
+    """Scans on a GPU, whose memory may run out; where that fails, on the CPU, after three in a row only there.
 
     Args:
         gpu: the scan on a GPU.
