@@ -134,6 +134,27 @@ def test_what_became_active_and_could_not_be_served_is_tried_again(
     assert store.served() == reached
 
 
+def test_what_loading_leaves_behind_does_not_hold_a_model_that_has_gone(store: Fixture) -> None:
+    gone: list[weakref.ref[WordRanker]] = []
+
+    def leaving_garbage(path: str) -> WordRanker:
+        ranker: WordRanker = load(path)
+        left: list[object] = [ranker]
+        left.append(left)  # as frames of errors and traced graphs do
+        gone.append(weakref.ref(ranker))
+        return ranker
+
+    live = Live(store.store, Opener(count_nothing, None, leaving_garbage), store.metrics)
+    gc.disable()
+    try:
+        for seed in (0, 1):
+            store.build(seed=seed)
+            live.follow()
+        assert [ranker() is None for ranker in gone] == [True, False]
+    finally:
+        gc.enable()
+
+
 def test_a_newer_generation_that_nobody_has_activated_stands_in_last(store: Fixture) -> None:
     first, second, bad = (store.build(prefix) for prefix in "abc")
     store.build("d", activate=False)
