@@ -12,9 +12,9 @@ from model.base import MINILM
 
 SAMPLE = REPOSITORY / "examples" / "support"
 RECIPE = [
-    "--architecture=bi", "--every-turn", "--lora-rank=16", "--learning-rate=1e-3", "--steps=16", "--batch-size=32",
-    "--schedule=linear", "--warmup-steps=4", "--looks=0.3", "--dropout=0",
-    "--max-context-tokens=64", "--max-candidate-tokens=48",
+    "--architecture=bi", "--every-turn", "--lora-rank=16", "--learning-rate=2e-3", "--steps=10", "--batch-size=32",
+    "--schedule=linear", "--warmup-steps=3", "--looks=0.5", "--dropout=0",
+    "--max-context-tokens=48", "--max-candidate-tokens=48",
 ]  # fmt: skip
 
 
