@@ -201,8 +201,9 @@ class Opener:
             _ = loaded.scan  # no request is to wait for it
             if ranker is not (previous and previous.ranker):
                 _warm_up(ranker)
-                # Loading leaves frames of errors and traced graphs behind, which would hold the model when it has gone.
-                gc.collect()
+                if previous is not None:  # at the start the server does
+                    # Loading leaves frames of errors and traced graphs behind, which would hold a model that has gone.
+                    gc.collect()
         except Exception as error:  # of torch, OpenVINO or memory: a generation that is refused, not a server that ends
             why = str(error).strip().splitlines()[-1:] or [type(error).__name__]
             raise ModelError(f"{generation.manifest.model.name} does not run here: {why[0]}") from error
