@@ -17,9 +17,9 @@ import bm25s
 import numpy as np
 import Stemmer
 
-from model.beir import Collection, read_collection
-from model.intervals import intervals
-from model.metrics import judged_values
+from polyrank.model.evaluation.beir import Collection, read_collection
+from polyrank.model.evaluation.intervals import intervals
+from polyrank.model.evaluation.metrics import judged_values
 
 DEPTH = 100
 

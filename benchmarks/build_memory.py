@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index_builder.build import build
-from index_builder.generations import GenerationStore
-from index_builder.index_choice import KINDS
-from index_builder.pool import read_pool
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.index.choice import KINDS
+from polyrank.index_builder.pool.pool import read_pool
+from polyrank.index_builder.store.generations import GenerationStore
 
 MIB = 1 << 20
 
@@ -130,7 +130,7 @@ def main() -> None:
     if arguments.one:
         print(json.dumps(measure(arguments.one / "pool.jsonl", arguments.one, arguments.index, arguments.dim)))
         return
-    from service.bench.timing import machine  # torch: not in the processes that are measured
+    from polyrank.service.cli.measuring.timing import machine  # torch: not in the processes that are measured
 
     rows: list[dict[str, Any]] = []
     for size in arguments.sizes:

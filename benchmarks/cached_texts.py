@@ -19,10 +19,10 @@ from statistics import median
 
 from redis_server import redis_server
 
-from index_builder.build import build
-from index_builder.pool import Candidate, read_pool
-from model.checkpoint import load_late
-from service.bench.serving import served
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.model.rankers.load import load_late
+from polyrank.service.cli.measuring.serving import served
 
 
 def ask(url: str, texts: list[str]) -> tuple[float, dict[int, float]]:

@@ -1,4 +1,4 @@
-"""What a forward costs by the tokens it reads: the constants of model/batching.py and the budget of a batch.
+"""What a forward costs by the tokens it reads: for the constants of model/architectures/batching.py.
 
     python benchmarks/forward_cost.py --model checkpoints/chat-poly [--threads 2] [--device cpu] [--backend torch]
         [--most-tokens 2048]
@@ -13,8 +13,8 @@ import time
 import numpy as np
 import torch
 
-import model
-from model.inference.names import BACKENDS, TORCH
+import polyrank
+from polyrank.model.inference.names import BACKENDS, TORCH
 
 LENGTHS = (12, 40, 120)
 COUNTS = tuple(2**n for n in range(11))
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--most-tokens", type=int, default=2048, help="of a batch; a GPU takes far more")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    ranker = model.load(arguments.model, device=arguments.device, backend=arguments.backend)
+    ranker = polyrank.load(arguments.model, device=arguments.device, backend=arguments.backend)
     rng = np.random.default_rng(0)
     measured = []
     print("| tokens | batch | ms | ms a sequence | µs a token |\n| --- | --- | --- | --- | --- |")
@@ -49,7 +49,7 @@ def main() -> None:
     print(f"\n{where}: {a_token * 1e6:.0f} µs a token, overhead {fixed / a_token:.0f} tokens")
 
 
-def _timed(ranker: model.LateRanker, contexts: list[list[int]]) -> float:
+def _timed(ranker: polyrank.LateRanker, contexts: list[list[int]]) -> float:
     began = time.perf_counter()
     ranker.encode_contexts(contexts)
     return time.perf_counter() - began

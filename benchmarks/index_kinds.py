@@ -22,16 +22,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-import model
-from index_builder.faiss_index import RETRIEVE_K, CandidateIndex
-from index_builder.index_choice import IndexSpec
-from index_builder.recall import Probes
-from index_builder.retrieval import retrieve
-from model.checkpoint import load_late
-from model.dialogues import read_dialogues
-from model.scan import Query, Scan, prepare
-from model.topk import top_k
-from service.bench.timing import machine
+import polyrank
+from polyrank.index_builder.index.choice import IndexSpec
+from polyrank.index_builder.index.faiss_index import RETRIEVE_K, CandidateIndex
+from polyrank.index_builder.index.recall import Probes
+from polyrank.index_builder.index.retrieval import retrieve
+from polyrank.model.rankers.load import load_late
+from polyrank.model.search.scan import Query, Scan, prepare
+from polyrank.model.search.topk import top_k
+from polyrank.model.text.dialogues import read_dialogues
+from polyrank.service.cli.measuring.timing import machine
 
 CHUNK_TEXTS = 8192
 NOISE = 0.3  # length of what is added to a copy, a unit vector
@@ -44,7 +44,7 @@ Matrix = NDArray[np.float16]
 Codes = NDArray[np.float32]
 
 
-def embed_replies(ranker: model.LateRanker, files: list[Path]) -> Matrix:
+def embed_replies(ranker: polyrank.LateRanker, files: list[Path]) -> Matrix:
     """The distinct replies of all files, in order of first appearance, (N, D)."""
     texts = list(dict.fromkeys(each.response.strip() for file in files for each in read_dialogues(file)))
     chunks = []
@@ -55,7 +55,7 @@ def embed_replies(ranker: model.LateRanker, files: list[Path]) -> Matrix:
     return np.concatenate(chunks)
 
 
-def embed_contexts(ranker: model.LateRanker, files: list[Path], count: int, seed: int) -> Codes:
+def embed_contexts(ranker: polyrank.LateRanker, files: list[Path], count: int, seed: int) -> Codes:
     """About `count` contexts, the same share of each file, (C, M, D)."""
     rng = np.random.default_rng(seed)
     conversations = []

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from service.caching.budget import Budget
-from service.caching.lru import Lru
-from service.caching.vector_cache import VectorCache
+from polyrank.service.caching.budget import Budget
+from polyrank.service.caching.lru import Lru
+from polyrank.service.caching.vector_cache import VectorCache
 
 
 def timed(work: Callable[[], object], rounds: int) -> str:

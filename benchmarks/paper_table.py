@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-
 from benchmarks.random_models import BERT_BASE, TINY, Shape, loaded, token_ids, write_base
 from benchmarks.timing import in_turns
-from model.inference.choice import BACKENDS
-from model.pairs import Pairs
-from model.scan import Query, prepare
+from numpy.typing import NDArray
+
+from polyrank.model.inference.choice import BACKENDS
+from polyrank.model.search.scan import Query, prepare
+from polyrank.model.text.pairs import Pairs
 
 CONTEXT_TOKENS, CANDIDATE_TOKENS = 128, 16
 SIZES = (1_000, 100_000)

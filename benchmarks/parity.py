@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-import model
-from index_builder.pool import Candidate, read_pool
-from model.base import MINILM
-from model.dialogues import Dialogue, read_dialogues
-from model.errors import InvalidInput
-from model.evaluate import evaluate
-from model.inference.names import AUTO, BACKENDS, TORCH
-from model.topk import scores_of
+import polyrank
+from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.model.checkpoint.base import MINILM
+from polyrank.model.errors import InvalidInput
+from polyrank.model.evaluation.evaluate import evaluate
+from polyrank.model.inference.names import AUTO, BACKENDS, TORCH
+from polyrank.model.search.topk import scores_of
+from polyrank.model.text.dialogues import Dialogue, read_dialogues
 
 CROSS = "cross"
 TEXTS = 5000
@@ -72,7 +72,7 @@ def measured(name: str, backend: str, files: dict[str, list[Dialogue]], texts: S
     gc.collect()
     chosen = [each for dialogues in files.values() for each in dialogues[:contexts]]
     ranker = loaded(name, backend)
-    if isinstance(ranker, model.CrossRanker):
+    if isinstance(ranker, polyrank.CrossRanker):
         rng = np.random.default_rng(0)
         drawn = [[texts[at] for at in rng.choice(len(texts), PAIRS, replace=False)] for _ in range(PAIRS_OF)]
         read = zip(chosen[:: max(1, len(chosen) // PAIRS_OF)], drawn, strict=False)
@@ -88,9 +88,9 @@ def measured(name: str, backend: str, files: dict[str, list[Dialogue]], texts: S
 
 def loaded(name: str, backend: str) -> Any:
     if name != CROSS:
-        return model.load(name, backend=backend)
+        return polyrank.load(name, backend=backend)
     torch.manual_seed(0)
-    return model.from_base(MINILM, model.ModelConfig(architecture="cross", base_name="", weights="base"), backend)
+    return polyrank.from_base(MINILM, polyrank.ModelConfig(architecture="cross", base_name="", weights="base"), backend)
 
 
 def row(name: str, backend: str, found: Scores, reference: Scores) -> None:

@@ -16,16 +16,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from model.checkpoint import load, read_config
-from model.dialogues import Dialogue, read_dialogues
-from model.errors import InvalidInput, RankingError
-from model.evaluate import evaluate
-from model.files import CONFIG_FILE
-from model.intervals import group_numbers, intervals
-from model.metrics import recall_at_k
-from model.training.config import TrainConfig
-from model.training.run import Data, train
-from model.training.state import STATE_FILE
+from polyrank.model.checkpoint.files import CONFIG_FILE
+from polyrank.model.errors import InvalidInput, RankingError
+from polyrank.model.evaluation.evaluate import evaluate
+from polyrank.model.evaluation.intervals import group_numbers, intervals
+from polyrank.model.evaluation.metrics import recall_at_k
+from polyrank.model.rankers.load import load, read_config
+from polyrank.model.text.dialogues import Dialogue, read_dialogues
+from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.run import Data, train
+from polyrank.model.training.state import STATE_FILE
 
 TRAIN = {
     "synthetic_persona_chat/train.jsonl.zst": 5.0,

@@ -13,9 +13,9 @@ from tokenizers import Tokenizer
 from tokenizers import models as token_models
 from transformers import BertConfig, BertModel
 
-import model
-from model.checkpoint import from_base
-from model.config import ModelConfig
+import polyrank
+from polyrank.model.config import ModelConfig
+from polyrank.model.rankers.load import from_base
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 POSITIONS = 512
@@ -65,7 +65,7 @@ def loaded(base: Path, name: str, device: str, backend: str = "auto", **fields: 
     fields = {"shared_encoder": fields["architecture"] != "cross", **fields}
     checkpoint = base.parent / name
     from_base(str(base), ModelConfig(base_name="random", weights="base", **fields)).save(checkpoint)
-    return model.load(checkpoint, device, backend)
+    return polyrank.load(checkpoint, device, backend)
 
 
 def token_ids(rng: np.random.Generator, lengths: NDArray[np.int64], shape: Shape) -> list[list[int]]:

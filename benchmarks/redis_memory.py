@@ -20,8 +20,8 @@ import redis
 from numpy.typing import NDArray
 from redis_server import redis_server
 
-from index_builder.redis_client import connect
-from index_builder.redis_store import RedisStore, StoredVectors, drop_generation
+from polyrank.index_builder.redis.client import connect
+from polyrank.index_builder.vectors.redis import RedisStore, StoredVectors, drop_generation
 
 GENERATION = "20260101T000000000000-0123abcd"
 FINGERPRINT = "0123abcd" * 8

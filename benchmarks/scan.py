@@ -34,11 +34,11 @@ from peers.ratios import Figure, ratios
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from model.attention import code_attention
-from model.scan import Query, Scan, prepare
-from model.topk import scores_of
-from service.bench.scoring import two_products
-from service.bench.timing import machine
+from polyrank.model.architectures.attention import code_attention
+from polyrank.model.search.scan import Query, Scan, prepare
+from polyrank.model.search.topk import scores_of
+from polyrank.service.cli.measuring.scoring import two_products
+from polyrank.service.cli.measuring.timing import machine
 
 OURS = "scan"
 K = 10

@@ -12,12 +12,12 @@ import time
 import torch
 from torch import nn
 
-from model.backbone import Backbone, load_base_weights, read_backbone_config, read_weights
-from model.base import resolve_base
-from model.batching import TokenBatch
-from model.files import WEIGHTS_FILE
-from model.training.tuning import add_adapters, select_layers, set_dropout
-from service.bench.timing import machine
+from polyrank.model.architectures.backbone import Backbone, load_base_weights, read_backbone_config, read_weights
+from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.checkpoint.base import resolve_base
+from polyrank.model.checkpoint.files import WEIGHTS_FILE
+from polyrank.model.training.student.tuning import add_adapters, select_layers, set_dropout
+from polyrank.service.cli.measuring.timing import machine
 
 RANK = 32
 WAYS = {  # attention, dropout kept, adapters alone

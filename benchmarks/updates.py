@@ -19,11 +19,11 @@ from typing import Any
 
 from http_calls import call
 
-from index_builder.build import build
-from index_builder.pool import Candidate, read_pool
-from model.checkpoint import load_late
-from model.dialogues import read_dialogues
-from service.bench.serving import served
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.model.rankers.load import load_late
+from polyrank.model.text.dialogues import read_dialogues
+from polyrank.service.cli.measuring.serving import served
 
 SIZES = (1, 16, 256)
 

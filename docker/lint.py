@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.metrics import Metrics
+from polyrank.service.observe.metrics import Metrics
 
 DOCKER = Path(__file__).parent
 RULES, TESTS = DOCKER / "alerts.yml", DOCKER / "alerts.test.yml"

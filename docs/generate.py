@@ -7,10 +7,10 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from service import app
-from service.cli import serve
-from service.http import openapi
-from service.settings import PREFIX, Settings
+from polyrank.service import app
+from polyrank.service.cli.commands import serve
+from polyrank.service.http.plumbing import openapi
+from polyrank.service.settings import PREFIX, Settings
 
 DOCS = Path(__file__).parent
 OPERATIONS = DOCS / "operations.md"

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-import model
+import polyrank
 
 POOL = Path(__file__).with_name("support") / "pool.jsonl"
 
@@ -16,7 +16,7 @@ def main() -> None:
     base = sys.argv[1] if len(sys.argv) > 1 else "sentence-transformers/all-MiniLM-L6-v2"
     replies = [json.loads(line)["text"] for line in POOL.read_text(encoding="utf-8").splitlines()]
 
-    ranker = model.load(base)
+    ranker = polyrank.load(base)
     for index, score in ranker.rank(
         ["hi, my parcel is late", "what's the status?", "no news since Monday"], replies, top_k=3
     ):

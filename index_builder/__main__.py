@@ -17,16 +17,16 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from index_builder.build import build
-from index_builder.compaction import compact
-from index_builder.encoder import CandidateEncoder
-from index_builder.errors import FingerprintMismatch, GenerationNotFound
-from index_builder.generation import MODEL_DIRECTORY
-from index_builder.generations import GenerationStore
-from index_builder.jobs import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobStore
-from index_builder.pool import read_pool
-from index_builder.stages import PUBLISHING
-from model.errors import RankingError
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.compaction import compact
+from polyrank.index_builder.build.jobs import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobStore
+from polyrank.index_builder.build.stages import PUBLISHING
+from polyrank.index_builder.errors import FingerprintMismatch, GenerationNotFound
+from polyrank.index_builder.pool.pool import read_pool
+from polyrank.index_builder.store.generation import MODEL_DIRECTORY
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.vectors.encoder import CandidateEncoder
+from polyrank.model.errors import RankingError
 
 _REPORT_SECONDS = 0.5
 # It looks so often whether it is asked to stop by others than its parent.
@@ -150,7 +150,7 @@ def _build(root: Path, reporter: _Reporter) -> str:
 
 
 def _load(name: str) -> CandidateEncoder:
-    from model import checkpoint  # torch: only here, after the job was taken
+    from polyrank.model.rankers import load as checkpoint  # torch: only here, after the job was taken
 
     return checkpoint.load_late(name, backend=os.environ.get("POLYRANK_BACKEND") or "auto")
 

@@ -1,6 +1,6 @@
 """What can go wrong between a pool of candidates and a served generation.
 
-RankingError (model.errors)
+RankingError (polyrank.model.errors)
   PoolError
     PoolInvalid           the file cannot be read as a pool at all
     PoolEmpty             no candidate was left
@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from model.errors import RankingError
+from polyrank.model.errors import RankingError
 
 
 class PoolError(RankingError):

@@ -6,7 +6,7 @@ from math import isfinite
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from model.errors import CheckpointInvalid
+from polyrank.model.errors import CheckpointInvalid
 
 Architecture = Literal["bi", "poly", "cross"]
 ContextVectors = Literal["codes", "first", "last", "last+first"]
@@ -19,7 +19,7 @@ ASSEMBLY_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AssemblyConfig:
-    """How turns and persona become one token sequence (model.text).
+    """How turns and persona become one token sequence (polyrank.model.text.assembly).
 
     Attributes:
         version: of the assembly rules; a checkpoint of another version is refused.
@@ -52,9 +52,9 @@ class ModelConfig:
         base_name: the base model's name, for people; its identity is `base_sha256`.
         base_sha256: sha256 of the base's model.safetensors; empty where the base has no part in the weights.
         weights: "base": the transformer's weights are the base's own, by reference; "adapter": the base's plus a
-            low-rank difference that the checkpoint holds (model.adapter); "full": the checkpoint holds them.
-        residual: of a Cross-encoder: it adds to the score of a Poly-encoder (model.residual), which the checkpoint
-            holds too and of which the fields below speak.
+            low-rank difference that the checkpoint holds (checkpoint/adapter.py); "full": the checkpoint holds them.
+        residual: the Cross-encoder adds to the score of a Poly-encoder (architectures/residual.py), which the
+            checkpoint holds too and which the fields below describe.
         context_vectors: which context vectors the Poly-encoder uses (Humeau et al. 4.4, Appendix C).
         n_codes: M of the Poly-encoder.
         reduction: one vector from the token states (Humeau et al. 4.2).

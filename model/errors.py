@@ -6,7 +6,7 @@ RankingError
   ModelError
     ModelNotFound       no checkpoint and no base model of that name
     CheckpointInvalid   found, but damaged or not a checkpoint
-  (index_builder.errors and service.errors add their own branches)
+  (polyrank.index_builder.errors and polyrank.service.errors add their own branches)
 """
 
 

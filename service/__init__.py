@@ -1,3 +1,1 @@
-"""The HTTP service: what is live, how a request is ranked, how an index is rebuilt while answering."""
-
-__version__ = "0.1.0"
+"""The HTTP service and the command line."""

@@ -15,13 +15,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
-import model
-from model import checkpoint
-from model.errors import InvalidInput, RankingError
-from model.inference.choice import choose_backend
-from service import __version__, tracing
-from service.dialects import errors as dialect_errors
-from service.errors import (
+from polyrank import __version__
+from polyrank.model.errors import InvalidInput, RankingError
+from polyrank.model.inference.choice import choose_backend
+from polyrank.model.rankers import load as checkpoint
+from polyrank.service.errors import (
     BodyTooLarge,
     ClientGone,
     DeadlineExceeded,
@@ -32,23 +30,22 @@ from service.errors import (
     TooManyCandidates,
     TooManyValues,
 )
-from service.http import (
-    openapi,
-    problems,
-    routes_candidates,
-    routes_embeddings,
-    routes_index,
-    routes_ops,
-    routes_rank,
-    routes_rerank,
-)
-from service.http.methods import HeadAsGet, allowed
-from service.http.middleware import BodyBound, Requests
-from service.index.serving import LoadRanker
-from service.metrics import Metrics
-from service.ranking.scorers import LoadScorer
-from service.resources import device_of, opened
-from service.settings import Settings
+from polyrank.service.http.compat import embeddings as routes_embeddings
+from polyrank.service.http.compat import rerank as routes_rerank
+from polyrank.service.http.compat.dialects import errors as dialect_errors
+from polyrank.service.http.native import candidates as routes_candidates
+from polyrank.service.http.native import index as routes_index
+from polyrank.service.http.native import operations as routes_ops
+from polyrank.service.http.native import rank as routes_rank
+from polyrank.service.http.plumbing import openapi, problems
+from polyrank.service.http.plumbing.methods import HeadAsGet, allowed
+from polyrank.service.http.plumbing.middleware import BodyBound, Requests
+from polyrank.service.live.serving import LoadRanker
+from polyrank.service.observe import tracing
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.ranking.scorers import LoadScorer
+from polyrank.service.resources import device_of, opened
+from polyrank.service.settings import Settings
 
 DESCRIPTION = (
     "Ranks replies, or anything else with a text, against a conversation. Errors are `application/problem+json`. "
@@ -78,7 +75,7 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
     """
     device = device_of(settings)
     _check_backend(settings.backend, device)
-    load_ranker = load or partial(model.load, device=device, backend=settings.backend)
+    load_ranker = load or partial(checkpoint.load, device=device, backend=settings.backend)
     load_scorer = load_cross or partial(checkpoint.load_cross, device=device, backend=settings.backend)
     metrics = Metrics()
     spans = tracing.exporting() if settings.tracing else tracing.OFF

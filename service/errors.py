@@ -35,7 +35,7 @@ RankingError
 
 from collections.abc import Sequence
 
-from model.errors import InvalidInput, RankingError
+from polyrank.model.errors import InvalidInput, RankingError
 
 SHOWN_IDS = 20
 

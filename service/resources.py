@@ -13,27 +13,27 @@ from typing import cast
 import torch
 from starlette.requests import Request
 
-from index_builder import copies
-from index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
-from index_builder.generations import GenerationStore
-from index_builder.jobs import SUCCEEDED, JobRecord, JobRequest, JobStore
-from model.inference.names import AUTO, TORCH
-from service.auth.access import Access
-from service.caching.caches import Caches
-from service.caching.lru import Lru
-from service.caching.result_cache import ResultCache
-from service.errors import SettingsError, StoreReadOnly
-from service.index.compacting import Compacting
-from service.index.jobs import Jobs
-from service.index.live import Live
-from service.index.serving import LoadRanker, Opener
-from service.index.updating import Updating
-from service.metrics import Metrics
-from service.process import processors
-from service.ranking.engine import Engine, EngineSettings
-from service.ranking.scorers import LoadScorer, PairScorer, warm_up
-from service.settings import Settings
-from service.tracing import Tracing
+from polyrank.index_builder.build.jobs import SUCCEEDED, JobRecord, JobRequest, JobStore
+from polyrank.index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
+from polyrank.index_builder.store import copies
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.model.inference.names import AUTO, TORCH
+from polyrank.service import processors
+from polyrank.service.auth.access import Access
+from polyrank.service.caching.caches import Caches
+from polyrank.service.caching.lru import Lru
+from polyrank.service.changes.compacting import Compacting
+from polyrank.service.changes.jobs import Jobs
+from polyrank.service.changes.updating import Updating
+from polyrank.service.errors import SettingsError, StoreReadOnly
+from polyrank.service.live.live import Live
+from polyrank.service.live.serving import LoadRanker, Opener
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.observe.tracing import Tracing
+from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.result_cache import ResultCache
+from polyrank.service.ranking.scorers import LoadScorer, PairScorer, warm_up
+from polyrank.service.settings import Settings
 
 FOLLOW_SECONDS = 1.0
 # Larger batches gain nothing on a CPU, and make others wait longer: docs/results.md, "Batching".
@@ -89,7 +89,7 @@ async def opened(
     """
     loop = asyncio.get_running_loop()
     torch.set_num_threads(_threads(settings))
-    access = Access(settings, metrics)
+    access = Access(settings.keys_file, (settings.rate_limit_per_s, settings.rate_limit_burst), metrics)
     store = GenerationStore(settings.store, needs_matrix=settings.vectors == "local")
     caches = Caches(settings, metrics)
     results = _results(settings, metrics, caches)

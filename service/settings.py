@@ -21,11 +21,11 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from index_builder.errors import StoreUnavailable
-from index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
-from model.inference.names import BackendName
-from service.auth import keys
-from service.errors import SettingsError
+from polyrank.index_builder.errors import StoreUnavailable
+from polyrank.index_builder.redis.client import SERVING_TIMEOUT_SECONDS, connect
+from polyrank.model.inference.names import BackendName
+from polyrank.service.auth import keys
+from polyrank.service.errors import SettingsError
 
 PREFIX = "POLYRANK_"
 CONFIG = "POLYRANK_CONFIG"

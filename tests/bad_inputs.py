@@ -10,8 +10,8 @@ import httpx2
 from served import Served, serve
 from service_fakes import build_store, load
 
-from service.app import create_app
-from service.settings import Settings
+from polyrank.service.app import create_app
+from polyrank.service.settings import Settings
 
 BOUND = 1 << 20
 # A refusal takes less than 50 ms, and keeps nobody else waiting longer; a busy machine may be five times as slow.

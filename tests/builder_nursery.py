@@ -29,7 +29,7 @@ class Nursery:
 
     def start(self, root: Path, job_id: str, **environment: str) -> int:
         """Start a builder; returns its pid."""
-        arguments = ["index_builder", "--store", str(root), "--job", job_id]
+        arguments = ["polyrank.index_builder", "--store", str(root), "--job", job_id]
         job = {"arguments": arguments, "environment": environment, "stderr": str(self._errors)}
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job) + "\n")
@@ -50,7 +50,7 @@ class Nursery:
 
 
 def _be_builder(job: dict[str, Any]) -> None:
-    from index_builder.__main__ import main
+    from polyrank.index_builder.__main__ import main
 
     os.environ.update(job["environment"])
     os.dup2(os.open(job["stderr"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
@@ -63,7 +63,11 @@ def _be_builder(job: dict[str, Any]) -> None:
 
 
 def _main() -> None:
-    for module in ("index_builder.__main__", "model.checkpoint", "transformers.models.bert.modeling_bert"):
+    for module in (
+        "polyrank.index_builder.__main__",
+        "polyrank.model.rankers.load",
+        "transformers.models.bert.modeling_bert",
+    ):
         import_module(module)  # what each builder would import for itself
     for line in sys.stdin:
         pid = os.fork()

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from service.cli import main
+from polyrank.service.cli import main
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-COMMAND = [sys.executable, "-m", "service.cli"]
+COMMAND = [sys.executable, "-m", "polyrank.service.cli"]
 READY = "polyrank is ready on "
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from index_builder.generation import Generation
-from index_builder.pool import Candidate
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.store.generation import Generation
 
 
 class HashEncoder:

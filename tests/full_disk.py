@@ -17,4 +17,4 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
             temporary.symlink_to(FULL)
         return drawn
 
-    monkeypatch.setattr("model.durable.token_hex", token)
+    monkeypatch.setattr("polyrank.model.durable.token_hex", token)

@@ -11,9 +11,9 @@ from pathlib import Path
 from fakes import HashEncoder, pool
 from nursery import serve, tell
 
-from index_builder import candidates
-from index_builder.build import build
-from index_builder.generations import GenerationStore
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.store import candidates
+from polyrank.index_builder.store.generations import GenerationStore
 
 # Vectors large enough for writing and hashing them to take some time.
 ENCODER = HashEncoder(dim=2048)

@@ -15,11 +15,11 @@ import numpy as np
 from fakes import HashEncoder
 from nursery import serve, tell
 
-from index_builder import candidates
-from index_builder.compaction import compact
-from index_builder.generations import GenerationStore
-from index_builder.pool import Candidate
-from index_builder.update_log import Update
+from polyrank.index_builder.build.compaction import compact
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.store import candidates
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.updates.log import Update
 
 # Records large enough for writing them to take some time.
 ENCODER = HashEncoder(dim=2048)

@@ -13,9 +13,10 @@ from secrets import token_hex
 
 from fakes import HashEncoder, pool
 
-from index_builder import generations, lease
-from index_builder.build import build
-from model.errors import RankingError
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.redis import lease
+from polyrank.index_builder.store import generations
+from polyrank.model.errors import RankingError
 
 COUNT = 20
 LEASE_SECONDS = 0.5

@@ -19,9 +19,9 @@ from typing import Any
 from fakes import HashEncoder, pool
 from numpy.typing import NDArray
 
-from index_builder import candidates
-from index_builder.build import build
-from index_builder.vector_source import encoded_by
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.vector_source import encoded_by
+from polyrank.index_builder.store import candidates
 
 SHARD = 16
 ENCODER = HashEncoder(dim=32, longest=7)  # cuts some texts

@@ -12,7 +12,7 @@ import httpx2
 import uvloop
 from fastapi import FastAPI
 
-from service.process.draining import Server
+from polyrank.service.process.draining import Server
 
 
 class Served:

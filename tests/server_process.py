@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-RUN = "import json, sys; from service.process.server import run; from service.settings import Settings; "
+RUN = "import json, sys; from polyrank.service.process.server import run; "
+RUN += "from polyrank.service.settings import Settings; "
 RUN += "sys.exit(run(Settings(**json.loads(sys.argv[1]))))"
 HEADERS = {"Content-Type": "application/json"}
 

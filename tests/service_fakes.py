@@ -12,18 +12,18 @@ import numpy as np
 from brute_force import paper_scores
 from numpy.typing import NDArray
 
-from index_builder.build import build
-from index_builder.generations import GenerationStore
-from index_builder.pool import Candidate
-from model import Conversation, Truncation
-from model.errors import CheckpointInvalid, ModelNotFound
-from model.pairs import Pairs
-from model.tokenizer import Piece
-from service.index.serving import Opener, Serving
-from service.metrics import Metrics
-from service.ranking.engine import Engine, EngineSettings
-from service.ranking.scorers import PairScorer
-from service.ranking.values import Ranked, RankRequest
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.model.errors import CheckpointInvalid, ModelNotFound
+from polyrank.model.text.assembly import Conversation, Truncation
+from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.tokenizer import Piece
+from polyrank.service.live.serving import Opener, Serving
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.scorers import PairScorer
+from polyrank.service.ranking.values import Ranked, RankRequest
 
 DIM = 16
 CODES = 3

@@ -8,8 +8,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertModel
 
-import model
-from model import ModelConfig
+import polyrank
+from polyrank.model.config import ModelConfig
 
 torch.set_num_threads(1)  # on models this small threads only wait for each other
 
@@ -57,5 +57,5 @@ def write_checkpoint(parent: Path, name: str, seed: int, **fields: object) -> Pa
     """A checkpoint `parent/name`, its base beside it; fields are those of the config."""
     base = write_base(parent / f"{name}-base", seed)
     config = ModelConfig(base_name="tiny", **{"max_context_tokens": 40, "max_candidate_tokens": 16, **fields})  # type: ignore[arg-type]
-    model.from_base(str(base), config).save(parent / name)
+    polyrank.from_base(str(base), config).save(parent / name)
     return parent / name

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from command_line import write_rows
 
-import model
-from model import ModelConfig
-from model.checkpoint import Ranker
-from model.dialogues import Dialogue
-from model.text import Conversation
-from model.training.config import TrainConfig
-from model.training.corpus import Report
-from model.training.run import Data, train
-from model.training.student import start
+import polyrank
+from polyrank.model.config import ModelConfig
+from polyrank.model.rankers.load import Ranker
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.data.corpus import Report
+from polyrank.model.training.run import Data, train
+from polyrank.model.training.student.student import start
 
 SETTINGS: dict[str, Any] = {
     "architecture": "bi",
@@ -59,7 +59,7 @@ def write_first_stage(base: Path, **fields: Any) -> Path:
     sizes = {"n_codes": 3, "max_context_tokens": 40, "max_candidate_tokens": 16}
     config = ModelConfig(architecture="poly", base_name="tiny", **{**sizes, **fields})
     path = base.parent / f"{base.name}-first-stage"
-    model.from_base(str(base), config).save(path)
+    polyrank.from_base(str(base), config).save(path)
     return path
 
 

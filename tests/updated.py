@@ -8,15 +8,15 @@ from typing import Any
 
 from service_fakes import load
 
-from index_builder.encoder import encode_texts
-from index_builder.generations import GenerationStore
-from index_builder.pool import Candidate
-from index_builder.update_log import Update
-from service.index.live import Live
-from service.index.serving import Opener, Serving
-from service.index.updating import Acknowledged, Updating
-from service.metrics import Metrics
-from service.ranking.engine import Engine, EngineSettings
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.updates.log import Update
+from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.service.changes.updating import Acknowledged, Updating
+from polyrank.service.live.live import Live
+from polyrank.service.live.serving import Opener, Serving
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.ranking.engine import Engine, EngineSettings
 
 
 def updated(serving: Serving, *upserts: Candidate, deletes: Sequence[str] = ()) -> Serving:

@@ -13,10 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.gpu.pack import halved
-from model.base import BaseModel, resolve_base
-from model.checkpoint import load, read_config
-from model.errors import InvalidInput, RankingError
-from model.files import CONFIG_FILE, WEIGHTS_FILE, write_config
+
+from polyrank.model.checkpoint.base import BaseModel, resolve_base
+from polyrank.model.checkpoint.files import CONFIG_FILE, WEIGHTS_FILE, write_config
+from polyrank.model.errors import InvalidInput, RankingError
+from polyrank.model.rankers.load import load, read_config
 
 
 def adopt(checkpoint: Path, base_name: str) -> str:

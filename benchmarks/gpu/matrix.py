@@ -16,9 +16,10 @@ from typing import Any
 
 from benchmarks.gpu.measured import CHUNK_TOKENS, READING, evaluated, trained
 from benchmarks.gpu.pack import BASE, PERSONA_CHAT, UBUNTU
-from model.errors import InvalidInput, RankingError
-from model.training.config import TrainConfig
-from model.training.run import Data
+
+from polyrank.model.errors import InvalidInput, RankingError
+from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.run import Data
 
 EXAMPLES = 131_072  # a run; the batch size decides in how many steps
 WARM_UP = 0.1  # share of the steps

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from benchmarks.gpu.pack import EVALUATION
 from torch import Tensor
 
-from benchmarks.gpu.pack import EVALUATION
-from model.batching import TokenBatch
-from model.checkpoint import Ranker
-from model.dialogues import read_dialogues
-from model.evaluate import evaluate
-from model.intervals import group_numbers, intervals
-from model.metrics import rank_values
-from model.training.config import TrainConfig
-from model.training.run import Data, train
+from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.evaluation.evaluate import evaluate
+from polyrank.model.evaluation.intervals import group_numbers, intervals
+from polyrank.model.evaluation.metrics import rank_values
+from polyrank.model.rankers.load import Ranker
+from polyrank.model.text.dialogues import read_dialogues
+from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.run import Data, train
 
 Record = dict[str, Any]
 

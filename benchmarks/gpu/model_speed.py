@@ -7,11 +7,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-
 from benchmarks.gpu.scan_speed import drawn
 from benchmarks.random_models import BERT_BASE, MINILM, TINY, Shape, loaded, token_ids, write_base
 from benchmarks.timing import in_turns
-from model.scan import Query, prepare
+
+from polyrank.model.search.scan import Query, prepare
 
 CONTEXT_TOKENS = (16, 128)  # the shortest and the longest
 CANDIDATE_TOKENS = (4, 40)

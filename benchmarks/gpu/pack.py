@@ -4,7 +4,7 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from model.backbone import read_weights
+from polyrank.model.architectures.backbone import read_weights
 
 MOST_BYTES = 60 * 2**20
 BASE = "base"

@@ -11,9 +11,10 @@ import shutil
 from pathlib import Path
 
 from benchmarks.gpu.pack import BASE, FILES, MOST_BYTES, halved
-from model.base import resolve_base
-from model.errors import InvalidInput, RankingError
-from model.files import BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE
+
+from polyrank.model.checkpoint.base import resolve_base
+from polyrank.model.checkpoint.files import BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE
+from polyrank.model.errors import InvalidInput, RankingError
 
 
 def prepare(data: Path, base_name: str, output: Path) -> int:

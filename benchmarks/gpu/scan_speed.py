@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.timing import in_turns
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.timing import in_turns
-from model.scan import Query, Scan, prepare
-from model.scan.gpu import GpuScan, Tiles, tiles_for
-from model.topk import top_k
+from polyrank.model.search.scan import Query, Scan, prepare
+from polyrank.model.search.scan.gpu import GpuScan, Tiles, tiles_for
+from polyrank.model.search.topk import top_k
 
 SCALE = 20.0
 K = 10

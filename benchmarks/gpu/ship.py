@@ -14,9 +14,10 @@ from typing import Any
 
 from benchmarks.gpu.measured import CHUNK_TOKENS, READING, evaluated, trained
 from benchmarks.gpu.pack import BASE, EVALUATION, MULTIWOZ, PERSONA_CHAT, TASKMASTER, UBUNTU
-from model.errors import RankingError
-from model.training.config import TrainConfig
-from model.training.run import Data
+
+from polyrank.model.errors import RankingError
+from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.run import Data
 
 WEIGHT_OF = {PERSONA_CHAT: 5.0, UBUNTU: 5.0, MULTIWOZ: 1.0, TASKMASTER: 0.3}
 RECIPE: dict[str, Any] = {

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import transformers
-
 from benchmarks.gpu import model_speed, scan_speed
 
 Stage = Callable[[argparse.Namespace], Iterator[dict[str, Any]]]

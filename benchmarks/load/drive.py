@@ -18,9 +18,10 @@ from typing import Any
 from benchmarks.load.figures import Answer, poisson, summary
 from benchmarks.load.generator import Phase, Plan
 from benchmarks.load.mix import SAMPLE, Mix
-from index_builder.build import build
-from index_builder.pool import Candidate, read_pool
-from model.checkpoint import load_late
+
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.model.rankers.load import load_late
 
 REPOSITORY = SAMPLE.parents[1]
 READY = "polyrank is ready on "
@@ -86,7 +87,7 @@ def serving(store: Path, settings: Mapping[str, object] | None = None) -> Iterat
     fields = {"threads": 1, "log_level": "error", **(settings or {})}
     variables = {f"POLYRANK_{name.upper()}": str(value) for name, value in fields.items()}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    command = [sys.executable, "-m", "service.cli", "serve", "--store", str(store), "--port", "0"]
+    command = [sys.executable, "-m", "polyrank.service.cli", "serve", "--store", str(store), "--port", "0"]
     command = ["taskset", "--cpu-list", str(cores()[0]), *command]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=REPOSITORY) as process:
         try:

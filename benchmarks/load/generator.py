@@ -22,7 +22,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import uvloop
-
 from benchmarks.load.figures import Answer, poisson
 
 HEAD = "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"

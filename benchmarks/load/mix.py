@@ -6,8 +6,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from index_builder.pool import Candidate, read_pool
-from model.dialogues import read_dialogues
+from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.model.text.dialogues import read_dialogues
 
 SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "support"
 MOST_TURNS = 6

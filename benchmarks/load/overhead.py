@@ -12,7 +12,8 @@ import sys
 
 from benchmarks.load.drive import add_options, drive, mix_of, serving, store_of, warm
 from benchmarks.load.generator import Phase
-from service.bench.timing import machine
+
+from polyrank.service.cli.measuring.timing import machine
 
 WORK = ("tokenize", "encode", "retrieve", "fetch", "score", "rerank")
 

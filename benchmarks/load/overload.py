@@ -14,7 +14,8 @@ from typing import Any
 from benchmarks.load.drive import add_options, capacity, drive, mix_of, serving, store_of, table, warm
 from benchmarks.load.figures import seconds_until_normal, summary
 from benchmarks.load.generator import Phase
-from service.bench.timing import machine
+
+from polyrank.service.cli.measuring.timing import machine
 
 LOADS = (0.5, 1.0, 2.0, 0.5)
 # The p99 of some hundred requests is one request: so much above that of before is still normal.

@@ -26,11 +26,12 @@ from benchmarks.load.figures import Answer, percentile_ms
 from benchmarks.load.generator import Phase
 from benchmarks.redis_proxy import LOADING, RedisProxy
 from benchmarks.redis_server import running_redis
-from index_builder.build import build
-from index_builder.pool import read_pool
-from model.checkpoint import load_late
-from service.bench.timing import machine
-from service.caching.breaker import FAILURES_IN_A_ROW, State
+
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.pool.pool import read_pool
+from polyrank.model.rankers.load import load_late
+from polyrank.service.caching.breaker import FAILURES_IN_A_ROW, State
+from polyrank.service.cli.measuring.timing import machine
 
 COLUMNS = ("fault", "requests", "failed", "p50_ms", "p99_ms", "max_ms")
 

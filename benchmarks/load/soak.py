@@ -16,7 +16,8 @@ from typing import Any
 from benchmarks.load.drive import add_options, drive, mix_of, resident_while, serving, store_of, warm
 from benchmarks.load.figures import summary
 from benchmarks.load.generator import Phase
-from service.bench.timing import machine
+
+from polyrank.service.cli.measuring.timing import machine
 
 TIMEOUT_MS = 10_000
 WARM = 0.2  # of the time: caches fill, and the allocator finds its size

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-
 from benchmarks.load.drive import REPOSITORY, table
 from benchmarks.load.mix import SAMPLE
 from benchmarks.peers.contest import Side, in_turns, sides
 from benchmarks.peers.environments import CACHE, python_of
 from benchmarks.peers.models import base_in
 from benchmarks.peers.ratios import OURS, Figure, ratios, rows
-from service.bench.timing import machine
+
+from polyrank.service.cli.measuring.timing import machine
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
 # The default first; then what its documentation recommends for processors; then what rounds more.

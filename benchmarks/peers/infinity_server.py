@@ -7,9 +7,8 @@ optimum 1.27, the last that infinity 0.0.78 starts with, imports names for the e
 import sys
 from importlib import import_module
 
-from torch.onnx._internal.torchscript_exporter import symbolic_opset14
-
 from benchmarks.peers.onnx_threads import confine
+from torch.onnx._internal.torchscript_exporter import symbolic_opset14
 
 confine(1)
 sys.modules["torch.onnx.symbolic_opset14"] = symbolic_opset14

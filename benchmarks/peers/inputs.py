@@ -4,8 +4,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from index_builder.pool import Candidate, read_pool
-from model.dialogues import read_dialogues
+from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.model.text.dialogues import read_dialogues
 
 MOST_TURNS = 6
 PAIR_TURNS = 3

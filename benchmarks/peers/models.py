@@ -4,12 +4,12 @@ import shutil
 from pathlib import Path
 
 import torch
+from benchmarks.load.drive import REPOSITORY
 from safetensors.torch import load_file, save_file
 
-import model
-from benchmarks.load.drive import REPOSITORY
-from model.base import MINILM, resolve_base
-from model.files import WEIGHTS_FILE
+import polyrank
+from polyrank.model.checkpoint.base import MINILM, resolve_base
+from polyrank.model.checkpoint.files import WEIGHTS_FILE
 
 CODES = REPOSITORY / "checkpoints" / "chat-poly" / WEIGHTS_FILE
 TOKENS = 256  # as the base model was published, and as sentence-transformers reads it
@@ -28,7 +28,7 @@ def poly_in(models: Path) -> Path:
 
     Its 64 codes are chat-poly's: how fast a scan is depends on how much context vectors differ.
     """
-    config = model.ModelConfig(
+    config = polyrank.ModelConfig(
         architecture="poly", base_name="", weights="base", reduction="mean", shared_encoder=True, normalize=True,
         code_scale=20.0, score_scale=20.0, max_context_tokens=TOKENS, max_candidate_tokens=TOKENS,
     )  # fmt: skip
@@ -41,7 +41,7 @@ def poly_in(models: Path) -> Path:
 
 def cross_in(models: Path) -> Path:
     """A Cross-encoder with a random head, which costs what a trained one costs; it cuts nothing that it can read."""
-    config = model.ModelConfig(
+    config = polyrank.ModelConfig(
         architecture="cross", base_name="", weights="base", max_context_tokens=TOKENS, max_candidate_tokens=TOKENS
     )
     folder = models / "polyrank-cross"
@@ -50,7 +50,7 @@ def cross_in(models: Path) -> Path:
     return folder
 
 
-def _save(config: model.ModelConfig, folder: Path) -> None:
+def _save(config: polyrank.ModelConfig, folder: Path) -> None:
     torch.manual_seed(0)
     folder.mkdir(parents=True)
-    model.from_base(MINILM, config).save(folder)
+    polyrank.from_base(MINILM, config).save(folder)

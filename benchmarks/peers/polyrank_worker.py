@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-
-import model
 from benchmarks.peers.models import cross_in, poly_in
 from benchmarks.peers.worker import answer
-from model.checkpoint import load_cross, load_late
+
+from polyrank.model.rankers.load import load_cross, load_late
+from polyrank.model.text.assembly import Conversation
 
 Calls = dict[str, Callable[[Sequence[Any]], Any]]
 
@@ -25,7 +25,7 @@ def encode(models: Path, backend: str) -> tuple[Calls, str]:
     ranker = load_late(poly_in(models), backend=backend)
 
     def contexts(texts: Sequence[str]) -> Any:
-        tokens = [ranker.tokenize_context(model.Conversation.of(text))[0] for text in texts]
+        tokens = [ranker.tokenize_context(Conversation.of(text))[0] for text in texts]
         return np.stack(ranker.encode_contexts(tokens))
 
     def candidates(texts: Sequence[str]) -> Any:
@@ -39,7 +39,7 @@ def rerank(models: Path, backend: str) -> tuple[Calls, str]:
     ranker = load_cross(cross_in(models), backend=backend)
 
     def pairs(given: Sequence[tuple[str, str]]) -> Any:
-        conversation = model.Conversation.of(given[0][0])
+        conversation = Conversation.of(given[0][0])
         return ranker.score_pairs(ranker.tokenize_pairs(conversation, [text for _, text in given])[0])
 
     return {"pairs": pairs}, ranker.backend

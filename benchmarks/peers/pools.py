@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-import model
-from index_builder.build import build
-from index_builder.pool import Candidate
+import polyrank
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.pool.pool import Candidate
 
 
 class Pools:
@@ -22,7 +22,7 @@ class Pools:
         ranker: encodes them.
     """
 
-    def __init__(self, folder: Path, texts: Sequence[str], ranker: model.LateRanker) -> None:
+    def __init__(self, folder: Path, texts: Sequence[str], ranker: polyrank.LateRanker) -> None:
         identity = hashlib.sha256("\n".join([ranker.fingerprint, ranker.backend, *texts]).encode()).hexdigest()[:16]
         self._folder = folder / identity
         self._texts = texts

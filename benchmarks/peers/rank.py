@@ -20,7 +20,6 @@ from itertools import count
 from typing import Any
 
 import torch
-
 from benchmarks.load.drive import drive
 from benchmarks.load.figures import Answer, percentile_ms
 from benchmarks.load.generator import Phase
@@ -29,7 +28,8 @@ from benchmarks.peers.compare import finish, parser_of
 from benchmarks.peers.models import base_in, poly_in
 from benchmarks.peers.pools import Pools
 from benchmarks.peers.ratios import OURS, Figure, ratios
-from model.checkpoint import load_late
+
+from polyrank.model.rankers.load import load_late
 
 CONTEXTS = 2000
 WARM_SECONDS = 1.0

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from model.dialogues import read_dialogues
+from polyrank.model.text.dialogues import read_dialogues
 
 
 def main() -> int:

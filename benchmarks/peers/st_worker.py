@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sentence_transformers import CrossEncoder, SentenceTransformer
-
 from benchmarks.peers.worker import answer
+from sentence_transformers import CrossEncoder, SentenceTransformer
 
 PACKAGES = (
     "sentence-transformers",

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from model.batching import TOKEN_BUDGET, TokenBatch
-from model.errors import InvalidInput
-from model.inference import openvino_backend, trials
-from model.inference.backend import Forward
-from model.inference.names import AUTO, TORCH
-from model.inference.openvino_backend import OpenVinoBackend
-from model.inference.parts import Part
-from model.inference.torch_backend import TorchBackend
+from polyrank.model.architectures.batching import TOKEN_BUDGET, TokenBatch
+from polyrank.model.errors import InvalidInput
+from polyrank.model.inference import openvino_backend, trials
+from polyrank.model.inference.backend import Forward
+from polyrank.model.inference.names import AUTO, TORCH
+from polyrank.model.inference.openvino_backend import OpenVinoBackend
+from polyrank.model.inference.parts import Part
+from polyrank.model.inference.torch_backend import TorchBackend
 
 # A later one has to be so much faster than the best before it: the choice must not change with the machine's moods.
 CANDIDATES = (TORCH, "openvino")

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from model.batching import TokenBatch
-from model.inference.parts import Part
+from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.inference.parts import Part
 
 # A padded batch to the part's outputs. Safe to call from several threads.
 Forward = Callable[[TokenBatch], tuple[NDArray[Any], ...]]

@@ -2,12 +2,12 @@
 
 import torch
 
-from model.errors import InvalidInput
-from model.inference.automatic import AutomaticBackend
-from model.inference.backend import Backend
-from model.inference.names import AUTO, BACKENDS, TORCH
-from model.inference.openvino_backend import OpenVinoBackend
-from model.inference.torch_backend import TorchBackend
+from polyrank.model.errors import InvalidInput
+from polyrank.model.inference.automatic import AutomaticBackend
+from polyrank.model.inference.backend import Backend
+from polyrank.model.inference.names import AUTO, BACKENDS, TORCH
+from polyrank.model.inference.openvino_backend import OpenVinoBackend
+from polyrank.model.inference.torch_backend import TorchBackend
 
 
 def check_backend(name: str) -> None:

@@ -7,11 +7,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from model.batching import length_batches, pad
-from model.biencoder import BiEncoder
-from model.inference.backend import Backend, Forward
-from model.inference.parts import CandidatePart, ContextPart
-from model.polyencoder import PolyEncoder
+from polyrank.model.architectures.batching import length_batches, pad
+from polyrank.model.architectures.bi import BiEncoder
+from polyrank.model.architectures.poly import PolyEncoder
+from polyrank.model.inference.backend import Backend, Forward
+from polyrank.model.inference.parts import CandidatePart, ContextPart
 
 
 class LateForwards:

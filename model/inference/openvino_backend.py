@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from torch.jit import _recursive
 from transformers.utils import logging as transformers_logging
 
-from model.batching import TOKEN_BUDGET, TokenBatch
-from model.errors import InvalidInput
-from model.inference import trials
-from model.inference.backend import Forward
-from model.inference.parts import Part
-from model.inference.torch_backend import TorchBackend
+from polyrank.model.architectures.batching import TOKEN_BUDGET, TokenBatch
+from polyrank.model.errors import InvalidInput
+from polyrank.model.inference import trials
+from polyrank.model.inference.backend import Forward
+from polyrank.model.inference.parts import Part
+from polyrank.model.inference.torch_backend import TorchBackend
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -115,7 +115,7 @@ def compiled(part: Part, name: str) -> Forward:
     precision = PRECISIONS[name]
     model = _traced(part)
     if precision.is_quantized:
-        from model.inference.quantization import quantized
+        from polyrank.model.inference.quantization import quantized
 
         model = quantized(model)
     properties = {

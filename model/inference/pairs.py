@@ -7,14 +7,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model.attention import ContextCodes, poly_scores
-from model.crossencoder import CrossEncoder
-from model.inference.backend import Backend
-from model.inference.late import LateForwards
-from model.inference.parts import PairPart
-from model.pairs import Pairs
-from model.polyencoder import PolyEncoder
-from model.residual import ResidualEncoder
+from polyrank.model.architectures.attention import ContextCodes, poly_scores
+from polyrank.model.architectures.cross import CrossEncoder
+from polyrank.model.architectures.poly import PolyEncoder
+from polyrank.model.architectures.residual import ResidualEncoder
+from polyrank.model.inference.backend import Backend
+from polyrank.model.inference.late import LateForwards
+from polyrank.model.inference.parts import PairPart
+from polyrank.model.text.pairs import Pairs
 
 _KNOWN_CONTEXTS = 64  # 98 KB each of MiniLM's
 

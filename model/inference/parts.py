@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 
-from model.backbone import Backbone
-from model.batching import TokenBatch
-from model.biencoder import BiEncoder
-from model.crossencoder import CrossEncoder
-from model.polyencoder import PolyEncoder
+from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.architectures.bi import BiEncoder
+from polyrank.model.architectures.cross import CrossEncoder
+from polyrank.model.architectures.poly import PolyEncoder
 
 
 class Part(nn.Module, ABC):

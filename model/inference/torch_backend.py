@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from model.batching import GPU_TOKEN_BUDGET, TOKEN_BUDGET, TokenBatch
-from model.inference.backend import Forward
-from model.inference.names import TORCH
-from model.inference.parts import Part
+from polyrank.model.architectures.batching import GPU_TOKEN_BUDGET, TOKEN_BUDGET, TokenBatch
+from polyrank.model.inference.backend import Forward
+from polyrank.model.inference.names import TORCH
+from polyrank.model.inference.parts import Part
 
 
 class TorchBackend:

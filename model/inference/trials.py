@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.batching import TokenBatch, pad
-from model.inference.backend import Forward
-from model.inference.parts import Part
+from polyrank.model.architectures.batching import TokenBatch, pad
+from polyrank.model.inference.backend import Forward
+from polyrank.model.inference.parts import Part
 
 # Outputs may be so far from torch's, by the norm of all: float32 was seen at 1e-6, fp16 at 0.0016.
 TOLERANCE = 1e-4

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from model.config import Architecture, ContextVectors, Reduction
-from model.errors import InvalidInput
-from model.training.schedule import Schedule
+from polyrank.model.config import Architecture, ContextVectors, Reduction
+from polyrank.model.errors import InvalidInput
+from polyrank.model.training.schedule import Schedule
 
 Loss = Literal["listwise", "pointwise"]
 Optimizer = Literal["adamw", "adamax"]
@@ -36,7 +36,7 @@ class TrainConfig:
             are much shorter than contexts they are cheap ones.
         retriever: a Bi- or Poly-encoder checkpoint that picks a Cross-encoder's negatives among the batch's replies,
             the ones it ranks highest, but one that is drawn; empty: all are drawn.
-        first_stage: a Poly-encoder checkpoint to whose scores a Cross-encoder adds (model.residual); empty: none.
+        first_stage: a Poly-encoder checkpoint to whose scores a Cross-encoder adds (residual.py); empty: none.
         loss: listwise (in-batch, LCE) or pointwise (BCE, Cross-encoder only).
         teacher: a Cross-encoder checkpoint to distil from; empty: none.
         teacher_weight: share of the distillation in the loss.
@@ -57,9 +57,9 @@ class TrainConfig:
         precision: no, bf16 or fp16 (autocast).
         seed: of initialisation, shuffling and dropout.
         context_vectors, n_codes, reduction, shared_encoder, normalize, code_scale, score_scale,
-        max_context_tokens, max_candidate_tokens, max_turns: the checkpoint's (model.config.ModelConfig). None: as the
+        max_context_tokens, max_candidate_tokens, max_turns: the checkpoint's (ModelConfig). None: as the
             first stage has it, else the checkpoint to go on from, or what suits a sentence encoder
-            (model.training.student).
+            (polyrank.model.training.student.student).
     """
 
     architecture: Architecture

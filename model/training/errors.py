@@ -1,6 +1,6 @@
-"""What can go wrong in training, under model.errors.RankingError."""
+"""What can go wrong in training, under polyrank.model.errors.RankingError."""
 
-from model.errors import InvalidInput, ModelError
+from polyrank.model.errors import InvalidInput, ModelError
 
 
 class TrainingDataInvalid(InvalidInput):

@@ -18,21 +18,21 @@ from accelerate import Accelerator, PartialState
 from accelerate.utils import parse_flag_from_env
 from torch import Tensor
 
-from model.backbone import Backbone
-from model.base import file_sha256
-from model.checkpoint import Ranker, load_cross, load_late
-from model.cross_ranker import CrossRanker
-from model.dialogues import Dialogue
-from model.late_ranker import LateRanker
-from model.training.config import TrainConfig
-from model.training.corpus import Corpus, Report
-from model.training.errors import OutOfMemory, TrainingDiverged
-from model.training.objective import CrossObjective, LateObjective
-from model.training.schedule import LearningRate
-from model.training.selection import Look, look, selection_batches
-from model.training.state import Origin, Progress, files_sha256, write_state
-from model.training.stream import Batch, batches
-from model.training.student import Student
+from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.checkpoint.base import file_sha256
+from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.load import Ranker, load_cross, load_late
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.data.corpus import Corpus, Report
+from polyrank.model.training.data.selection import Look, look, selection_batches
+from polyrank.model.training.data.stream import Batch, batches
+from polyrank.model.training.errors import OutOfMemory, TrainingDiverged
+from polyrank.model.training.objectives.objective import CrossObjective, LateObjective
+from polyrank.model.training.schedule import LearningRate
+from polyrank.model.training.state import Origin, Progress, files_sha256, write_state
+from polyrank.model.training.student.student import Student
 
 _MAX_GRADIENT_NORM = 1.0
 _SAVE_SECONDS = 600.0

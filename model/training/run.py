@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from model.checkpoint import Ranker, load, read_config
-from model.errors import InvalidInput
-from model.files import CONFIG_FILE, write_config
-from model.training.config import TrainConfig
-from model.training.corpus import Corpus, Report, survey
-from model.training.errors import TrainingDataInvalid
-from model.training.loop import Training, Watch, processes
-from model.training.state import STATE_FILE, Progress, read_state, require_unused
-from model.training.student import start
+from polyrank.model.checkpoint.files import CONFIG_FILE, write_config
+from polyrank.model.errors import InvalidInput
+from polyrank.model.rankers.load import Ranker, load, read_config
+from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.data.corpus import Corpus, Report, survey
+from polyrank.model.training.errors import TrainingDataInvalid
+from polyrank.model.training.loop import Training, Watch, processes
+from polyrank.model.training.state import STATE_FILE, Progress, read_state, require_unused
+from polyrank.model.training.student.student import start
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def train(
         The best checkpoint, loaded; of several processes (`torchrun`) the main one alone gets it.
 
     Raises:
-        OutputInUse, TrainingDataInvalid, TrainingDiverged, OutOfMemory: see model.training.errors.
+        OutputInUse, TrainingDataInvalid, TrainingDiverged, OutOfMemory: see polyrank.model.training.errors.
         InvalidInput: settings that do not go together.
     """
     began = time.monotonic()

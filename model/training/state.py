@@ -9,12 +9,12 @@ from zipfile import BadZipFile, ZipFile
 
 import torch
 
-from model.base import file_sha256
-from model.durable import replacing
-from model.errors import InvalidInput
-from model.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
-from model.training.config import TrainConfig
-from model.training.errors import OutputInUse
+from polyrank.model.checkpoint.base import file_sha256
+from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
+from polyrank.model.durable import replacing
+from polyrank.model.errors import InvalidInput
+from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.errors import OutputInUse
 
 STATE_FILE = "training-state.pt"
 

@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.auth import keys
-from service.auth.keys import Key, Scope
-from service.auth.token_bucket import TokenBucket
-from service.errors import Forbidden, RateLimited, SettingsError, Unauthenticated
-from service.metrics import Metrics
-from service.settings import Settings
+from polyrank.service.auth import keys
+from polyrank.service.auth.keys import Key, Scope
+from polyrank.service.auth.token_bucket import TokenBucket
+from polyrank.service.errors import Forbidden, RateLimited, SettingsError, Unauthenticated
+from polyrank.service.observe.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -45,15 +44,27 @@ class _InForce:
 
 
 class Access:
-    """Tells who calls by the keys in force.
+    """Finds out who sent a request, from the keys that are in force.
+
+    Args:
+        path: the keys file; None: everybody may do everything.
+        default_rate: requests a second, and how many at once, of a key that names no rate; None: no limit.
+        metrics: counts reloads of the keys file.
+        clock: monotonic seconds.
 
     Raises:
         SettingsError: the keys file is missing or broken. (Later it is not: the keys read before stay in force.)
     """
 
-    def __init__(self, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path = settings.keys_file
-        self._default = (settings.rate_limit_per_s, settings.rate_limit_burst)
+    def __init__(
+        self,
+        path: Path | None,
+        default_rate: tuple[float | None, int | None],
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = path
+        self._default = default_rate
         self._metrics = metrics
         self._clock = clock
         self._stamp: Stamp = None

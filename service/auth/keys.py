@@ -20,8 +20,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from model.durable import replacing
-from service.errors import SettingsError
+from polyrank.model.durable import replacing
+from polyrank.service.errors import SettingsError
 
 KEY_BYTES = 32
 KEY_PREFIX = "prk_"  # lets scanners for leaked secrets know it

@@ -2,18 +2,18 @@
 
 from functools import partial
 
-from index_builder.generation import Generation
-from index_builder.manifest import Manifest
-from index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
-from index_builder.redis_store import RedisStore, beginning_of
-from service.caching.lru import Lru
-from service.caching.redis_server import RedisServer
-from service.caching.redis_tier import CountCache, RedisTier
-from service.caching.text_cache import TextCache
-from service.caching.vector_cache import VectorCache
-from service.caching.vectors import Encode, MatrixVectors, RedisVectors, Vectors
-from service.metrics import Metrics
-from service.settings import Settings
+from polyrank.index_builder.redis.client import BUILDING_TIMEOUT_SECONDS
+from polyrank.index_builder.store.generation import Generation
+from polyrank.index_builder.store.manifest import Manifest
+from polyrank.index_builder.vectors.redis import RedisStore, beginning_of
+from polyrank.service.caching.lru import Lru
+from polyrank.service.caching.redis_server import RedisServer
+from polyrank.service.caching.redis_tier import CountCache, RedisTier
+from polyrank.service.caching.text_cache import TextCache
+from polyrank.service.caching.vector_cache import VectorCache
+from polyrank.service.caching.vectors import Encode, MatrixVectors, RedisVectors, Vectors
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.settings import Settings
 
 
 class Caches:

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import BoundedSemaphore
 from typing import Generic, NamedTuple, TypeVar
 
-from index_builder.errors import StoreUnavailable
-from index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect, disconnect
-from service.caching.breaker import Breaker, State
-from service.caching.budget import Budget
+from polyrank.index_builder.errors import StoreUnavailable
+from polyrank.index_builder.redis.client import SERVING_TIMEOUT_SECONDS, connect, disconnect
+from polyrank.service.caching.breaker import Breaker, State
+from polyrank.service.caching.budget import Budget
 
 READERS = 8  # as many requests as may read at one moment; each has a connection
 MAX_PENDING_WRITES = 8

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from index_builder.codec import DTYPES
-from index_builder.redis_store import MGET_KEYS, StoredVectors
-from index_builder.store import CORRUPT, HIT, MISS, Fetched
-from service.caching.budget import Budget
-from service.caching.redis_server import RedisServer
+from polyrank.index_builder.vectors.codec import DTYPES
+from polyrank.index_builder.vectors.protocol import CORRUPT, HIT, MISS, Fetched
+from polyrank.index_builder.vectors.redis import MGET_KEYS, StoredVectors
+from polyrank.service.caching.budget import Budget
+from polyrank.service.caching.redis_server import RedisServer
 
 # Told of vectors asked for: tier, result, how many.
 CountCache = Callable[[str, str, int], None]

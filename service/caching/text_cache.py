@@ -1,7 +1,7 @@
 """Vectors of candidates that were sent as text before: in memory, and in Redis for all servers.
 
 Keys in Redis are `pe:t:{<model fingerprint>}:<back-end>:<sha256 of the text>`: each back-end rounds in its own way. A
-value tells its dtype and dimension and is checked as every other (index_builder.codec). What is not known is encoded.
+value tells its dtype and dimension and is checked as every other (vectors/codec.py). What is not known is encoded.
 """
 
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from service.caching.budget import Budget
-from service.caching.redis_tier import Cached
-from service.caching.vector_cache import VectorCache
+from polyrank.service.caching.budget import Budget
+from polyrank.service.caching.redis_tier import Cached
+from polyrank.service.caching.vector_cache import VectorCache
 
 __all__ = ["Cached", "TextCache"]
 

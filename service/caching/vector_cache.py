@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index_builder.codec import DTYPES
-from service.caching.budget import Budget
-from service.caching.lru import Key, Lru
-from service.caching.redis_tier import Cached, CountCache, RedisTier
+from polyrank.index_builder.vectors.codec import DTYPES
+from polyrank.service.caching.budget import Budget
+from polyrank.service.caching.lru import Key, Lru
+from polyrank.service.caching.redis_tier import Cached, CountCache, RedisTier
 
 TIER = "lru"
 

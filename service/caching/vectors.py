@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from index_builder.codec import rounded
-from index_builder.errors import StoreUnavailable
-from index_builder.generation import Generation
-from index_builder.store import CORRUPT, HIT, MISS, EmbeddingStore
-from service.caching.budget import Budget
-from service.caching.redis_tier import CountCache
-from service.caching.vector_cache import VectorCache
+from polyrank.index_builder.errors import StoreUnavailable
+from polyrank.index_builder.store.generation import Generation
+from polyrank.index_builder.vectors.codec import rounded
+from polyrank.index_builder.vectors.protocol import CORRUPT, HIT, MISS, EmbeddingStore
+from polyrank.service.caching.budget import Budget
+from polyrank.service.caching.redis_tier import CountCache
+from polyrank.service.caching.vector_cache import VectorCache
 
 # Texts to their vectors (N, D).
 Encode = Callable[[list[str]], NDArray[np.floating]]

@@ -7,12 +7,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from model.errors import RankingError
-from service import __version__
-from service.cli import bench, build, demo, evaluate, keys, mine, rank, serve, store, train
-from service.cli.interrupt import no_interrupt_lost
-from service.cli.output import UsageError
-from service.errors import SettingsError
+from polyrank import __version__
+from polyrank.model.errors import RankingError
+from polyrank.service.cli.commands import bench, build, demo, evaluate, keys, mine, rank, serve, store, train
+from polyrank.service.cli.interrupt import no_interrupt_lost
+from polyrank.service.cli.output import UsageError
+from polyrank.service.errors import SettingsError
 
 _COMMANDS = (demo, train, mine, evaluate, build, store, keys, serve, rank, bench)
 

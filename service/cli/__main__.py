@@ -1,7 +1,7 @@
-"""`python -m service.cli`: the command where the console script is not on the path."""
+"""`python -m polyrank.service.cli`: the command where the console script is not on the path."""
 
 import sys
 
-from service.cli import main
+from polyrank.service.cli import main
 
 sys.exit(main())

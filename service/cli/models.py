@@ -3,12 +3,13 @@
 import os
 from typing import TYPE_CHECKING
 
-from model.errors import WrongKind
-from model.inference.names import AUTO
-from service.cli.output import UsageError, quiet_libraries
+from polyrank.model.errors import WrongKind
+from polyrank.model.inference.names import AUTO
+from polyrank.service.cli.output import UsageError, quiet_libraries
 
 if TYPE_CHECKING:
-    from model import CrossRanker, LateRanker
+    from polyrank.model.rankers.cross import CrossRanker
+    from polyrank.model.rankers.late import LateRanker
 
 
 BACKEND = "POLYRANK_BACKEND"
@@ -22,7 +23,7 @@ def chosen_backend(asked: str | None = None) -> str:
 def load_late(name: str, hint: str = "", backend: str = "torch") -> "LateRanker":
     """Load a Bi- or Poly-encoder; raises UsageError for a Cross-encoder, with `hint` at the end of its message."""
     quiet_libraries()
-    from model import checkpoint
+    from polyrank.model.rankers import load as checkpoint
 
     try:
         return checkpoint.load_late(name, backend)
@@ -33,7 +34,7 @@ def load_late(name: str, hint: str = "", backend: str = "torch") -> "LateRanker"
 def load_cross(flag: str, name: str, backend: str = "torch") -> "CrossRanker":
     """Load the Cross-encoder that a flag names; raises UsageError for a model of another kind."""
     quiet_libraries()
-    from model import checkpoint
+    from polyrank.model.rankers import load as checkpoint
 
     try:
         return checkpoint.load_cross(name, backend=backend)

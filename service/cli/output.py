@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from tqdm import tqdm
 
-from model.errors import RankingError
+from polyrank.model.errors import RankingError
 
 _LOG_EVERY_SECONDS = 5.0
 # A build encodes and appends in turns, with the same numbers; a bar each would begin anew with every turn.

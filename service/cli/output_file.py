@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from service.cli.output import UsageError
+from polyrank.service.cli.output import UsageError
 
 
 def require_writable(output: Path, inputs: Iterable[Path]) -> None:

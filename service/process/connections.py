@@ -12,7 +12,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from service.http.problems import Kind, ProblemAnswer
+from polyrank.service.http.plumbing.problems import Kind, ProblemAnswer
 
 HEAD_SECONDS: Final = 10.0
 HEAD_BYTES: Final = 32 * 1024

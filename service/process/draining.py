@@ -16,9 +16,9 @@ from typing import cast
 import uvicorn
 from fastapi import FastAPI
 
-from service.process.connections import Connection, Connections
-from service.process.listening import HANDSHAKE_SECONDS, refuse_new
-from service.resources import Resources
+from polyrank.service.process.connections import Connection, Connections
+from polyrank.service.process.listening import HANDSHAKE_SECONDS, refuse_new
+from polyrank.service.resources import Resources
 
 KEEP_ALIVE_SECONDS = 75  # above a balancer's idle timeout: the side that closes first must be the balancer
 FINISH_SECONDS = 20

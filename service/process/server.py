@@ -14,11 +14,11 @@ from types import FrameType
 
 import uvicorn
 
-from model.errors import RankingError
-from service import logs
-from service.process import supervisor
-from service.process.listening import bind
-from service.settings import Settings
+from polyrank.model.errors import RankingError
+from polyrank.service.observe import logs
+from polyrank.service.process import supervisor
+from polyrank.service.process.listening import bind
+from polyrank.service.settings import Settings
 
 # Of a process that was told twice to stop, and left requests unanswered.
 CUT_SHORT = 1
@@ -99,8 +99,8 @@ def serve(
         ModelError, InvalidInput: the reranker cannot be loaded, or is none.
     """
     _allow_files(settings.max_connections)
-    from service.app import create_app  # torch: only once a signal while it is imported ends the process
-    from service.process.draining import Server
+    from polyrank.service.app import create_app  # torch: only once a signal while it is imported ends the process
+    from polyrank.service.process.draining import Server
 
     app = create_app(settings)
 

@@ -14,17 +14,15 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from prometheus_client.multiprocess import mark_process_dead
 
-import service
-from service import metrics
-from service.errors import ServerFailed
-from service.process import processors
-from service.process.listening import refuse_new
-from service.settings import Settings
+from polyrank.service import processors
+from polyrank.service.errors import ServerFailed
+from polyrank.service.observe import metrics
+from polyrank.service.process.listening import refuse_new
+from polyrank.service.settings import Settings
 
 READY, BEAT, FAILED = "ready", "beat", "failed"
 # A worker that has been silent for so long hangs.
@@ -156,14 +154,19 @@ class _Supervisor:
         return worker.is_ready, worker.failure or f"serving process {worker.process.pid} ended with status {status}"
 
     async def _start(self, slot: int) -> _Worker:
-        root = str(Path(service.__file__).parents[1])
-        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "service.process.worker_process", str(self._listener.fileno()), str(slot)),
+            *(
+                sys.executable,
+                "-P",
+                "-m",
+                "polyrank.service.process.worker_process",
+                str(self._listener.fileno()),
+                str(slot),
+            ),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             pass_fds=[self._listener.fileno()],
-            env={**os.environ, "PYTHONPATH": path, metrics.DIRECTORY: self._directory},
+            env={**os.environ, metrics.DIRECTORY: self._directory},
         )
         worker = _Worker(process)
         self._workers.add(worker)

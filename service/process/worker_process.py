@@ -1,4 +1,4 @@
-"""`python -m service.process.worker_process FD SLOT`: serve on the parent's listening socket; see supervisor.py.
+"""A serving process, which the supervisor starts: `python -m polyrank.service.process.worker_process FD SLOT`.
 
 SIGTERM, or the parent's end, drains it; further ones change nothing, for some supervisors tell every process of a
 group. Ctrl-C is for the parent.
@@ -15,11 +15,11 @@ from functools import partial
 
 from prometheus_client import values
 
-from model.errors import RankingError
-from service import logs
-from service.process.server import StopSignals, serve
-from service.process.supervisor import BEAT, FAILED, READY
-from service.settings import Settings
+from polyrank.model.errors import RankingError
+from polyrank.service.observe import logs
+from polyrank.service.process.server import StopSignals, serve
+from polyrank.service.process.supervisor import BEAT, FAILED, READY
+from polyrank.service.settings import Settings
 
 
 def main() -> int:

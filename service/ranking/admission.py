@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from service.errors import DeadlineExceeded, Overloaded
-from service.metrics import Metrics
-from service.ranking.estimates import TOKENS_A_REQUEST
+from polyrank.service.errors import DeadlineExceeded, Overloaded
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.ranking.estimates import TOKENS_A_REQUEST
 
 # The speed is that of the last few seconds in which there was anything to do...
 MEMORY_SECONDS = 5.0

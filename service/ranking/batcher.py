@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from model.batching import FORWARD_TOKENS
-from service.errors import DeadlineExceeded, InferenceFailed
-from service.metrics import Metrics
-from service.ranking.lanes import Done, Forward, Piece, Waiter, Waiting, Work
-from service.ranking.packing import cost
-from service.ranking.rates import Rate
-from service.ranking.values import LANES, Lane
-from service.tracing import OFF, Tracing, current
+from polyrank.model.architectures.batching import FORWARD_TOKENS
+from polyrank.service.errors import DeadlineExceeded, InferenceFailed
+from polyrank.service.observe.labels import LANES, Lane
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.observe.tracing import OFF, Tracing, current
+from polyrank.service.ranking.lanes import Done, Forward, Piece, Waiter, Waiting, Work
+from polyrank.service.ranking.packing import cost
+from polyrank.service.ranking.rates import Rate
 
 # After so many batches that failed one after the other the service is not ready any more.
 MOST_FAILURES = 5

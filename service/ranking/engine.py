@@ -18,24 +18,25 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from index_builder.encoder import TextEncoder
-from model import Conversation, Truncation
-from service.errors import DeadlineExceeded, InferenceFailed, NotConfigured
-from service.index.serving import Serving
-from service.metrics import Metrics
-from service.ranking import estimates, retrieval, shortlist
-from service.ranking.admission import Admission, Ticket
-from service.ranking.forwards import Forwards
-from service.ranking.lanes import TURN_BATCHES
-from service.ranking.rates import Rate
-from service.ranking.reranking import rerank
-from service.ranking.retrieval_budget import RetrievalBudget
-from service.ranking.scorers import PairScorer
-from service.ranking.threads import Threads
-from service.ranking.together import Together
-from service.ranking.values import Degraded, Place, Ranked, RankRequest, Shortlist, Stages
-from service.ranking.waiting import both, until
-from service.tracing import OFF, Tracing
+from polyrank.index_builder.vectors.encoder import TextEncoder
+from polyrank.model.text.assembly import Conversation, Truncation
+from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotConfigured
+from polyrank.service.live.serving import Serving
+from polyrank.service.observe.labels import Degraded
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.observe.tracing import OFF, Tracing
+from polyrank.service.ranking import estimates, retrieval, shortlist
+from polyrank.service.ranking.admission import Admission, Ticket
+from polyrank.service.ranking.forwards import Forwards
+from polyrank.service.ranking.lanes import TURN_BATCHES
+from polyrank.service.ranking.rates import Rate
+from polyrank.service.ranking.reranking import rerank
+from polyrank.service.ranking.retrieval_budget import RetrievalBudget
+from polyrank.service.ranking.scorers import PairScorer
+from polyrank.service.ranking.threads import Threads
+from polyrank.service.ranking.together import Together
+from polyrank.service.ranking.values import Place, Ranked, RankRequest, Shortlist, Stages
+from polyrank.service.ranking.waiting import both, until
 
 CANDIDATE_THREADS = 4
 # Requests that share a pass over the pool: with more, the first of them would wait too long for the last.

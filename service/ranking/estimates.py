@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from model import Conversation
-from service.ranking.values import RankRequest
+from polyrank.model.text.assembly import Conversation
+from polyrank.service.ranking.values import RankRequest
 
 LETTERS_A_TOKEN = 4
 LETTERS_WORTH_A_TOKEN = 128  # so many are tokenised in the time in which a CPU reads a token

@@ -9,17 +9,17 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from index_builder.encoder import TextEncoder
-from model import Conversation, Truncation
-from model.pairs import Pairs
-from service.errors import DeadlineExceeded
-from service.index.serving import LateScorer
-from service.metrics import Metrics
-from service.ranking.batcher import Batcher
-from service.ranking.scorers import PairScorer
-from service.ranking.threads import Threads
-from service.ranking.values import Stages
-from service.tracing import Tracing
+from polyrank.index_builder.vectors.encoder import TextEncoder
+from polyrank.model.text.assembly import Conversation, Truncation
+from polyrank.model.text.pairs import Pairs
+from polyrank.service.errors import DeadlineExceeded
+from polyrank.service.live.serving import LateScorer
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.observe.tracing import Tracing
+from polyrank.service.ranking.batcher import Batcher
+from polyrank.service.ranking.scorers import PairScorer
+from polyrank.service.ranking.threads import Threads
+from polyrank.service.ranking.values import Stages
 
 T = TypeVar("T")
 

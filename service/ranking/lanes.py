@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
-from service.ranking.packing import pack
+from polyrank.service.ranking.packing import pack
 
 # A batch is chosen from so many batches' worth of what is next.
 WINDOW_BATCHES = 2

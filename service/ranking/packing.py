@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from model.batching import FORWARD_TOKENS
+from polyrank.model.architectures.batching import FORWARD_TOKENS
 
 # Padding of a batch that is worth one forward less, as a share of the batch.
 PADDING_SHARE = 0.25

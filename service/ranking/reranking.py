@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from service.ranking.values import Place
+from polyrank.service.ranking.values import Place
 
 
 def rerank(places: Sequence[Place], scores: NDArray[np.float32]) -> list[Place]:

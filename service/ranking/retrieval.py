@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from index_builder.retrieval import retrieve
-from index_builder.snapshot import Snapshot
-from model.scan import Query
-from model.topk import TopK, top_k
-from service.index.serving import Serving
-from service.ranking.shortlist import Codes
-from service.ranking.values import Place, Plan, RankRequest, Shortlist, Stages
+from polyrank.index_builder.index.retrieval import retrieve
+from polyrank.index_builder.store.snapshot import Snapshot
+from polyrank.model.search.scan import Query
+from polyrank.model.search.topk import TopK, top_k
+from polyrank.service.live.serving import Serving
+from polyrank.service.observe.labels import Plan
+from polyrank.service.ranking.shortlist import Codes
+from polyrank.service.ranking.values import Place, RankRequest, Shortlist, Stages
 
 Rows = NDArray[np.int64]
 

@@ -4,9 +4,9 @@ import math
 import time
 from dataclasses import replace
 
-from service.index.serving import Serving
-from service.ranking.rates import Rate
-from service.ranking.values import RankRequest
+from polyrank.service.live.serving import Serving
+from polyrank.service.ranking.rates import Rate
+from polyrank.service.ranking.values import RankRequest
 
 # Retrieval may take this share of the time left; fewer than so many candidates are never retrieved.
 SHARE_OF_TIME = 0.5

@@ -6,8 +6,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from model import Conversation, Truncation
-from model.pairs import Pairs
+from polyrank.model.text.assembly import Conversation, Truncation
+from polyrank.model.text.pairs import Pairs
 
 # Loads a cross-encoder by its name or directory.
 LoadScorer = Callable[[str], "PairScorer"]

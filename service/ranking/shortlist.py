@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index_builder.codec import DTYPES, rounded
-from index_builder.errors import BuildError
-from model.topk import TopK, top_k
-from service.errors import InferenceFailed, UnknownCandidates
-from service.index.serving import Serving
-from service.ranking.values import Given, Place, RankRequest, Shortlist, Stages
+from polyrank.index_builder.errors import BuildError
+from polyrank.index_builder.vectors.codec import DTYPES, rounded
+from polyrank.model.search.topk import TopK, top_k
+from polyrank.service.errors import InferenceFailed, UnknownCandidates
+from polyrank.service.live.serving import Serving
+from polyrank.service.ranking.values import Given, Place, RankRequest, Shortlist, Stages
 
 Codes = NDArray[np.float32]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from service.ranking.values import Stages
+from polyrank.service.ranking.values import Stages
 
 T = TypeVar("T")
 

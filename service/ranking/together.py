@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar, cast
 
-from service.ranking.threads import Threads
-from service.ranking.values import Stages
+from polyrank.service.ranking.threads import Threads
+from polyrank.service.ranking.values import Stages
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

@@ -4,28 +4,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from model import Conversation, Truncation
-from service.caching.budget import Budget
+from polyrank.model.text.assembly import Conversation, Truncation
+from polyrank.service.caching.budget import Budget
+from polyrank.service.observe.labels import Degraded, Plan
 
 TOP_N = 20  # how many a cross-encoder reads where the request does not say
-
-
-# How candidates were retrieved: by a scan of all or of those that a filter lets through, or by the index, which may
-# have been told to look at those alone.
-Plan = Literal["scan", "matches", "index", "selector"]
-PLANS: tuple[Plan, ...] = get_args(Plan)
-
-
-# What an answer may do without, rather than not be given.
-Degraded = Literal["cache_unavailable", "retrieve_k_reduced", "rerank_skipped_deadline", "rerank_failed"]
-DEGRADED: tuple[Degraded, ...] = get_args(Degraded)
-
-
-# What waits for a model: contexts and candidates to encode, pairs for the cross-encoder.
-Lane = Literal["context", "candidate", "pair"]
-LANES: tuple[Lane, ...] = get_args(Lane)
 
 
 class Given(NamedTuple):
@@ -47,7 +32,7 @@ class RankRequest:
         retrieve_k: how many retrieved candidates are scored, where an index retrieves them.
         exact: score the whole pool.
         top_n: how many the cross-encoder reads; None: it is not asked.
-        filter: conditions on metadata (index_builder.filters), checked; None: no filter.
+        filter: conditions on metadata (polyrank.index_builder.store.filters), checked; None: no filter.
         exclude_ids: candidates that must not be in the answer.
         budget: what it may spend on caches.
     """

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from service.errors import DeadlineExceeded
+from polyrank.service.errors import DeadlineExceeded
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-POLYRANK = [str(Path(os.environ.get("POLYRANK_PYTHON", ROOT / ".venv/bin/python")).absolute()), "-m", "service.cli"]
+POLYRANK = [
+    str(Path(os.environ.get("POLYRANK_PYTHON", ROOT / ".venv/bin/python")).absolute()),
+    "-m",
+    "polyrank.service.cli",
+]
 
 QUERY = "hi, I ordered shoes last week and my parcel has not arrived"
 TEXTS = ["We open at nine.", "Let me look up your parcel. What is the order number?", "The socks are made of wool."]

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index_builder.codec import DTYPES
-from index_builder.local_store import LocalStore
-from index_builder.redis_store import RedisStore
-from index_builder.store import HIT, MISS, EmbeddingStore
+from polyrank.index_builder.vectors.codec import DTYPES
+from polyrank.index_builder.vectors.local import LocalStore
+from polyrank.index_builder.vectors.protocol import HIT, MISS, EmbeddingStore
+from polyrank.index_builder.vectors.redis import RedisStore
 
 DIM = 5
 Make = Callable[[bool], EmbeddingStore]

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from service_fakes import load
 
-from service import __version__
-from service.app import create_app
-from service.dialects import errors, headers
-from service.http import openapi, problems
-from service.settings import Settings
+from polyrank import __version__
+from polyrank.service.app import create_app
+from polyrank.service.http.compat.dialects import errors, headers
+from polyrank.service.http.plumbing import openapi, problems
+from polyrank.service.settings import Settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 KEPT = REPOSITORY / "docs" / "openapi.json"

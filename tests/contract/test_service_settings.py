@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from service.settings import PREFIX, Settings
+from polyrank.service.settings import PREFIX, Settings
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

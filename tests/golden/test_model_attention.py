@@ -8,7 +8,7 @@ import pytest
 import torch
 from golden import oracle
 
-from model.attention import (
+from polyrank.model.architectures.attention import (
     ContextCodes,
     code_attention,
     first_outputs,

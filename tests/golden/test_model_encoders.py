@@ -11,12 +11,15 @@ import torch
 from golden import oracle
 from tiny import CLS, DIM, SEP, word_ids, write_base
 
-import model
-from model import CrossRanker, LateRanker, ModelConfig
-from model.attention import poly_scores
-from model.batching import pad
-from model.pairs import Pairs
-from model.topk import top_k
+import polyrank
+from polyrank.model.architectures.attention import poly_scores
+from polyrank.model.architectures.batching import pad
+from polyrank.model.config import ModelConfig
+from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.search.topk import top_k
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.pairs import Pairs
 
 CONTEXTS = [
     "w1",
@@ -41,7 +44,7 @@ def build(base: Path) -> Build:
 
     def make(**fields: Any) -> LateRanker | CrossRanker:
         torch.manual_seed(11)
-        ranker = model.from_base(str(base), ModelConfig(base_name="tiny", **SHORT, **fields))
+        ranker = polyrank.from_base(str(base), ModelConfig(base_name="tiny", **SHORT, **fields))
         if isinstance(ranker, LateRanker) and not ranker.config.shared_encoder:
             with torch.no_grad():
                 for parameter in ranker.encoder.candidate.parameters():
@@ -166,7 +169,7 @@ def test_cross_encoder(build: Build) -> None:
             front, back = single(text), [*word_ids(candidate), SEP]
             joint = outputs(ranker.encoder.encoder, front + back, [0] * len(front) + [1] * len(back))
             expected.append(oracle.cross_score(joint, weight, bias))
-        pairs, _ = ranker.tokenize_pairs(model.Conversation.of(text), CANDIDATES)
+        pairs, _ = ranker.tokenize_pairs(Conversation.of(text), CANDIDATES)
         np.testing.assert_allclose(ranker.score_pairs(pairs), expected, rtol=0, atol=1e-5)
         alone = [score for candidate in CANDIDATES for _, score in ranker.rank(text, [candidate])]
         np.testing.assert_allclose(alone, expected, rtol=0, atol=1e-5)
@@ -186,7 +189,7 @@ def test_residual_cross_encoder(build: Build, shared: bool) -> None:
             front, back = single(text), [*word_ids(candidate), SEP]
             joint = outputs(encoder.encoder, front + back, [0] * len(front) + [1] * len(back))
             expected.append(score + oracle.cross_score(joint, weight, bias))
-        pairs, _ = ranker.tokenize_pairs(model.Conversation.of(text), CANDIDATES)
+        pairs, _ = ranker.tokenize_pairs(Conversation.of(text), CANDIDATES)
         np.testing.assert_allclose(ranker.score_pairs(pairs), expected, rtol=0, atol=2e-4)
 
 
@@ -221,7 +224,7 @@ def test_only_learnt_codes_are_parameters(build: Build) -> None:
 
 
 def test_separate_encoders_start_equal_and_are_two(base: Path) -> None:
-    ranker = model.from_base(str(base), ModelConfig(architecture="bi", base_name="", **SHORT))
+    ranker = polyrank.from_base(str(base), ModelConfig(architecture="bi", base_name="", **SHORT))
     one, other = ranker.encoder.context, ranker.encoder.candidate
     assert one is not other
     for name, weight in one.state_dict().items():
@@ -231,7 +234,7 @@ def test_separate_encoders_start_equal_and_are_two(base: Path) -> None:
 
 def test_a_shared_encoder_is_one(base: Path) -> None:
     config = ModelConfig(architecture="poly", base_name="", shared_encoder=True, **SHORT)
-    ranker = model.from_base(str(base), config)
+    ranker = polyrank.from_base(str(base), config)
     assert ranker.encoder.context is ranker.encoder.candidate
 
 

@@ -6,14 +6,14 @@ import pytest
 from fakes import HashEncoder, assert_whole, pool
 from redis_process import vector_keys
 
-from index_builder import candidates
-from index_builder.build import build
-from index_builder.errors import BuildError
-from index_builder.generations import GenerationStore
-from index_builder.pool import read_pool
-from index_builder.redis_store import RedisStore, drop_generation
-from index_builder.store import HIT
-from model.errors import InvalidInput
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.errors import BuildError
+from polyrank.index_builder.pool.pool import read_pool
+from polyrank.index_builder.store import candidates
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.vectors.protocol import HIT
+from polyrank.index_builder.vectors.redis import RedisStore, drop_generation
+from polyrank.model.errors import InvalidInput
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import pytest
 from fakes import HashEncoder, assert_whole, pool
 from redis_process import RedisProcess, vector_keys
 
-from index_builder import assembly, candidates
-from index_builder.build import build
-from index_builder.errors import (
+from polyrank.index_builder.build import assembly
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.errors import (
     BuildBusy,
     BuildError,
     DiskFull,
@@ -25,14 +25,15 @@ from index_builder.errors import (
     StoreUnavailable,
     TooManyRejected,
 )
-from index_builder.generation import Generation
-from index_builder.generations import GenerationStore
-from index_builder.local_store import LocalStore
-from index_builder.manifest import Manifest
-from index_builder.pool import Rejected, read_pool
-from index_builder.redis_store import RedisStore
-from index_builder.store import HIT
-from model.errors import InvalidInput
+from polyrank.index_builder.pool.pool import Rejected, read_pool
+from polyrank.index_builder.store import candidates
+from polyrank.index_builder.store.generation import Generation
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.manifest import Manifest
+from polyrank.index_builder.vectors.local import LocalStore
+from polyrank.index_builder.vectors.protocol import HIT
+from polyrank.index_builder.vectors.redis import RedisStore
+from polyrank.model.errors import InvalidInput
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -199,8 +200,8 @@ def test_the_operating_systems_own_refusal_is_one_clear_line(root: Path, limit: 
         import resource, sys
         from pathlib import Path
         from fakes import HashEncoder, pool
-        from index_builder.build import build
-        from index_builder.errors import DiskFull
+        from polyrank.index_builder.build.build import build
+        from polyrank.index_builder.errors import DiskFull
         resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
         stages = []
         try:

@@ -10,12 +10,12 @@ import pytest
 from fakes import HashEncoder, pool
 from redis_process import RedisProcess, vector_keys
 
-from index_builder.build import build
-from index_builder.copies import Copies, collect, discard_killed
-from index_builder.errors import BuildBusy, StoreUnavailable
-from index_builder.generations import GenerationStore
-from index_builder.redis_store import RedisStore, StoredVectors, drop_generation
-from index_builder.store import HIT
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.errors import BuildBusy, StoreUnavailable
+from polyrank.index_builder.store.copies import Copies, collect, discard_killed
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.vectors.protocol import HIT
+from polyrank.index_builder.vectors.redis import RedisStore, StoredVectors, drop_generation
 
 DIM = 64
 ENCODER = HashEncoder(dim=DIM)

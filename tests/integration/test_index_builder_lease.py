@@ -17,11 +17,12 @@ from fakes import HashEncoder, assert_whole, pool
 from leased_builder import COUNT, LEASE_SECONDS, lock_of_another_host
 from redis_process import RedisProcess, vector_keys
 
-from index_builder import generations, lease
-from index_builder.build import build
-from index_builder.errors import BuildBusy, BuildError, LeaseLost, StoreUnavailable
-from index_builder.generations import GenerationStore
-from index_builder.lease import Lease, leased
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.errors import BuildBusy, BuildError, LeaseLost, StoreUnavailable
+from polyrank.index_builder.redis import lease
+from polyrank.index_builder.redis.lease import Lease, leased
+from polyrank.index_builder.store import generations
+from polyrank.index_builder.store.generations import GenerationStore
 
 REPOSITORY = Path(__file__).parents[2]
 Take = Callable[[str], Lease]

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from builder_nursery import Nursery
 
-import model
-from index_builder.generations import GenerationStore
-from index_builder.jobs import CANCELLED, FAILED, RUNNING, SUCCEEDED, JobRecord, JobRequest, JobStore
-from index_builder.redis_store import RedisStore
-from index_builder.store import HIT
+import polyrank
+from polyrank.index_builder.build.jobs import CANCELLED, FAILED, RUNNING, SUCCEEDED, JobRecord, JobRequest, JobStore
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.vectors.protocol import HIT
+from polyrank.index_builder.vectors.redis import RedisStore
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -62,9 +62,9 @@ def test_a_job_builds_with_the_model_named_and_then_with_the_active_generations(
     root: Path, tmp_path: Path, checkpoints: Path, redis_tcp_url: str
 ) -> None:
     first = GenerationStore(root).open_to_serve()[0]
-    ranker = model.load(first.model_directory)
-    assert isinstance(ranker, model.LateRanker)
-    assert ranker.fingerprint == first.manifest.model.fingerprint == model.load(checkpoints / "poly").fingerprint
+    ranker = polyrank.load(first.model_directory)
+    assert isinstance(ranker, polyrank.LateRanker)
+    assert ranker.fingerprint == first.manifest.model.fingerprint == polyrank.load(checkpoints / "poly").fingerprint
     tokens, _ = ranker.tokenize_candidates([each.text for each in first.candidates.rows(range(100))])
     assert abs(ranker.encode_candidates(tokens) - first.store.matrix).max() < 2e-3
     copy = RedisStore(redis_tcp_url, first.id, ranker.dim, "float16", 5)
@@ -72,7 +72,7 @@ def test_a_job_builds_with_the_model_named_and_then_with_the_active_generations(
     copy.close()
 
     job_id = JobStore(root).create(JobRequest(pool=(write_pool(tmp_path / "q.jsonl", 30),), activate=False)).id
-    command = [sys.executable, "-m", "index_builder", "--store", str(root), "--job", job_id]
+    command = [sys.executable, "-m", "polyrank.index_builder", "--store", str(root), "--job", job_id]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True)
     record = JobStore(root).get(job_id)
     assert (record.state, done.returncode, done.stdout, done.stderr) == (SUCCEEDED, 0, "", "")
@@ -158,7 +158,7 @@ def test_kills_leave_the_old_or_the_new_generation(nursery: Nursery, root: Path,
         assert served.id == old or record.stage == "CURRENT"
         for each in store.ids():
             store.verify(each)
-        assert isinstance(model.load(served.model_directory), model.LateRanker)
+        assert isinstance(polyrank.load(served.model_directory), polyrank.LateRanker)
     print(f"seed 20261121, killed at stages {stages}")  # noqa: T201
     assert len(set(stages)) > 1
     last, status, _ = run(nursery, root, request)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from redis_process import RedisProcess
 
-from index_builder.errors import StoreUnavailable
-from index_builder.redis_store import RedisStore, drop_generation
-from index_builder.store import CORRUPT, HIT, MISS
+from polyrank.index_builder.errors import StoreUnavailable
+from polyrank.index_builder.vectors.protocol import CORRUPT, HIT, MISS
+from polyrank.index_builder.vectors.redis import RedisStore, drop_generation
 
 DIM = 4
 

@@ -19,15 +19,15 @@ from fakes import HashEncoder, assert_whole, pool
 from numpy.typing import NDArray
 from resumed_builder import ENCODER, SHARD
 
-from index_builder import candidates
-from index_builder.build import BuildResult, build
-from index_builder.errors import DiskFull
-from index_builder.generations import GenerationStore
-from index_builder.local_store import LocalStore
-from index_builder.manifest import Manifest
-from index_builder.pool import Candidate
-from index_builder.redis_store import RedisStore
-from index_builder.vector_source import encoded_by
+from polyrank.index_builder.build.build import BuildResult, build
+from polyrank.index_builder.build.vector_source import encoded_by
+from polyrank.index_builder.errors import DiskFull
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.store import candidates
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.manifest import Manifest
+from polyrank.index_builder.vectors.local import LocalStore
+from polyrank.index_builder.vectors.redis import RedisStore
 
 REPOSITORY = Path(__file__).parents[2]
 ROWS = 10 * SHARD + 5

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from tiny import write_base
 from tiny_training import write_examples
 
-import model
-from model.training.state import STATE_FILE
+import polyrank
+from polyrank.model.training.state import STATE_FILE
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 RECIPE = [
@@ -70,11 +70,11 @@ TWO = """
 import json, os, sys, time
 from pathlib import Path
 from safetensors.torch import save_file
-from model.training.config import TrainConfig
-from model.training.corpus import survey
-from model.training.loop import Training
-from model.training.objective import LateObjective
-from model.training.student import start
+from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.data.corpus import survey
+from polyrank.model.training.loop import Training
+from polyrank.model.training.objectives.objective import LateObjective
+from polyrank.model.training.student.student import start
 
 base, data, output = map(Path, sys.argv[1:])
 config = TrainConfig(
@@ -137,7 +137,7 @@ def test_two_processes_have_the_same_weights_at_every_look(base: Path, data: Pat
     best = one["progress"]["best_step"]
     assert best > 0
     assert one["look"][str(best)] < 0.6 * one["look"]["0"]
-    ranker = model.load(output)
+    ranker = polyrank.load(output)
     assert ranker.config.training["step"] == best
     saved = load_file(output / f"0-{best}.safetensors")
     assert all(torch.equal(each, saved[name]) for name, each in ranker.encoder.state_dict().items())
@@ -145,12 +145,23 @@ def test_two_processes_have_the_same_weights_at_every_look(base: Path, data: Pat
 
 def test_the_command_runs_in_two_processes_and_one_of_them_reports(base: Path, data: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    command = ["service.cli", "train", "--base", base, "--train", data, "--output", output, *RECIPE, "--steps=30"]
+    command = [
+        "polyrank.service.cli",
+        "train",
+        "--base",
+        base,
+        "--train",
+        data,
+        "--output",
+        output,
+        *RECIPE,
+        "--steps=30",
+    ]
     done = launch_two("-m", *command)
     assert done.returncode == 0, done.stderr
     *_, line = done.stdout.splitlines()  # gloo greets on standard output
     result = json.loads(line)
-    assert result["fingerprint"] == model.load(output).fingerprint
+    assert result["fingerprint"] == polyrank.load(output).fingerprint
     assert result["steps"] == 30
     assert [line.split(":")[0] for line in done.stderr.splitlines() if "look 0 of" in line] == ["look 0 of 30"]
     assert not (output / STATE_FILE).exists()
@@ -160,8 +171,8 @@ DIVERGING = """
 import os
 from pathlib import Path
 import sys
-from model.training.errors import TrainingDiverged
-from model.training.objective import LateObjective
+from polyrank.model.training.errors import TrainingDiverged
+from polyrank.model.training.objectives.objective import LateObjective
 
 exec(Path(sys.argv.pop(1)).read_text().split("training.run(watch)")[0])
 if os.environ["RANK"] == "1":

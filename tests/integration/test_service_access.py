@@ -13,12 +13,12 @@ from fastapi.routing import iter_route_contexts
 from served import Served, serve
 from service_fakes import build_store, load
 
-from service import resources
-from service.app import create_app
-from service.auth import keys
-from service.auth.guards import Needs, rules
-from service.auth.keys import Key
-from service.settings import Settings
+from polyrank.service import resources
+from polyrank.service.app import create_app
+from polyrank.service.auth import keys
+from polyrank.service.auth.keys import Key
+from polyrank.service.http.plumbing.guards import Needs, rules
+from polyrank.service.settings import Settings
 
 READER, BOSS, SLOW = "reader-secret", "boss-secret", "slow-secret"
 HELD = (

@@ -10,7 +10,7 @@ import pytest
 from bad_inputs import BOUND, HEAD, is_problem, resident_bytes, serve_words
 from served import Served
 
-from service.http.middleware import DRAIN_SECONDS
+from polyrank.service.http.plumbing.middleware import DRAIN_SECONDS
 
 
 @pytest.fixture(scope="module")

@@ -246,7 +246,7 @@ def test_an_unexpected_failure_is_told_to_the_log_alone(server: Served, monkeypa
 
 
 def test_no_text_of_a_user_is_logged(server: Served, caplog) -> None:
-    caplog.set_level("DEBUG", logger="service")
+    caplog.set_level("DEBUG", logger="polyrank.service")
     server.rank(context="confidential", candidates=["private", {"id": "c1"}], rerank=True)
     server.rank(context="confidential", top_k="private")
     assert [record for record in caplog.records if record.name == "service.request"]

@@ -12,16 +12,16 @@ import pytest
 from service_fakes import WORDS
 from tiny import write_checkpoint
 
-import model
-from index_builder.build import build
-from index_builder.generations import GenerationStore
-from index_builder.pool import Candidate
-from model import Conversation
-from model.checkpoint import load_cross
-from service.index.serving import Opener, Serving
-from service.metrics import Metrics
-from service.ranking.engine import Engine, EngineSettings
-from service.ranking.values import Given, Ranked, RankRequest
+import polyrank
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.model.rankers.load import load_cross
+from polyrank.model.text.assembly import Conversation
+from polyrank.service.live.serving import Opener, Serving
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.values import Given, Ranked, RankRequest
 
 Scores = list[tuple[str | None, float, float | None]]
 
@@ -38,7 +38,7 @@ def store(checkpoints: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
     root = tmp_path_factory.mktemp("store")
     rng = np.random.default_rng(0)
     pool = [Candidate(f"c{n}", " ".join(rng.choice(WORDS, rng.integers(1, 8)))) for n in range(100)]
-    build(model.load(str(checkpoints[0])), pool, root)
+    build(polyrank.load(str(checkpoints[0])), pool, root)
     return GenerationStore(root)
 
 
@@ -46,7 +46,7 @@ def store(checkpoints: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
 def served(store: GenerationStore, backend: str) -> Iterator[Serving]:
     generation = store.open(store.ids()[0])
     log = store.updates.of(generation.manifest)
-    yield Opener(lambda *_: None, load=partial(model.load, backend=backend)).serve(generation, log)
+    yield Opener(lambda *_: None, None, partial(polyrank.load, backend=backend)).serve(generation, log)
     generation.close()
 
 

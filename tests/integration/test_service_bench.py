@@ -12,13 +12,13 @@ from redis_process import RedisProcess
 from served import serve
 from service_fakes import load
 
-import model
-from index_builder.build import build
-from index_builder.pool import read_pool
-from service.app import create_app
-from service.bench import encode, scoring, serving
-from service.bench.timing import alternate
-from service.settings import Settings
+import polyrank
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.pool.pool import read_pool
+from polyrank.service.app import create_app
+from polyrank.service.cli.measuring import encode, scoring, serving
+from polyrank.service.cli.measuring.timing import alternate
+from polyrank.service.settings import Settings
 
 Capture = pytest.CaptureFixture[str]
 
@@ -118,7 +118,7 @@ def test_rank_serves_the_store(
     capsys: Capture, checkpoints: Path, pool: Path, tmp_path: Path, redis_process: RedisProcess
 ) -> None:
     store = tmp_path / "store"
-    build(model.load(checkpoints / "poly"), read_pool([pool]), store, redis_url=redis_process.url)
+    build(polyrank.load(checkpoints / "poly"), read_pool([pool]), store, redis_url=redis_process.url)
     data = write_rows(tmp_path / "data.jsonl", [{"context": [f"w{n}"], "response": "w1"} for n in range(20)])
     outcome = call(
         capsys,

@@ -12,9 +12,9 @@ import redis
 from command_line import COMMAND, call, ended, left_half_written, pool_rows, start, write_rows
 from redis_process import RedisProcess, vector_keys
 
-import model
-from index_builder.generations import GenerationStore
-from service.cli.output import Progress
+import polyrank
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.service.cli.output import Progress
 
 Capture = pytest.CaptureFixture[str]
 
@@ -55,7 +55,7 @@ def test_json_tells_what_was_built(capsys: Capture, store: Path, poly: Path, poo
         "resumed": 0,
     }
     manifest = GenerationStore(store).verify(str(generation))
-    assert (manifest.model.fingerprint, manifest.dtype) == (model.load(poly).fingerprint, "float16")
+    assert (manifest.model.fingerprint, manifest.dtype) == (polyrank.load(poly).fingerprint, "float16")
     assert left_half_written(store) == []
 
 
@@ -229,7 +229,7 @@ def test_a_redis_that_is_down_costs_no_encoding(
     def encode(*_: object) -> None:
         pytest.fail("encoded before Redis was asked")
 
-    monkeypatch.setattr(model.LateRanker, "encode_candidates", encode)
+    monkeypatch.setattr(polyrank.LateRanker, "encode_candidates", encode)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         dead = f"redis://127.0.0.1:{taken.getsockname()[1]}/0"
     for url, says in ((dead, "Redis failed: "), ("no-url", "the Redis URL must begin with redis://")):

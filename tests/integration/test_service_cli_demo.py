@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from command_line import call
 
-from index_builder.generations import GenerationStore
-from service.cli import demo
-from service.process import server
-from service.settings import Settings
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.service.cli.commands import demo
+from polyrank.service.process import server
+from polyrank.service.settings import Settings
 
 Capture = pytest.CaptureFixture[str]
 

@@ -12,8 +12,10 @@ import pytest
 from brute_force import paper_scores
 from command_line import call, write_rows
 
-import model
-from model import Conversation, CrossRanker, LateRanker
+import polyrank
+from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.text.assembly import Conversation
 
 Capture = pytest.CaptureFixture[str]
 Row = dict[str, Any]
@@ -81,7 +83,7 @@ def evaluated(capsys: Capture, name: Path, data: Path, *options: str) -> dict[st
 def test_figures_are_those_counted_by_hand(capsys: Capture, checkpoints: Path, tmp_path: Path, name: str) -> None:
     data = write_rows(tmp_path / "data.jsonl", ROWS)
     result = evaluated(capsys, checkpoints / name, data)
-    ranks = ranks_by_hand(model.load(checkpoints / name), ROWS)
+    ranks = ranks_by_hand(polyrank.load(checkpoints / name), ROWS)
     assert len(set(ranks)) > 6, "the set tells ranks apart"
     assert list(result) == KEYS
     assert (result["model"], result["examples"]) == (str(checkpoints / name), 40)
@@ -102,7 +104,7 @@ def test_equal_texts_rank_in_their_order(capsys: Capture, checkpoints: Path, tmp
 def test_limit_takes_the_first_and_reads_no_further(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS[:10]) + "{\n")
-    ranks = ranks_by_hand(model.load(checkpoints / "poly"), ROWS[:10])
+    ranks = ranks_by_hand(polyrank.load(checkpoints / "poly"), ROWS[:10])
     result = evaluated(capsys, checkpoints / "poly", data, "--limit", "10")
     assert result["examples"] == 10
     assert result["mrr"] == pytest.approx(sum(1 / rank for rank in ranks) / 10)
@@ -189,7 +191,7 @@ def test_two_models_on_the_same_examples(capsys: Capture, checkpoints: Path, tmp
     }
     assert list(both["against"]) == ["model", *FIGURES, "seconds", "interval"]
     assert {**both["against"], "examples": 40, "seconds": 0} == {**alone["cross"], "seconds": 0}
-    ranks = [ranks_by_hand(model.load(checkpoints / name), ROWS) for name in ("poly", "cross")]
+    ranks = [ranks_by_hand(polyrank.load(checkpoints / name), ROWS) for name in ("poly", "cross")]
     hits = [np.array(each) <= 5 for each in ranks]
     assert both["difference"]["recall@5"]["value"] == pytest.approx(hits[0].mean() - hits[1].mean())
     assert list(both["difference"]) == FIGURES
@@ -224,10 +226,10 @@ def test_what_became_of_each_example(capsys: Capture, checkpoints: Path, tmp_pat
     written = read_rows(output)
     assert [list(each) for each in written] == [["example", "rank", "score", "best", "scores"]] * 40
     assert [each["example"] for each in written] == list(range(40))
-    assert [each["rank"] for each in written] == ranks_by_hand(model.load(checkpoints / name), ROWS)
+    assert [each["rank"] for each in written] == ranks_by_hand(polyrank.load(checkpoints / name), ROWS)
     assert result["mrr"] == pytest.approx(sum(1 / each["rank"] for each in written) / 40)
     for each, row in zip(written, ROWS, strict=True):
-        assert each["scores"] == pytest.approx(scores_by_hand(model.load(checkpoints / name), row), abs=1e-4)
+        assert each["scores"] == pytest.approx(scores_by_hand(polyrank.load(checkpoints / name), row), abs=1e-4)
         assert each["score"] == each["scores"][row["label"]]
         assert each["best"] == each["scores"].index(max(each["scores"]))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "output.jsonl"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from command_line import call, write_rows
 
-import model
+import polyrank
 
 Capture = pytest.CaptureFixture[str]
 Row = dict[str, Any]
@@ -66,11 +66,11 @@ def evaluated(capsys: Capture, *options: object) -> Row:
 
 def order_by_hand(name: Path, context: list[str], reranker: Path | None = None, top_n: int = 20) -> list[int]:
     """Places of all texts, best first, by the public ranking of texts."""
-    order = [at for at, _ in model.load(name).rank(context, TEXTS)][:100]
+    order = [at for at, _ in polyrank.load(name).rank(context, TEXTS)][:100]
     if reranker is None:
         return order
     first = order[:top_n]
-    again = model.load(reranker).rank(context, [TEXTS[at] for at in first])
+    again = polyrank.load(reranker).rank(context, [TEXTS[at] for at in first])
     return [*(first[at] for at, _ in again), *order[top_n:]]
 
 

@@ -11,10 +11,11 @@ import pytest
 from brute_force import paper_scores
 from command_line import Outcome, call, ended, start, write_rows
 
-import model
-from model import CrossRanker, LateRanker
-from model.dialogues import Dialogue, read_dialogues
-from model.mining import Miner
+import polyrank
+from polyrank.model.evaluation.mining import Miner
+from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.text.dialogues import Dialogue, read_dialogues
 
 Capture = pytest.CaptureFixture[str]
 
@@ -39,7 +40,7 @@ def mine(capsys: Capture, model_path: Path, files: list[object], output: Path, *
 
 def scores(name: Path, dialogue: Dialogue, texts: list[str]) -> list[float]:
     """By a model of any kind, the paper's way."""
-    ranker = model.load(name)
+    ranker = polyrank.load(name)
     if isinstance(ranker, CrossRanker):
         return [float(each) for each in ranker.score_pairs(ranker.tokenize_pairs(dialogue.conversation, texts)[0])]
     assert isinstance(ranker, LateRanker)

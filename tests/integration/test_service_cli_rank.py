@@ -12,10 +12,10 @@ from command_line import call
 from served import Served, serve
 from service_fakes import build_store, load, pool
 
-import model
-from index_builder.build import build
-from service.app import create_app
-from service.settings import Settings
+import polyrank
+from polyrank.index_builder.build.build import build
+from polyrank.service.app import create_app
+from polyrank.service.settings import Settings
 
 Capture = pytest.CaptureFixture[str]
 
@@ -25,7 +25,7 @@ TURNS = ["w1 w2 w3", "w4", "w5 w6"]
 @pytest.fixture(scope="module")
 def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("store")
-    build(model.load(checkpoints / "poly"), pool(200), root)
+    build(polyrank.load(checkpoints / "poly"), pool(200), root)
     return root
 
 
@@ -196,7 +196,7 @@ def test_a_proxy_is_asked_for_other_machines(capsys: Capture, service: Served) -
 
 
 def test_a_generation_that_is_passed_over_is_told(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
-    ranker = model.load(checkpoints / "other")
+    ranker = polyrank.load(checkpoints / "other")
     good, bad = (build(ranker, pool(20, prefix), tmp_path).generation for prefix in "ab")
     flip(tmp_path, bad)
     outcome = call(capsys, "rank", "w1", "--store", tmp_path, "--json")

@@ -13,8 +13,8 @@ from command_line import READY, call, ended, start
 from redis_process import RedisProcess
 from service_fakes import pool
 
-import model
-from index_builder.build import build
+import polyrank
+from polyrank.index_builder.build.build import build
 
 Capture = pytest.CaptureFixture[str]
 Serve = Callable[..., "tuple[subprocess.Popen[str], str]"]
@@ -23,7 +23,7 @@ Serve = Callable[..., "tuple[subprocess.Popen[str], str]"]
 @pytest.fixture(scope="module")
 def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("store")
-    ranker = model.load(checkpoints / "poly")
+    ranker = polyrank.load(checkpoints / "poly")
     build(ranker, pool(50), root)
     build(ranker, pool(60, "later"), root, activate=False)
     return root

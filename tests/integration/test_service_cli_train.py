@@ -13,10 +13,10 @@ from command_line import Outcome, call, write_rows
 from tiny import write_base, write_checkpoint
 from tiny_training import rows, write_examples
 
-import model
-from model.training.objective import LateObjective
-from model.training.state import STATE_FILE
-from service.cli import main
+import polyrank
+from polyrank.model.training.objectives.objective import LateObjective
+from polyrank.model.training.state import STATE_FILE
+from polyrank.service.cli import main
 
 Capture = pytest.CaptureFixture[str]
 
@@ -79,7 +79,7 @@ def test_the_result_is_one_object(capsys: Capture, base: Path, data: Path, valid
     assert list(result) == [
         "output", "fingerprint", "step", "selection", "files", "settings", "steps", "seconds", "valid",
     ]  # fmt: skip
-    ranker = model.load(tmp_path / "out")
+    ranker = polyrank.load(tmp_path / "out")
     assert (result["output"], result["fingerprint"]) == (str(tmp_path / "out"), ranker.fingerprint)
     assert {name: result[name] for name in ranker.config.training} == ranker.config.training
     assert set(result["selection"]) == {"loss", "recall_at_1", "code_cosine"}
@@ -239,7 +239,7 @@ def test_what_comes_in_between(
         outcome = train(capsys, base, data, tmp_path / "out", "--json")
     assert (outcome.status, outcome.out) == (1, "")
     assert says in outcome.err.splitlines()[-1]
-    model.load(tmp_path / "out")
+    polyrank.load(tmp_path / "out")
     assert train(capsys, base, data, tmp_path / "out", "--json", "--resume").result["steps"] == 20
 
 

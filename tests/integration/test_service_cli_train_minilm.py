@@ -8,7 +8,7 @@ from typing import Any
 
 from command_line import COMMAND, REPOSITORY
 
-from model.base import MINILM
+from polyrank.model.checkpoint.base import MINILM
 
 SAMPLE = REPOSITORY / "examples" / "support"
 RECIPE = [

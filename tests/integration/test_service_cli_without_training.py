@@ -8,7 +8,7 @@ from command_line import ended, pool_rows, start, write_rows
 WITHOUT = """
 import sys
 sys.modules.update(dict.fromkeys(["accelerate", "peft", "tensorboard"]))  # as if they were not installed
-from service.cli import main
+from polyrank.service.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 COMMAND = [sys.executable, "-c", WITHOUT]

@@ -11,8 +11,8 @@ import pytest
 from service_fakes import build_store, load
 from starlette.testclient import TestClient
 
-from service.app import create_app
-from service.settings import Settings
+from polyrank.service.app import create_app
+from polyrank.service.settings import Settings
 
 QUERY = "w1 w2 w3"
 TEXTS = ["w9", "w1 w2 w3", "w1 w8"]

@@ -14,12 +14,12 @@ import redis
 from served import serve
 from service_fakes import build_store, load, pool
 
-from index_builder import lease
-from index_builder.errors import BuildBusy
-from index_builder.generations import GenerationStore
-from index_builder.lease import Lease
-from service.app import create_app
-from service.settings import Settings
+from polyrank.index_builder.errors import BuildBusy
+from polyrank.index_builder.redis import lease
+from polyrank.index_builder.redis.lease import Lease
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.service.app import create_app
+from polyrank.service.settings import Settings
 
 HOUR = 3600.0
 JUMPS = pytest.mark.parametrize("seconds", [HOUR, -HOUR])

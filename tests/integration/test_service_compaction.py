@@ -10,10 +10,10 @@ import pytest
 from served import Served, serve
 from service_fakes import build_store, load, pool
 
-from index_builder.generations import GenerationStore
-from service.app import create_app
-from service.http.responses import JobOut
-from service.settings import Settings
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.service.app import create_app
+from polyrank.service.http.native.responses import JobOut
+from polyrank.service.settings import Settings
 
 COUNT = 60
 

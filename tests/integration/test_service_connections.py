@@ -11,9 +11,9 @@ import pytest
 from served import Served, serve
 from service_fakes import build_store, load
 
-from service.app import create_app
-from service.process import connections
-from service.settings import Settings
+from polyrank.service.app import create_app
+from polyrank.service.process import connections
+from polyrank.service.settings import Settings
 
 READYZ = b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n"
 MOST = 20

@@ -11,15 +11,15 @@ import pytest
 from brute_force import paper_scores
 from service_fakes import WordRanker, asked, build_store, count_nothing, load, pool, rank
 
-from index_builder.errors import GenerationCorrupt
-from index_builder.generation import Generation
-from index_builder.generations import GenerationStore
-from index_builder.pool import Candidate
-from index_builder.update_log import Update
-from model import Conversation
-from service.index.live import Live
-from service.index.serving import Opener, Serving
-from service.metrics import Metrics
+from polyrank.index_builder.errors import GenerationCorrupt
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.store.generation import Generation
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.updates.log import Update
+from polyrank.model.text.assembly import Conversation
+from polyrank.service.live.live import Live
+from polyrank.service.live.serving import Opener, Serving
+from polyrank.service.observe.metrics import Metrics
 
 SEED = 20261121
 MUTATIONS = 200

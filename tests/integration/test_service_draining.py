@@ -11,8 +11,8 @@ import pytest
 from server_process import HEADERS, Load, ServerProcess, get
 from service_fakes import pool
 
-import model
-from index_builder.build import build
+import polyrank
+from polyrank.index_builder.build.build import build
 
 Start = Callable[..., ServerProcess]
 
@@ -20,7 +20,7 @@ Start = Callable[..., ServerProcess]
 @pytest.fixture(scope="module")
 def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("store")
-    build(model.load(checkpoints / "poly"), pool(50), root)
+    build(polyrank.load(checkpoints / "poly"), pool(50), root)
     return root
 
 

@@ -15,12 +15,12 @@ from service_fakes import build_store, load, pool
 from starlette.testclient import TestClient
 from tiny import CLS, SEP, word_ids, write_checkpoint
 
-import model
-from index_builder.build import build
-from model import LateRanker
-from service.app import create_app
-from service.errors import Overloaded
-from service.http.responses_compat import (
+import polyrank
+from polyrank.index_builder.build.build import build
+from polyrank.model.rankers.late import LateRanker
+from polyrank.service.app import create_app
+from polyrank.service.errors import Overloaded
+from polyrank.service.http.compat.responses import (
     EmbeddingsOut,
     EmbedOut,
     ModelsOut,
@@ -29,7 +29,7 @@ from service.http.responses_compat import (
     TeiErrorOut,
     TokenizeOut,
 )
-from service.settings import Settings
+from polyrank.service.settings import Settings
 
 TEXTS = ["w1 w2", "w3", "w1 w2 w4 w5"]
 
@@ -38,7 +38,7 @@ TEXTS = ["w1 w2", "w3", "w1 w2 w4 w5"]
 def ranker(tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
     """A model whose vectors have no length in common."""
     directory = tmp_path_factory.mktemp("checkpoint")
-    loaded = model.load(write_checkpoint(directory, "plain", 3, architecture="poly", n_codes=2, normalize=False))
+    loaded = polyrank.load(write_checkpoint(directory, "plain", 3, architecture="poly", n_codes=2, normalize=False))
     assert isinstance(loaded, LateRanker)
     return loaded
 

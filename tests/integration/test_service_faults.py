@@ -22,12 +22,12 @@ from starlette.testclient import TestClient
 from unprivileged import bound_by_permissions, python_bound_by_permissions, read_only
 from updated import LiveStore
 
-from index_builder.build import build
-from index_builder.generations import GenerationStore
-from service.app import create_app
-from service.cli.output import Progress
-from service.index import jobs as jobs_module
-from service.settings import Settings
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.service.app import create_app
+from polyrank.service.changes import jobs as jobs_module
+from polyrank.service.cli.output import Progress
+from polyrank.service.settings import Settings
 
 Capture = pytest.CaptureFixture[str]
 

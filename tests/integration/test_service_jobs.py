@@ -15,16 +15,16 @@ import pytest
 from service_fakes import pool
 from starlette.testclient import TestClient
 
-import model
-from index_builder.build import build
-from index_builder.errors import JobConflict
-from index_builder.generations import GenerationStore
-from index_builder.jobs import FAILED, RUNNING, JobRecord, JobRequest, JobStore
-from service.app import create_app
-from service.http.responses import JobOut, JobsOut
-from service.index import jobs as jobs_module
-from service.index.jobs import Jobs
-from service.settings import Settings
+import polyrank
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.jobs import FAILED, RUNNING, JobRecord, JobRequest, JobStore
+from polyrank.index_builder.errors import JobConflict
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.service.app import create_app
+from polyrank.service.changes import jobs as jobs_module
+from polyrank.service.changes.jobs import Jobs
+from polyrank.service.http.native.responses import JobOut, JobsOut
+from polyrank.service.settings import Settings
 
 HUGE = 100_000
 FINAL = {"succeeded", "failed", "cancelled"}
@@ -91,7 +91,7 @@ def roots(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 @pytest.fixture
 def api(tmp_path: Path, roots: tuple[Path, Path]) -> Iterator[Api]:
     store = tmp_path / "store"
-    build(model.load(roots[1] / "poly"), pool(20, "old"), store)
+    build(polyrank.load(roots[1] / "poly"), pool(20, "old"), store)
     settings = Settings(store=store, pool_root=roots[0], model_root=roots[1])
     with TestClient(create_app(settings)) as client:
         yield Api(client, store)
@@ -165,7 +165,7 @@ def test_an_empty_store_is_built_and_then_served(tmp_path: Path, roots: tuple[Pa
 
 def test_old_generations_are_collected(api: Api, roots: tuple[Path, Path]) -> None:
     first = api.served()
-    second = build(model.load(roots[1] / "poly"), pool(20), api.store).generation
+    second = build(polyrank.load(roots[1] / "poly"), pool(20), api.store).generation
     third = api.wait(api.job(api.start(candidates=[{"text": "w1"}]))["id"])["generation"]
     assert sorted(path.name for path in (api.store / "generations").iterdir()) == [second, third] != [first, second]
     assert api.client.post("/index/rollback").json()["active"]["id"] == second
@@ -325,7 +325,7 @@ def test_a_cancel_while_the_builder_publishes_comes_too_late(
 ) -> None:
     monkeypatch.setattr(jobs_module, "GRACE_SECONDS", 0.1)
     stub(
-        "import signal\nfrom pathlib import Path\nfrom index_builder.jobs import JobStore\n"
+        "import signal\nfrom pathlib import Path\nfrom polyrank.index_builder.build.jobs import JobStore\n"
         "jobs = JobStore(Path(sys.argv[-3]))\n"
         "with jobs.running(sys.argv[-1]) as record:\n"
         "    signal.signal(15, signal.SIG_IGN)\n"

@@ -11,9 +11,9 @@ import pytest
 from served import Served, serve
 from service_fakes import WordRanker, build_store, load
 
-from service.app import create_app
-from service.ranking.batcher import MOST_FAILURES
-from service.settings import Settings
+from polyrank.service.app import create_app
+from polyrank.service.ranking.batcher import MOST_FAILURES
+from polyrank.service.settings import Settings
 
 
 class Fragile:

@@ -18,9 +18,9 @@ import pytest
 from served import serve
 from service_fakes import build_store, load
 
-from service.app import create_app
-from service.auth.keys import hashed
-from service.settings import Settings
+from polyrank.service.app import create_app
+from polyrank.service.auth.keys import hashed
+from polyrank.service.settings import Settings
 
 CONFIG = Path(__file__).resolve().parents[1] / "schemathesis.toml"
 EXAMPLES = 15

@@ -14,11 +14,11 @@ import pytest
 from served import Served, serve
 from service_fakes import build_store, load
 
-from index_builder.jobs import JobRequest, JobStore
-from service.app import create_app
-from service.http import bodies
-from service.ranking.estimates import TOKENS_A_REQUEST
-from service.settings import Settings
+from polyrank.index_builder.build.jobs import JobRequest, JobStore
+from polyrank.service.app import create_app
+from polyrank.service.http.plumbing import bodies
+from polyrank.service.ranking.estimates import TOKENS_A_REQUEST
+from polyrank.service.settings import Settings
 
 QUEUE = 4
 HEAD = b"POST /rank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -147,8 +147,8 @@ def test_a_store_that_cannot_be_written(
     build_store(root)
     jobs = JobStore(root)
     jobs.update(jobs.create(JobRequest(pool=())).evolve(state="running"))  # its process has died
-    monkeypatch.setattr("index_builder.jobs.write_atomically", refuse)
-    monkeypatch.setattr("index_builder.pointer.write_atomically", refuse)
+    monkeypatch.setattr("polyrank.index_builder.build.jobs.write_atomically", refuse)
+    monkeypatch.setattr("polyrank.index_builder.store.pointer.write_atomically", refuse)
     if call == "rebuild":
         response = busy.server.client.post("/index", json={"candidates": [{"text": "w1"}]})
     else:

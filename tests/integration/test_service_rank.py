@@ -8,11 +8,11 @@ import pytest
 from service_fakes import pool
 from starlette.testclient import TestClient
 
-import model
-from index_builder.build import build
-from service.app import create_app
-from service.http.responses import IndexOut, InfoOut, Problem, RankOut, StatusOut
-from service.settings import Settings
+import polyrank
+from polyrank.index_builder.build.build import build
+from polyrank.service.app import create_app
+from polyrank.service.http.native.responses import IndexOut, InfoOut, Problem, RankOut, StatusOut
+from polyrank.service.settings import Settings
 
 COUNT = 50
 
@@ -20,7 +20,7 @@ COUNT = 50
 @pytest.fixture(scope="module", params=["exact", "flat", "hnsw"])
 def client(request: pytest.FixtureRequest, checkpoints: Path, tmp_path_factory) -> Iterator[TestClient]:
     root = tmp_path_factory.mktemp("store")
-    build(model.load(checkpoints / "poly"), pool(COUNT), root, index=request.param)
+    build(polyrank.load(checkpoints / "poly"), pool(COUNT), root, index=request.param)
     settings = Settings(store=root, reranker=str(checkpoints / "cross"), threads=1)
     with TestClient(create_app(settings)) as client:
         yield client

@@ -9,10 +9,10 @@ from redis_process import RedisProcess
 from served import Served, serve
 from service_fakes import build_store, load, pool
 
-from index_builder.compaction import compact
-from index_builder.errors import MatrixMissing
-from service.app import create_app
-from service.settings import Settings
+from polyrank.index_builder.build.compaction import compact
+from polyrank.index_builder.errors import MatrixMissing
+from polyrank.service.app import create_app
+from polyrank.service.settings import Settings
 
 IDS = [f"c{n}" for n in range(40)]
 Start = Callable[[str | None], Served]

@@ -16,19 +16,19 @@ import httpx2
 import numpy as np
 import pytest
 import redis
+from benchmarks.redis_proxy import LOADING, RedisProxy
 from redis_process import RedisProcess
 from served import Served, serve
 from service_fakes import DIM, build_store, load, pool
 
-from benchmarks.redis_proxy import LOADING, RedisProxy
-from service.app import create_app
-from service.caching import breaker
-from service.caching.breaker import FAILURES_IN_A_ROW, State
-from service.caching.budget import Budget
-from service.caching.redis_server import RedisServer
-from service.caching.redis_tier import RedisTier
-from service.metrics import RESULTS
-from service.settings import Settings
+from polyrank.service.app import create_app
+from polyrank.service.caching import breaker
+from polyrank.service.caching.breaker import FAILURES_IN_A_ROW, State
+from polyrank.service.caching.budget import Budget
+from polyrank.service.caching.redis_server import RedisServer
+from polyrank.service.caching.redis_tier import RedisTier
+from polyrank.service.observe.metrics import RESULTS
+from polyrank.service.settings import Settings
 
 # Of one request. As a rule it is the 50 ms of the budget and some more; redis-py by itself takes 4 s to a minute.
 IN_TIME = 1.0

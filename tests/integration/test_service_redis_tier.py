@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from redis_process import RedisProcess
 
-from index_builder.redis_client import SERVING_TIMEOUT_SECONDS
-from service.caching.breaker import FAILURES_IN_A_ROW, State
-from service.caching.budget import Budget
-from service.caching.redis_server import RedisServer
-from service.caching.redis_tier import RedisTier
+from polyrank.index_builder.redis.client import SERVING_TIMEOUT_SECONDS
+from polyrank.service.caching.breaker import FAILURES_IN_A_ROW, State
+from polyrank.service.caching.budget import Budget
+from polyrank.service.caching.redis_server import RedisServer
+from polyrank.service.caching.redis_tier import RedisTier
 
 DIM = 16
 NAMES = [f"n{n}" for n in range(2000)]  # four chunks

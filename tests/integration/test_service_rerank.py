@@ -10,20 +10,15 @@ import pytest
 from service_fakes import build_store, load, pool
 from starlette.testclient import TestClient
 
-import model
-from index_builder.build import build
-from model import Conversation
-from model.checkpoint import load_cross
-from service.app import create_app
-from service.dialects.errors import RERANK_PATHS
-from service.http.responses import InfoOut
-from service.http.responses_compat import (
-    CompatRerankOut,
-    OpenAiErrorOut,
-    TeiRerankOut,
-    VoyageRerankOut,
-)
-from service.settings import Settings
+import polyrank
+from polyrank.index_builder.build.build import build
+from polyrank.model.rankers.load import load_cross
+from polyrank.model.text.assembly import Conversation
+from polyrank.service.app import create_app
+from polyrank.service.http.compat.dialects.errors import RERANK_PATHS
+from polyrank.service.http.compat.responses import CompatRerankOut, OpenAiErrorOut, TeiRerankOut, VoyageRerankOut
+from polyrank.service.http.native.responses import InfoOut
+from polyrank.service.settings import Settings
 
 QUERY = "w1 w2"
 TEXTS = ["w3 w4", "w1 w2 w5", "w9", "w3 w4"]
@@ -32,7 +27,7 @@ TEXTS = ["w3 w4", "w1 w2 w5", "w9", "w3 w4"]
 @pytest.fixture(scope="module")
 def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("store")
-    build(model.load(checkpoints / "poly"), pool(5), root)
+    build(polyrank.load(checkpoints / "poly"), pool(5), root)
     return root
 
 
@@ -119,7 +114,7 @@ def test_tokens_are_those_that_the_model_read(cross: TestClient, late: TestClien
     pairs, _ = load_cross(checkpoints / "cross").tokenize_pairs(Conversation.of(QUERY), TEXTS)
     read = sum(len(pairs.contexts[0]) + len(each) for each in pairs.candidates)
     assert answered(ask(cross, documents=TEXTS))["usage"] == {"prompt_tokens": read, "total_tokens": read}
-    ranker = model.load(checkpoints / "poly")
+    ranker = polyrank.load(checkpoints / "poly")
     candidates = sum(map(len, ranker.tokenize_candidates(TEXTS)[0]))
     read = len(ranker.tokenize_context(Conversation.of(QUERY))[0]) + candidates
     assert answered(ask(late, documents=TEXTS, top_k=1))["usage"] == {"total_tokens": read}

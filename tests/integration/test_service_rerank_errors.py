@@ -10,13 +10,13 @@ import pytest
 from service_fakes import build_store, load
 from starlette.testclient import TestClient
 
-from service.app import create_app
-from service.auth import keys
-from service.auth.keys import Key
-from service.errors import Overloaded
-from service.http import routes_rerank
-from service.http.responses_compat import AnyErrorOut, DetailErrorOut, OpenAiErrorOut, TeiErrorOut
-from service.settings import Settings
+from polyrank.service.app import create_app
+from polyrank.service.auth import keys
+from polyrank.service.auth.keys import Key
+from polyrank.service.errors import Overloaded
+from polyrank.service.http.compat import rerank as routes_rerank
+from polyrank.service.http.compat.responses import AnyErrorOut, DetailErrorOut, OpenAiErrorOut, TeiErrorOut
+from polyrank.service.settings import Settings
 
 FORMS = {
     "tei": TeiErrorOut,

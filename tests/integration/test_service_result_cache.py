@@ -14,9 +14,9 @@ from redis_process import RedisProcess
 from served import Served, serve
 from service_fakes import WordCross, WordRanker, build_store, load, pool
 
-from service.app import create_app
-from service.auth import keys
-from service.settings import Settings
+from polyrank.service.app import create_app
+from polyrank.service.auth import keys
+from polyrank.service.settings import Settings
 
 Start = Callable[..., Served]
 

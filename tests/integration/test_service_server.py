@@ -20,11 +20,11 @@ from server_process import HEADERS, Load, ServerProcess, get
 from service_fakes import pool
 from starlette.testclient import TestClient
 
-import model
-from index_builder.build import build
-from model.errors import InvalidInput
-from service.app import create_app
-from service.settings import Settings
+import polyrank
+from polyrank.index_builder.build.build import build
+from polyrank.model.errors import InvalidInput
+from polyrank.service.app import create_app
+from polyrank.service.settings import Settings
 
 Start = Callable[..., ServerProcess]
 
@@ -32,7 +32,7 @@ Start = Callable[..., ServerProcess]
 @pytest.fixture(scope="module")
 def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("store")
-    build(model.load(checkpoints / "poly"), pool(50), root)
+    build(polyrank.load(checkpoints / "poly"), pool(50), root)
     return root
 
 
@@ -151,8 +151,9 @@ def test_a_server_killed_under_load_comes_back_as_it_was(start: Start, store: Pa
 
 def test_what_is_loaded_is_no_garbage_to_look_through(store: Path) -> None:
     code = (
-        "import gc, os, signal, sys; from service.process import server; from service.process.listening import bind\n"
-        "from service.settings import Settings\n"
+        "import gc, os, signal, sys; from polyrank.service.process import server\n"
+        "from polyrank.service.process.listening import bind\n"
+        "from polyrank.service.settings import Settings\n"
         "def ready():\n"
         "    print(gc.get_freeze_count(), len(gc.get_objects()))\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"

@@ -3,7 +3,6 @@
 import os
 
 import pytest
-
 from benchmarks.load.soak import parser, soak
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "5"))

@@ -10,9 +10,9 @@ from served import Served, serve
 from service_fakes import WordRanker, build_store, load, pool
 from starlette.testclient import TestClient
 
-from index_builder.generations import GenerationStore
-from service.app import create_app
-from service.settings import Settings
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.service.app import create_app
+from polyrank.service.settings import Settings
 
 SWITCHES = 20
 CLIENTS = 4

@@ -14,14 +14,14 @@ from redis_process import RedisProcess
 from served import Served, serve
 from service_fakes import DIM, WordRanker, build_store, count_nothing, load, pool
 
-from index_builder import codec
-from service.app import create_app
-from service.caching.breaker import FAILURES_IN_A_ROW
-from service.caching.redis_server import RedisServer
-from service.caching.redis_tier import RedisTier
-from service.caching.text_cache import TextCache
-from service.caching.vector_cache import VectorCache
-from service.settings import Settings
+from polyrank.index_builder.vectors import codec
+from polyrank.service.app import create_app
+from polyrank.service.caching.breaker import FAILURES_IN_A_ROW
+from polyrank.service.caching.redis_server import RedisServer
+from polyrank.service.caching.redis_tier import RedisTier
+from polyrank.service.caching.text_cache import TextCache
+from polyrank.service.caching.vector_cache import VectorCache
+from polyrank.service.settings import Settings
 
 TEXTS = [f"w{n} w{n + 1} {'w3 ' * (n * 4)}" for n in range(12)]  # the last ones are cut
 FINGERPRINT = WordRanker().fingerprint

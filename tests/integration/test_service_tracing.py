@@ -17,11 +17,11 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 from served import serve
 from service_fakes import build_store, load, pool
 
-from service import tracing
-from service.app import create_app
-from service.logs import JsonFormat
-from service.ranking.values import Ranked
-from service.settings import Settings
+from polyrank.service.app import create_app
+from polyrank.service.observe import tracing
+from polyrank.service.observe.logs import JsonFormat
+from polyrank.service.ranking.values import Ranked
+from polyrank.service.settings import Settings
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
@@ -119,11 +119,11 @@ def lines(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
 
     caplog.set_level(logging.INFO, "service.request")
     handler = Keep()
-    logging.getLogger("service.request").addHandler(handler)
+    logging.getLogger("polyrank.request").addHandler(handler)
     try:
         yield kept
     finally:
-        logging.getLogger("service.request").removeHandler(handler)
+        logging.getLogger("polyrank.request").removeHandler(handler)
 
 
 def test_the_log_has_one_line_a_request_with_its_trace_and_no_text(store: Path, lines: list[str]) -> None:

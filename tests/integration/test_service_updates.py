@@ -17,12 +17,12 @@ from command_line import READY, call, ended, pool_rows, start, write_rows
 from served import Served, serve
 from service_fakes import WordRanker, build_store, load, pool
 
-import model
-from index_builder.build import build
-from index_builder.generations import GenerationStore
-from service.app import create_app
-from service.http.responses import DeletedOut, IndexOut, Problem, RankOut, UpsertedOut
-from service.settings import Settings
+import polyrank
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.service.app import create_app
+from polyrank.service.http.native.responses import DeletedOut, IndexOut, Problem, RankOut, UpsertedOut
+from polyrank.service.settings import Settings
 
 COUNT = 60
 
@@ -230,7 +230,7 @@ def test_an_update_that_does_not_come_is_a_conflict_within_two_seconds(server: S
 
 
 def test_while_others_write_everybody_is_answered_in_time(server: Served, root: Path, monkeypatch) -> None:
-    monkeypatch.setattr("service.index.updating.WRITES_WITHIN_SECONDS", 0.1)
+    monkeypatch.setattr("polyrank.service.changes.updating.WRITES_WITHIN_SECONDS", 0.1)
     with GenerationStore(root).updates.writing():
         began = time.monotonic()
         problem(server.rank(context="w1", min_revision=1, timeout_ms=200), 409, "revision-not-reached")
@@ -256,7 +256,7 @@ def test_a_store_that_may_not_be_written_is_served_and_says_so(server: Served, m
     def read_only(*_: object, **__: object) -> int:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr("index_builder.updates.make_directory", read_only)
+    monkeypatch.setattr("polyrank.index_builder.store.updates.updates.make_directory", read_only)
     row = {"id": "a", "text": "w1"}
     told = problem(server.client.put("/index/candidates", json=[row]), 409, "store-read-only")
     assert problem(server.client.post("/index/candidates/delete", json={"ids": ["c1"]}), 409, "store-read-only") == told
@@ -332,7 +332,7 @@ def until(check: Callable[[], bool], seconds: float = 60) -> None:
 @pytest.fixture
 def real_root(checkpoints: Path, tmp_path: Path) -> Path:
     """A store of a model that other processes can load."""
-    build(model.load(checkpoints / "poly"), pool(COUNT), tmp_path / "real")
+    build(polyrank.load(checkpoints / "poly"), pool(COUNT), tmp_path / "real")
     return tmp_path / "real"
 
 
@@ -410,7 +410,7 @@ def test_what_was_acknowledged_survives_a_kill(real_root: Path) -> None:
 def test_the_command_line_gives_another_model_s_generation_the_updates_it_missed(
     checkpoints: Path, real_root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = build(model.load(checkpoints / "other"), pool(COUNT), real_root, activate=False).generation
+    other = build(polyrank.load(checkpoints / "other"), pool(COUNT), real_root, activate=False).generation
     with serve(create_app(Settings(store=real_root, threads=1))) as server:
         put(server, {"id": "new", "text": "w1 w2 w3"}, {"id": "c1", "text": "w4"})
         delete(server, "c2")

@@ -15,8 +15,8 @@ import pytest
 from server_process import Load, ServerProcess, get
 from service_fakes import pool
 
-import model
-from index_builder.build import build
+import polyrank
+from polyrank.index_builder.build.build import build
 
 Start = Callable[..., ServerProcess]
 ROWS = 60
@@ -26,7 +26,7 @@ class Pair:
     """A server of two workers."""
 
     def __init__(self, root: Path, checkpoints: Path) -> None:
-        build(model.load(checkpoints / "poly"), pool(ROWS), root)
+        build(polyrank.load(checkpoints / "poly"), pool(ROWS), root)
         self.root = root
         self.server = ServerProcess(store=root, workers=2, model_root=checkpoints, pool_root=root)
         self.port = self.server.ready()
@@ -149,7 +149,7 @@ def test_a_worker_that_hangs_is_replaced_as_soon_as_one_can_start(
     start: Start, pair: Pair, checkpoints: Path, tmp_path: Path
 ) -> None:
     reranker = shutil.copytree(checkpoints / "cross", tmp_path / "cross")
-    before = "import service.process.supervisor; service.process.supervisor.SILENT_SECONDS = 6; "
+    before = "import polyrank.service.process.supervisor; polyrank.service.process.supervisor.SILENT_SECONDS = 6; "
     server = start(store=pair.root, workers=2, reranker=reranker, before=before)
     port = server.ready()
     hanging, other = children(server)

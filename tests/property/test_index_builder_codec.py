@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from index_builder.codec import CORRUPT, DTYPES, HIT, MISS, decode_many, encode, prefix
+from polyrank.index_builder.vectors.codec import CORRUPT, DTYPES, HIT, MISS, decode_many, encode, prefix
 
 DIMS = st.integers(1, 40)
 KEYS = st.binary(max_size=30)

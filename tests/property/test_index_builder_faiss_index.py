@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index_builder.faiss_index import CandidateIndex
-from index_builder.index_choice import IndexSpec
+from polyrank.index_builder.index.choice import IndexSpec
+from polyrank.index_builder.index.faiss_index import CandidateIndex
 
 COUNT, DIM = 300, 16
 MATRIX = np.random.default_rng(0).standard_normal((COUNT, DIM)).astype(np.float16)

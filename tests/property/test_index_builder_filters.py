@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index_builder.candidates import CandidateTable, CandidateWriter
-from index_builder.filters import matching_places, matching_rows
-from index_builder.pool import Candidate
-from service.http.filters_in import checked_filter
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.store.candidates import CandidateTable, CandidateWriter
+from polyrank.index_builder.store.filters import matching_places, matching_rows
+from polyrank.service.http.native.filters_in import checked_filter
 
 numbers = st.one_of(st.integers(-3, 3), st.sampled_from([0.5, -1.5, 2.0, 2**53 + 1, float(2**53)]))
 strings = st.sampled_from(["", "a", "b", "ab", "A", "é", "2026-11-21"])

@@ -8,12 +8,12 @@ from fakes import HashEncoder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index_builder.build import build
-from index_builder.generation import Generation
-from index_builder.generations import GenerationStore
-from index_builder.pool import Candidate
-from index_builder.snapshot import Snapshot
-from index_builder.update_log import Update
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.store.generation import Generation
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.snapshot import Snapshot
+from polyrank.index_builder.store.updates.log import Update
 
 ENCODER = HashEncoder(dim=4)
 BUILT = [Candidate(f"b{n}", f"text {n}", {"n": n % 3, "even": n % 2 == 0}) for n in range(8)]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.batching import FORWARD_TOKENS, length_batches
+from polyrank.model.architectures.batching import FORWARD_TOKENS, length_batches
 
 lengths_of = st.lists(st.integers(1, 300), max_size=60)
 

@@ -17,11 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import write_base
 
-from model import CrossRanker, LateRanker, ModelConfig, Pairs, from_base
-from model.inference import openvino_backend
-from model.inference.backend import Forward
-from model.inference.parts import Part
-from model.inference.torch_backend import TorchBackend
+from polyrank.model.config import ModelConfig
+from polyrank.model.inference import openvino_backend
+from polyrank.model.inference.backend import Forward
+from polyrank.model.inference.parts import Part
+from polyrank.model.inference.torch_backend import TorchBackend
+from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.load import from_base
+from polyrank.model.text.pairs import Pairs
 
 LONGEST = 40
 # Norm of the difference as a share of the norm: how far these models are off, and room for other processors.
@@ -34,7 +38,8 @@ KINDS: list[dict[str, Any]] = [
 
 SIGNALLED = """
 import gc, os, signal, sys
-from model import ModelConfig, from_base
+from polyrank.model.config import ModelConfig
+from polyrank.model.rankers.load import from_base
 
 config = ModelConfig(base_name="", architecture="bi", reduction="mean", max_context_tokens=40, max_candidate_tokens=16)
 models = [from_base(sys.argv[1], config, "openvino") for _ in range(2)]
@@ -47,7 +52,8 @@ os.kill(os.getpid(), signal.SIGUSR1)
 LOADED = """
 import ctypes, gc, sys
 from pathlib import Path
-from model import ModelConfig, from_base
+from polyrank.model.config import ModelConfig
+from polyrank.model.rankers.load import from_base
 
 config = ModelConfig(base_name="", architecture="bi", reduction="mean", max_context_tokens=40, max_candidate_tokens=16)
 for _ in range(7):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.metrics import ndcg_at_k, rank_values
+from polyrank.model.evaluation.metrics import ndcg_at_k, rank_values
 
 Gains = list[int]
 grades = st.lists(st.integers(0, 3), min_size=1, max_size=15)

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import write_checkpoint
 
-import model
-from model.cross_ranker import CrossRanker
-from model.dialogues import Dialogue
-from model.late_ranker import LateRanker
-from model.mining import REASONS, Miner, MiningRules, TextPool, score_bound
-from model.positives import Positives
-from model.text import Conversation
+import polyrank
+from polyrank.model.evaluation.mining import REASONS, Miner, MiningRules, TextPool, score_bound
+from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.positives import Positives
 
 MODELS: dict[str, dict[str, object]] = {
     "bi": {"architecture": "bi"},
@@ -31,7 +31,7 @@ MODELS: dict[str, dict[str, object]] = {
 @cache
 def ranker(name: str) -> LateRanker | CrossRanker:
     with TemporaryDirectory() as directory:
-        return model.load(write_checkpoint(Path(directory), name, len(name), **MODELS[name]))
+        return polyrank.load(write_checkpoint(Path(directory), name, len(name), **MODELS[name]))
 
 
 def said(rng: np.random.Generator) -> str:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.pairs import Pairs
+from polyrank.model.text.pairs import Pairs
 
 
 @st.composite

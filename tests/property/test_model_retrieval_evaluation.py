@@ -8,11 +8,13 @@ import pytest
 from numpy.typing import NDArray
 from tiny import write_checkpoint
 
-import model
-from model import Conversation, CrossRanker, LateRanker
-from model.errors import ModelError
-from model.retrieval_evaluation import DEPTH, rank_in, rerank, retrieve
-from model.topk import TopK, scores_of
+import polyrank
+from polyrank.model.errors import ModelError
+from polyrank.model.evaluation.retrieval import DEPTH, rank_in, rerank, retrieve
+from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.search.topk import TopK, scores_of
+from polyrank.model.text.assembly import Conversation
 
 POOL = [f"w{n % 40} w{n * 7 % 33} w{n // 40}" for n in range(260)]
 CONTEXTS = [Conversation.of([f"w{n} w{n + 1}", f"w{2 * n % 40}"], ["w3"] if n % 2 else []) for n in range(25)]
@@ -24,7 +26,7 @@ def rankers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     write_checkpoint(parent, "poly", 0, architecture="poly", n_codes=4, normalize=True, score_scale=5.0)
     write_checkpoint(parent, "bi", 1, architecture="bi", normalize=True, shared_encoder=True)
     write_checkpoint(parent, "cross", 2, architecture="cross")
-    return {name: model.load(str(parent / name)) for name in ("poly", "bi", "cross")}
+    return {name: polyrank.load(str(parent / name)) for name in ("poly", "bi", "cross")}
 
 
 def silent(_stage: str, _done: int, _total: int) -> None:

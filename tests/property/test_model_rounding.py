@@ -7,10 +7,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from model.rounding import rounding
-from model.scan import Query, prepare
-from model.scan.plain import PlainScan
-from model.topk import closed_form, longest_row, scores_of, top_k
+from polyrank.model.search.rounding import rounding
+from polyrank.model.search.scan import Query, prepare
+from polyrank.model.search.scan.plain import PlainScan
+from polyrank.model.search.topk import closed_form, longest_row, scores_of, top_k
 
 torch.set_num_threads(1)  # on matrices this small threads only wait for each other
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from model.scan import Query, prepare, quantised, quantised_scan, screen
-from model.scan.quantised_scan import QuantisedScan
-from model.topk import TopK, scores_of
+from polyrank.model.search.scan import Query, prepare, quantised, quantised_scan, screen
+from polyrank.model.search.scan.quantised_scan import QuantisedScan
+from polyrank.model.search.topk import TopK, scores_of
 
 torch.set_num_threads(1)  # on matrices this small threads only wait for each other
 
@@ -267,7 +267,7 @@ def test_small_pools_and_old_processors_have_no_bytes(monkeypatch: pytest.Monkey
     assert isinstance(prepare(matrix), QuantisedScan)
     assert not isinstance(prepare(matrix, with_bytes=False), QuantisedScan)
     few = prepare(matrix[:-1])
-    monkeypatch.setattr("model.scan.is_available", lambda: False)
+    monkeypatch.setattr("polyrank.model.search.scan.is_available", lambda: False)
     for scan, rows in ((few, matrix[:-1]), (prepare(matrix), matrix)):
         assert not isinstance(scan, QuantisedScan)
         for share in (0.1, 0.9):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from model.scan import Query, screen
-from model.scan.quantised_scan import QuantisedScan
-from model.topk import scores_of
+from polyrank.model.search.scan import Query, screen
+from polyrank.model.search.scan.quantised_scan import QuantisedScan
+from polyrank.model.search.topk import scores_of
 
 torch.set_num_threads(1)  # on matrices this small threads only wait for each other
 

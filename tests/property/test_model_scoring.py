@@ -8,11 +8,12 @@ import pytest
 import torch
 from tiny import write_base
 
-import model
-from model import LateRanker, ModelConfig
-from model.attention import ContextCodes, poly_scores
-from model.batching import TokenBatch, pad
-from model.topk import top_k
+import polyrank
+from polyrank.model.architectures.attention import ContextCodes, poly_scores
+from polyrank.model.architectures.batching import TokenBatch, pad
+from polyrank.model.config import ModelConfig
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.search.topk import top_k
 
 TOLERANCE = 1e-5
 KINDS = [
@@ -31,7 +32,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def late(base: Path, fields: dict[str, object]) -> LateRanker:
     torch.manual_seed(0)
     config = ModelConfig(base_name="", max_context_tokens=40, max_candidate_tokens=16, **fields)  # type: ignore[arg-type]
-    ranker = model.from_base(str(base), config)
+    ranker = polyrank.from_base(str(base), config)
     assert isinstance(ranker, LateRanker)
     return ranker
 
@@ -133,7 +134,7 @@ def test_many_texts_make_several_batches_and_keep_their_order(base: Path, monkey
     texts = sequences(np.random.default_rng(1), 60, 16)
     expected = late(base, KINDS[0]).encode_candidates(texts)
     batches: list[int] = []
-    monkeypatch.setattr("model.inference.torch_backend.TOKEN_BUDGET", 48)
+    monkeypatch.setattr("polyrank.model.inference.torch_backend.TOKEN_BUDGET", 48)
     np.testing.assert_allclose(
         late(base, KINDS[0]).encode_candidates(texts, batches.append), expected, rtol=0, atol=TOLERANCE
     )
@@ -143,7 +144,7 @@ def test_many_texts_make_several_batches_and_keep_their_order(base: Path, monkey
 
 def test_cross_encoder_scores_do_not_depend_on_the_other_candidates(base: Path) -> None:
     config = ModelConfig(architecture="cross", base_name="", max_context_tokens=40, max_candidate_tokens=16)
-    ranker = model.from_base(str(base), config)
+    ranker = polyrank.from_base(str(base), config)
     rng = np.random.default_rng(2)
     texts = [" ".join(f"w{n}" for n in rng.integers(0, 40, size=rng.integers(1, 12))) for _ in range(15)]
     together = dict(ranker.rank(["w1", "w2 w3"], texts))

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import CLS, SEP, word_ids, write_base
 
-from model import AssemblyConfig, Conversation, ModelConfig, Truncation, Turn
-from model.pairs import Pairs
-from model.text import Assembler
-from model.tokenizer import Tokenizer
+from polyrank.model.config import AssemblyConfig, ModelConfig
+from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Turn
+from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.tokenizer import Tokenizer
 
 MARKERS = {"user": "w38", "agent": "w39 w38"}
 WORDS = st.lists(st.integers(0, 37).map(lambda n: f"w{n}"), max_size=12).map(" ".join)

@@ -9,8 +9,8 @@ from brute_force import paper_scores
 from golden import oracle
 from numpy.typing import NDArray
 
-import model.topk
-from model.topk import TopK, longest_row, scores_of, top_k
+import polyrank.model.search.topk
+from polyrank.model.search.topk import TopK, longest_row, scores_of, top_k
 
 torch.set_num_threads(1)  # on matrices this small threads only wait for each other
 
@@ -68,17 +68,17 @@ class Case:
 @pytest.fixture(autouse=True)
 def _pruned(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few rows as here would else be scored without."""
-    monkeypatch.setattr(model.topk, "_FEW_ROWS", 0)
+    monkeypatch.setattr(polyrank.model.search.topk, "_FEW_ROWS", 0)
 
 
 def in_blocks_of(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model.topk, "_BLOCK_ELEMENTS", 1)
-    monkeypatch.setattr(model.topk, "_BLOCK_ROWS", rows)
+    monkeypatch.setattr(polyrank.model.search.topk, "_BLOCK_ELEMENTS", 1)
+    monkeypatch.setattr(polyrank.model.search.topk, "_BLOCK_ROWS", rows)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_few_rows_need_no_pruning(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model.topk, "_FEW_ROWS", 400)
+    monkeypatch.setattr(polyrank.model.search.topk, "_FEW_ROWS", 400)
     case = Case.drawn(seed)
     assert_same(case.found, case.expected)
 
@@ -196,7 +196,7 @@ def test_one_row_and_one_code_keep_their_axes() -> None:
 
 def test_memory_stays_bounded_where_everything_ties(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finalists are scored again a few thousand at a time; the parts must come together in order."""
-    monkeypatch.setattr(model.topk, "_FINAL_ROWS", 7)
+    monkeypatch.setattr(polyrank.model.search.topk, "_FINAL_ROWS", 7)
     rng = np.random.default_rng(4)
     matrix = rng.normal(size=(40, 8)).astype(np.float32)
     codes = rng.normal(size=(4, 8)).astype(np.float32)

@@ -9,10 +9,10 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from model.dialogues import Dialogue
-from model.pairs import Pairs
-from model.text import Assembler, Conversation
-from model.training.batch import columns, cross_batch
+from polyrank.model.text.assembly import Assembler, Conversation
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.pairs import Pairs
+from polyrank.model.training.data.batch import columns, cross_batch
 
 SPELLINGS = ("{}", "{} ", " {}", "{}\t\n")
 

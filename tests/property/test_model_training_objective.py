@@ -16,14 +16,14 @@ from tiny_training import dialogue, write_first_stage
 from tiny_training import settings as training_settings
 from torch import Tensor, nn
 
-from model.attention import poly_scores
-from model.batching import pad
-from model.biencoder import BiEncoder
-from model.dialogues import Dialogue
-from model.polyencoder import PolyEncoder
-from model.training.objective import CrossObjective, LateObjective
-from model.training.stream import Batch
-from model.training.student import Student, start
+from polyrank.model.architectures.attention import poly_scores
+from polyrank.model.architectures.batching import pad
+from polyrank.model.architectures.bi import BiEncoder
+from polyrank.model.architectures.poly import PolyEncoder
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.training.data.stream import Batch
+from polyrank.model.training.objectives.objective import CrossObjective, LateObjective
+from polyrank.model.training.student.student import Student, start
 
 ONE_CHUNK = 10**6
 

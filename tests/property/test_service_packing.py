@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.batching import FORWARD_TOKENS
-from service.ranking.packing import PADDING_SHARE, cost, pack
+from polyrank.model.architectures.batching import FORWARD_TOKENS
+from polyrank.service.ranking.packing import PADDING_SHARE, cost, pack
 
 LENGTHS = st.lists(st.integers(0, 600), min_size=1, max_size=60)
 BUDGETS = st.integers(0, 2000)

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from service_fakes import WORDS, asked, build_store, open_serving, rank
 
-from index_builder.pool import Candidate
-from service.index.serving import Serving
-from service.ranking.values import Given, Ranked
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.service.live.serving import Serving
+from polyrank.service.ranking.values import Given, Ranked
 
 TEXTS = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map(" ".join), min_size=1, max_size=25)
 CONTEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=10).map(" ".join)

@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 from service_fakes import WORDS, WordRanker, asked, build_store, rank
 from updated import LiveStore
 
-from index_builder.compaction import compact
-from index_builder.errors import GenerationNotFound, NothingToCompact
-from index_builder.pool import Candidate
-from model import Conversation
-from service.errors import UnknownCandidates
-from service.ranking.values import Given, Ranked
+from polyrank.index_builder.build.compaction import compact
+from polyrank.index_builder.errors import GenerationNotFound, NothingToCompact
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.model.text.assembly import Conversation
+from polyrank.service.errors import UnknownCandidates
+from polyrank.service.ranking.values import Given, Ranked
 
 IDS = st.sampled_from([f"c{n}" for n in range(12)])
 TEXTS = st.lists(st.sampled_from(WORDS[:12]), min_size=1, max_size=3).map(" ".join)

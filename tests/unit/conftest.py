@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from fakes import HashEncoder, pool
 
-from index_builder.build import build
-from index_builder.generations import GenerationStore
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.store.generations import GenerationStore
 
 
 @pytest.fixture(scope="session")

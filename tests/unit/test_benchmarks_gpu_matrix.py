@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.gpu.matrix import EXAMPLES, RUNS, config_of, left_to_do
 from safetensors.torch import save_file
 from tiny import write_base
 from transformers import BertConfig, BertModel
 
-from benchmarks.gpu.matrix import EXAMPLES, RUNS, config_of, left_to_do
-from model.errors import InvalidInput
-from model.training.student import start
+from polyrank.model.errors import InvalidInput
+from polyrank.model.training.student.student import start
 
 FOLLOWS_FROM_BATCH_SIZE = {"batch_size", "steps", "warmup_steps"}
 

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 from accelerate.state import AcceleratorState
-from tiny import write_base
-from tiny_training import rows
-
-import model
 from benchmarks.gpu import matrix, pack, prepare, ship
 from benchmarks.gpu.adopt import adopt
 from benchmarks.gpu.measured import Clock
-from model.dialogue_files import new_dialogues
-from model.dialogues import Dialogue
-from model.errors import InvalidInput
-from model.text import Conversation
-from service.cli.evaluate import measure
+from tiny import write_base
+from tiny_training import rows
+
+import polyrank
+from polyrank.model.errors import InvalidInput
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.dialogue_files import new_dialogues
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.service.cli.commands.evaluate import measure
 
 TINY = {"max_context_tokens": 40, "max_candidate_tokens": 16}
 REPLIES = tuple(f"w{n}" for n in range(4, 8))
@@ -137,10 +137,10 @@ def test_published_models_are_adapters_of_what_may_be_shipped(name: str, folder:
 def test_an_adopted_adapter_refers_to_the_real_base_and_scores_alike(
     shipped: Path, real_base: Path, tmp_path: Path
 ) -> None:
-    before = model.load(shipped / "chat-poly").rank("w1 w1", REPLIES)
+    before = polyrank.load(shipped / "chat-poly").rank("w1 w1", REPLIES)
     checkpoint = Path(shutil.copytree(shipped / "chat-poly", tmp_path / "chat-poly"))
     fingerprint = adopt(checkpoint, str(real_base))
-    ranker = model.load(checkpoint)
+    ranker = polyrank.load(checkpoint)
     assert (ranker.fingerprint, ranker.config.base_name) == (fingerprint, str(real_base))
     assert ranker.config.training["settings"]["base"] == str(real_base)
     after = dict(ranker.rank("w1 w1", REPLIES))
@@ -157,7 +157,7 @@ def test_another_base_is_refused_and_the_checkpoint_stays_as_it_is(shipped: Path
 
 
 def test_only_adapters_are_adopted(real_base: Path, tmp_path: Path) -> None:
-    model.from_base(str(real_base)).save(tmp_path / "plain")
+    polyrank.from_base(str(real_base)).save(tmp_path / "plain")
     with pytest.raises(InvalidInput, match="holds base weights; only an adapter"):
         adopt(tmp_path / "plain", str(real_base))
     with pytest.raises(InvalidInput, match="no checkpoint"):

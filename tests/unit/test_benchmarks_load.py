@@ -9,7 +9,6 @@ from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
-
 from benchmarks.load import generator
 from benchmarks.load.figures import Answer, percentile_ms, poisson, seconds_until_normal, summary
 from benchmarks.load.generator import Phase, Plan, read_plan

@@ -5,7 +5,6 @@ from itertools import count, islice
 from pathlib import Path
 
 import pytest
-
 from benchmarks.load.drive import Running
 from benchmarks.load.figures import Answer
 from benchmarks.load.mix import SAMPLE

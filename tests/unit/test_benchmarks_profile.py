@@ -10,7 +10,7 @@ from benchmarks.load.profile import folded, spent
 
 def test_threads_that_wait_and_frames_that_all_have_are_left_out() -> None:
     lines = [
-        "thread (7): search_0;Thread.run (threading.py:982);top_k (model/topk.py:3) 5",
+        "thread (7): search_0;Thread.run (threading.py:982);top_k (model/search/topk.py:3) 5",
         "thread (7): search_0;Thread.run (threading.py:982);_worker (concurrent/futures/thread.py:81) 70",
         "thread (8): model;Batcher._next (service/ranking/batcher.py:192);Condition.wait (threading.py:331) 9",
         "thread (6): MainThread;<module> (polyrank:8);Runner.run (asyncio/runners.py:118);post (service/http/a.py:1) 3",
@@ -19,7 +19,7 @@ def test_threads_that_wait_and_frames_that_all_have_are_left_out() -> None:
         "thread (9);Thread.run (threading.py:983);run (a.py:1) 2",
     ]
     assert folded(lines, {6: 0.1, 7: 0.5, 8: 0.01, 9: 0.2}) == [
-        "search_0;top_k (model/topk.py:3) 500",
+        "search_0;top_k (model/search/topk.py:3) 500",
         "MainThread;post (service/http/a.py:1) 75",
         "MainThread;get (service/http/b.py:1) 25",
         "nameless;run (a.py:1) 200",

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-
 from benchmarks import paper_table
 from benchmarks.gpu import speed
 from benchmarks.paper_table import MODELS, PAPER, table

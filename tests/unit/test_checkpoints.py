@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import model
+import polyrank
 
 SHIPPED = Path(__file__).parents[2] / "checkpoints"
 NAMES = sorted(path.parent.name for path in SHIPPED.glob("*/polyrank.json"))
@@ -36,7 +36,7 @@ def test_a_checkpoint_says_how_it_was_made(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_checkpoint_is_an_adapter_that_ranks(name: str) -> None:
-    ranker = model.load(SHIPPED / name)
+    ranker = polyrank.load(SHIPPED / name)
     assert ranker.config.architecture == name.removeprefix("chat-")
     assert ranker.config.weights == "adapter"
     assert ranker.rank(CONVERSATION, REPLIES)[0][0] == 1

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from service import cli, tracing
-from service.http import routes_ops
-from service.index import jobs
-from service.metrics import Metrics
-from service.process import draining
-from service.settings import PREFIX, Settings
+from polyrank.service import cli
+from polyrank.service.changes import jobs
+from polyrank.service.http.native import operations as routes_ops
+from polyrank.service.observe import tracing
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.process import draining
+from polyrank.service.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"

@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from index_builder import candidates
-from index_builder.candidates import CandidateTable, CandidateWriter
-from index_builder.pool import Candidate
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.store import candidates
+from polyrank.index_builder.store.candidates import CandidateTable, CandidateWriter
 
 
 def rows(count: int) -> list[Candidate]:

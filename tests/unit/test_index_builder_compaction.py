@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from fakes import HashEncoder, assert_whole, pool
 
-from index_builder import compaction, index_choice
-from index_builder.build import build
-from index_builder.compaction import compact
-from index_builder.errors import CompactionOvertaken, GenerationNotFound, NothingToCompact
-from index_builder.generations import GenerationStore
-from index_builder.pool import Candidate
-from index_builder.update_log import Update
+from polyrank.index_builder.build import compaction
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.compaction import compact
+from polyrank.index_builder.errors import CompactionOvertaken, GenerationNotFound, NothingToCompact
+from polyrank.index_builder.index import choice as index_choice
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.updates.log import Update
 
 ENCODER = HashEncoder()
 

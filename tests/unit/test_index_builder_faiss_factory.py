@@ -1,8 +1,8 @@
 import pytest
 
-from index_builder.faiss_factory import check_factory, check_rows
-from index_builder.index_choice import KINDS, IndexSpec, choose_index
-from model.errors import InvalidInput
+from polyrank.index_builder.index.choice import KINDS, IndexSpec, choose_index
+from polyrank.index_builder.index.faiss_factory import check_factory, check_rows
+from polyrank.model.errors import InvalidInput
 
 
 @pytest.mark.parametrize(

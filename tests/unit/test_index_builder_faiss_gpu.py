@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from index_builder.faiss_gpu import copy_to_gpu
-from index_builder.faiss_index import CandidateIndex
-from index_builder.index_choice import IndexSpec
+from polyrank.index_builder.index.choice import IndexSpec
+from polyrank.index_builder.index.faiss_gpu import copy_to_gpu
+from polyrank.index_builder.index.faiss_index import CandidateIndex
 
 MATRIX = np.random.default_rng(0).standard_normal((500, 8)).astype(np.float16)
 CODES = np.random.default_rng(1).standard_normal((3, 8)).astype(np.float32)

@@ -5,9 +5,9 @@ import faiss
 import numpy as np
 import pytest
 
-from index_builder.errors import BuildError
-from index_builder.faiss_index import CandidateIndex
-from index_builder.index_choice import IndexSpec, choose_index
+from polyrank.index_builder.errors import BuildError
+from polyrank.index_builder.index.choice import IndexSpec, choose_index
+from polyrank.index_builder.index.faiss_index import CandidateIndex
 
 FLAT, HNSW = choose_index("flat", 1, 16), choose_index("hnsw", 1, 16)
 BOTH = pytest.mark.parametrize("spec", [FLAT, HNSW], ids=["flat", "hnsw"])
@@ -65,7 +65,7 @@ def test_a_saved_index_answers_as_before(spec: IndexSpec, tmp_path: Path) -> Non
 
 
 def test_the_matrix_is_added_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("index_builder.faiss_index._BLOCK_ROWS", 300)
+    monkeypatch.setattr("polyrank.index_builder.index.faiss_index._BLOCK_ROWS", 300)
     index = CandidateIndex.build(FLAT, matrix())
     assert index.count == 2000
     assert (index.search(CODES, 20)[0] == best_by_hand(CODES, matrix(), 20)).all()
@@ -142,8 +142,8 @@ def test_an_index_is_searched_harder_up_to_its_end() -> None:
 
 @pytest.mark.parametrize("factory", ["HNSW16", "IVF40,SQ8", "OPQ4,IVF40,PQ4x4", "IVF16_HNSW8,Flat"])
 def test_equal_matrices_give_equal_bytes(factory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("index_builder.faiss_index._TRAINING_ROWS", 500)  # a sample, not all
-    monkeypatch.setattr("index_builder.faiss_index._ROWS_A_LIST", 10)
+    monkeypatch.setattr("polyrank.index_builder.index.faiss_index._TRAINING_ROWS", 500)  # a sample, not all
+    monkeypatch.setattr("polyrank.index_builder.index.faiss_index._ROWS_A_LIST", 10)
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(4)
     try:

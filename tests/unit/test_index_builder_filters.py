@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index_builder import filters
-from index_builder.candidates import CandidateTable, CandidateWriter
-from index_builder.filters import matching_rows
-from index_builder.pool import Candidate
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.store import filters
+from polyrank.index_builder.store.candidates import CandidateTable, CandidateWriter
+from polyrank.index_builder.store.filters import matching_rows
 
 
 def table(path: Path, *metadata: dict[str, Any]) -> CandidateTable:

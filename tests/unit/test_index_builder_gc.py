@@ -2,9 +2,9 @@ import shutil
 
 import pytest
 
-from index_builder import generations
-from index_builder.errors import GenerationCorrupt, StoreUnavailable
-from index_builder.generations import GenerationStore
+from polyrank.index_builder.errors import GenerationCorrupt, StoreUnavailable
+from polyrank.index_builder.store import generations
+from polyrank.index_builder.store.generations import GenerationStore
 
 
 def test_gc_keeps_the_active_one_and_the_way_back(store: GenerationStore) -> None:

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from fakes import HashEncoder, assert_whole, pool
 
-from index_builder.build import build
-from index_builder.errors import GenerationCorrupt, GenerationNotFound
-from index_builder.generation import Generation, describe_files
-from index_builder.generations import GenerationStore
-from index_builder.manifest import Manifest
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
+from polyrank.index_builder.store.generation import Generation, describe_files
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.manifest import Manifest
 
 ENCODER = HashEncoder()
 OLD, NEW = pool(40, "old "), pool(60, "new ")

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from fakes import HashEncoder, pool
 
-from index_builder import generations, pointer
-from index_builder.build import build
-from index_builder.errors import BuildBusy, GenerationCorrupt, GenerationNotFound
-from index_builder.generations import GenerationStore
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.errors import BuildBusy, GenerationCorrupt, GenerationNotFound
+from polyrank.index_builder.store import generations, pointer
+from polyrank.index_builder.store.generations import GenerationStore
 
 
 def test_activating_moves_the_pointer_and_remembers_the_way_back(store: GenerationStore) -> None:

@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index_builder import ids as module
-from index_builder.ids import IdIndex, hash_id
+from polyrank.index_builder.vectors import ids as module
+from polyrank.index_builder.vectors.ids import IdIndex, hash_id
 
 
 def written(path: Path, ids: list[str]) -> IdIndex:

@@ -1,7 +1,7 @@
 import pytest
 
-from index_builder.index_choice import HNSW_BYTES, SCAN_LIMIT, SQ_BYTES, choose_index
-from model.errors import InvalidInput
+from polyrank.index_builder.index.choice import HNSW_BYTES, SCAN_LIMIT, SQ_BYTES, choose_index
+from polyrank.model.errors import InvalidInput
 
 
 def kind(count: int, dim: int = 384) -> str:

@@ -3,7 +3,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index_builder.journal import Journal, Shard, content_digest, journal_of, journals, read_journal, source_digest
+from polyrank.index_builder.store.journal import (
+    Journal,
+    Shard,
+    content_digest,
+    journal_of,
+    journals,
+    read_journal,
+    source_digest,
+)
 
 SHARDS = [Shard(8192, 3, "ab" * 32, "cd" * 32), Shard(17, 0, "01" * 32, "23" * 32)]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from index_builder.generations import GenerationStore
-from index_builder.journal import Journal, Shard, journal_of
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.journal import Journal, Shard, journal_of
 
 SHARD = Shard(1, 0, "ab", "cd")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index_builder.local_store import LocalStore
+from polyrank.index_builder.vectors.local import LocalStore
 
 
 def store(directory: Path, count: int = 100, dim: int = 4) -> LocalStore:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from fakes import HashEncoder
 
-from index_builder import __main__ as builder
-from index_builder.build import BuildResult, build
-from index_builder.generations import GenerationStore
-from index_builder.jobs import CANCELLED, SUCCEEDED, JobRequest, JobStore
+from polyrank.index_builder import __main__ as builder
+from polyrank.index_builder.build.build import BuildResult, build
+from polyrank.index_builder.build.jobs import CANCELLED, SUCCEEDED, JobRequest, JobStore
+from polyrank.index_builder.store.generations import GenerationStore
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from typing import Any
 import orjson
 import pytest
 
-from index_builder import manifest as module
-from index_builder.errors import GenerationCorrupt
-from index_builder.index_choice import IndexSpec
-from index_builder.manifest import BuildStats, FileEntry, Manifest, ModelReference
+from polyrank.index_builder.errors import GenerationCorrupt
+from polyrank.index_builder.index.choice import IndexSpec
+from polyrank.index_builder.store import manifest as module
+from polyrank.index_builder.store.manifest import BuildStats, FileEntry, Manifest, ModelReference
 
 ID = "20261121T013000123456-1a2b3c4d"
 RECALL: dict[str, float | int | str | None] = {

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from index_builder.errors import PoolInvalid
-from index_builder.pool import Candidate, Rejected, read_pool
-from index_builder.pool_text import MAX_LINE_BYTES
+from polyrank.index_builder.errors import PoolInvalid
+from polyrank.index_builder.pool.pool import Candidate, Rejected, read_pool
+from polyrank.index_builder.pool.text import MAX_LINE_BYTES
 
 GOOD = b'{"id": "a", "text": "hello", "metadata": {"lang": "en", "n": [1, 2.5, null]}}\n'
 

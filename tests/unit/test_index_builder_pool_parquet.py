@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from index_builder.errors import PoolInvalid
-from index_builder.pool import Candidate, Rejected, read_pool
+from polyrank.index_builder.errors import PoolInvalid
+from polyrank.index_builder.pool.pool import Candidate, Rejected, read_pool
 
 
 def read(tmp_path: Path, columns: dict[str, Any], **options: Any) -> list[Candidate | Rejected]:

@@ -3,11 +3,11 @@ import pytest
 from brute_force import paper_scores
 from numpy.typing import NDArray
 
-from index_builder import recall as module
-from index_builder.errors import BuildError
-from index_builder.faiss_index import CandidateIndex
-from index_builder.index_choice import IndexSpec
-from index_builder.recall import EXACT, Probes, measured
+from polyrank.index_builder.errors import BuildError
+from polyrank.index_builder.index import recall as module
+from polyrank.index_builder.index.choice import IndexSpec
+from polyrank.index_builder.index.faiss_index import CandidateIndex
+from polyrank.index_builder.index.recall import EXACT, Probes, measured
 
 RNG = np.random.default_rng(0)
 MATRIX = RNG.standard_normal((2000, 16)).astype(np.float16)

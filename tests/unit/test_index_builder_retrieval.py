@@ -1,8 +1,8 @@
 import numpy as np
 
-from index_builder.faiss_index import CandidateIndex
-from index_builder.index_choice import IndexSpec
-from index_builder.retrieval import retrieve, union
+from polyrank.index_builder.index.choice import IndexSpec
+from polyrank.index_builder.index.faiss_index import CandidateIndex
+from polyrank.index_builder.index.retrieval import retrieve, union
 
 MATRIX = np.random.default_rng(0).standard_normal((300, 8)).astype(np.float16)
 CODES = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)

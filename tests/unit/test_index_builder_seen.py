@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index_builder import seen as module
-from index_builder.seen import SeenHashes
+from polyrank.index_builder.pool import seen as module
+from polyrank.index_builder.pool.seen import SeenHashes
 
 TOP = 2**64 - 1
 # Zero marks an empty slot; those with the same high bits crowd one slot, at the end they go on at the beginning.

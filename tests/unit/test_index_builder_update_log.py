@@ -10,10 +10,10 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from index_builder import update_log
-from index_builder.errors import GenerationCorrupt
-from index_builder.pool import Candidate
-from index_builder.update_log import Subject, Update, UpdateLog
+from polyrank.index_builder.errors import GenerationCorrupt
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.store.updates import log as update_log
+from polyrank.index_builder.store.updates.log import Subject, Update, UpdateLog
 
 DIM = 4
 GENERATION = "20261121T013000123456-1a2b3c4d"

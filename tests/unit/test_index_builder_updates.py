@@ -12,11 +12,9 @@ import pytest
 from fakes import HashEncoder, pool
 from full_disk import fill_disk
 
-from index_builder.build import build
-from index_builder.codec import DTYPES
-from index_builder.compaction import compact
-from index_builder.encoder import encode_texts
-from index_builder.errors import (
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.compaction import compact
+from polyrank.index_builder.errors import (
     BuildError,
     CompactionOvertaken,
     FingerprintMismatch,
@@ -24,13 +22,15 @@ from index_builder.errors import (
     GenerationNotFound,
     UpdatesBusy,
 )
-from index_builder.generations import GenerationStore
-from index_builder.lock import is_locked
-from index_builder.manifest import Manifest
-from index_builder.pointer import Pointer
-from index_builder.pool import Candidate
-from index_builder.update_log import Update, UpdateLog
-from index_builder.updates import Succession, Updates
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.lock import is_locked
+from polyrank.index_builder.store.manifest import Manifest
+from polyrank.index_builder.store.pointer import Pointer
+from polyrank.index_builder.store.updates.log import Update, UpdateLog
+from polyrank.index_builder.store.updates.updates import Succession, Updates
+from polyrank.index_builder.vectors.codec import DTYPES
+from polyrank.index_builder.vectors.encoder import encode_texts
 
 OTHER = HashEncoder(dim=12, fingerprint="f" * 64)  # another model, of another dimension
 

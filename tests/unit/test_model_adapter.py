@@ -9,9 +9,9 @@ from tiny import write_base
 from tiny_training import run, settings, write_examples
 from torch import Tensor, nn
 
-import model
-from model.adapter import merge, split
-from model.errors import CheckpointInvalid
+import polyrank
+from polyrank.model.checkpoint.adapter import merge, split
+from polyrank.model.errors import CheckpointInvalid
 
 NAME = "0.inner"
 
@@ -112,16 +112,16 @@ def test_a_checkpoint_of_another_shape_or_half_a_pair_is_refused(trained: Path, 
     name = min(each for each in tensors if each.endswith(".lora_A"))
     wide = copied(trained, tmp_path, {name: torch.zeros(2, 17)})
     with pytest.raises(CheckpointInvalid, match="does not fit a weight of shape"):
-        model.load(wide)
+        polyrank.load(wide)
     del tensors[name]
     save_file(tensors, wide / "model.safetensors")
     with pytest.raises(CheckpointInvalid, match="half a pair"):
-        model.load(wide)
+        polyrank.load(wide)
 
 
 def test_a_checkpoint_that_lost_its_adapters_is_not_taken_for_its_base(trained: Path, tmp_path: Path) -> None:
     copy = copied(trained, tmp_path, {})
-    assert model.load(copy).fingerprint == model.load(trained).fingerprint
+    assert polyrank.load(copy).fingerprint == polyrank.load(trained).fingerprint
     (copy / "model.safetensors").unlink()
     with pytest.raises(CheckpointInvalid, match=r"model\.safetensors is missing"):
-        model.load(copy)
+        polyrank.load(copy)

@@ -24,12 +24,12 @@ from transformers import (
     RobertaConfig,
 )
 
-import model
-from model.backbone import Backbone
-from model.batching import pad
-from model.errors import InvalidInput
-from model.training.student import start
-from model.training.tuning import set_dropout
+import polyrank
+from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.architectures.batching import pad
+from polyrank.model.errors import InvalidInput
+from polyrank.model.training.student.student import start
+from polyrank.model.training.student.tuning import set_dropout
 
 POSITIONS = 300
 COMMON: dict[str, Any] = {
@@ -114,7 +114,7 @@ def named(base: Path, **fields: Any) -> tuple[set[str], set[str]]:
 
 @EACH
 def test_a_base_ranks_alike_alone_and_beside_longer_ones(bases: dict[str, Path], family: str) -> None:
-    ranker = model.load(bases[family])
+    ranker = polyrank.load(bases[family])
     together = dict(ranker.rank(["w1 w2"], ["w4", "w5 w6 w7 w8 w9", "w30 w31"]))
     assert len(set(together.values())) == 3
     [(_, alone)] = ranker.rank(["w1 w2"], ["w4"])

@@ -11,9 +11,9 @@ import huggingface_hub.constants
 import pytest
 from tiny import write_base
 
-import model
-from model.base import MINILM, BaseModel, file_sha256, resolve_base
-from model.errors import CheckpointInvalid, ModelNotFound
+import polyrank
+from polyrank.model.checkpoint.base import MINILM, BaseModel, file_sha256, resolve_base
+from polyrank.model.errors import CheckpointInvalid, ModelNotFound
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -57,28 +57,25 @@ def test_a_relative_directory(base: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """A checkpoint that refers to it is found from anywhere, so the name is the whole path."""
     monkeypatch.chdir(base.parent)
     assert resolve_base("base") == resolve_base(str(base))
-    model.load("base").save(base.parent / "checkpoint")
+    polyrank.load("base").save(base.parent / "checkpoint")
     (base.parent / "elsewhere").mkdir()
     monkeypatch.chdir(base.parent / "elsewhere")
-    assert model.load("../checkpoint").rank("w1", ["w1"])
+    assert polyrank.load("../checkpoint").rank("w1", ["w1"])
 
 
 def test_the_hubs_cache(base: Path, hub: Path) -> None:
     snapshot = into_cache(hub, "acme/tiny", base)
     assert resolve_base("acme/tiny").directory == snapshot
-    assert model.load("acme/tiny").rank("w1", ["w2", "w1"], top_k=1)[0][0] == 1
+    assert polyrank.load("acme/tiny").rank("w1", ["w2", "w1"], top_k=1)[0][0] == 1
 
 
 def test_the_hubs_cache_is_found_by_hf_home(base: Path, hub: Path) -> None:
     """As a user has it: the variable is read when the client is imported."""
     into_cache(hub, "acme/tiny", base)
-    code = "from model.base import resolve_base; print(resolve_base('acme/tiny').directory)"
+    code = "from polyrank.model.checkpoint.base import resolve_base; print(resolve_base('acme/tiny').directory)"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGINGFACE"))}
     environment |= {"HF_HOME": str(hub.parent), "HF_HUB_OFFLINE": "1"}
-    root = Path(model.__path__[0]).parent
-    made = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, cwd=root
-    )
+    made = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert Path(made.stdout.strip()).parent.parent.parent == hub
 
 
@@ -132,7 +129,7 @@ def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
     "name", ["nope", "acme/nope", "a/b/c", "../up", "a b", "/no/such/directory", "x\0y", "x" * 300, "ünï/cödé"]
 )
 def test_a_name_that_leads_nowhere(name: str) -> None:
-    for attempt in (resolve_base, model.load):
+    for attempt in (resolve_base, polyrank.load):
         with pytest.raises(ModelNotFound) as caught:
             attempt(name)
         assert "\n" not in str(caught.value)
@@ -150,7 +147,7 @@ def test_an_incomplete_base(base: Path, lost: str) -> None:
 def test_pickled_weights_are_not_read(base: Path) -> None:
     (base / "model.safetensors").rename(base / "pytorch_model.bin")
     with pytest.raises(CheckpointInvalid, match="weights are read from safetensors only"):
-        model.load(base)
+        polyrank.load(base)
 
 
 def test_the_expected_weights(base: Path) -> None:

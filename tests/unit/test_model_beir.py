@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from model.beir import CollectionInvalid, read_collection, read_judgements
+from polyrank.model.evaluation.beir import CollectionInvalid, read_collection, read_judgements
 
 HEADER = "query-id\tcorpus-id\tscore\n"
 CORPUS = [

@@ -12,9 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny import SEP, write_base, write_checkpoint
 
-import model
-from model import Conversation, ModelConfig, Turn
-from model.errors import InvalidInput
+import polyrank
+from polyrank.model.config import ModelConfig
+from polyrank.model.errors import InvalidInput
+from polyrank.model.text.assembly import Conversation, Turn
 
 KINDS: dict[str, dict[str, Any]] = {
     "bi": {"architecture": "bi", "reduction": "mean", "normalize": True},
@@ -36,7 +37,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made(base: Path, **fields: Any) -> Any:
     torch.manual_seed(1)
-    return model.from_base(
+    return polyrank.from_base(
         str(base), ModelConfig(base_name="", **{"max_context_tokens": 40, "max_candidate_tokens": 16, **fields})
     )
 
@@ -53,9 +54,9 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 def test_round_trip(base: Path, tmp_path: Path, kind: str, weights: str, shared: bool) -> None:
     ranker = made(base, **KINDS[kind], weights=weights, shared_encoder=shared)
     ranker.save(tmp_path / "deep" / "one")
-    loaded = model.load(tmp_path / "deep" / "one")
+    loaded = polyrank.load(tmp_path / "deep" / "one")
     loaded.save(tmp_path / "two")
-    again = model.load(str(tmp_path / "two"))
+    again = polyrank.load(str(tmp_path / "two"))
     for other in (loaded, again):
         assert type(other) is type(ranker)
         assert other.architecture == KINDS[kind]["architecture"]
@@ -92,10 +93,10 @@ def test_a_shared_transformer_is_stored_once(base: Path, tmp_path: Path) -> None
 
 def test_a_full_checkpoint_needs_no_base(tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path, "poly", 0, architecture="poly")
-    expected = model.load(checkpoint).rank("w1", REPLIES)
+    expected = polyrank.load(checkpoint).rank("w1", REPLIES)
     shutil.rmtree(tmp_path / "poly-base")
     moved = checkpoint.rename(tmp_path / "moved")
-    assert model.load(moved).rank("w1", REPLIES) == expected
+    assert polyrank.load(moved).rank("w1", REPLIES) == expected
 
 
 def test_towers_tuned_apart_stay_apart(base: Path, tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_towers_tuned_apart_stay_apart(base: Path, tmp_path: Path) -> None:
             parameter *= 1.1
     expected = ranker.rank(CONTEXT, REPLIES)
     ranker.save(tmp_path / "c")
-    loaded = model.load(tmp_path / "c")
+    loaded = polyrank.load(tmp_path / "c")
     assert loaded.rank(CONTEXT, REPLIES) == expected
     one, other = loaded.encoder.context.state_dict(), loaded.encoder.candidate.state_dict()
     assert any(not torch.equal(one[name], other[name]) for name in one)
@@ -153,9 +154,9 @@ def change_activation(path: Path) -> None:
     ],
 )
 def test_the_fingerprint_changes_with(checkpoint: Path, change: Callable[[Path], None]) -> None:
-    before = model.load(checkpoint).fingerprint
+    before = polyrank.load(checkpoint).fingerprint
     change(checkpoint)
-    assert model.load(checkpoint).fingerprint != before
+    assert polyrank.load(checkpoint).fingerprint != before
 
 
 def rename_base(path: Path) -> None:
@@ -175,9 +176,9 @@ def reorder(path: Path) -> None:
     "change", [set_field("training", {"epochs": 3, "loss": [0.1]}), rename_base, note_origin, reorder]
 )
 def test_the_fingerprint_does_not_change_with(checkpoint: Path, change: Callable[[Path], None]) -> None:
-    before = model.load(checkpoint)
+    before = polyrank.load(checkpoint)
     change(checkpoint)
-    after = model.load(checkpoint.rename(checkpoint.with_name("renamed")))
+    after = polyrank.load(checkpoint.rename(checkpoint.with_name("renamed")))
     assert after.name != before.name
     assert after.fingerprint == before.fingerprint
 
@@ -187,7 +188,7 @@ def test_the_fingerprint_covers_the_bases_weights(tmp_path: Path) -> None:
     seen = set()
     for seed in range(2):
         write_checkpoint(tmp_path, str(seed), seed, architecture="bi", weights="base")
-        seen.add(model.load(tmp_path / str(seed)).fingerprint)
+        seen.add(polyrank.load(tmp_path / str(seed)).fingerprint)
     assert len(seen) == 2
 
 
@@ -199,7 +200,7 @@ def test_weights_stored_in_half_precision(base: Path, tmp_path: Path, kind: str,
     ranker.save(tmp_path / "c")
     file = tmp_path / "c" / "model.safetensors"
     save_file({name: tensor.to(dtype) for name, tensor in load_file(file).items()}, file)
-    loaded = model.load(tmp_path / "c")
+    loaded = polyrank.load(tmp_path / "c")
     assert {parameter.dtype for parameter in loaded.encoder.parameters()} == {torch.float32}
     with torch.no_grad():
         for parameter in ranker.encoder.parameters():
@@ -214,7 +215,7 @@ def test_published_names_of_weights(base: Path, tmp_path: Path, prefix: str) -> 
     file = tmp_path / "base" / "model.safetensors"
     weights = {prefix + name: tensor for name, tensor in load_file(file).items()}
     save_file(weights | {"cls.predictions.bias": torch.zeros(44), f"{prefix}pooler.dense.bias": torch.ones(16)}, file)
-    assert model.load(tmp_path / "base").rank("w1", REPLIES) == model.load(base).rank("w1", REPLIES)
+    assert polyrank.load(tmp_path / "base").rank("w1", REPLIES) == polyrank.load(base).rank("w1", REPLIES)
 
 
 @pytest.mark.parametrize(("cls_token", "reduction"), [(True, "first"), (False, "mean"), (None, "mean")])
@@ -227,7 +228,7 @@ def test_a_plain_base_is_a_zero_shot_bi_encoder(
         (tmp_path / "base" / "1_Pooling" / "config.json").write_text(
             json.dumps({"pooling_mode_cls_token": cls_token, "pooling_mode_mean_tokens": not cls_token})
         )
-    ranker = model.load(tmp_path / "base")
+    ranker = polyrank.load(tmp_path / "base")
     config = ranker.config
     assert (ranker.architecture, config.reduction, config.normalize) == ("bi", reduction, True)
     assert (config.max_context_tokens, config.max_candidate_tokens) == (64, 64), "as many as it has positions"
@@ -238,7 +239,7 @@ def test_a_plain_bases_turns_are_separated_as_its_sequences_end(base: Path, tmp_
     shutil.copytree(base, tmp_path / "base")
     tokenizer = tmp_path / "base" / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text().replace("[SEP]", "</s>"))
-    ranker = model.load(tmp_path / "base")
+    ranker = polyrank.load(tmp_path / "base")
     assert ranker.tokenize_context(Conversation.of(["w1", "w2"], ["w3"]))[0] == [2, 7, SEP, 5, SEP, 6, SEP]
 
 
@@ -247,19 +248,19 @@ def test_saving_over_another_checkpoint_replaces_it(base: Path, tmp_path: Path) 
     made(base, **KINDS["cross"]).save(tmp_path / "c")
     ranker = made(base, **KINDS["bi"], weights="base")
     ranker.save(tmp_path / "c")
-    assert model.load(tmp_path / "c").fingerprint == ranker.fingerprint
+    assert polyrank.load(tmp_path / "c").fingerprint == ranker.fingerprint
 
 
 def test_saving_to_where_it_was_loaded_from(checkpoint: Path) -> None:
-    loaded = model.load(checkpoint)
+    loaded = polyrank.load(checkpoint)
     loaded.save(checkpoint)
-    assert model.load(checkpoint).fingerprint == loaded.fingerprint
+    assert polyrank.load(checkpoint).fingerprint == loaded.fingerprint
 
 
 def test_a_base_is_not_saved_over(base: Path) -> None:
     before = {path: path.read_bytes() for path in base.iterdir()}
     with pytest.raises(InvalidInput, match="holds a base model"):
-        model.load(base).save(base)
+        polyrank.load(base).save(base)
     assert {path: path.read_bytes() for path in base.iterdir()} == before
 
 
@@ -305,4 +306,4 @@ def test_short_contexts_have_fewer_vectors(base: Path) -> None:
 
 def test_a_device_that_is_not_there_is_named(base: Path) -> None:
     with pytest.raises(InvalidInput, match="cuda:77"):
-        model.load(base, device="cuda:77")
+        polyrank.load(base, device="cuda:77")

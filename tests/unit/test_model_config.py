@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from model import AssemblyConfig, ModelConfig
-from model.errors import CheckpointInvalid
+from polyrank.model.config import AssemblyConfig, ModelConfig
+from polyrank.model.errors import CheckpointInvalid
 
 
 def raw(**changes: Any) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny import write_base, write_checkpoint
 
-import model
-from model import ModelConfig
-from model.errors import CheckpointInvalid, ModelError, ModelNotFound
+import polyrank
+from polyrank.model.config import ModelConfig
+from polyrank.model.errors import CheckpointInvalid, ModelError, ModelNotFound
 
 GARBAGE = ["", "{", "[]", "3", "null", '"text"', "{}", '{"a": NaN}', "\x00", "[" * 10]
 
@@ -38,7 +38,7 @@ def light(sources: Path, tmp_path: Path) -> Path:
 
 def refusal(path: Path, kind: type[ModelError] = CheckpointInvalid) -> str:
     with pytest.raises(ModelError) as caught:
-        model.load(path)
+        polyrank.load(path)
     assert type(caught.value) is kind
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -164,10 +164,10 @@ def test_more_tokens_than_the_transformer_has_positions(tmp_path: Path) -> None:
         ({"architecture": "cross", "max_context_tokens": 40, "max_candidate_tokens": 25}, 65),
     ):
         with pytest.raises(CheckpointInvalid, match=f"asks for {asked} tokens, the transformer allows 64"):
-            model.from_base(str(base), ModelConfig(base_name="", **fields))  # type: ignore[arg-type]
+            polyrank.from_base(str(base), ModelConfig(base_name="", **fields))  # type: ignore[arg-type]
     fits = ModelConfig(architecture="cross", base_name="", max_context_tokens=40, max_candidate_tokens=24)
     words = " ".join(["w1"] * 100)
-    assert len(model.from_base(str(base), fits).rank(words, [words])) == 1
+    assert len(polyrank.from_base(str(base), fits).rank(words, [words])) == 1
 
 
 def test_a_base_that_is_gone(tmp_path: Path) -> None:

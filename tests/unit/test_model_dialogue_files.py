@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from model.dialogue_files import new_dialogues
-from model.dialogues import Dialogue, DialoguesInvalid, read_dialogues
-from model.text import Conversation
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.dialogue_files import new_dialogues
+from polyrank.model.text.dialogues import Dialogue, DialoguesInvalid, read_dialogues
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NAMES = ["d.jsonl", "d.jsonl.gz", "d.jsonl.zst"]
@@ -89,9 +89,9 @@ def test_the_file_appears_when_it_is_complete(path: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from model.dialogue_files import new_dialogues
-from model.dialogues import Dialogue
-from model.text import Conversation
+from polyrank.model.text.dialogue_files import new_dialogues
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.assembly import Conversation
 
 with new_dialogues(Path(sys.argv[1])) as write:
     for n in range(5000):

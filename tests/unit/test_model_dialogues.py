@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from model.dialogues import Dialogue, DialoguesInvalid, read_dialogues
-from model.text import Conversation
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.dialogues import Dialogue, DialoguesInvalid, read_dialogues
 
 ROW = {"context": ["hello", "hi, how can I help?"], "response": "yes", "candidates": ["no", "yes", "maybe"]}
 

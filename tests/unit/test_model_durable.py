@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from full_disk import FULL, fill_disk
 
-from model.durable import replacing, write_atomically
+from polyrank.model.durable import replacing, write_atomically
 
 TOKEN = "0123456789abcdef"
 

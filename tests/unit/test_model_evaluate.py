@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model.cross_ranker import CrossRanker
-from model.dialogues import Dialogue
-from model.errors import InvalidInput, ModelError
-from model.evaluate import evaluate, gold_rank
-from model.pairs import Pairs
-from model.text import Conversation, Truncation
+from polyrank.model.errors import InvalidInput, ModelError
+from polyrank.model.evaluation.evaluate import evaluate, gold_rank
+from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.text.assembly import Conversation, Truncation
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.pairs import Pairs
 
 
 class Late:

@@ -11,10 +11,17 @@ from full_disk import FULL, fill_disk
 from safetensors.torch import load_file
 from tiny import write_checkpoint
 
-import model
-from model.checkpoint import read_config
-from model.errors import CheckpointInvalid
-from model.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles, write_config
+import polyrank
+from polyrank.model.checkpoint.files import (
+    BACKBONE_FILE,
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    WEIGHTS_FILE,
+    CheckpointFiles,
+    write_config,
+)
+from polyrank.model.errors import CheckpointInvalid
+from polyrank.model.rankers.load import read_config
 
 FILES = [WEIGHTS_FILE, CONFIG_FILE, BACKBONE_FILE, TOKENIZER_FILE]
 
@@ -70,7 +77,7 @@ def test_a_full_disk_leaves_the_old_file(
     assert set(after) == set(before)
     unreached = FILES[FILES.index(full_at) :]
     assert {name: after[name] for name in unreached} == {name: before[name] for name in unreached}
-    model.load(directory)
+    polyrank.load(directory)
 
 
 def test_a_config_is_replaced_as_a_whole(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,9 +104,9 @@ def test_a_first_checkpoint_cut_short_is_refused_and_can_be_written_again(
     write_killed(better, directory, replaced, monkeypatch)
     assert set(contents(directory)) == set(FILES[:replaced])
     with pytest.raises(CheckpointInvalid, match=r"is no model|is missing"):
-        model.load(directory)
+        polyrank.load(directory)
     better.write(directory)
-    assert model.load(directory).fingerprint == better.fingerprint
+    assert polyrank.load(directory).fingerprint == better.fingerprint
 
 
 @pytest.mark.parametrize("replaced", range(len(FILES)))
@@ -107,9 +114,9 @@ def test_a_better_checkpoint_cut_short_has_the_weights_of_one_of_the_two(
     directory: Path, better: CheckpointFiles, monkeypatch: pytest.MonkeyPatch, replaced: int
 ) -> None:
     """Never better figures over the former weights."""
-    before = model.load(directory)
+    before = polyrank.load(directory)
     write_killed(better, directory, replaced, monkeypatch)
-    assert model.load(directory).fingerprint == (better if replaced else before).fingerprint
+    assert polyrank.load(directory).fingerprint == (better if replaced else before).fingerprint
     assert read_config(directory / CONFIG_FILE).training == ({"step": 2} if replaced > 1 else {})
 
 
@@ -117,7 +124,7 @@ def test_a_better_checkpoint_cut_short_has_the_weights_of_one_of_the_two(
 def test_a_checkpoint_of_another_kind_cut_short_is_the_former_or_refused(
     directory: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: int
 ) -> None:
-    before = model.load(directory).fingerprint
+    before = polyrank.load(directory).fingerprint
     write_checkpoint(tmp_path, "cross", 1, architecture="cross")
     weights = {name: torch.clone(each) for name, each in load_file(tmp_path / "cross" / WEIGHTS_FILE).items()}
     config = read_config(tmp_path / "cross" / CONFIG_FILE)
@@ -125,6 +132,6 @@ def test_a_checkpoint_of_another_kind_cut_short_is_the_former_or_refused(
     write_killed(other, directory, replaced, monkeypatch)
     if replaced:
         with pytest.raises(CheckpointInvalid, match="does not fit"):
-            model.load(directory)
+            polyrank.load(directory)
     else:
-        assert model.load(directory).fingerprint == before
+        assert polyrank.load(directory).fingerprint == before

@@ -10,15 +10,16 @@ import torch
 from numpy.typing import NDArray
 from tiny import write_base
 
-import model
-from model import LateRanker, ModelConfig
-from model.batching import TokenBatch
-from model.errors import InvalidInput
-from model.inference import automatic, openvino_backend
-from model.inference.automatic import fastest
-from model.inference.choice import choose_backend
-from model.inference.names import BACKENDS
-from model.inference.openvino_backend import PRECISIONS
+import polyrank
+from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.config import ModelConfig
+from polyrank.model.errors import InvalidInput
+from polyrank.model.inference import automatic, openvino_backend
+from polyrank.model.inference.automatic import fastest
+from polyrank.model.inference.choice import choose_backend
+from polyrank.model.inference.names import BACKENDS
+from polyrank.model.inference.openvino_backend import PRECISIONS
+from polyrank.model.rankers.late import LateRanker
 
 CPU = torch.device("cpu")
 
@@ -31,15 +32,15 @@ def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_unknown_back_end_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"^unknown back-end 'tensorflow'; use one of auto, torch, openvino, "):
-        model.load(tmp_path / "nothing here", backend="tensorflow")
+        polyrank.load(tmp_path / "nothing here", backend="tensorflow")
 
 
 def test_a_missing_package_is_named_and_auto_does_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openvino_backend, "is_installed", lambda: False)
     base = write_base(tmp_path / "base", 0)
     with pytest.raises(InvalidInput, match=r"^the back-end openvino needs the package openvino: pip install openvino"):
-        model.load(base, backend="openvino")
-    assert model.load(base, backend="auto").backend == "torch"
+        polyrank.load(base, backend="openvino")
+    assert polyrank.load(base, backend="auto").backend == "torch"
 
 
 def test_a_precision_that_the_processor_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,14 +72,14 @@ def test_auto_leaves_the_reference_only_where_it_is_worth_it(seconds: dict[str, 
 def test_auto_takes_the_one_that_was_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(automatic, "_seconds", lambda forwards, _: {"torch": 1.0, "openvino": 0.5})
     base = write_base(tmp_path / "base", 0)
-    assert model.load(base, backend="auto").backend == "openvino"
+    assert polyrank.load(base, backend="auto").backend == "openvino"
 
 
 def test_auto_measures_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = write_base(tmp_path / "base", 0)
     for torch_seconds in (1.0, 0.1):  # later something else runs beside it
         monkeypatch.setattr(automatic, "_seconds", lambda *_, torch=torch_seconds: {"torch": torch, "openvino": 0.5})
-        assert model.load(base, backend="auto").backend == "openvino"
+        assert polyrank.load(base, backend="auto").backend == "openvino"
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[NDArray[Any], int], NDArray[Any]]) -> None:
@@ -100,19 +101,19 @@ def test_auto_takes_none_whose_outputs_are_not_those_of_torch(
 ) -> None:
     base = write_base(tmp_path / "base", 0)
     spoil(monkeypatch, lambda each, _: each)
-    assert model.load(base, backend="auto").backend == "openvino"
+    assert polyrank.load(base, backend="auto").backend == "openvino"
     spoil(monkeypatch, wrong)
-    assert model.load(base, backend="auto").backend == "torch"
+    assert polyrank.load(base, backend="auto").backend == "torch"
 
 
 def test_a_later_part_that_is_not_as_by_torch_is_left_to_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = write_base(tmp_path / "base", 0)
     spoil(monkeypatch, lambda each, _: each)
     config = ModelConfig(architecture="bi", base_name="", max_context_tokens=40, max_candidate_tokens=16)
-    ranker = model.from_base(str(base), config, "auto")
+    ranker = polyrank.from_base(str(base), config, "auto")
     assert isinstance(ranker, LateRanker)
     spoil(monkeypatch, lambda each, _: each * 2)
-    expected = model.from_base(str(base), config, "torch")
+    expected = polyrank.from_base(str(base), config, "torch")
     assert isinstance(expected, LateRanker)
     np.testing.assert_array_equal(ranker.encode_contexts([[2, 5, 3]]), expected.encode_contexts([[2, 5, 3]]))
 
@@ -124,7 +125,7 @@ def test_what_gives_other_numbers_than_torch_is_refused(
     spoil(monkeypatch, lambda each, width: each * factor if width > 48 else each)
     base = write_base(tmp_path / "base", 0)
     with pytest.raises(InvalidInput, match=r"^the numbers of openvino are wrong .* use the back-end torch$"):
-        model.load(base, backend="openvino")
+        polyrank.load(base, backend="openvino")
 
 
 @pytest.mark.parametrize("broken", ["openvino.Core.compile_model", "openvino.frontend.FrontEndManager"])
@@ -134,9 +135,9 @@ def test_where_openvino_fails_torch_remains(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(broken, fail)
     base = write_base(tmp_path / "base", 0)
-    assert model.load(base, backend="auto").backend == "torch"
+    assert polyrank.load(base, backend="auto").backend == "torch"
     with pytest.raises(InvalidInput, match=r"^OpenVINO cannot run .* use the back-end torch: no such thing$"):
-        model.load(base, backend="openvino")
+        polyrank.load(base, backend="openvino")
 
 
 def test_every_precision_has_its_name() -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from tiny import write_base, write_checkpoint
 
-from model.checkpoint import load_cross, load_late
-from model.cross_ranker import CrossRanker
-from model.errors import InvalidInput, ModelNotFound
-from model.late_ranker import LateRanker
+from polyrank.model.errors import InvalidInput, ModelNotFound
+from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.load import load_cross, load_late
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model.metrics import first_relevant, judged_values, ndcg_at_k, rank_values, recall_at_k, reciprocal_rank
+from polyrank.model.evaluation.metrics import (
+    first_relevant,
+    judged_values,
+    ndcg_at_k,
+    rank_values,
+    recall_at_k,
+    reciprocal_rank,
+)
 
 
 def array(*numbers: float) -> NDArray[np.float64]:

@@ -9,9 +9,10 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertModel
 
-import model
-from model import Conversation, LateRanker
-from model.base import MINILM, resolve_base
+import polyrank
+from polyrank.model.checkpoint.base import MINILM, resolve_base
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.text.assembly import Conversation
 
 EATING = "A man is eating food."
 OTHERS = ["A man is eating a piece of bread.", "The girl is carrying a baby.", "A man is riding a horse."]
@@ -20,7 +21,7 @@ COSINES = [0.75534, -0.10496, 0.24740]  # transformers' own tokenizer and BertMo
 
 @pytest.fixture(scope="module")
 def ranker() -> LateRanker:
-    loaded = model.load(MINILM)
+    loaded = polyrank.load(MINILM)
     assert isinstance(loaded, LateRanker)
     return loaded
 
@@ -87,6 +88,6 @@ def test_its_checkpoint_refers_to_the_base(ranker: LateRanker, tmp_path: Path) -
         "polyrank.json",
         "tokenizer.json",
     ]
-    again = model.load(tmp_path / "checkpoint")
+    again = polyrank.load(tmp_path / "checkpoint")
     assert again.fingerprint == ranker.fingerprint
     assert again.rank(EATING, OTHERS) == ranker.rank(EATING, OTHERS)

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import model.mining
-from model.cross_ranker import CrossRanker
-from model.dialogues import Dialogue
-from model.errors import InvalidInput, ModelError
-from model.mining import Miner, MiningRules, TextPool, score_bound
-from model.pairs import Pairs
-from model.positives import Positives
-from model.scan import Query
-from model.text import Conversation, Truncation
+import polyrank.model.evaluation.mining
+from polyrank.model.errors import InvalidInput, ModelError
+from polyrank.model.evaluation.mining import Miner, MiningRules, TextPool, score_bound
+from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.search.scan import Query
+from polyrank.model.text.assembly import Conversation, Truncation
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.positives import Positives
 
 
 class Late:
@@ -197,7 +197,7 @@ def test_a_draw_that_the_cross_encoder_checks_is_filled_up() -> None:
 
 
 def test_each_text_is_encoded_once_and_progress_reaches_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model.mining, "_TEXTS_AT_ONCE", 4)
+    monkeypatch.setattr(polyrank.model.evaluation.mining, "_TEXTS_AT_ONCE", 4)
     late: Any = Late()
     told: list[tuple[str, int, int]] = []
     pool = TextPool.encode(late, ["1", "2 a", "1 ", "2 A", *TEN], lambda *numbers: told.append(numbers))

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from model.dialogues import Dialogue
-from model.positives import Positives, text_key
-from model.text import Conversation
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.positives import Positives, text_key
 
 
 def example(response: str, *context: str, persona: tuple[str, ...] = ()) -> Dialogue:

@@ -8,11 +8,11 @@ import torch
 from numpy.typing import NDArray
 from tiny import CLS, SEP, write_checkpoint
 
-from model.checkpoint import load_cross
-from model.inference import openvino_backend, pairs
-from model.inference.late import LateForwards
-from model.pairs import Pairs
-from model.residual import ResidualEncoder
+from polyrank.model.architectures.residual import ResidualEncoder
+from polyrank.model.inference import openvino_backend, pairs
+from polyrank.model.inference.late import LateForwards
+from polyrank.model.rankers.load import load_cross
+from polyrank.model.text.pairs import Pairs
 
 LONG = [CLS, *range(10, 30), SEP]
 PAIRS = Pairs(

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-import model.scan
-from model.scan import Query, prepare, screen
-from model.scan.guarded import GuardedScan
-from model.scan.plain import PlainScan
-from model.topk import TopK, longest_row, top_k
+import polyrank.model.search.scan
+from polyrank.model.search.scan import Query, prepare, screen
+from polyrank.model.search.scan.guarded import GuardedScan
+from polyrank.model.search.scan.plain import PlainScan
+from polyrank.model.search.topk import TopK, longest_row, top_k
 
 
 def test_what_a_gpu_cannot_scan_the_cpu_does_and_it_is_said(
@@ -22,7 +22,7 @@ def test_what_a_gpu_cannot_scan_the_cpu_does_and_it_is_said(
     def refuse(*_: object) -> None:
         raise MemoryError("768 bytes are needed on the GPU, and 5 are free")
 
-    monkeypatch.setattr(model.scan, "GpuScan", refuse)
+    monkeypatch.setattr(polyrank.model.search.scan, "GpuScan", refuse)
     rng = np.random.default_rng(0)
     matrix, codes = rng.normal(size=(50, 8)).astype(np.float16), rng.normal(size=(3, 8)).astype(np.float32)
     with caplog.at_level(logging.WARNING):

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from tiny import CLS, SEP, UNK, word_ids, write_base
 
-from model import AssemblyConfig, Conversation, ModelConfig, Truncation, Turn
-from model.errors import InvalidInput
-from model.pairs import Pairs
-from model.text import Assembler
-from model.tokenizer import Tokenizer
+from polyrank.model.config import AssemblyConfig, ModelConfig
+from polyrank.model.errors import InvalidInput
+from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Turn
+from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.tokenizer import Tokenizer
 
 Build = Callable[..., Assembler]
 

@@ -10,8 +10,8 @@ from tiny import CLS, SEP, VOCABULARY, word_ids, write_base
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import processors
 
-from model.errors import CheckpointInvalid
-from model.tokenizer import Tokenizer
+from polyrank.model.errors import CheckpointInvalid
+from polyrank.model.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from model.errors import InvalidInput
-from model.training.config import TrainConfig
+from polyrank.model.errors import InvalidInput
+from polyrank.model.training.config import TrainConfig
 
 
 def config(**changed: Any) -> TrainConfig:

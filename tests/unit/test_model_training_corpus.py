@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from command_line import write_rows
 
-from model.dialogues import Dialogue, DialoguesInvalid
-from model.training.corpus import Corpus, Report, survey
-from model.training.errors import TrainingDataInvalid
+from polyrank.model.text.dialogues import Dialogue, DialoguesInvalid
+from polyrank.model.training.data.corpus import Corpus, Report, survey
+from polyrank.model.training.errors import TrainingDataInvalid
 
 Rows = list[dict[str, Any]]
 

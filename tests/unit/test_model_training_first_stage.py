@@ -9,13 +9,13 @@ from safetensors.torch import load_file
 from tiny import write_base, write_checkpoint
 from tiny_training import Seen, run, scores, settings, trained, write_examples, write_first_stage
 
-import model
-from model.errors import InvalidInput
-from model.files import WEIGHTS_FILE
-from model.residual import ResidualEncoder
-from model.training.config import TrainConfig
-from model.training.run import Data, train
-from model.training.student import Student, start
+import polyrank
+from polyrank.model.architectures.residual import ResidualEncoder
+from polyrank.model.checkpoint.files import WEIGHTS_FILE
+from polyrank.model.errors import InvalidInput
+from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.run import Data, train
+from polyrank.model.training.student.student import Student, start
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def saved_scores(student: Student, directory: Path) -> list[float]:
     student.save(directory, {})
-    return scores(model.load(directory))
+    return scores(polyrank.load(directory))
 
 
 def residual_settings(base: Path, first_stage: Path, **fields: Any) -> TrainConfig:
@@ -51,14 +51,14 @@ def test_the_first_scores_are_those_of_the_first_stage(
     student = cross(base if origin == "base model" else poly, poly, lora_rank=rank)
     assert student.config.residual
     assert student.config.shared_encoder == shared
-    assert saved_scores(student, tmp_path / "cross") == pytest.approx(scores(model.load(poly)), rel=1e-4, abs=1e-4)
+    assert saved_scores(student, tmp_path / "cross") == pytest.approx(scores(polyrank.load(poly)), rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_first_stage_may_have_its_bases_own_weights(base: Path, tmp_path: Path, rank: int) -> None:
     poly = write_first_stage(base, weights="base")
     student = cross(base, poly, lora_rank=rank)
-    assert saved_scores(student, tmp_path / "cross") == pytest.approx(scores(model.load(poly)), rel=1e-4, abs=1e-4)
+    assert saved_scores(student, tmp_path / "cross") == pytest.approx(scores(polyrank.load(poly)), rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -67,11 +67,11 @@ def test_a_cross_encoder_begins_with_a_share_of_its_score_and_goes_on_with_all_o
 ) -> None:
     poly = trained(base, tmp_path / "poly", architecture="poly", lora_rank=rank)
     student = cross(trained(base, tmp_path / "cross", architecture="cross", lora_rank=rank), poly, lora_rank=rank)
-    plain = model.load(tmp_path / "cross")
+    plain = polyrank.load(tmp_path / "cross")
     assert isinstance(student.encoder, ResidualEncoder)
     torch.testing.assert_close(student.encoder.head.weight, 0.25 * plain.encoder.head.weight)
     first = saved_scores(student, tmp_path / "first")
-    both = zip(scores(model.load(poly)), scores(plain), strict=True)
+    both = zip(scores(polyrank.load(poly)), scores(plain), strict=True)
     assert first == pytest.approx([late + 0.25 * joint for late, joint in both], rel=1e-4, abs=1e-4)
     again = cross(tmp_path / "first", poly, lora_rank=rank)
     assert saved_scores(again, tmp_path / "again") == pytest.approx(first, rel=1e-4, abs=1e-4)

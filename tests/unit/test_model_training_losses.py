@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.training.losses import distillation, listwise, pointwise
+from polyrank.model.training.objectives.losses import distillation, listwise, pointwise
 
 Matrix = list[list[float]]
 ROWS, COLUMNS = 4, 6

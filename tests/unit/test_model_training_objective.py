@@ -10,19 +10,20 @@ import torch
 from tiny import write_base, write_checkpoint
 from tiny_training import dialogue, settings, write_first_stage
 
-import model
-from model import CrossRanker, LateRanker
-from model.attention import ContextCodes
-from model.crossencoder import CrossEncoder
-from model.dialogues import Dialogue
-from model.text import Conversation
-from model.training import objective as objective_module
-from model.training.config import TrainConfig
-from model.training.corpus import Corpus
-from model.training.objective import CrossObjective, LateObjective, Measured, code_cosine
-from model.training.selection import Look, look, selection_batches
-from model.training.stream import Batch
-from model.training.student import Student, start
+import polyrank
+from polyrank.model.architectures.attention import ContextCodes
+from polyrank.model.architectures.cross import CrossEncoder
+from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.data.corpus import Corpus
+from polyrank.model.training.data.selection import Look, look, selection_batches
+from polyrank.model.training.data.stream import Batch
+from polyrank.model.training.objectives import objective as objective_module
+from polyrank.model.training.objectives.objective import CrossObjective, LateObjective, Measured, code_cosine
+from polyrank.model.training.student.student import Student, start
 
 CPU = torch.device("cpu")
 
@@ -83,7 +84,7 @@ def test_the_loss_is_that_of_the_rankers_scores(base: Path, tmp_path: Path) -> N
     for architecture in ("bi", "poly"):
         student, _ = made(base, architecture=architecture)
         student.save(tmp_path / architecture, {})
-        ranker = model.load(tmp_path / architecture)
+        ranker = polyrank.load(tmp_path / architecture)
         total = 0.0
         for gold, example in enumerate(examples):
             turns = [turn.text for turn in example.conversation.turns]
@@ -101,7 +102,7 @@ def test_a_cross_loss_is_that_of_the_rankers_scores(base: Path, tmp_path: Path, 
     examples = [dialogue("w1 w2", "w4", "w6", "w7 w8"), dialogue(["w5", "w9"], "w10", "w1", "w2 w3 w4")]
     student, _ = made(base, **cross)
     student.save(tmp_path / "cross", {})
-    ranker = model.load(tmp_path / "cross")
+    ranker = polyrank.load(tmp_path / "cross")
     lists, points = 0.0, 0.0
     for example in examples:
         turns = [turn.text for turn in example.conversation.turns]
@@ -146,12 +147,12 @@ def test_a_gold_reply_that_is_not_ahead_is_not_first(
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
 def test_a_teachers_share_of_the_loss(base: Path, tmp_path: Path, weight: float) -> None:
     write_checkpoint(tmp_path, "teacher", 9, architecture="cross")
-    teacher = model.load(tmp_path / "teacher")
+    teacher = polyrank.load(tmp_path / "teacher")
     assert isinstance(teacher, CrossRanker)
     examples = [dialogue("w1 w2", "w4", "w6", "w7 w8"), dialogue(["w5", "w9"], "w10", "w1", "w2 w3")]
     student, config = made(base, teacher="set", teacher_weight=weight)
     student.save(tmp_path / "student", {})
-    ranker = model.load(tmp_path / "student")
+    ranker = polyrank.load(tmp_path / "student")
     assert isinstance(ranker, LateRanker)
     alone = measured(base, examples).loss
     taught = 0.0
@@ -169,7 +170,7 @@ def test_a_teachers_share_of_the_loss(base: Path, tmp_path: Path, weight: float)
 
 def test_a_teacher_does_not_learn(base: Path, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "teacher", 9, architecture="cross")
-    teacher = model.load(tmp_path / "teacher")
+    teacher = polyrank.load(tmp_path / "teacher")
     assert isinstance(teacher, CrossRanker)
     student, config = made(base, teacher="set")
     examples = [dialogue("w1 w2", "w4", "w6"), dialogue("w9", "w10", "w1")]
@@ -238,7 +239,7 @@ def test_replies_of_others_are_negatives_of_all_rows(base: Path) -> None:
     student, config = made(base)
     loss = objective(student, config).step(Batch(rows, others), random.Random(0), lambda each: None)
     student.save(base.parent / "with others", {})
-    ranker = model.load(base.parent / "with others")
+    ranker = polyrank.load(base.parent / "with others")
     expected = [
         -torch.tensor([score for _, score in sorted(ranker.rank(context, texts))]).log_softmax(0)[0].item()
         for context, texts in (

@@ -18,21 +18,21 @@ from safetensors.torch import load_file, save_file
 from tiny import write_base, write_checkpoint
 from tiny_training import Seen, rows, run, settings, write_examples, write_first_stage
 
-import model
-from model.biencoder import BiEncoder
-from model.dialogues import Dialogue
-from model.errors import InvalidInput, RankingError
-from model.files import WEIGHTS_FILE
-from model.training import loop
-from model.training.config import TrainConfig
-from model.training.corpus import survey
-from model.training.errors import OutOfMemory, OutputInUse, TrainingDataInvalid, TrainingDiverged
-from model.training.objective import CrossObjective, LateObjective, Measured
-from model.training.run import Data, train
-from model.training.selection import look, selection_batches
-from model.training.state import STATE_FILE, read_state, write_state
-from model.training.stream import batches
-from model.training.student import start
+import polyrank
+from polyrank.model.architectures.bi import BiEncoder
+from polyrank.model.checkpoint.files import WEIGHTS_FILE
+from polyrank.model.errors import InvalidInput, RankingError
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.training import loop
+from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.data.corpus import survey
+from polyrank.model.training.data.selection import look, selection_batches
+from polyrank.model.training.data.stream import batches
+from polyrank.model.training.errors import OutOfMemory, OutputInUse, TrainingDataInvalid, TrainingDiverged
+from polyrank.model.training.objectives.objective import CrossObjective, LateObjective, Measured
+from polyrank.model.training.run import Data, train
+from polyrank.model.training.state import STATE_FILE, read_state, write_state
+from polyrank.model.training.student.student import start
 
 KINDS: dict[str, dict[str, Any]] = {
     "bi": {},
@@ -255,7 +255,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_the_best_is_kept(
     ):
         run(config, data, tmp_path / "out")
     assert all(each.isfinite().all() for each in weights(tmp_path / "out").values())
-    scores = [score for _, score in model.load(tmp_path / "out").rank("w1 w2", ["w4", "w5 w6"])]
+    scores = [score for _, score in polyrank.load(tmp_path / "out").rank("w1 w2", ["w4", "w5 w6"])]
     assert all(map(math.isfinite, scores))
     assert len(set(scores)) == 2
 
@@ -502,16 +502,16 @@ def test_a_full_disk_keeps_the_best_checkpoint(
         run(settings(base), data, tmp_path / "out")
     monkeypatch.undo()
     assert len(calls) == 3
-    assert math.isfinite(model.load(tmp_path / "out").rank("w1", ["w2"])[0][1])
+    assert math.isfinite(polyrank.load(tmp_path / "out").rank("w1", ["w2"])[0][1])
     run(settings(base), data, tmp_path / "out", resume=True)
 
 
 def test_an_output_in_use_is_left_alone(base: Path, data: Path, tmp_path: Path) -> None:
     used = write_checkpoint(tmp_path, "used", 1, architecture="bi")
-    before = model.load(used).fingerprint
+    before = polyrank.load(used).fingerprint
     with pytest.raises(OutputInUse, match="is not empty; give --output a new directory"):
         run(settings(base), data, used)
-    assert model.load(used).fingerprint == before
+    assert polyrank.load(used).fingerprint == before
     with pytest.raises(OutputInUse):
         run(settings(base), data, data)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from command_line import write_rows
 
-from model.dialogues import Dialogue
-from model.training.corpus import Corpus
-from model.training.stream import Batch, batches
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.training.data.corpus import Corpus
+from polyrank.model.training.data.stream import Batch, batches
 
 
 @pytest.fixture

@@ -9,13 +9,14 @@ from tiny import write_base, write_checkpoint
 from tiny_training import scores, settings, trained
 from torch import Tensor
 
-import model
-from model import CrossRanker, LateRanker
-from model.errors import CheckpointInvalid, InvalidInput, ModelNotFound
-from model.files import CheckpointFiles
-from model.inference.torch_backend import TorchBackend
-from model.training.config import TrainConfig
-from model.training.student import Student, start
+import polyrank
+from polyrank.model.checkpoint.files import CheckpointFiles
+from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelNotFound
+from polyrank.model.inference.torch_backend import TorchBackend
+from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.student.student import Student, start
 
 LATE = [("bi", False), ("bi", True), ("poly", False), ("poly", True)]
 ALL = [*LATE, ("cross", False)]
@@ -50,18 +51,18 @@ def test_the_scores_of_a_checkpoint_of_the_same_kind_are_the_first_ones(
     fields = {"architecture": architecture, "shared_encoder": shared, "lora_rank": rank, "tune": "all"}
     source = trained(base, tmp_path / "source", **fields)
     again = start(settings(source, **fields, seed=99))
-    assert student_scores(again) == pytest.approx(scores(model.load(source)), rel=1e-4, abs=1e-4)
+    assert student_scores(again) == pytest.approx(scores(polyrank.load(source)), rel=1e-4, abs=1e-4)
     again.save(tmp_path / "again", {})
-    assert scores(model.load(tmp_path / "again")) == pytest.approx(scores(model.load(source)), rel=1e-4, abs=1e-4)
+    assert scores(polyrank.load(tmp_path / "again")) == pytest.approx(scores(polyrank.load(source)), rel=1e-4, abs=1e-4)
 
 
 def test_a_run_of_whole_weights_goes_on_from_adapters(base: Path, tmp_path: Path) -> None:
     source = trained(base, tmp_path / "source", architecture="poly", lora_rank=2)
     student = start(settings(source, architecture="poly"))
     assert student.config.weights == "full"
-    assert student_scores(student) == pytest.approx(scores(model.load(source)), rel=1e-5, abs=1e-5)
+    assert student_scores(student) == pytest.approx(scores(polyrank.load(source)), rel=1e-5, abs=1e-5)
     student.save(tmp_path / "full", {})
-    assert scores(model.load(tmp_path / "full")) == pytest.approx(scores(model.load(source)), rel=1e-5, abs=1e-5)
+    assert scores(polyrank.load(tmp_path / "full")) == pytest.approx(scores(polyrank.load(source)), rel=1e-5, abs=1e-5)
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -69,7 +70,7 @@ def test_a_poly_encoder_goes_on_from_a_bi_encoders_towers(base: Path, tmp_path: 
     bi = trained(base, tmp_path / "bi", lora_rank=2)
     poly = start(settings(bi, architecture="poly", lora_rank=rank))
     poly.save(tmp_path / "poly", {})
-    source, found = model.load(bi), model.load(tmp_path / "poly")
+    source, found = polyrank.load(bi), polyrank.load(tmp_path / "poly")
     assert found.config.weights == ("adapter" if rank else "full")
     for name in ("context", "candidate"):
         assert same(tower(found, name), tower(source, name), atol=1e-6)
@@ -82,14 +83,14 @@ def test_a_poly_encoder_goes_on_from_a_bi_encoders_towers(base: Path, tmp_path: 
 def test_a_cross_encoder_goes_on_from_the_context_tower(base: Path, tmp_path: Path) -> None:
     bi = trained(base, tmp_path / "bi")
     cross = start(settings(bi, architecture="cross"))
-    assert same(tower(cross, "encoder"), tower(model.load(bi), "context"))
+    assert same(tower(cross, "encoder"), tower(polyrank.load(bi), "context"))
 
 
 def test_both_towers_go_on_from_a_cross_encoder(base: Path, tmp_path: Path) -> None:
     source = trained(base, tmp_path / "cross", architecture="cross")
     poly = start(settings(source, architecture="poly"))
     for name in ("context", "candidate"):
-        assert same(tower(poly, name), tower(model.load(source), "encoder"))
+        assert same(tower(poly, name), tower(polyrank.load(source), "encoder"))
 
 
 def test_two_towers_go_on_from_a_shared_one(base: Path, tmp_path: Path) -> None:
@@ -97,9 +98,9 @@ def test_two_towers_go_on_from_a_shared_one(base: Path, tmp_path: Path) -> None:
         source = trained(base, tmp_path / f"{rank}", shared_encoder=True, lora_rank=rank)
         student = start(settings(source, lora_rank=rank))
         student.save(tmp_path / f"two {rank}", {})
-        found = model.load(tmp_path / f"two {rank}")
+        found = polyrank.load(tmp_path / f"two {rank}")
         for name in ("context", "candidate"):
-            assert same(tower(found, name), tower(model.load(source), "context"), atol=1e-6)
+            assert same(tower(found, name), tower(polyrank.load(source), "context"), atol=1e-6)
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly"])
@@ -110,7 +111,7 @@ def test_a_shared_encoder_goes_on_from_the_context_tower_of_two(
     source = trained(base, tmp_path / "source", architecture=architecture, lora_rank=before)
     student = start(settings(source, architecture=architecture, lora_rank=rank, shared_encoder=True))
     student.save(tmp_path / "shared", {})
-    found, towers = model.load(tmp_path / "shared"), model.load(source)
+    found, towers = polyrank.load(tmp_path / "shared"), polyrank.load(source)
     assert found.config.shared_encoder
     assert same(tower(found, "candidate"), tower(towers, "context"), atol=1e-6)
     assert not same(tower(towers, "context"), tower(towers, "candidate"), atol=1e-3)
@@ -120,7 +121,10 @@ def test_a_shared_encoder_goes_on_from_the_context_tower_of_two(
 def test_codes_are_taken_over_where_they_fit(base: Path, tmp_path: Path, n_codes: int, kept: bool) -> None:
     source = trained(base, tmp_path / "source", architecture="poly")
     student = start(settings(source, architecture="poly", n_codes=n_codes))
-    codes, found = model.load(source).encoder.state_dict()["code_vectors"], student.encoder.state_dict()["code_vectors"]
+    codes, found = (
+        polyrank.load(source).encoder.state_dict()["code_vectors"],
+        student.encoder.state_dict()["code_vectors"],
+    )
     assert found.shape == (n_codes, 16)
     assert torch.equal(codes, found[: len(codes)]) == kept
 
@@ -132,7 +136,7 @@ def test_codes_and_head_on_a_bases_own_weights_are_taken_over(
 ) -> None:
     source = write_checkpoint(tmp_path, "source", 5, architecture=architecture, weights="base", n_codes=3)
     student = start(settings(source, architecture=architecture, lora_rank=rank))
-    assert torch.equal(student.encoder.state_dict()[name], model.load(source).encoder.state_dict()[name])
+    assert torch.equal(student.encoder.state_dict()[name], polyrank.load(source).encoder.state_dict()[name])
 
 
 def test_from_a_base_model_both_sides_start_equal_and_what_is_drawn_goes_by_the_seed(base: Path) -> None:
@@ -145,7 +149,7 @@ def test_from_a_base_model_both_sides_start_equal_and_what_is_drawn_goes_by_the_
 
 
 def test_a_zero_shot_checkpoint_is_its_base(base: Path, tmp_path: Path) -> None:
-    zero = model.load(base)
+    zero = polyrank.load(base)
     zero.save(tmp_path / "zero")
     for rank in (0, 2):
         student = start(settings(tmp_path / "zero", lora_rank=rank, shared_encoder=True, score_scale=1.0))

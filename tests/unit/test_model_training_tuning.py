@@ -11,14 +11,15 @@ from tiny import write_base
 from tiny_training import rows, run, settings, write_examples
 from torch import nn
 
-import model
-from model import CrossRanker, LateRanker
-from model.checkpoint import Ranker
-from model.errors import CheckpointInvalid, InvalidInput
-from model.files import CheckpointFiles
-from model.inference.torch_backend import TorchBackend
-from model.training.student import Student, start
-from model.training.tuning import adapter_tensors, load_adapters
+import polyrank
+from polyrank.model.checkpoint.files import CheckpointFiles
+from polyrank.model.errors import CheckpointInvalid, InvalidInput
+from polyrank.model.inference.torch_backend import TorchBackend
+from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.load import Ranker
+from polyrank.model.training.student.student import Student, start
+from polyrank.model.training.student.tuning import adapter_tensors, load_adapters
 
 ARCHITECTURES = ("bi", "poly", "cross")
 TEXTS = ["w4", "w5 w6", "w7 w8 w9 w10", "w30"]
@@ -137,7 +138,7 @@ def test_saved_and_merged_adapters_score_as_those_in_training(
 ) -> None:
     student = shaken(base, architecture=architecture, shared_encoder=shared)
     student.save(tmp_path / "out", {})
-    merged = model.load(tmp_path / "out")
+    merged = polyrank.load(tmp_path / "out")
     zero = scores(unmerged(start(settings(base, lora_rank=3, architecture=architecture, shared_encoder=shared)), base))
     found, expected = scores(merged), scores(unmerged(student, base))
     assert found == pytest.approx(expected, rel=2e-3, abs=1e-2)
@@ -151,13 +152,13 @@ def test_an_adapter_checkpoint_refers_to_its_base_and_is_small(base: Path, tmp_p
     tensors = load_file(tmp_path / "out" / "model.safetensors")
     assert {name.rpartition(".")[2] for name in tensors} == {"lora_A", "lora_B", "code_vectors"}
     assert {each.dtype for name, each in tensors.items() if "lora" in name} == {torch.float16}
-    config = model.load(tmp_path / "out").config
+    config = polyrank.load(tmp_path / "out").config
     assert (config.weights, config.base_name, len(config.base_sha256)) == ("adapter", str(base), 64)
     assert config.training == {"step": 3}
     (base / "model.safetensors").rename(base / "hidden")
     try:
         with pytest.raises(CheckpointInvalid, match="is missing"):
-            model.load(tmp_path / "out")
+            polyrank.load(tmp_path / "out")
     finally:
         (base / "hidden").rename(base / "model.safetensors")
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from service.auth import keys
-from service.auth.access import ANYBODY, Access
-from service.errors import Forbidden, RateLimited, SettingsError, Unauthenticated
-from service.metrics import Metrics
-from service.settings import Settings
+from polyrank.service.auth import keys
+from polyrank.service.auth.access import ANYBODY, Access
+from polyrank.service.errors import Forbidden, RateLimited, SettingsError, Unauthenticated
+from polyrank.service.observe.metrics import Metrics
 
 SCOPES = {"reader": ["rank"], "boss": ["admin"]}
 
@@ -19,11 +18,11 @@ SCOPES = {"reader": ["rank"], "boss": ["admin"]}
 class Fixture:
     """An Access by a keys file and a clock that the test moves; each key's secret is its name."""
 
-    def __init__(self, path: Path, **settings: Any) -> None:
+    def __init__(self, path: Path, rate: tuple[float | None, int | None] = (None, None)) -> None:
         self.path = path
         self.now = 0.0
         self.metrics = Metrics()
-        self.access = Access(Settings(store=path, keys_file=path, **settings), self.metrics, lambda: self.now)
+        self.access = Access(path, rate, self.metrics, lambda: self.now)
 
     def call(self, *given: str, scope: keys.Scope = "rank") -> str:
         principal = self.access.identify([each.encode() for each in given])
@@ -53,7 +52,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_without_a_file_everybody_may_do_everything(tmp_path: Path) -> None:
-    access = Access(Settings(store=tmp_path), Metrics())
+    access = Access(None, (None, None), Metrics())
     for given in ([], [b"whatever"]):
         assert access.identify(given) == ANYBODY
     for _ in range(1000):
@@ -143,7 +142,7 @@ def test_a_broken_file_leaves_the_keys_and_is_told_once(
 
 def test_a_key_has_its_own_rate_or_that_of_the_settings(path: Path) -> None:
     write(path, reader={"rate_per_s": 0.4, "burst": 1}, boss={})
-    fixture = Fixture(path, rate_limit_per_s=2.0)
+    fixture = Fixture(path, rate=(2.0, None))
     fixture.call("reader")
     with pytest.raises(RateLimited) as caught:
         fixture.call("reader")
@@ -159,7 +158,7 @@ def test_a_key_has_its_own_rate_or_that_of_the_settings(path: Path) -> None:
 
 
 def test_without_keys_the_rate_is_everybodys(tmp_path: Path) -> None:
-    access = Access(Settings(store=tmp_path, rate_limit_per_s=0.5, rate_limit_burst=2), Metrics(), lambda: 0.0)
+    access = Access(None, (0.5, 2), Metrics(), lambda: 0.0)
     access.spend(ANYBODY)
     access.spend(ANYBODY)
     with pytest.raises(RateLimited):

@@ -7,9 +7,9 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from service.errors import DeadlineExceeded, Overloaded
-from service.metrics import Metrics
-from service.ranking.admission import MOST_RETRY_SECONDS, Admission
+from polyrank.service.errors import DeadlineExceeded, Overloaded
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.ranking.admission import MOST_RETRY_SECONDS, Admission
 
 TURN = 100_000
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from model.inference import openvino_backend
-from service.app import create_app
-from service.errors import SettingsError
-from service.settings import Settings
+from polyrank.model.inference import openvino_backend
+from polyrank.service.app import create_app
+from polyrank.service.errors import SettingsError
+from polyrank.service.settings import Settings
 
 
 def test_a_back_end_that_cannot_run_here_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.errors import DeadlineExceeded, InferenceFailed
-from service.metrics import Metrics
-from service.ranking import batcher as module
-from service.ranking.batcher import Batcher, Done
-from service.ranking.values import Lane
+from polyrank.service.errors import DeadlineExceeded, InferenceFailed
+from polyrank.service.observe.labels import Lane
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.ranking import batcher as module
+from polyrank.service.ranking.batcher import Batcher, Done
 
 
 class Doubler:

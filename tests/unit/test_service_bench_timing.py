@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from service.bench.timing import alternate, machine, percentiles
+from polyrank.service.cli.measuring.timing import alternate, machine, percentiles
 
 
 def test_callables_take_turns_after_one_call_unmeasured_each() -> None:
@@ -17,7 +17,7 @@ def test_callables_take_turns_after_one_call_unmeasured_each() -> None:
 
 def test_the_median_of_each_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("service.bench.timing.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("polyrank.service.cli.measuring.timing.time.perf_counter", lambda: now[0])
     durations = iter([9.0, 0.001, 0.004, 0.5])
 
     def call() -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from model import Conversation, Turn
-from model.errors import InvalidInput
-from service.errors import HeaderInvalid, TooManyCandidates
-from service.http.bodies import check_pool, check_upsert, deadline, to_request
-from service.http.schemas import IndexIn, RankIn, UpsertIn
-from service.ranking.values import Given
-from service.settings import Settings
+from polyrank.model.errors import InvalidInput
+from polyrank.model.text.assembly import Conversation, Turn
+from polyrank.service.errors import HeaderInvalid, TooManyCandidates
+from polyrank.service.http.native.schemas import IndexIn, RankIn, UpsertIn
+from polyrank.service.http.plumbing.bodies import check_pool, check_upsert, deadline, to_request
+from polyrank.service.ranking.values import Given
+from polyrank.service.settings import Settings
 
 SETTINGS = Settings(store=Path("s"), max_candidates=3, max_text_chars=10, max_timeout_ms=2000)
 

@@ -5,7 +5,7 @@ from threading import Barrier
 
 import pytest
 
-from service.caching.breaker import (
+from polyrank.service.caching.breaker import (
     FAILURES_IN_A_ROW,
     JITTER,
     LONGEST_OPEN_SECONDS,

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 from command_line import REPOSITORY, call
 
-from index_builder.errors import StoreUnavailable
-from service import __version__
-from service.cli import store
-from service.cli.output import UsageError
-from service.errors import SettingsError
+from polyrank import __version__
+from polyrank.index_builder.errors import StoreUnavailable
+from polyrank.service.cli.commands import store
+from polyrank.service.cli.output import UsageError
+from polyrank.service.errors import SettingsError
 
 Capture = pytest.CaptureFixture[str]
 
@@ -106,9 +106,9 @@ def test_help_and_version_are_no_failures(capsys: Capture) -> None:
 
 
 def test_the_command_line_starts_without_torch_and_runs_as_a_module() -> None:
-    light = "import sys, service.cli; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    light = "import sys, polyrank.service.cli; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", light], cwd=REPOSITORY).returncode == 0
-    module = [sys.executable, "-m", "service.cli", "store", "list", "--store", "no/such/store"]
+    module = [sys.executable, "-m", "polyrank.service.cli", "store", "list", "--store", "no/such/store"]
     ended = subprocess.run(module, cwd=REPOSITORY, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == "polyrank: no/such/store is no directory; polyrank build makes a store\n"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from service.cli.interrupt import no_interrupt_lost
+from polyrank.service.cli.interrupt import no_interrupt_lost
 
 
 class Pressed:

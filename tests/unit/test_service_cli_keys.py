@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command_line import call
 
-from service.auth import keys
+from polyrank.service.auth import keys
 
 Capture = pytest.CaptureFixture[str]
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from tiny import write_checkpoint
 
-from model.errors import InvalidInput
-from model.inference import openvino_backend
-from service.cli.models import chosen_backend, load_cross, load_late
-from service.cli.output import UsageError
+from polyrank.model.errors import InvalidInput
+from polyrank.model.inference import openvino_backend
+from polyrank.service.cli.models import chosen_backend, load_cross, load_late
+from polyrank.service.cli.output import UsageError
 
 
 def test_only_a_model_of_the_wrong_kind_is_told_with_the_flag_that_names_it(

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from service.cli.output import Progress, print_json
+from polyrank.service.cli.output import Progress, print_json
 
 SHARD = 8192
 
@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time in seconds, in its only element."""
     now = [100.0]
-    monkeypatch.setattr("service.cli.output.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("polyrank.service.cli.output.time.monotonic", lambda: now[0])
     return now
 
 

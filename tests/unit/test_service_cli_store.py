@@ -8,10 +8,10 @@ from command_line import call, left_half_written
 from fakes import HashEncoder, pool
 from redis_process import RedisProcess, vector_keys
 
-from index_builder.build import build
-from index_builder.generations import GenerationStore
-from index_builder.pool import Candidate
-from index_builder.update_log import Update
+from polyrank.index_builder.build.build import build
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.updates.log import Update
 
 Capture = pytest.CaptureFixture[str]
 

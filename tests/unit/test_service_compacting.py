@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from index_builder.errors import JobConflict
-from service.index.compacting import Compacting
+from polyrank.index_builder.errors import JobConflict
+from polyrank.service.changes.compacting import Compacting
 
 
 @dataclass

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from model.errors import InvalidInput
-from service.errors import NotConfigured
-from service.index.confine import confined
+from polyrank.model.errors import InvalidInput
+from polyrank.service.changes.confine import confined
+from polyrank.service.errors import NotConfigured
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from service.dialects.choice import DIALECTS, of_body, of_header
-from service.errors import DialectUnknown, HeaderInvalid
-from service.http.schemas_compat import CompatRerankIn
+from polyrank.service.errors import DialectUnknown, HeaderInvalid
+from polyrank.service.http.compat.dialects.choice import DIALECTS, of_body, of_header
+from polyrank.service.http.compat.schemas import CompatRerankIn
 
 TEXTS, DOCUMENTS = {"texts": ["a"]}, {"documents": ["a"]}
 

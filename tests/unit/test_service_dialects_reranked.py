@@ -3,10 +3,17 @@
 import numpy as np
 import pytest
 
-from model import Truncation
-from model.errors import InvalidInput
-from service.dialects import cohere, infinity, tei, voyage
-from service.dialects.reranked import Document, Reranked, document_of, placed, relevance, search_units
+from polyrank.model.errors import InvalidInput
+from polyrank.model.text.assembly import Truncation
+from polyrank.service.http.compat.dialects import cohere, infinity, tei, voyage
+from polyrank.service.http.compat.dialects.reranked import (
+    Document,
+    Reranked,
+    document_of,
+    placed,
+    relevance,
+    search_units,
+)
 
 
 def test_relevance_keeps_the_order_of_neighbouring_float32() -> None:

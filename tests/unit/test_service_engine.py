@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from service_fakes import WordCross, asked, brute_force, build_store, open_serving, pool, rank
 
-from index_builder.encoder import encode_texts
-from index_builder.pool import Candidate
-from model import Conversation
-from model.pairs import Pairs
-from model.scan.plain import PlainScan
-from service.errors import DeadlineExceeded, InferenceFailed, NotConfigured, UnknownCandidates
-from service.index.serving import Serving
-from service.metrics import Metrics
-from service.ranking import retrieval
-from service.ranking.engine import Embeddings, Engine, EngineSettings, Read
-from service.ranking.values import Given, Ranked, RankRequest, Shortlist
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.model.search.scan.plain import PlainScan
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.pairs import Pairs
+from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotConfigured, UnknownCandidates
+from polyrank.service.live.serving import Serving
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.ranking import retrieval
+from polyrank.service.ranking.engine import Embeddings, Engine, EngineSettings, Read
+from polyrank.service.ranking.values import Given, Ranked, RankRequest, Shortlist
 
 TEXT = "w1 w2 w3 w7 w9"
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from service.http.filters_in import MAX_CONDITIONS, MAX_DEPTH, MAX_VALUES, checked_filter
+from polyrank.service.http.native.filters_in import MAX_CONDITIONS, MAX_DEPTH, MAX_VALUES, checked_filter
 
 
 def nested(depth: int) -> dict[str, Any]:

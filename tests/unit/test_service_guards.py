@@ -7,10 +7,10 @@ from fastapi.routing import iter_route_contexts
 from service_fakes import load
 from starlette.datastructures import Headers
 
-from service.app import create_app
-from service.auth.guards import Needs, anybody, credentials, rules, scraper
-from service.settings import Settings
-from service.tracing import UNTRACED
+from polyrank.service.app import create_app
+from polyrank.service.http.plumbing.guards import Needs, anybody, credentials, rules, scraper
+from polyrank.service.observe.tracing import UNTRACED
+from polyrank.service.settings import Settings
 
 # FastAPI's own; they have no dependencies, and are open.
 DOCUMENTATION = {"/docs", "/docs/oauth2-redirect", "/openapi.json"}

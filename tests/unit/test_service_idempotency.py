@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import HeaderInvalid, IdempotencyMismatch
-from service.index import idempotency
-from service.index.idempotency import IdempotencyKeys, checked
+from polyrank.service.changes import idempotency
+from polyrank.service.changes.idempotency import IdempotencyKeys, checked
+from polyrank.service.errors import HeaderInvalid, IdempotencyMismatch
 
 
 @pytest.fixture

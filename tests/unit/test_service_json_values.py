@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.http import json_values
-from service.http.json_values import count_values
+from polyrank.service.http.plumbing import json_values
+from polyrank.service.http.plumbing.json_values import count_values
 
 STRINGS = st.text(st.sampled_from('a"\\,[{}]: \n'), max_size=8)
 VALUES = st.recursive(

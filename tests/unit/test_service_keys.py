@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from service.auth import keys
-from service.auth.keys import Key
-from service.errors import SettingsError
+from polyrank.service.auth import keys
+from polyrank.service.auth.keys import Key
+from polyrank.service.errors import SettingsError
 
 HASH = "0" * 64
 

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from service.process.listening import bind, refuse_new
+from polyrank.service.process.listening import bind, refuse_new
 
 
 def test_connections_that_have_begun_are_accepted_and_no_other_begins() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from service_fakes import WordRanker, build_store, count_nothing, load, pool
 
-from index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
-from index_builder.generations import GenerationStore
-from model.errors import InvalidInput, ModelNotFound
-from service.errors import NotReady
-from service.index.live import Live
-from service.index.serving import Opener, Serving
-from service.metrics import Metrics
+from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.model.errors import InvalidInput, ModelNotFound
+from polyrank.service.errors import NotReady
+from polyrank.service.live.live import Live
+from polyrank.service.live.serving import Opener, Serving
+from polyrank.service.observe.metrics import Metrics
 
 
 class Fixture:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.caching.lru import ENTRY_BYTES, Key, Lru
+from polyrank.service.caching.lru import ENTRY_BYTES, Key, Lru
 
 
 def key(n: int) -> Key:

@@ -7,8 +7,8 @@ import pytest
 from service_fakes import build_store, load
 from starlette.testclient import TestClient
 
-from service.app import create_app
-from service.settings import Settings
+from polyrank.service.app import create_app
+from polyrank.service.settings import Settings
 
 
 @pytest.fixture(scope="module")

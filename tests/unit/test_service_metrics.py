@@ -8,12 +8,12 @@ from pathlib import Path
 
 from prometheus_client.multiprocess import mark_process_dead
 
-from service.metrics import DIRECTORY, Metrics
+from polyrank.service.observe.metrics import DIRECTORY, Metrics
 
 # One process's part: it serves two generations, one after the other, answers requests and tells its own numbers.
 WORK = """
 import json, os, sys
-from service.metrics import Metrics
+from polyrank.service.observe.metrics import Metrics
 given = json.loads(sys.argv[1])
 metrics = Metrics()
 for generation in given["generations"]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.process import processors
+from polyrank.service import processors
 
 
 @pytest.fixture(autouse=True)

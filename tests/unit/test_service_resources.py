@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 from service_fakes import build_store, count_nothing, load, pool
 
-from index_builder.generations import GenerationStore
-from index_builder.jobs import JobRecord, JobRequest
-from service import resources
-from service.errors import SettingsError
-from service.index.jobs import Jobs
-from service.index.live import Live
-from service.index.serving import Opener
-from service.metrics import Metrics
-from service.resources import collect, device_of
-from service.settings import Settings
-from service.tracing import OFF
+from polyrank.index_builder.build.jobs import JobRecord, JobRequest
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.service import resources
+from polyrank.service.changes.jobs import Jobs
+from polyrank.service.errors import SettingsError
+from polyrank.service.live.live import Live
+from polyrank.service.live.serving import Opener
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.observe.tracing import OFF
+from polyrank.service.resources import collect, device_of
+from polyrank.service.settings import Settings
 
 
 class Fixture:

@@ -10,17 +10,17 @@ import pytest
 from service_fakes import WORDS, asked, brute_force, build_store, count_nothing, load, open_serving, pool, rank
 from updated import updated
 
-from index_builder.generations import GenerationStore
-from index_builder.pool import Candidate
-from model.scan import Query, screen
-from model.scan.guarded import GuardedScan
-from model.scan.plain import PlainScan
-from model.topk import TopK
-from service.errors import UnknownCandidates
-from service.index import serving as live_units
-from service.index.serving import Opener, Serving
-from service.ranking import retrieval
-from service.ranking.values import Given, Ranked, RankRequest, Stages
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.model.search.scan import Query, screen
+from polyrank.model.search.scan.guarded import GuardedScan
+from polyrank.model.search.scan.plain import PlainScan
+from polyrank.model.search.topk import TopK
+from polyrank.service.errors import UnknownCandidates
+from polyrank.service.live import serving as live_units
+from polyrank.service.live.serving import Opener, Serving
+from polyrank.service.ranking import retrieval
+from polyrank.service.ranking.values import Given, Ranked, RankRequest, Stages
 
 TEXT = "w1 w2 w3 w7 w9"
 COUNT = 10_000

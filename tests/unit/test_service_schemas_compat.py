@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from service.http.schemas_compat import CompatRerankIn, EmbeddingsIn, EmbedIn, SimilarityIn
+from polyrank.service.http.compat.schemas import CompatRerankIn, EmbeddingsIn, EmbedIn, SimilarityIn
 
 RERANK = {"query": "q", "documents": ["a"]}
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import SettingsError
-from service.settings import Settings
+from polyrank.service.errors import SettingsError
+from polyrank.service.settings import Settings
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_bad_value_is_not_echoed() -> None:
 def test_tracing_without_its_packages_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings.load({"store": "s", "tracing": True}).tracing
     monkeypatch.setattr(
-        "service.settings.find_spec", lambda name: None if name == "opentelemetry.sdk" else find_spec(name)
+        "polyrank.service.settings.find_spec", lambda name: None if name == "opentelemetry.sdk" else find_spec(name)
     )
     with pytest.raises(SettingsError, match=r"tracing: install its packages: pip install '\.\[otel\]'"):
         Settings.load({"store": "s", "tracing": True})

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from service.ranking.threads import Threads
-from service.ranking.together import Together
-from service.ranking.values import Stages
+from polyrank.service.ranking.threads import Threads
+from polyrank.service.ranking.together import Together
+from polyrank.service.ranking.values import Stages
 
 MOST = 3
 

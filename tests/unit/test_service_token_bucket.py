@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.auth.token_bucket import TokenBucket
+from polyrank.service.auth.token_bucket import TokenBucket
 
 
 class Clock:

@@ -14,12 +14,12 @@ import pytest
 from service_fakes import WordRanker, asked, brute_force, build_store, load, pool, rank
 from updated import LiveStore
 
-from index_builder.compaction import compact
-from index_builder.errors import GenerationCorrupt, UpdatesBusy
-from index_builder.generations import GenerationStore
-from index_builder.pool import Candidate
-from service.errors import InferenceFailed, NotReady, Overloaded, RevisionNotReached
-from service.index import updating
+from polyrank.index_builder.build.compaction import compact
+from polyrank.index_builder.errors import GenerationCorrupt, UpdatesBusy
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.service.changes import updating
+from polyrank.service.errors import InferenceFailed, NotReady, Overloaded, RevisionNotReached
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.caching.budget import Budget
-from service.caching.lru import Lru
-from service.caching.redis_tier import Cached
-from service.caching.vector_cache import VectorCache
+from polyrank.service.caching.budget import Budget
+from polyrank.service.caching.lru import Lru
+from polyrank.service.caching.redis_tier import Cached
+from polyrank.service.caching.vector_cache import VectorCache
 
 DIM = 4
 VECTORS = {f"n{n}": np.full(DIM, n + 0.1, np.float16) for n in range(10)}

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from service_fakes import DIM, WordRanker, build_store, pool
 
-from index_builder.encoder import encode_texts
-from index_builder.errors import MatrixMissing, StoreUnavailable
-from index_builder.generation import Generation
-from index_builder.generations import GenerationStore
-from index_builder.store import CORRUPT, HIT, MISS, Fetched
-from service.caching.budget import Budget
-from service.caching.redis_tier import Cached
-from service.caching.vectors import MatrixVectors, RedisVectors
+from polyrank.index_builder.errors import MatrixMissing, StoreUnavailable
+from polyrank.index_builder.store.generation import Generation
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.index_builder.vectors.protocol import CORRUPT, HIT, MISS, Fetched
+from polyrank.service.caching.budget import Budget
+from polyrank.service.caching.redis_tier import Cached
+from polyrank.service.caching.vectors import MatrixVectors, RedisVectors
 
 ROWS = np.array([3, 1, 4, 1, 5], np.int64)
 

@@ -1,0 +1,1 @@
+"""A build from pool files to a published generation."""

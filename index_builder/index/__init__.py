@@ -1,0 +1,1 @@
+"""FAISS indexes: chosen, built, searched and measured."""

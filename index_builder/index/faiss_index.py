@@ -1,0 +1,244 @@
+"""FAISS: build, save, load and search an index of inner products. Only the modules named `faiss_*` import faiss."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.index_builder.errors import BuildError
+from polyrank.index_builder.index.choice import IndexSpec
+from polyrank.index_builder.index.faiss_factory import core_of, effort_of, has_graph, lists_of, reason
+from polyrank.index_builder.index.faiss_gpu import copy_to_gpu
+
+_BLOCK_ROWS = 65_536
+_EF_CONSTRUCTION = 200
+_TRAINING_ROWS, _ROWS_A_LIST = 65_536, 64  # at most the first, or the second times the lists: in float32, in memory
+_TRAINING_SEED = 0
+# Rows a context vector, of a request that does not say (`retrieve_k`), and the most that tuning asks for.
+RETRIEVE_K = 200
+MOST_DEPTH = 1600
+
+Rows = NDArray[np.int64]
+Products = NDArray[np.float32]
+
+
+class CandidateIndex:
+    """An index over the rows of an embedding matrix, by inner product.
+
+    Attributes:
+        spec: what it is, its search parameters complete.
+    """
+
+    def __init__(self, index: Any, spec: IndexSpec) -> None:
+        self._index = index
+        effort = effort_of(index)
+        self.spec = replace(spec, params={effort.name: effort.default, **spec.params}) if effort else spec
+        self._heeds_selectors = self._tried_selectors()
+        self._gpu = copy_to_gpu(index)
+
+    @property
+    def count(self) -> int:
+        """How many rows it holds."""
+        return int(self._index.ntotal)
+
+    @property
+    def dim(self) -> int:
+        """D."""
+        return int(self._index.d)
+
+    @property
+    def depth(self) -> int:
+        """Rows to ask for each context vector at least."""
+        return self.spec.params.get("depth", 0)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a search misses nothing, by products as precise as the scan's."""
+        return self._gpu is None and isinstance(faiss.downcast_index(self._index), faiss.IndexFlat)
+
+    @classmethod
+    def build(cls, spec: IndexSpec, matrix: NDArray[Any]) -> "CandidateIndex":
+        """Index the rows of a matrix (N, D), read in blocks; what needs training is trained on a seeded sample.
+
+        Equal matrices give equal bytes on one machine with one number of threads: graphs, whose links depend on the
+        order in which threads come, are built by a single one.
+
+        Args:
+            spec: an index with a FAISS factory.
+            matrix: float16 or float32, usually memory-mapped.
+
+        Raises:
+            BuildError: FAISS cannot build it.
+        """
+        try:
+            index: Any = faiss.index_factory(matrix.shape[1], str(spec.factory), faiss.METRIC_INNER_PRODUCT)
+            core = core_of(index)
+            if isinstance(core, faiss.IndexHNSW):
+                core.hnsw.efConstruction = _EF_CONSTRUCTION
+            with _threads(1 if has_graph(core) else faiss.omp_get_max_threads()):
+                if not index.is_trained:
+                    index.train(_sample(matrix, max(_TRAINING_ROWS, _ROWS_A_LIST * lists_of(core))))
+                for start in range(0, len(matrix), _BLOCK_ROWS):
+                    index.add(np.ascontiguousarray(matrix[start : start + _BLOCK_ROWS], np.float32))
+        except RuntimeError as error:
+            raise BuildError(f"FAISS cannot build {spec.factory}: {reason(error)}; choose another --index") from error
+        return cls(index, spec)
+
+    def save(self, path: Path) -> None:
+        """Write the index; the file has no checksum of its own."""
+        # FAISS's own file writer ignores a failing close: a full disk would leave a short file and no error.
+        with path.open("wb") as file:
+            faiss.write_index(self._index, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]  # not in its stubs
+
+    @classmethod
+    def load(cls, path: Path, spec: IndexSpec) -> "CandidateIndex":
+        """Read a saved index.
+
+        Raises:
+            ValueError: FAISS cannot read the file.
+        """
+        try:
+            return cls(faiss.read_index(str(path)), spec)
+        except RuntimeError as error:
+            raise ValueError(f"{path.name} is no FAISS index") from error
+
+    def search(
+        self,
+        codes: NDArray[np.float32],
+        depth: int,
+        exclude: Rows | None = None,
+        only: NDArray[np.bool_] | None = None,
+        threads: int | None = None,
+    ) -> tuple[Rows, Products]:
+        """Find the rows nearest to each code vector, all codes in one call.
+
+        Args:
+            codes: (M, D).
+            depth: rows a code, at least 1.
+            exclude: rows not to return.
+            only: (N,), true for the rows that may be returned.
+            threads: of FAISS in the calling thread; None leaves it as it is.
+
+        Returns:
+            rows (M, depth), best first, -1 where fewer were found, and their inner products (M, depth).
+        """
+        if threads is not None:
+            faiss.omp_set_num_threads(threads)
+        codes = np.ascontiguousarray(codes, np.float32)
+        dropped = np.empty(0, np.int64) if exclude is None else exclude
+        if only is None and self._gpu is not None and self._gpu.takes(depth + len(dropped), self.spec.params):
+            products, rows = self._gpu.search(codes, depth + len(dropped), self.spec.params)
+            return _kept(rows, products, ~np.isin(rows, dropped), depth)
+        if only is None and not len(dropped):
+            products, rows = self._index.search(codes, depth, params=self._parameters(depth, None))
+            return rows, products
+        if not self._heeds_selectors:
+            return self._overfetched(codes, depth, dropped, only)
+        products, rows = self._index.search(codes, depth, params=self._parameters(depth, _selector(dropped, only)))
+        return rows, products
+
+    def harder(self) -> list["CandidateIndex"]:
+        """The same index searched harder, in each of the ways that are left."""
+        ways: list[dict[str, int]] = []
+        effort = effort_of(self._index)
+        if effort is not None and (value := self.spec.params[effort.name]) < effort.most:
+            ways.append({effort.name: min(2 * value, effort.most)})
+        depth = max(self.depth, RETRIEVE_K)
+        if depth < min(MOST_DEPTH, self.count):
+            ways.append({"depth": 2 * depth})
+        return [self.with_params(way) for way in ways]
+
+    def with_params(self, params: dict[str, int]) -> "CandidateIndex":
+        """The same index, searched with these parameters instead of its own."""
+        other = copy.copy(self)
+        other.spec = replace(self.spec, params={**self.spec.params, **params})
+        return other
+
+    def _parameters(self, depth: int, selector: Any) -> Any:
+        return _nested(self._index, self.spec.params, depth, selector)
+
+    def _tried_selectors(self) -> bool:
+        """Whether a search returns only what a selector lets through: some kinds refuse selectors."""
+        nothing = faiss.IDSelectorRange(0, 0)
+        try:
+            _, rows = self._index.search(np.ones((1, self.dim), np.float32), 1, params=self._parameters(1, nothing))
+        except RuntimeError:
+            return False
+        return bool((rows < 0).all())
+
+    def _overfetched(
+        self, codes: NDArray[np.float32], depth: int, dropped: Rows, only: NDArray[np.bool_] | None
+    ) -> tuple[Rows, Products]:
+        """Search for more and more, until enough of it is allowed."""
+        allowed = np.ones(self.count, bool) if only is None else only.copy()
+        allowed[dropped] = False
+        wanted = depth + len(dropped)
+        while True:
+            wanted = min(wanted, self.count)
+            products, rows = self._index.search(codes, wanted, params=self._parameters(wanted, None))
+            kept = (rows >= 0) & allowed[rows]
+            if wanted == self.count or (kept.sum(axis=1) >= depth).all():
+                return _kept(rows, products, kept, depth)
+            wanted *= 2
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """FAISS's threads in the block."""
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(count)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+def _sample(matrix: NDArray[Any], count: int) -> NDArray[np.float32]:
+    rng = np.random.default_rng(_TRAINING_SEED)
+    rows = np.sort(rng.choice(len(matrix), min(count, len(matrix)), replace=False))
+    return np.asarray(matrix[rows], np.float32)
+
+
+def _selector(dropped: Rows, only: NDArray[np.bool_] | None) -> Any:
+    if only is None:
+        return faiss.IDSelectorNot(faiss.IDSelectorBatch(np.ascontiguousarray(dropped, np.int64)))
+    allowed = only.copy()
+    allowed[dropped] = False
+    return faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))  # type: ignore[call-arg,arg-type]  # stubs of the C++ form
+
+
+def _nested(index: Any, params: dict[str, int], depth: int, selector: Any) -> Any:
+    """Search parameters in the shape of the index; None where it takes none."""
+    known: Any = faiss  # the stubs do not have the keyword arguments
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexPreTransform):
+        inner = _nested(index.index, params, depth, selector)
+        return inner and known.SearchParametersPreTransform(index_params=inner)
+    if isinstance(index, faiss.IndexRefine):
+        inner = _nested(index.base_index, params, depth, selector)
+        return inner and known.IndexRefineSearchParameters(k_factor=index.k_factor, base_index_params=inner)
+    options = {} if selector is None else {"sel": selector}
+    if isinstance(index, faiss.IndexHNSW):
+        return known.SearchParametersHNSW(efSearch=max(params["efSearch"], depth), **options)
+    if isinstance(index, faiss.IndexIVF):
+        return known.SearchParametersIVF(nprobe=params["nprobe"], **options)
+    return known.SearchParameters(**options) if options else None
+
+
+def _kept(rows: Rows, products: Products, kept: NDArray[np.bool_], depth: int) -> tuple[Rows, Products]:
+    """The first `depth` that are kept, of each line; filled up with -1."""
+    first = np.argsort(~kept, axis=1, kind="stable")[:, :depth]
+    taken = np.take_along_axis(kept, first, axis=1)
+    rows = np.where(taken, np.take_along_axis(rows, first, axis=1), -1)
+    products = np.where(taken, np.take_along_axis(products, first, axis=1), -np.inf).astype(np.float32)
+    missing = depth - rows.shape[1]
+    return (
+        np.pad(rows, ((0, 0), (0, missing)), constant_values=-1),
+        np.pad(products, ((0, 0), (0, missing)), constant_values=-np.inf),
+    )

@@ -1,0 +1,1 @@
+"""Pool files, read row by row and checked."""

@@ -1,0 +1,139 @@
+"""Rows of text files as plain objects: JSON lines and CSV, streamed, each with its line."""
+
+import csv
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import orjson
+import pyarrow as pa
+
+from polyrank.index_builder.errors import PoolInvalid
+
+# A longer line cannot be a sane row (20,000 characters, escaped twice over, are 240 kB); it must not fill the memory.
+MAX_LINE_BYTES = 4 << 20
+
+_COMPRESSIONS: dict[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
+
+
+class RowError(Exception):
+    """What is wrong with one row; carries the reason from where it is found to where the line is known."""
+
+
+def json_rows(path: Path) -> Iterator[tuple[int, object]]:
+    """Line number and value of each line that is not blank; a RowError in place of one that is no JSON.
+
+    Raises PoolInvalid for a file that is truncated or unreadable.
+    """
+    with _opened(path) as stream:
+        for number, line in _lines(stream):
+            if isinstance(line, RowError):
+                yield number, line
+            elif not line.isspace():
+                yield number, _parsed(line)
+
+
+def csv_rows(path: Path) -> Iterator[tuple[int, object]]:
+    """Line number of each row, and the object that a JSON line would have held; or a RowError.
+
+    Raises PoolInvalid as `json_rows`, and for a file without a usable header.
+    """
+    with _opened(path) as stream:
+        yield from _csv_rows(path, stream)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Open for reading; what the operating system or the decompressor says about the file names the file."""
+    try:
+        file: Any = pa.OSFile(str(path), "rb")
+        if compression := _COMPRESSIONS.get(path.suffix.lower()):
+            file = pa.CompressedInputStream(file, compression)
+        with file, io.BufferedReader(file, 1 << 18) as stream:
+            if stream.peek(3)[:3] == b"\xef\xbb\xbf":  # a BOM, as Windows tools write it
+                stream.read(3)
+            yield stream
+    except OSError as error:
+        raise PoolInvalid(str(path), f"cannot be read: {error}") from error
+
+
+def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | RowError]]:
+    """Number the lines; one that is too long is read past in pieces."""
+    number = 0
+    while line := stream.readline(MAX_LINE_BYTES):
+        number += 1
+        if len(line) < MAX_LINE_BYTES or line.endswith(b"\n"):
+            yield number, line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = stream.readline(MAX_LINE_BYTES)
+        yield number, RowError(f"the line is longer than {MAX_LINE_BYTES} bytes")
+
+
+def _parsed(line: bytes) -> object:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        try:
+            line.decode()
+        except UnicodeDecodeError as bad:
+            return RowError(f"not valid UTF-8 at byte {bad.start}")
+        return RowError(f"not valid JSON: {error.msg} at character {error.pos}")
+
+
+def _csv_rows(path: Path, stream: BinaryIO) -> Iterator[tuple[int, object]]:
+    reader = csv.reader(_csv_lines(stream), strict=True)
+    header: list[str] | None = None
+    while True:
+        first_line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            if header is None:
+                raise PoolInvalid(str(path), f"the header is not valid CSV: {error}") from error
+            yield first_line, RowError(f"not valid CSV: {error}")
+            continue
+        if header is None:
+            header = _checked_header(path, cells)
+        elif cells:
+            yield first_line, _csv_row(header, cells)
+
+
+def _csv_lines(stream: BinaryIO) -> Iterator[str]:
+    """Lines that spoil their own row and not the file: bad bytes as lone surrogates, long lines as too long cells."""
+    for _, line in _lines(stream):
+        if isinstance(line, RowError):
+            yield "x" * (csv.field_size_limit() + 1) + "\n"
+        else:
+            yield line.decode(errors="surrogateescape")
+
+
+def _checked_header(path: Path, cells: list[str]) -> list[str]:
+    if "text" not in cells:
+        raise PoolInvalid(str(path), "the header has no column 'text'")
+    if len(set(cells)) < len(cells):
+        raise PoolInvalid(str(path), "the header names a column twice")
+    if wrong := [cell for cell in cells if cell.startswith("$") or not _is_utf8(cell)]:
+        raise PoolInvalid(str(path), f"the column name {wrong[0]!r} begins with '$' or is not valid UTF-8")
+    return cells
+
+
+def _csv_row(header: list[str], cells: list[str]) -> object:
+    if len(cells) != len(header):
+        return RowError(f"{len(cells)} cells, but the header has {len(header)}")
+    if not all(map(_is_utf8, cells)):
+        return RowError("not valid UTF-8")
+    metadata = dict(zip(header, cells, strict=True))
+    return {"id": metadata.pop("id", None) or None, "text": metadata.pop("text"), "metadata": metadata}
+
+
+def _is_utf8(cell: str) -> bool:
+    try:
+        cell.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

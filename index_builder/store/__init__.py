@@ -1,0 +1,1 @@
+"""The directory of generations: what is published, active and kept, with the updates written since."""

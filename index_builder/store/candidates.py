@@ -1,0 +1,116 @@
+"""The candidate table on disk: ids, texts and metadata, any row readable without loading the rest.
+
+The file `candidates.arrow` is an Arrow IPC file, memory-mapped: record batches of at most `BATCH_ROWS` rows with the
+columns id, text and metadata (a JSON object as text).
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, cast
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from polyrank.index_builder.pool.pool import Candidate
+
+BATCH_ROWS = 8192
+# A batch is also closed at this many bytes, to bound memory and stay below Arrow's 2 GiB a column.
+_BATCH_BYTES = 64 << 20
+_SCHEMA = pa.schema([("id", pa.string()), ("text", pa.string()), ("metadata", pa.string())])
+
+
+class CandidateWriter:
+    """Write a candidate table row by row; at the end of the `with` block the file is complete."""
+
+    def __init__(self, path: Path) -> None:
+        self._sink = pa.OSFile(str(path), "wb")
+        self._writer = pa.ipc.new_file(self._sink, _SCHEMA)
+        self._columns: tuple[list[str], list[str], list[str]] = ([], [], [])
+        self._bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._flush()
+                self._writer.close()
+        finally:
+            self._sink.close()
+
+    def add(self, candidate: Candidate) -> None:
+        """Append a candidate."""
+        row = (candidate.id, candidate.text, orjson.dumps(candidate.metadata).decode())
+        for column, cell in zip(self._columns, row, strict=True):
+            column.append(cell)
+            self._bytes += len(cell)
+        if len(self._columns[0]) == BATCH_ROWS or self._bytes >= _BATCH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._columns[0]:
+            arrays = [pa.array(column, pa.string()) for column in self._columns]
+            self._writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
+        self._columns = ([], [], [])
+        self._bytes = 0
+
+
+class CandidateTable:
+    """A memory-mapped candidate table; safe to read from several threads.
+
+    Raises:
+        ValueError: the file is not a candidate table.
+        OSError: the file cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        if reader.schema != _SCHEMA:
+            raise ValueError(f"{path.name} has other columns than id, text, metadata")
+        # A handle a batch, pointing into the map; the strings stay on the disk until they are asked for.
+        self._batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        self._starts: NDArray[np.int64] = np.cumsum([0] + [batch.num_rows for batch in self._batches], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def rows(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Candidate]:
+        """The candidates of these rows, in the order asked.
+
+        Raises:
+            IndexError: a row is negative or past the end.
+        """
+        wanted = np.asarray(rows, dtype=np.int64)
+        if wanted.size and (wanted.min() < 0 or wanted.max() >= len(self)):
+            raise IndexError(f"rows must be within 0..{len(self) - 1}")
+        places = np.searchsorted(self._starts, wanted, side="right") - 1
+        offsets = wanted - self._starts[places]
+        return [self._read(place, offset) for place, offset in zip(places.tolist(), offsets.tolist(), strict=True)]
+
+    def _read(self, place: int, offset: int) -> Candidate:
+        candidate_id, text, metadata = (column[offset].as_py() for column in self._batches[place].columns)
+        return Candidate(candidate_id, text, orjson.loads(metadata))
+
+    def batches(self) -> Iterator[tuple[list[str], list[str]]]:
+        """The whole table in order, a batch at a time: (ids, texts)."""
+        for batch in self._batches:
+            yield _strings(batch, "id"), _strings(batch, "text")
+
+    def metadata(self, containing: str) -> Iterator[tuple[int, str]]:
+        """The rows whose metadata, as JSON text without spaces, contains a piece of text: (row, JSON)."""
+        for start, batch in zip(self._starts.tolist(), self._batches, strict=False):
+            column = batch.column("metadata")
+            hits = pc.indices_nonzero(pc.match_substring(column, containing))
+            found = cast(list[str], column.take(hits).to_pylist())
+            yield from zip((start + hits.to_numpy()).tolist(), found, strict=True)
+
+
+def _strings(batch: pa.RecordBatch, column: str) -> list[str]:
+    return cast(list[str], batch.column(column).to_pylist())

@@ -1,0 +1,1 @@
+"""The update log of a generation, and the lock under which it is written."""

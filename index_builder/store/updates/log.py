@@ -1,0 +1,307 @@
+"""The updates of one generation since it was built: the file `STORE/log/<generation>.log`, which is only appended to.
+
+A record is
+
+    length u32 | checksum u32 | crc32 of these 8 bytes u32 | length bytes
+
+whose checksum is a crc32 over the bytes that goes on from the record before: a record that was flipped, left out, put
+elsewhere or taken from another log does not fit. The bytes are a JSON object after its own length (u32) and, behind it,
+vectors in the store's dtype. The first record says whose log it is.
+
+A process that is killed while it appends leaves a record cut short at the end, which nobody was told of: the next
+writer removes it. Everything else that does not fit is damage.
+"""
+
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from polyrank.index_builder.errors import GenerationCorrupt
+from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.vectors.codec import DTYPES
+from polyrank.model.durable import make_directory, write_atomically
+
+_FORMAT = 1
+_LENGTH = struct.Struct("<I")
+_HEAD = struct.Struct("<III")
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Whose log it is: a generation, and what its vectors are."""
+
+    generation: str
+    fingerprint: str
+    dim: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One acknowledged change; deletions come before upserts.
+
+    Attributes:
+        revision: grows from update to update, over all generations of a store.
+        upserts: candidates to add, or to put in the place of those with the same ids.
+        vectors: of the upserts, (N, D) in the store's dtype.
+        deletes: ids.
+    """
+
+    revision: int
+    upserts: Sequence[Candidate]
+    vectors: NDArray[Any]
+    deletes: Sequence[str] = ()
+
+
+class UpdateLog:
+    """The log of one generation, read from its beginning on, a piece at a time.
+
+    One thread at a time may use it. Appending is for one process at a time: the caller holds the store's lock.
+
+    Attributes:
+        subject: whose it is.
+        revision: of the last update read; 0 where there is none.
+        checksum: of the log up to the end of that update; 0 where there is none. After the log was put back to what it
+            was before, a revision is given again, but hardly ever with the same checksum.
+        floor: no update to come may have a revision up to this one.
+        was_active: the generation is the active one, or was.
+    """
+
+    def __init__(self, path: Path, subject: Subject) -> None:
+        self._path = path
+        self.subject = subject
+        self.revision = self.floor = self.checksum = 0
+        self.was_active = False
+        self._end = 0  # of what was read
+        self._sum = 0
+        self._began = self._end, self._sum
+        self._unsynced: int | None = None  # where what was written may not be on the disk
+
+    @classmethod
+    def found(cls, path: Path) -> "UpdateLog":
+        """The log in a file, whosever it is.
+
+        Raises:
+            GenerationCorrupt: its first record is damaged or cut short.
+        """
+        log = cls(path, Subject(path.stem, "", 0, "float16"))
+        with path.open("rb") as file:
+            first = log._next(file)
+        try:
+            subject = (
+                Subject(**{name: value for name, value in first[0].items() if name != "format"}) if first else None
+            )
+        except TypeError:
+            subject = None
+        if subject is None or subject.generation != path.stem:
+            raise log._damaged("does not say whose it is")
+        return cls(path, subject)
+
+    def read(self) -> Iterator[Update]:
+        """The updates that were appended since the last call.
+
+        Raises:
+            GenerationCorrupt: something in the log is damaged, or it is another generation's; after what comes before.
+            OSError: it cannot be read.
+        However reading ends early, the next call gives the same again: a caller that dropped it has missed nothing.
+        """
+        self._began = self._end, self._sum
+        try:
+            yield from self._appended()
+        except BaseException:
+            self.unread()
+            raise
+
+    def unread(self) -> None:
+        """Let the next `read` give again what the last one gave."""
+        self._end, self._sum = self._began
+
+    def catch_up(self) -> None:
+        """Read on for what the log says of itself.
+
+        Raises:
+            GenerationCorrupt, OSError: see `read`.
+        """
+        for _ in self.read():
+            pass
+
+    def _appended(self) -> Iterator[Update]:
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            if self._end:
+                raise self._damaged("is gone") from None
+            return
+        with file:
+            if file.seek(0, os.SEEK_END) < self._end:
+                raise self._damaged("has lost its end")
+            file.seek(self._end)
+            while (body := self._next(file)) is not None:
+                if (update := self._understood(*body)) is not None:
+                    yield update
+
+    def _next(self, file: Any) -> tuple[dict[str, Any], memoryview] | None:
+        """The next record's JSON and the bytes behind it; None at the end or before a record that is cut short."""
+        at, head = self._end, file.read(_HEAD.size)
+        if len(head) < _HEAD.size:
+            return None
+        length, expected, head_sum = _HEAD.unpack(head)
+        if crc32(head[:8]) != head_sum:
+            raise self._damaged(f"is damaged at byte {at}")
+        body = _read(file, length)
+        if len(body) < length:
+            return None
+        found = crc32(body, self._sum)
+        if found != expected:
+            raise self._damaged(f"is damaged at byte {at}, or not of this place")
+        try:
+            (size,) = _LENGTH.unpack_from(body)
+            content: dict[str, Any] = orjson.loads(body[_LENGTH.size : _LENGTH.size + size])
+        except (ValueError, struct.error) as error:
+            raise self._foreign() from error
+        self._end, self._sum = at + _HEAD.size + length, found
+        return content, memoryview(body)[_LENGTH.size + size :]
+
+    def _understood(self, content: dict[str, Any], behind: memoryview) -> Update | None:
+        try:
+            if "format" in content:
+                if content != _described(self.subject):
+                    raise self._foreign()
+            elif "floor" in content:
+                self.floor = max(self.floor, content["floor"])
+            elif "active" in content:
+                self.was_active = True
+            else:
+                return self._update(content, behind)
+        except (KeyError, TypeError, ValueError) as error:  # whole, but nothing that this version writes
+            raise self._foreign() from error
+        return None
+
+    def _update(self, content: dict[str, Any], behind: memoryview) -> Update:
+        upserts = [Candidate(*each) for each in content["upserts"]]
+        vectors = np.frombuffer(behind, DTYPES[self.subject.dtype]).reshape(len(upserts), self.subject.dim)
+        self.revision, self.checksum = int(content["revision"]), self._sum
+        return Update(self.revision, upserts, vectors, content["deletes"])
+
+    def create(self) -> None:
+        """Make the log if there is none; an active generation has one, be it empty."""
+        if not self._end and not self._path.exists():
+            make_directory(self._path.parent)
+            write_atomically(self._path, _record(_described(self.subject), b"", 0)[0])
+
+    def append(self, *updates: Update) -> None:
+        """Put updates on the disk. They are read back by the next `read`, as everybody else reads them.
+
+        Raises:
+            GenerationCorrupt: the log is damaged.
+            OSError: nothing was appended, or all of it and it may not be on the disk yet.
+        """
+        self._append(*map(self._described_update, updates))
+
+    def _described_update(self, update: Update) -> tuple[dict[str, Any], bytes]:
+        rows = [[each.id, each.text, each.metadata] for each in update.upserts]
+        content = {"revision": update.revision, "upserts": rows, "deletes": list(update.deletes)}
+        return content, np.ascontiguousarray(update.vectors, DTYPES[self.subject.dtype]).tobytes()
+
+    def raise_floor(self, floor: int) -> None:
+        """Let no update to come have a revision up to `floor`; errors as `append`."""
+        self.catch_up()
+        if floor > max(self.floor, self.revision):
+            self._append(({"floor": floor}, b""))
+
+    def mark_active(self) -> None:
+        """Note that the generation is the active one, or was; errors as `append`."""
+        self.catch_up()
+        if not self.was_active:
+            self._append(({"active": True}, b""))
+
+    def _append(self, *contents: tuple[Mapping[str, Any], bytes]) -> None:
+        self.create()
+        end, total = self._tail()
+        records = []
+        for content, behind in [*([] if end else [(_described(self.subject), b"")]), *contents]:
+            record, total = _record(content, behind, total)
+            records.append(record)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, end)  # a record cut short, if there is one
+            try:
+                _write(descriptor, b"".join(records), end)
+            except BaseException:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, end)
+                raise
+            self._sync(descriptor, end)
+        finally:
+            os.close(descriptor)
+
+    def _sync(self, descriptor: int, end: int) -> None:
+        """Put what was written behind `end` on the disk. Where that fails it stays: somebody may have read it already.
+
+        The kernel tells of a failure once and then takes the pages for written: the next time, they are written again.
+        """
+        start = end if self._unsynced is None else min(self._unsynced, end)
+        self._unsynced = start
+        if start < end:
+            _write(descriptor, os.pread(descriptor, end - start, start), start)
+        os.fdatasync(descriptor)
+        self._unsynced = None
+
+    def _tail(self) -> tuple[int, int]:
+        """Where the last whole record ends, and its checksum; what this object has read stays as it is."""
+        ahead = UpdateLog(self._path, self.subject)
+        ahead._end, ahead._sum = self._end, self._sum
+        ahead.catch_up()
+        return ahead._end, ahead._sum
+
+    def _foreign(self) -> GenerationCorrupt:
+        return self._damaged("is of another generation, or of another version of polyrank")
+
+    def _damaged(self, what: str) -> GenerationCorrupt:
+        return GenerationCorrupt(self.subject.generation, f"its update log {self._path.name} {what}")
+
+
+def _described(subject: Subject) -> dict[str, Any]:
+    return {
+        "format": _FORMAT,
+        "generation": subject.generation,
+        "fingerprint": subject.fingerprint,
+        "dim": subject.dim,
+        "dtype": subject.dtype,
+    }
+
+
+def _record(content: Mapping[str, Any], behind: bytes, total: int) -> tuple[bytes, int]:
+    """The bytes of a record that follows on a checksum, and its own checksum."""
+    described = orjson.dumps(content)
+    body = _LENGTH.pack(len(described)) + described + behind
+    total = crc32(body, total)
+    lengths = _HEAD.pack(len(body), total, 0)[:8]
+    return lengths + _LENGTH.pack(crc32(lengths)) + body, total
+
+
+def _read(file: Any, length: int) -> bytes:
+    """Read so many bytes, or to the end; memory is taken as they come, for the length may be anything."""
+    pieces = []
+    while length and (piece := file.read(min(length, _READ_BYTES))):
+        pieces.append(piece)
+        length -= len(piece)
+    return b"".join(pieces)
+
+
+def _write(descriptor: int, content: bytes, at: int) -> None:
+    rest = memoryview(content)
+    while rest:
+        written = os.pwrite(descriptor, rest, at)
+        at += written
+        rest = rest[written:]

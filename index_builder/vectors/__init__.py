@@ -1,0 +1,1 @@
+"""Candidate vectors as bytes, on the disk and in Redis."""

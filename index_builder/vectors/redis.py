@@ -1,0 +1,148 @@
+"""Embeddings as Redis strings: the copy of a generation, for servers that do not hold the matrix.
+
+Keys are `pe:{<generation>}:c:<id>`; the braces are literal, and put a generation on one slot of a cluster. The key
+`pe:{<generation>}:meta` is written last and tells that the generation is complete. Redis is a copy and may lose any
+value at any time; what is read is checked.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from polyrank.index_builder.errors import StoreUnavailable
+from polyrank.index_builder.redis.client import BUILDING_TIMEOUT_SECONDS, Client, connect, disconnect, translated
+from polyrank.index_builder.vectors.codec import DTYPES, decode_many, encode, prefix
+from polyrank.index_builder.vectors.protocol import Fetched
+
+MGET_KEYS = 512
+_PIPELINE_COMMANDS = 2000
+_SCAN_COUNT = 1000
+
+
+class StoredVectors:
+    """Vectors under names, all with one beginning of the key; safe to use from several threads.
+
+    Args:
+        client: of the Redis; the caller's, who closes it.
+        beginning: of every key.
+        dim: D.
+        dtype: "float16" or "float32".
+        lifetime_seconds: of what is put; None: for ever.
+    """
+
+    def __init__(
+        self, client: Client, beginning: str, dim: int, dtype: str, lifetime_seconds: int | None = None
+    ) -> None:
+        self._client = client
+        self._key = beginning.encode()
+        self._dim, self._dtype = dim, DTYPES[dtype]
+        self._lifetime_seconds = lifetime_seconds
+
+    def put_many(self, names: Sequence[str], vectors: NDArray[Any]) -> None:
+        """Write vectors (N, D), rounded to the store's dtype.
+
+        Raises:
+            StoreUnavailable: some may have been written.
+        """
+        head, rows = prefix(self._dtype, self._dim), np.ascontiguousarray(vectors, self._dtype)
+        for start in range(0, len(names), _PIPELINE_COMMANDS):
+            pipeline = self._client.pipeline(transaction=False)
+            for i in range(start, min(start + _PIPELINE_COMMANDS, len(names))):
+                key = self._key + names[i].encode()
+                pipeline.set(key, encode(key, rows[i], head), ex=self._lifetime_seconds)
+            with translated():
+                pipeline.execute()
+
+    def get_many(self, names: Sequence[str]) -> Fetched:
+        """Fetch the vectors of names, in the order asked; damaged values are told by their status.
+
+        Raises:
+            StoreUnavailable: Redis failed, or its answer belongs to another question.
+        """
+        keys = [self._key + each.encode() for each in names]
+        values: list[bytes | None] = []
+        with translated():
+            for start in range(0, len(keys), MGET_KEYS):
+                values += cast(list[bytes | None], self._client.mget(keys[start : start + MGET_KEYS]))
+        if len(values) != len(keys) or not all(value is None or isinstance(value, bytes) for value in values):
+            raise StoreUnavailable("Redis failed: its answer belongs to another question")
+        return Fetched(*decode_many(keys, values, self._dtype, self._dim))
+
+
+def beginning_of(generation: str) -> str:
+    """What the keys of a generation's vectors begin with."""
+    return f"pe:{{{generation}}}:c:"
+
+
+class RedisStore(StoredVectors):
+    """The Redis copy of one generation, over connections of its own; its keys live until they are removed with it.
+
+    Args:
+        url: redis://, rediss:// or unix:// URL.
+        generation: the generation's id.
+        dim: D.
+        dtype: "float16" or "float32".
+        timeout_seconds: for connecting, and for each command.
+    """
+
+    def __init__(self, url: str, generation: str, dim: int, dtype: str, timeout_seconds: float) -> None:
+        super().__init__(connect(url, timeout_seconds), beginning_of(generation), dim, dtype)
+        self._meta_key = f"pe:{{{generation}}}:meta"
+        self._shape = {"dim": dim, "dtype": dtype}
+        self._put = 0
+
+    def put_many(self, names: Sequence[str], vectors: NDArray[Any]) -> None:
+        """Write vectors (N, D), rounded to the store's dtype."""
+        super().put_many(names, vectors)
+        self._put += len(names)
+
+    def commit(self) -> None:
+        """Write the key that tells that everything was put."""
+        with translated():
+            self._client.set(self._meta_key, orjson.dumps({"count": self._put, **self._shape}))
+
+    def count(self) -> int:
+        """How many embeddings were put; 0 when the copy is incomplete or of another dimension or dtype."""
+        with translated():
+            value = cast(bytes | None, self._client.get(self._meta_key))
+        try:
+            meta = orjson.loads(value or b"{}")
+        except orjson.JSONDecodeError:
+            return 0
+        if not isinstance(meta, dict) or any(meta.get(key) != wanted for key, wanted in self._shape.items()):
+            return 0
+        return int(meta.get("count", 0))
+
+    def ping(self) -> None:
+        """Raise StoreUnavailable when Redis does not answer."""
+        with translated():
+            self._client.ping()
+
+    def close(self) -> None:
+        """Close the connections."""
+        disconnect(self._client)
+
+
+def drop_generation(url: str, generation: str, timeout_seconds: float = BUILDING_TIMEOUT_SECONDS) -> None:
+    """Remove every key of a generation, the one that declares it complete first.
+
+    Raises:
+        StoreUnavailable: Redis failed; some keys may remain.
+    """
+    client = connect(url, timeout_seconds)
+    try:
+        with translated():
+            client.unlink(f"pe:{{{generation}}}:meta")
+            keys: list[bytes] = []
+            for key in client.scan_iter(match=f"{beginning_of(generation)}*", count=_SCAN_COUNT):
+                keys.append(key)
+                if len(keys) == _SCAN_COUNT:
+                    client.unlink(*keys)
+                    keys.clear()
+            if keys:
+                client.unlink(*keys)
+    finally:
+        disconnect(client)

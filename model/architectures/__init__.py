@@ -1,0 +1,1 @@
+"""The networks: encoders of contexts, candidates and pairs, as torch modules."""

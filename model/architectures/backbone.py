@@ -1,0 +1,100 @@
+"""The transformer under an encoder: built from its config, weights from safetensors only, no remote code."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, PretrainedConfig
+
+from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.errors import CheckpointInvalid
+
+_NEEDED = ("hidden_size", "max_position_embeddings", "vocab_size")
+
+
+class Backbone(nn.Module):
+    """Token ids to token states, with fused attention kernels where the family has them (MPNet has none).
+
+    Attributes:
+        dim: D, the hidden size.
+        max_tokens: longest sequence the position embeddings allow.
+        pad_id: token id to pad with.
+        vocabulary: how many token ids there are.
+    """
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__()
+        self.transformer: Any = _transformer(config)
+        if getattr(self.transformer, "pooler", None) is not None:
+            self.transformer.pooler = None  # a head for next-sentence prediction: none of our encoders reads it
+        self.dim: int = config.hidden_size
+        self.pad_id: int = config.pad_token_id or 0
+        self.vocabulary: int = config.vocab_size
+        self.max_tokens: int = config.max_position_embeddings - _reserved_positions(self.transformer)
+        self._has_segments = getattr(config, "type_vocab_size", 1) > 1
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """Return the outputs of the last layer, (B, T, D)."""
+        segments = {"token_type_ids": batch.segments} if self._has_segments else {}
+        outputs = self.transformer(input_ids=batch.ids, attention_mask=batch.mask, **segments)
+        states: Tensor = outputs.last_hidden_state
+        return states
+
+
+def read_backbone_config(directory: Path) -> PretrainedConfig:
+    """Read the transformer's config.json; raises CheckpointInvalid where it describes no text encoder."""
+    path = directory / "config.json"
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # by kind of damage transformers lets out every type from KeyError to its own
+        raise CheckpointInvalid(f"{path} cannot be used: {_one_line(error)}") from error
+    lacking = [name for name in _NEEDED if not isinstance(getattr(config, name, None), int)]
+    if lacking:
+        raise CheckpointInvalid(f"{path} describes no text encoder: a {config.model_type} has no {lacking[0]}")
+    return config
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file; raises CheckpointInvalid when it is damaged."""
+    try:
+        return load_file(path)
+    except Exception as error:  # safetensors raises its own type, OSError and ValueError by kind of damage
+        raise CheckpointInvalid(f"{path} cannot be read as safetensors: {error}") from error
+
+
+def load_base_weights(backbone: Backbone, weights: Mapping[str, Tensor], source: str) -> None:
+    """Put a published model's weights into the backbone.
+
+    Published files name the tensors with or without the model's prefix ("bert.") and may carry heads that are not
+    needed here; every tensor of the backbone must be among them.
+    """
+    prefix = backbone.transformer.base_model_prefix + "."
+    named = {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
+    try:
+        missing, _ = backbone.transformer.load_state_dict(named, strict=False)
+    except RuntimeError as error:
+        raise CheckpointInvalid(f"the weights of {source} do not fit its config.json") from error
+    if missing:
+        raise CheckpointInvalid(f"the weights of {source} lack {len(missing)} tensors, the first is {missing[0]}")
+
+
+def _transformer(config: PretrainedConfig) -> Any:
+    build: Callable[..., Any] = AutoModel.from_config
+    try:
+        # Explicitly no wish, whatever config.json asks for: transformers takes "sdpa", or "eager" where there is none.
+        return build(config, attn_implementation=None)
+    except Exception as error:  # sizes that do not fit each other surface as torch's or transformers' own errors
+        raise CheckpointInvalid(f"no transformer can be built from config.json: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _reserved_positions(transformer: Any) -> int:
+    """RoBERTa and its kin, MPNet among them, count positions from the one after padding's, which the table tells."""
+    table = getattr(getattr(transformer, "embeddings", None), "position_embeddings", None)
+    padding: int | None = getattr(table, "padding_idx", None)
+    return 0 if padding is None else padding + 1

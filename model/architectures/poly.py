@@ -1,0 +1,56 @@
+"""Poly-encoder: several context vectors, attended to by each candidate (Humeau et al. 4.4, Appendix C)."""
+
+import torch
+from torch import Tensor, nn
+
+from polyrank.model.architectures.attention import (
+    ContextCodes,
+    code_attention,
+    first_outputs,
+    last_and_first_outputs,
+    last_outputs,
+    unit_length,
+)
+from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.architectures.towers import Towers
+from polyrank.model.config import ModelConfig
+
+_OUTPUTS = {"first": first_outputs, "last": last_outputs, "last+first": last_and_first_outputs}
+
+
+class PolyEncoder(Towers):
+    """Context vectors by learnt codes or from fixed outputs; the candidate side is the Bi-encoder's.
+
+    Attributes:
+        code_vectors: the learnt codes c_i, (M, D); absent where the context vectors are outputs.
+    """
+
+    code_vectors: nn.Parameter | None
+
+    def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
+        super().__init__(config, context, candidate)
+        self.register_parameter("code_vectors", None)
+        if config.context_vectors == "codes":
+            # The paper says "randomly initialised"; D**-0.5 is the standard deviation, around zero.
+            codes = torch.empty(config.n_codes, context.dim).normal_(mean=0.0, std=context.dim**-0.5)
+            self.code_vectors = nn.Parameter(codes)
+
+    def encode_context(self, batch: TokenBatch) -> ContextCodes:
+        """Return the context vectors y_i, (B, M, D) and which exist (B, M); the score scale is multiplied in.
+
+        With `normalize`: `h_j := h_j/|h_j|` before the attention and `y_i := y_i/|y_i|` after it.
+        """
+        states = self.context(batch)
+        if self.config.normalize:
+            states = unit_length(states)
+        vectors, present = self._context_vectors(states, batch.mask)
+        if self.config.normalize:
+            vectors = unit_length(vectors)
+        return ContextCodes(vectors * self.config.score_scale, present)
+
+    def _context_vectors(self, states: Tensor, mask: Tensor) -> ContextCodes:
+        if self.code_vectors is None:
+            return _OUTPUTS[self.config.context_vectors](states, mask, self.config.n_codes)
+        vectors = code_attention(self.code_vectors, states, mask, self.config.code_scale)
+        return ContextCodes(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))

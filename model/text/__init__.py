@@ -1,0 +1,1 @@
+"""Text on its way into a model: dialogues, conversations, and their token ids."""

@@ -1,0 +1,49 @@
+"""What a Cross-encoder reads: contexts, and candidates that each go with one of them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Pairs(NamedTuple):
+    """Token ids of contexts and of candidates, wrapped as the checkpoint's kind wants them (assembly.py).
+
+    contexts: each read by one pair or more. candidates: one a pair. owners: number of each pair's context.
+    prefix: ids that a candidate begins with where it is wrapped alone, and that a joint sequence leaves out.
+    """
+
+    contexts: list[list[int]]
+    candidates: list[list[int]]
+    owners: list[int]
+    prefix: int = 0
+
+    def take(self, positions: Sequence[int]) -> "Pairs":
+        """The pairs at these positions, with the contexts that they need.
+
+        >>> Pairs([[7], [8]], [[1], [2], [3]], [0, 1, 1]).take([2, 1])
+        Pairs(contexts=[[8]], candidates=[[3], [2]], owners=[0, 0], prefix=0)
+        """
+        owners = [self.owners[position] for position in positions]
+        numbers = {owner: number for number, owner in enumerate(dict.fromkeys(owners))}
+        return Pairs(
+            contexts=[self.contexts[owner] for owner in numbers],
+            candidates=[self.candidates[position] for position in positions],
+            owners=[numbers[owner] for owner in owners],
+            prefix=self.prefix,
+        )
+
+    @classmethod
+    def join(cls, parts: Sequence["Pairs"]) -> "Pairs":
+        """All pairs of the parts, in their order; a context list that several parts share is in it once.
+
+        >>> all_three = Pairs([[7]], [[1], [2], [3]], [0, 0, 0])
+        >>> Pairs.join([all_three.take([2]), all_three.take([0])])
+        Pairs(contexts=[[7]], candidates=[[3], [1]], owners=[0, 0], prefix=0)
+        """
+        contexts = {id(context): context for part in parts for context in part.contexts}
+        number = {each: at for at, each in enumerate(contexts)}
+        return cls(
+            contexts=list(contexts.values()),
+            candidates=[candidate for part in parts for candidate in part.candidates],
+            owners=[number[id(part.contexts[owner])] for part in parts for owner in part.owners],
+            prefix=parts[0].prefix,
+        )

@@ -1,0 +1,71 @@
+"""Which replies are right for which context, so that none of them is taught as wrong.
+
+Texts are the same when they differ in case and white space only. They are kept as 64-bit hashes, 16 bytes an example,
+because the examples themselves are streamed.
+"""
+
+from array import array
+from collections.abc import Iterable
+from hashlib import blake2b
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.dialogues import Dialogue
+
+
+def text_key(text: str) -> int:
+    """The same 64-bit number for texts that differ in case and white space only.
+
+    >>> text_key("Yes,  please ") == text_key("yes, PLEASE")
+    True
+    >>> text_key("yesplease") == text_key("yes please")
+    False
+    """
+    return _hash(_normal(text).encode())
+
+
+class Positives:
+    """The gold replies of every context; a context that occurs in several examples has several.
+
+    A context is all that a model reads: turns and persona. Another persona makes another context, because a reply
+    that fits one persona is a good negative for another.
+    """
+
+    def __init__(self, dialogues: Iterable[Dialogue]) -> None:
+        contexts, replies = array("Q"), array("Q")
+        for dialogue in dialogues:
+            contexts.append(context_key(dialogue.conversation))
+            replies.append(text_key(dialogue.response))
+        unsorted = np.frombuffer(contexts, np.uint64) if contexts else np.empty(0, np.uint64)
+        order = np.argsort(unsorted, kind="stable")
+        self._contexts = unsorted[order]
+        self._replies = np.frombuffer(replies, np.uint64)[order] if replies else np.empty(0, np.uint64)
+
+    def __len__(self) -> int:
+        """How many examples were read."""
+        return len(self._contexts)
+
+    def of(self, conversation: Conversation) -> NDArray[np.uint64]:
+        """`text_key` of each reply that is right for the context, (positives,)."""
+        key = np.uint64(context_key(conversation))
+        first = np.searchsorted(self._contexts, key, side="left")
+        last = np.searchsorted(self._contexts, key, side="right")
+        return self._replies[first:last]
+
+
+def context_key(conversation: Conversation) -> int:
+    """The same 64-bit number for contexts whose turns and persona differ in case and white space only."""
+    turns = [_normal(turn.text) for turn in conversation.turns]
+    persona = [_normal(fact) for fact in conversation.persona]
+    return _hash(orjson.dumps([[turn for turn in turns if turn], [fact for fact in persona if fact]]))
+
+
+def _normal(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _hash(content: bytes) -> int:
+    return int.from_bytes(blake2b(content, digest_size=8).digest(), "little")

@@ -1,0 +1,89 @@
+"""Text to token ids, from several threads at once.
+
+A `tokenizers.Tokenizer` is loaded directly and never changed after loading: transformers' fast tokenisers set
+truncation and padding on the shared Rust object in every call, which fails under threads ("Already borrowed"). Cutting
+to length is the assembly's business (polyrank.model.text.assembly), padding the batch's.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tokenizers import Tokenizer as RustTokenizer
+
+from polyrank.model.errors import CheckpointInvalid, InvalidInput
+
+
+class Piece(NamedTuple):
+    """A token and the characters of the text that it stands for; no span where it is one of the wrapping."""
+
+    id: int
+    text: str
+    span: tuple[int, int] | None
+
+
+class Tokenizer:
+    """Token ids of plain text, and the special tokens that a sequence or a pair is wrapped in.
+
+    Attributes:
+        prefix, suffix: ids around a single sequence, e.g. [CLS] and [SEP].
+        pair_separator, pair_suffix: ids between and after the two sequences of a pair.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._rust = RustTokenizer.from_str(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise CheckpointInvalid(f"{path} is missing") from error
+        except Exception as error:  # the Rust library raises bare Exception on malformed input
+            raise CheckpointInvalid(f"{path} is not a tokenizer file: {error}") from error
+        self._rust.no_truncation()  # published tokenizer.json files carry the settings of their training
+        self._rust.no_padding()
+        self._rust.encode_special_tokens = True  # "[SEP]" typed by a user is text, not a separator
+        try:
+            self._learn_special_tokens()
+        except Exception as error:  # ValueError and IndexError here, bare Exception from the Rust library
+            raise CheckpointInvalid(f"{path} cannot encode the letter a, alone and as a pair: {error}") from error
+
+    def _learn_special_tokens(self) -> None:
+        probe = self._rust.encode("a", add_special_tokens=False).ids
+        single = self._rust.encode("a").ids
+        pair = self._rust.encode("a", "a").ids
+        at, n = single.index(probe[0]), len(probe)
+        second = pair.index(probe[0], at + n)
+        self.prefix, self.suffix = single[:at], single[at + n :]
+        self.pair_separator, self.pair_suffix = pair[at + n : second], pair[second + n :]
+
+    @property
+    def separator(self) -> str:
+        """The special token that ends a sequence, [SEP] or its like; empty where there is none."""
+        return str(self._rust.id_to_token(self.suffix[0])) if self.suffix else ""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, without special tokens; special tokens' names in the text are plain text.
+
+        Raises InvalidInput for what is no Unicode text: another type, or half of a surrogate pair.
+        """
+        try:
+            return [encoding.ids for encoding in self._rust.encode_batch_fast(texts, add_special_tokens=False)]
+        except TypeError as error:
+            raise InvalidInput("a text is not a string of Unicode characters (a lone surrogate?)") from error
+
+    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Piece]]:
+        """Tokens of each text, whatever its length; `wrapped` with the special tokens around a single sequence."""
+        return [
+            [
+                Piece(id_, token, None) if special else Piece(id_, text[start:stop], (start, stop))
+                for id_, token, special, (start, stop) in zip(
+                    encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
+                )
+            ]
+            for text, encoding in zip(texts, self._rust.encode_batch(texts, add_special_tokens=wrapped), strict=True)
+        ]
+
+    def marker(self, text: str) -> list[int]:
+        """Ids of a separator or marker from the config: a special token's name, plain text, or nothing."""
+        special = self._rust.token_to_id(text)
+        if special is not None and special in self._rust.get_added_tokens_decoder():
+            return [special]
+        return self.encode([text])[0] if text else []

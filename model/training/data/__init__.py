@@ -1,0 +1,1 @@
+"""Training examples: read, shuffled and put into batches."""

@@ -1,0 +1,161 @@
+"""The dialogues of a run: what is dropped, what is held out for selection, and one example a turn."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from polyrank.model.errors import InvalidInput
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.dialogues import Dialogue, read_lines
+from polyrank.model.text.positives import text_key
+from polyrank.model.training.errors import TrainingDataInvalid
+
+_SELECTION_SHARE = 0.1  # of a small file; of a large one as many examples as the caller says
+_HASHES = 2**64
+_REPEATS = "repeats another example"
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """One file of dialogues, read the same way every time.
+
+    Attributes:
+        path: the file.
+        every_turn: make an example of every reply in a dialogue, not of its last one alone.
+        weight: how often a batch is taken from it, relative to the others.
+        held_out_below: dialogues whose hash lies below it are the selection slice.
+    """
+
+    path: Path
+    every_turn: bool
+    weight: float
+    held_out_below: int = 0
+
+    def examples(self, selection: bool = False) -> Iterator[Dialogue]:
+        """Stream the examples to train on, or those of the selection slice; bad and repeated lines are left out."""
+        for example in _kept(self, Report()):
+            if (_hash(example.dialogue) < self.held_out_below) == selection:
+                yield example
+
+
+@dataclass(slots=True)
+class Report:
+    """What one pass over a file found.
+
+    Attributes:
+        lines: read, blank ones left out.
+        kept: examples to train on.
+        held_out: examples of the selection slice.
+        with_negatives: of those kept, how many list negatives.
+        dropped: by reason, bad lines and repeated examples.
+        first: the first line of each reason.
+    """
+
+    lines: int = 0
+    kept: int = 0
+    held_out: int = 0
+    with_negatives: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    first: dict[str, int] = field(default_factory=dict)
+
+    def drop(self, reason: str, line: int) -> None:
+        """Count a bad line or a repeated example."""
+        self.dropped[reason] += 1
+        self.first.setdefault(reason, line)
+
+    @property
+    def bad(self) -> int:
+        """How many lines are no examples; a repeated example is left out too, but nothing is wrong with it."""
+        return self.dropped.total() - self.dropped[_REPEATS]
+
+    def require_few_bad(self, path: Path, max_rejected: float) -> None:
+        """Raises TrainingDataInvalid where more than that share of the lines is bad."""
+        if self.bad > max_rejected * self.lines:
+            raise TrainingDataInvalid(f"{path}: too many bad lines: {self}; mend them or raise --max-rejected")
+
+    def __str__(self) -> str:
+        dropped = [
+            f"; {n} dropped: {reason} (first in line {self.first[reason]})" for reason, n in self.dropped.most_common()
+        ]
+        held_out = f", {self.held_out} held out" if self.held_out else ""
+        return f"{self.kept} examples{held_out}" + "".join(dropped)
+
+
+def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> tuple[Corpus, Report]:
+    """Read a file once: count and check its lines, and decide which dialogues are held out.
+
+    The choice depends on the dialogues alone, so every later reading makes the same one; a smaller slice is part of a
+    larger one.
+
+    Args:
+        path: the file.
+        every_turn: make an example of every reply in a dialogue.
+        max_rejected: share of bad lines above which the file is refused.
+        held_out: about so many examples are; a tenth of a small file, and two dialogues at least.
+
+    Returns:
+        The corpus, its weight the number of its examples, and what was found.
+
+    Raises:
+        DialoguesInvalid: the file cannot be read.
+        TrainingDataInvalid: it has no examples, or too many of its lines are bad, or its dialogues are fewer than four.
+    """
+    corpus, report = Corpus(path, every_turn, weight=0.0), Report()
+    hashes, listing = [], []
+    for example in _kept(corpus, report):
+        hashes.append(_hash(example.dialogue))
+        listing.append(bool(example.negatives))
+    report.require_few_bad(path, max_rejected)
+    dialogues = sorted(set(hashes))
+    if len(dialogues) < 4:  # one alone has no negatives: its loss is zero whatever the model
+        raise TrainingDataInvalid(f"{path}: {report}; training needs at least four dialogues, two of them to select by")
+    share = min(_SELECTION_SHARE, held_out / len(hashes))
+    below = max(int(share * _HASHES), dialogues[1] + 1)
+    report.held_out = sum(each < below for each in hashes)
+    report.kept -= report.held_out
+    report.with_negatives = sum(lists for each, lists in zip(hashes, listing, strict=True) if each >= below)
+    if report.kept == 0:
+        raise TrainingDataInvalid(f"{path}: too few dialogues to hold some out for selection; give more")
+    return replace(corpus, weight=float(report.kept), held_out_below=below), report
+
+
+def _kept(corpus: Corpus, report: Report) -> Iterator[Dialogue]:
+    seen: set[int] = set()
+    for number, line in read_lines(corpus.path):
+        report.lines += 1
+        if isinstance(line, InvalidInput):
+            report.drop(str(line), number)
+            continue
+        for example in _every_turn(line) if corpus.every_turn else (line,):
+            key = _hash(repr((example.conversation, example.response)))
+            if key in seen:
+                report.drop(_REPEATS, number)
+            else:
+                seen.add(key)
+                report.kept += 1
+                yield _without_gold(example)
+
+
+def _every_turn(dialogue: Dialogue) -> Iterator[Dialogue]:
+    """The example itself, and one for each earlier turn of the replying side: every other turn, counted from the end.
+
+    Candidates and negatives were chosen for the last reply and stay with it.
+    """
+    turns = dialogue.conversation.turns
+    for at in range(len(turns) % 2, len(turns), 2):
+        if turns[at].text.strip() and any(turn.text.strip() for turn in turns[:at]):
+            conversation = Conversation(turns[:at], dialogue.conversation.persona)
+            yield Dialogue(conversation, turns[at].text, dialogue=dialogue.dialogue)
+    yield dialogue
+
+
+def _without_gold(example: Dialogue) -> Dialogue:
+    """A negative that equals the gold reply is none."""
+    gold = text_key(example.response)
+    return replace(example, negatives=tuple(text for text in example.negatives if text_key(text) != gold))
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())

@@ -1,0 +1,202 @@
+"""The model a run trains: built from a base model or a checkpoint, and written as a checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polyrank.model.architectures.backbone import read_weights
+from polyrank.model.architectures.residual import ResidualEncoder
+from polyrank.model.checkpoint.adapter import split
+from polyrank.model.checkpoint.base import resolve_base
+from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles
+from polyrank.model.config import AssemblyConfig, ModelConfig
+from polyrank.model.errors import InvalidInput
+from polyrank.model.rankers.load import Encoder, build, load, load_base, own_tensors, read_config
+from polyrank.model.text.assembly import Assembler
+from polyrank.model.text.tokenizer import Tokenizer
+from polyrank.model.training.config import MODEL_FIELDS, TrainConfig
+from polyrank.model.training.student.first_stage import begin_near_first_stage, first_stage_config, take_first_stage
+from polyrank.model.training.student.tuning import (
+    adapter_tensors,
+    add_adapters,
+    backbones,
+    load_adapters,
+    select_layers,
+    set_dropout,
+)
+
+
+@dataclass(frozen=True)
+class Student:
+    """An encoder under training, its config and the files that a checkpoint of it refers to.
+
+    Attributes:
+        fixed: adapters that a checkpoint holds and no training changes (polyrank.model.training.student.first_stage).
+    """
+
+    encoder: Encoder
+    config: ModelConfig
+    backbone_file: Path
+    tokenizer_file: Path
+    assembler: Assembler
+    fixed: dict[str, Tensor] = field(default_factory=dict)
+
+    def trainable(self) -> dict[str, Tensor]:
+        """The parameters that training changes, by name."""
+        return {name: each for name, each in self.encoder.named_parameters() if each.requires_grad}
+
+    def save(self, directory: Path, training: Mapping[str, Any]) -> None:
+        """Write a checkpoint of the weights as they are now."""
+        weights = {name: each.detach().cpu() for name, each in self._tensors().items()}
+        config = replace(self.config, training=training)
+        CheckpointFiles(config, self.backbone_file, self.tokenizer_file, weights).write(directory)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        own = own_tensors(self.encoder, self.config)
+        return own | adapter_tensors(self.encoder) | self.fixed if self.config.weights == "adapter" else own
+
+
+def start(config: TrainConfig) -> Student:
+    """Build the model that a run begins with.
+
+    From a base model both sides start equal (Humeau et al. 4.2) and codes and head are drawn at random. From a
+    checkpoint its transformers are taken over, side by side where both have two, the context side's where this model
+    has one; codes and head too where they fit. A residual Cross-encoder begins near its first stage's ranking.
+
+    Raises:
+        ModelNotFound, CheckpointInvalid: the base cannot be used.
+        InvalidInput: settings that do not go together.
+    """
+    torch.manual_seed(config.seed)
+    directory = Path(config.base)
+    is_checkpoint = (directory / CONFIG_FILE).is_file()
+    if not is_checkpoint:
+        student = _from_base(config)
+    elif config.lora_rank:
+        student = _adapters_from_checkpoint(config, directory)
+    else:
+        student = _from_checkpoint(config, directory)
+    if not isinstance(student.encoder, ResidualEncoder):
+        return student
+    begin_near_first_stage(student.encoder, read_config(directory / CONFIG_FILE) if is_checkpoint else None)
+    return replace(
+        student, fixed=take_first_stage(student.encoder, Path(config.first_stage), student.backbone_file.parent)
+    )
+
+
+def _from_base(config: TrainConfig) -> Student:
+    base = resolve_base(config.base)
+    source = _like_a_sentence_encoder(base.name, Tokenizer(base.directory / TOKENIZER_FILE).separator)
+    student = _untrained(_model_config(config, source, base.sha256), base.directory)
+    load_base(student.encoder, base)
+    _prepare(student.encoder, config)
+    return student
+
+
+def _from_checkpoint(config: TrainConfig, directory: Path) -> Student:
+    source = load(directory)
+    student = _untrained(_model_config(config, source.config, ""), directory)
+    _take_over(own_tensors(student.encoder, student.config), source.encoder.state_dict())
+    _prepare(student.encoder, config)
+    return student
+
+
+def _adapters_from_checkpoint(config: TrainConfig, directory: Path) -> Student:
+    source = read_config(directory / CONFIG_FILE)
+    if source.weights == "full":
+        raise InvalidInput(
+            f"{directory} holds full weights, which an adapter cannot refer to; train without --lora-rank"
+        )
+    base = resolve_base(source.base_name, source.base_sha256)
+    student = _untrained(_model_config(config, source, base.sha256), directory)
+    load_base(student.encoder, base)
+    _prepare(student.encoder, config)
+    weights = directory / WEIGHTS_FILE
+    adapter, others = split(read_weights(weights) if weights.is_file() else {})
+    if source.weights == "adapter":
+        _take_over_adapters(student.encoder, adapter)
+    _take_over(own_tensors(student.encoder, student.config), others)
+    return student
+
+
+def _untrained(config: ModelConfig, files: Path) -> Student:
+    assembler = Assembler(Tokenizer(files / TOKENIZER_FILE), config)
+    return Student(build(config, files), config, files / BACKBONE_FILE, files / TOKENIZER_FILE, assembler)
+
+
+def _like_a_sentence_encoder(base_name: str, separator: str) -> ModelConfig:
+    """What a model that begins with a base model's weights is like where nothing else is said.
+
+    Unit length and scales are for sentence encoders, whose raw outputs leave both softmaxes flat.
+    """
+    return ModelConfig(
+        architecture="bi",
+        base_name=base_name,
+        reduction="mean",
+        normalize=True,
+        code_scale=20.0,
+        score_scale=20.0,
+        max_context_tokens=256,
+        max_candidate_tokens=72,
+        assembly=AssemblyConfig(turn_separator=separator, persona_separator=separator),
+    )
+
+
+def _model_config(config: TrainConfig, source: ModelConfig, base_sha256: str) -> ModelConfig:
+    """The source's config, but for what this run says; a first stage's where there is one, for it stays as it is."""
+    if config.first_stage:
+        source = replace(first_stage_config(Path(config.first_stage)), base_name=source.base_name)
+    elif source.residual:
+        raise InvalidInput("the base adds to a poly-encoder's scores: give that one as --first-stage, or as the base")
+    adapter = config.lora_rank > 0
+    given = {name: value for name in MODEL_FIELDS if (value := getattr(config, name)) is not None}
+    turns = given.pop("max_turns", source.assembly.max_turns)
+    return replace(
+        source,
+        **given,
+        architecture=config.architecture,
+        residual=bool(config.first_stage),
+        base_sha256=base_sha256 if adapter else "",
+        weights="adapter" if adapter else "full",
+        assembly=replace(source.assembly, max_turns=turns),
+        training={},
+    )
+
+
+def _prepare(encoder: Encoder, config: TrainConfig) -> None:
+    select_layers(encoder, config.tune)
+    if config.lora_rank:
+        add_adapters(encoder, config.lora_rank)
+    if config.dropout is not None:
+        set_dropout(encoder, config.dropout)
+    for transformer in (each.transformer for each in backbones(encoder).values()):
+        if config.gradient_checkpointing and not transformer.supports_gradient_checkpointing:
+            family = transformer.config.model_type
+            raise InvalidInput(f"{family} keeps all layers' activations; train without --gradient-checkpointing")
+
+
+def _take_over(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Fill the tensors that a checkpoint would hold: a shared transformer's once, as the context side's."""
+    for name, tensor in own.items():
+        found = _counterpart(name, tensors)
+        if found is not None and found.shape == tensor.shape:
+            tensor.copy_(found)
+
+
+def _take_over_adapters(encoder: Encoder, tensors: Mapping[str, Tensor]) -> None:
+    found = {name: _counterpart(name, tensors) for name in adapter_tensors(encoder)}
+    load_adapters(encoder, {name: each for name, each in found.items() if each is not None})
+
+
+def _counterpart(name: str, tensors: Mapping[str, Tensor]) -> Tensor | None:
+    """A tensor of that name; or of the other model's transformer that comes nearest to this one's part."""
+    tower, _, rest = name.partition(".")
+    nearest = {"context": ("encoder",), "candidate": ("context", "encoder"), "encoder": ("context",)}.get(tower, ())
+    for each in (tower, *nearest):
+        if (found := tensors.get(f"{each}.{rest}" if rest else each)) is not None:
+            return found
+    return None

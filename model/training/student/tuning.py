@@ -1,0 +1,123 @@
+"""Which weights a run changes: layers (Humeau et al. Table 3), or adapters; and what a checkpoint keeps of them."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
+
+from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.checkpoint.adapter import A, B
+from polyrank.model.errors import CheckpointInvalid, InvalidInput
+
+_LAYER = re.compile(r"\.layers?\.(\d+)\.")
+_EMBEDDINGS = re.compile(r"\.embed")  # the map from narrow embeddings to the hidden size (ALBERT, ELECTRA) included
+_WHOLE = "BERT, RoBERTa, DistilBERT, MPNet, ELECTRA and ModernBERT"
+_RATE = (float, int)  # by type, because a switch is an int too
+_TOP = re.compile(r"top-(\d+)")
+
+
+def select_layers(encoder: nn.Module, tune: str) -> None:
+    """Freeze what is not to be tuned; codes and head, which are no part of a transformer, always are.
+
+    Args:
+        encoder: any architecture.
+        tune: "all", "all-but-embeddings", or "top-N" layers.
+
+    Raises InvalidInput for another word, more layers than there are, or what cannot be told apart in this family.
+    """
+    for backbone in backbones(encoder).values():
+        tuned = _tuned(tune, {name for name, _ in backbone.named_parameters()}, _family(backbone))
+        for name, parameter in backbone.named_parameters():
+            parameter.requires_grad_(name in tuned)
+
+
+def _tuned(tune: str, names: set[str], family: str) -> set[str]:
+    embeddings = {name for name in names if _EMBEDDINGS.search(name)}
+    layers = {name: int(found[1]) for name in names if (found := _LAYER.search(name))}
+    n_layers = 1 + max(layers.values(), default=-1)
+    top = _TOP.fullmatch(tune)
+    if tune == "all":
+        return names
+    if tune == "all-but-embeddings" and embeddings:
+        return names - embeddings
+    if top and 1 <= int(top[1]) <= n_layers:
+        return {name for name, layer in layers.items() if layer >= n_layers - int(top[1])}
+    raise InvalidInput(f"tune is {tune!r}; give {_choices(bool(embeddings), n_layers, family)}")
+
+
+def _choices(has_embeddings: bool, n_layers: int, family: str) -> str:
+    words = ["all"] + ["all-but-embeddings"] * has_embeddings + [f"top-1 to top-{n_layers}"] * (n_layers > 0)
+    said = " or ".join(", ".join(words).rsplit(", ", 1))
+    if has_embeddings and n_layers:
+        return said
+    return f"{said}: the layers of {family} share their weights or go by other names than those of {_WHOLE}"
+
+
+def add_adapters(encoder: nn.Module, rank: int) -> None:
+    """Put a low-rank adapter beside every linear map that would be tuned, and freeze the transformer's own weights.
+
+    Raises InvalidInput where there is no such map.
+    """
+    for backbone in backbones(encoder).values():
+        targets = [
+            name
+            for name, module in backbone.transformer.named_modules()
+            if isinstance(module, nn.Linear) and module.weight.requires_grad
+        ]
+        if not targets:
+            raise InvalidInput(
+                f"{_family(backbone)} has no linear map to put an adapter beside; train without --lora-rank"
+            )
+        backbone.requires_grad_(False)
+        # alpha = rank: the product is added as it is, which is what a checkpoint says.
+        inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=rank, target_modules=targets), backbone.transformer)
+        for module in backbone.modules():
+            if isinstance(module, LoraLayer):
+                module.cast_input_dtype_enabled = False  # autocast does it where it must; peft would copy every input
+
+
+def adapter_tensors(encoder: nn.Module) -> dict[str, Tensor]:
+    """The adapters in a checkpoint's names (checkpoint/adapter.py), in half precision."""
+    return {name: parameter.detach().half().cpu().contiguous() for name, parameter in _adapters(encoder)}
+
+
+def load_adapters(encoder: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Go on from a checkpoint's adapters; raises CheckpointInvalid where they are of another rank or other layers."""
+    own = dict(_adapters(encoder))
+    if {name: each.shape for name, each in own.items()} != {name: each.shape for name, each in tensors.items()}:
+        raise CheckpointInvalid(
+            "the checkpoint's adapters are of another rank or on other layers; use its own settings"
+        )
+    for name, parameter in own.items():
+        parameter.data.copy_(tensors[name])
+
+
+def set_dropout(encoder: nn.Module, probability: float) -> None:
+    """Set every dropout of the transformers, that of the attention weights included.
+
+    Some families (ModernBERT) keep a rate of attention as a number. What they build only for a rate above 0 stays out.
+    """
+    for backbone in backbones(encoder).values():
+        for module in backbone.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = probability
+            for name in [name for name, value in vars(module).items() if "dropout" in name and type(value) in _RATE]:
+                setattr(module, name, probability)
+
+
+def backbones(encoder: nn.Module) -> dict[str, Backbone]:
+    """The transformers of an encoder that training may change, by name; a shared one once. A first stage's are none."""
+    return {name: module for name, module in encoder.named_children() if isinstance(module, Backbone)}
+
+
+def _family(backbone: Backbone) -> str:
+    return str(backbone.transformer.config.model_type)
+
+
+def _adapters(encoder: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    for name, parameter in encoder.named_parameters():
+        for ours, theirs in ((A, ".lora_A.default.weight"), (B, ".lora_B.default.weight")):
+            if name.endswith(theirs):
+                yield name.removesuffix(theirs) + ours, parameter

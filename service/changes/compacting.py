@@ -1,0 +1,49 @@
+"""When the server compacts what it serves."""
+
+import asyncio
+import logging
+
+from polyrank.index_builder.errors import JobConflict
+from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.service.changes.jobs import Jobs
+from polyrank.service.live.live import Live
+
+log = logging.getLogger(__name__)
+
+
+class Compacting:
+    """Starts a compaction when updates have changed many rows.
+
+    Args:
+        store: what is compacted is its active generation.
+        live: what is served.
+        jobs: where compactions run.
+        after: so many upserts and deletions; 0: never.
+    """
+
+    def __init__(self, store: GenerationStore, live: Live, jobs: Jobs, after: int) -> None:
+        self._store, self._live, self._jobs, self._after = store, live, jobs, after
+        self._generation, self._due = "", after
+
+    async def look(self) -> None:
+        """Start one if it is due and nothing else is being built."""
+        current = self._live.current
+        if not self._after or current is None:
+            return
+        if current.generation.id != self._generation:
+            self._generation, self._due = current.generation.id, self._after
+        changed = current.snapshot.changed
+        if changed < self._due or not current.snapshot.count or not current.generation.store.has_matrix:
+            return
+        if await asyncio.to_thread(self._store.current_or_none) != current.generation.id:
+            return  # a stand-in is served
+        try:
+            record = await self._jobs.compact()
+        except JobConflict:
+            return  # the next look is in a second
+        except OSError as error:
+            self._due = 2 * changed
+            log.warning("nothing can be compacted from here", extra={"fields": {"why": error}})
+            return
+        self._due = 2 * changed  # one that fails is not tried again at once
+        log.info("compacting", extra={"fields": {"job": record.id, "changed": changed}})

@@ -1,0 +1,138 @@
+"""`polyrank bench`: our own figures on this machine."""
+
+import argparse
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from polyrank.model.inference.names import BACKENDS
+from polyrank.service.cli.models import BACKEND, chosen_backend, load_late
+from polyrank.service.cli.output import Progress, UsageError, print_json, quiet_libraries
+
+if TYPE_CHECKING:
+    from polyrank.index_builder.build.build import BuildResult
+    from polyrank.model.rankers.late import LateRanker
+
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+POOL = Path("examples/support/pool.jsonl")
+DATA = Path("examples/support/conversations.jsonl")
+
+
+def add_to(commands: Any) -> None:
+    """Add the command and its subjects to the parser."""
+    parser = commands.add_parser("bench", help="measure scoring, encoding, ranking, reranking or building")
+    subjects = parser.add_subparsers(title="subjects", metavar="SUBJECT", required=True)
+    scoring = _subject(subjects, "scoring", _scoring, "closed form against the paper's two products")
+    scoring.add_argument("--seconds", type=float, default=2.0, help="a size; default: 2")
+    for name, measure, text in (
+        ("encode", _encode, "candidates a second, one context, and 32 together"),
+        ("rerank", _rerank, "fifty pairs of a cross-encoder; a base model's with a random head costs the same"),
+        ("build", _build, "pool to generation, in a temporary store"),
+    ):
+        subject = _subject(subjects, name, measure, text)
+        subject.add_argument("--model", default=MODEL, help=f"default: {MODEL}")
+        subject.add_argument("--backend", choices=BACKENDS, help=f"what runs it; default: {BACKEND}, or auto")
+        subject.add_argument("--pool", type=Path, default=POOL, help=f"default: {POOL}")
+    rank = _subject(subjects, "rank", _rank, "serve a store and measure POST /rank")
+    rank.add_argument("--store", type=Path, help=f"a store's directory; default: {POOL} in a temporary one")
+    rank.add_argument("--data", type=Path, default=DATA, help=f"dialogues whose contexts are ranked; default: {DATA}")
+    rank.add_argument("--requests", type=int, default=500, help="at each concurrency; default: 500")
+    rank.add_argument("--redis", metavar="URL", help="read vectors from this Redis (--vectors redis)")
+
+
+def _subject(subjects: Any, name: str, measure: Any, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subjects.add_parser(name, help=text)
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.set_defaults(run=partial(_run, name, measure))
+    return parser
+
+
+def _run(name: str, measure: Any, arguments: argparse.Namespace) -> int:
+    quiet_libraries()
+    from polyrank.service.cli.measuring.timing import machine
+
+    result = {"bench": name, "machine": machine(), **measure(arguments)}
+    if arguments.json:
+        print_json(result)
+        return 0
+    for key, value in result.items():
+        if key != "rows":
+            print(f"{key}: {value}")
+    for row in result["rows"]:
+        print("  " + "  ".join(f"{key} {value:.5g}" if _is_number(value) else f"{value}" for key, value in row.items()))
+    return 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float))
+
+
+def _scoring(arguments: argparse.Namespace) -> dict[str, Any]:
+    from polyrank.service.cli.measuring.scoring import measure
+
+    return {"rows": measure(arguments.seconds)}
+
+
+def _encode(arguments: argparse.Namespace) -> dict[str, Any]:
+    from polyrank.service.cli.measuring.encode import measure_encode, texts_of
+
+    texts = texts_of(arguments.pool)
+    ranker = load_late(arguments.model, backend=chosen_backend(arguments.backend))
+    return {"model": arguments.model, "backend": ranker.backend, "rows": measure_encode(ranker, texts)}
+
+
+def _rerank(arguments: argparse.Namespace) -> dict[str, Any]:
+    from polyrank.model.config import ModelConfig
+    from polyrank.model.rankers.cross import CrossRanker
+    from polyrank.model.rankers.load import from_base, load
+    from polyrank.service.cli.measuring.encode import measure_rerank, texts_of
+
+    texts = texts_of(arguments.pool, limit=100)
+    ranker = load(arguments.model, backend=chosen_backend(arguments.backend))
+    if not isinstance(ranker, CrossRanker):
+        config = ModelConfig(architecture="cross", base_name="", weights="base")
+        ranker = from_base(arguments.model, config, chosen_backend(arguments.backend))
+    assert isinstance(ranker, CrossRanker), "asked for"
+    return {"model": arguments.model, "backend": ranker.backend, "rows": measure_rerank(ranker, texts)}
+
+
+def _build(arguments: argparse.Namespace) -> dict[str, Any]:
+    import resource
+
+    ranker = load_late(arguments.model, backend=chosen_backend(arguments.backend))
+    with tempfile.TemporaryDirectory() as store:
+        built = _build_into(Path(store), ranker, arguments.pool)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    row = {"count": built.count, "seconds": built.seconds, "per_second": built.count / built.seconds}
+    return {"model": arguments.model, "backend": ranker.backend, "peak_rss_mib": peak, "rows": [row]}
+
+
+def _build_into(store: Path, ranker: "LateRanker", pool: Path) -> "BuildResult":
+    from polyrank.index_builder.build.build import build
+    from polyrank.index_builder.pool.pool import read_pool
+
+    with Progress("candidates") as progress:
+        return build(ranker, read_pool([pool], store), store, progress=progress)
+
+
+def _rank(arguments: argparse.Namespace) -> dict[str, Any]:
+    from polyrank.model.text.dialogues import read_dialogues
+    from polyrank.service.cli.measuring.serving import measure
+
+    if arguments.requests < 1:
+        raise UsageError("--requests must be at least 1")
+    if arguments.redis and arguments.store is None:
+        raise UsageError("--redis needs --store: a store that was built with --redis")
+    flags = ["--redis", arguments.redis, "--vectors", "redis"] if arguments.redis else []
+    dialogues = list(read_dialogues(arguments.data))
+    if not dialogues:
+        raise UsageError(f"{arguments.data} holds no context to rank")
+    if len(dialogues) < arguments.requests:
+        print(f"{arguments.data} holds {len(dialogues)} contexts only", file=sys.stderr)
+    if arguments.store is not None:
+        return measure(arguments.store, dialogues, arguments.requests, flags)
+    with tempfile.TemporaryDirectory() as store:
+        _build_into(Path(store), load_late(MODEL, backend=chosen_backend()), POOL)
+        return measure(Path(store), dialogues, arguments.requests)

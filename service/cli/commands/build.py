@@ -1,0 +1,127 @@
+"""`polyrank build`: a pool becomes a published generation."""
+
+import argparse
+import random
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.index_builder.build.build import BuildResult, build
+from polyrank.index_builder.index.choice import KINDS
+from polyrank.index_builder.index.faiss_factory import check_factory
+from polyrank.index_builder.index.recall import MIN_RECALL, MOST_PROBES
+from polyrank.index_builder.pool.pool import read_pool
+from polyrank.index_builder.vectors.codec import DTYPES
+from polyrank.model.errors import InvalidInput
+from polyrank.model.inference.names import BACKENDS
+from polyrank.model.text.dialogues import read_dialogues
+from polyrank.service.cli.models import BACKEND, chosen_backend, load_late
+from polyrank.service.cli.output import Progress, UsageError, print_json
+
+if TYPE_CHECKING:
+    from polyrank.model.rankers.late import LateRanker
+    from polyrank.model.text.assembly import Conversation
+
+_SEED = 0
+_INDEX_HELP = f"""{", ".join(KINDS)}, or a FAISS factory string such as IVF4096,SQ8; default: auto, by the size"""
+_PROBES_HELP = "dialogues, .jsonl[.gz|.zst]: tune the index until it finds --min-recall of their 10 best candidates"
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("build", help="encode a pool into a store and activate it")
+    parser.add_argument("--model", required=True, help="checkpoint directory or base model name")
+    parser.add_argument("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv or .parquet files")
+    parser.add_argument("--store", required=True, type=Path, help="the store's directory; made if need be")
+    parser.add_argument("--index", default="auto", help=_INDEX_HELP)
+    parser.add_argument("--probes", type=Path, metavar="F", help=_PROBES_HELP)
+    parser.add_argument("--min-recall", type=_share, default=MIN_RECALL, metavar="R", help=f"default: {MIN_RECALL}")
+    parser.add_argument("--dtype", default="float16", choices=sorted(DTYPES), help="of the stored vectors")
+    parser.add_argument("--backend", choices=BACKENDS, help=f"what runs the model; default: {BACKEND}, or auto")
+    parser.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
+    parser.add_argument("--max-rejected", type=_share, default=0.01, metavar="SHARE", help="default: 0.01")
+    parser.add_argument("--no-activate", action="store_true", help="publish without switching to it")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Build, and say what was built."""
+    pool = read_pool(arguments.pool, arguments.store)
+    ranker = load_late(arguments.model, backend=chosen_backend(arguments.backend))
+    _check_index(arguments.index, ranker)
+    probes = _encoded_probes(arguments.probes, ranker) if arguments.probes else []
+    with Progress("candidates") as progress:
+        built = build(
+            ranker,
+            pool,
+            arguments.store,
+            index=arguments.index,
+            probes=probes,
+            min_recall=arguments.min_recall,
+            dtype=arguments.dtype,
+            redis_url=arguments.redis,
+            activate=not arguments.no_activate,
+            max_rejected=arguments.max_rejected,
+            progress=progress,
+        )
+    if built.resumed:
+        print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
+    if built.rejected:
+        print(f"{built.rejected} bad rows were left out; they are listed in {built.rejected_log}", file=sys.stderr)
+    if built.warning:
+        print(built.warning, file=sys.stderr)
+    if arguments.json:
+        print_json(_described(built))
+    else:
+        state = "published" if arguments.no_activate else "active"
+        print(f"generation {built.generation} is {state}: {built.count} candidates in {built.seconds:.1f} s")
+    return 0
+
+
+def _check_index(index: str, ranker: "LateRanker") -> None:
+    try:
+        check_factory(index, ranker.dim)
+    except InvalidInput as error:
+        raise UsageError(str(error)) from error
+
+
+def _encoded_probes(file: Path, ranker: "LateRanker") -> list[NDArray[np.float32]]:
+    """Context vectors of at most MOST_PROBES of a file's contexts, drawn with a seed."""
+    kept: list[Conversation] = []
+    rng = random.Random(_SEED)
+    for seen, dialogue in enumerate(read_dialogues(file)):
+        if len(kept) < MOST_PROBES:
+            kept.append(dialogue.conversation)
+        elif (place := rng.randrange(seen + 1)) < MOST_PROBES:
+            kept[place] = dialogue.conversation
+    if not kept:
+        raise UsageError(f"--probes {file} holds no dialogue")
+    return ranker.encode_contexts([ranker.tokenize_context(each)[0] for each in kept])
+
+
+def _described(built: BuildResult) -> dict[str, Any]:
+    return {
+        "generation": built.generation,
+        "count": built.count,
+        "rejected": built.rejected,
+        "rejected_log": str(built.rejected_log) if built.rejected_log else None,
+        "truncated": built.truncated,
+        "resumed": built.resumed,
+        "index": built.index.kind,
+        "recall@10": built.recall.at_10,
+        "seconds": round(built.seconds, 3),
+    }
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError("must be a number between 0 and 1")
+    return value

@@ -1,0 +1,117 @@
+"""`polyrank evaluate`: how often a model puts the right text first, and how sure that is."""
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from polyrank.model.durable import write_atomically
+from polyrank.model.inference.names import BACKENDS, TORCH
+from polyrank.service.cli.output import Progress, UsageError, print_json, quiet_libraries
+from polyrank.service.cli.output_file import require_writable
+
+if TYPE_CHECKING:
+    from polyrank.service.cli.evaluation.report import Report
+    from polyrank.service.cli.evaluation.tasks import Task
+
+_TOP_N = 20
+_DESCRIPTION = """R@1, R@2, R@5, R@10 and MRR of a model over each example's own candidates; with --pool over all
+texts of a pool, R@100 too (100 are retrieved; a reply not among them counts 0 in every figure); with --corpus nDCG@10,
+MRR@10 and R@100 over a collection in BEIR's form. Each figure has a 95 % bootstrap interval over whole dialogues."""
+_ROW = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    told = "R@k and MRR, or nDCG, of a model, with intervals"
+    parser = commands.add_parser("evaluate", help=told, description=_DESCRIPTION)
+    parser.add_argument("--model", required=True, help="checkpoint directory or base model name")
+    parser.add_argument("--against", metavar="MODEL", help="measure this one too, and the difference")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", type=Path, metavar="F", help="dialogues with candidates, .jsonl[.gz|.zst]")
+    source.add_argument("--corpus", type=Path, metavar="F", help="documents in BEIR's form, .jsonl[.gz|.zst]")
+    parser.add_argument("--queries", type=Path, metavar="F", help="queries in BEIR's form, with --corpus")
+    parser.add_argument("--qrels", type=Path, metavar="F", help="judgements in BEIR's form, .tsv, with --corpus")
+    pool_help = "find the replies of --data among all texts of these, .jsonl[.gz|.zst], .csv or .parquet"
+    parser.add_argument("--pool", nargs="+", type=Path, metavar="F", help=pool_help)
+    parser.add_argument("--reranker", metavar="MODEL", help="a cross-encoder, with --pool or --corpus")
+    parser.add_argument("--top-n", type=int, metavar="N", help=f"how many it reads; default: {_TOP_N}")
+    backend_help = "what runs the models; default: torch, the reference"
+    parser.add_argument("--backend", choices=BACKENDS, default=TORCH, help=backend_help)
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N examples, or judged queries")
+    parser.add_argument("--output", type=Path, metavar="F", help="write what became of each example, .jsonl")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Evaluate, and print the figures."""
+    _check(arguments)
+    quiet_libraries()
+    names = [arguments.model] + ([arguments.against] if arguments.against else [])
+    report, lines = _evaluated(_task(arguments), names)
+    if arguments.output:
+        write_atomically(arguments.output, b"".join(orjson.dumps(line, option=_ROW) for line in lines))
+    if arguments.json:
+        print_json(report.as_object())
+    else:
+        print(report.as_text())
+    return 0
+
+
+def measure(name: str, data: Path, limit: int | None = None) -> dict[str, Any]:
+    """Evaluate a model on a file's own lists of candidates; returns what `--json` prints."""
+    quiet_libraries()
+    from polyrank.service.cli.evaluation.tasks import Lists
+
+    report, _ = _evaluated(Lists(data, limit), [name])
+    return report.as_object()
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse arguments that parse but make no sense together; raises UsageError."""
+    judged = bool(arguments.queries), bool(arguments.qrels)
+    refusals = [
+        (arguments.limit is not None and arguments.limit < 1, "--limit must be at least 1"),
+        (bool(arguments.corpus) and not all(judged), "--corpus needs both --queries and --qrels"),
+        (not arguments.corpus and any(judged), "--queries and --qrels go with --corpus, not with --data"),
+        (bool(arguments.corpus and arguments.pool), "--pool goes with --data, not with --corpus"),
+        (
+            bool(arguments.reranker) and not (arguments.pool or arguments.corpus),
+            "--reranker needs --pool or --corpus; to rank each example's own candidates give it as --model",
+        ),
+        (arguments.top_n is not None and not arguments.reranker, "--top-n goes with --reranker"),
+    ]
+    if says := next((says for refused, says in refusals if refused), None):
+        raise UsageError(says)
+    if arguments.output:
+        inputs = (arguments.data, arguments.corpus, arguments.queries, arguments.qrels, *(arguments.pool or ()))
+        require_writable(arguments.output, filter(None, inputs))
+
+
+def _task(arguments: argparse.Namespace) -> "Task":
+    from polyrank.service.cli.evaluation.tasks import Judged, Lists, Pool, Search
+
+    if not (arguments.pool or arguments.corpus):
+        return Lists(arguments.data, arguments.limit, arguments.backend)
+    top_n = _TOP_N if arguments.top_n is None else arguments.top_n
+    search = Search.load(arguments.reranker, top_n, arguments.backend)
+    if arguments.pool:
+        return Pool(arguments.data, arguments.pool, search, arguments.limit)
+    return Judged(arguments.corpus, arguments.queries, arguments.qrels, search, arguments.limit)
+
+
+def _evaluated(task: "Task", names: list[str]) -> tuple["Report", list[dict[str, Any]]]:
+    """Measure the models on the same examples; the lines are those of the first."""
+    from polyrank.service.cli.evaluation.report import Measured, Report
+
+    measured, lines = [], []
+    for name, run_model in [(name, task.prepare(name)) for name in names]:  # all are loaded before one is run
+        began = time.perf_counter()
+        with Progress("examples") as progress:
+            outcome = run_model(progress)
+        measured.append(Measured(name, outcome.values, round(time.perf_counter() - began, 3)))
+        lines.append(outcome.lines)
+    return Report(measured, task.groups, task.unit, task.described), lines[0]

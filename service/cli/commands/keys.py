@@ -1,0 +1,100 @@
+"""`polyrank keys`: who may call a server, in the file that its setting `keys_file` names."""
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from polyrank.service.auth import keys
+from polyrank.service.auth.keys import Key
+from polyrank.service.cli.output import UsageError, print_json
+
+
+def add_to(commands: Any) -> None:
+    """Add the command and its actions to the parser."""
+    parser = commands.add_parser("keys", help="add, list and remove API keys")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, run, text in (
+        ("add", _add, "make a key and print it, once: the file keeps its hash alone"),
+        ("list", _list, "the names, scopes and rates of the keys"),
+        ("remove", _remove, "take a key out of force"),
+    ):
+        action = actions.add_parser(name, help=text)
+        action.add_argument("--file", required=True, type=Path, help="the keys file")
+        action.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+        action.set_defaults(run=run)
+        if name in ("add", "remove"):
+            action.add_argument("--name", required=True, help="what the log calls the key")
+        if name == "add":
+            action.add_argument("--scope", choices=("rank", "admin"), default="rank", help="default: rank")
+            action.add_argument("--rate", type=float, metavar="R", help="calls a second; default: the server's")
+            action.add_argument("--burst", type=int, metavar="N", help="calls at once after a pause; default: R")
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    _check(arguments)
+    secret = keys.new_key()
+    made = Key(
+        name=arguments.name,
+        sha256=keys.hashed(secret.encode()),
+        scopes=(arguments.scope,),
+        rate_per_s=arguments.rate,
+        burst=arguments.burst,
+    )
+
+    def added(held: Sequence[Key]) -> list[Key]:
+        if any(key.name == made.name for key in held):
+            raise UsageError(f"{arguments.file} has a key {made.name!r} already; choose another name or remove it")
+        return [*held, made]
+
+    keys.change(arguments.file, added)
+    if arguments.json:
+        print_json({"name": made.name, "scopes": made.scopes, "key": secret})
+    else:
+        print(secret)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if not keys.NAME.fullmatch(arguments.name):
+        raise UsageError("--name: up to 64 letters, digits, dots, hyphens and underscores")
+    if arguments.rate is not None and not keys.LEAST_PER_S <= arguments.rate < math.inf:
+        raise UsageError(f"--rate must be at least {keys.LEAST_PER_S}")
+    if arguments.burst is not None and (not 1 <= arguments.burst <= keys.MOST_AT_ONCE or arguments.rate is None):
+        raise UsageError(f"--burst must be 1 to {keys.MOST_AT_ONCE} and goes with --rate")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    held = keys.read(arguments.file)
+    if arguments.json:
+        print_json({"keys": [key.model_dump(mode="json", exclude={"sha256"}, exclude_none=True) for key in held]})
+        return 0
+    for key in held:
+        print(f"{key.name}  {', '.join(key.scopes)}{_rate(key)}")
+    if not held:
+        print(f"{arguments.file} holds no key: nobody can call a server with it")
+    return 0
+
+
+def _rate(key: Key) -> str:
+    if key.rate_per_s is None:
+        return ""
+    return f"  {key.rate_per_s:g} a second" + (f", {key.burst} at once" if key.burst else "")
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    def left(held: Sequence[Key]) -> list[Key]:
+        rest = [key for key in held if key.name != arguments.name]
+        if len(rest) == len(held):
+            raise UsageError(f"{arguments.file} has no key {arguments.name!r}")
+        return rest
+
+    if not arguments.file.is_file():
+        raise UsageError(f"{arguments.file} is no file; polyrank keys add makes one")
+    keys.change(arguments.file, left)
+    if arguments.json:
+        print_json({"removed": arguments.name})
+    else:
+        print(f"{arguments.name} is removed")
+    return 0

@@ -1,0 +1,188 @@
+"""`polyrank mine`: hard negatives for training."""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from polyrank.model.errors import InvalidInput
+from polyrank.service.cli.models import load_cross, load_late
+from polyrank.service.cli.output import Progress, UsageError, print_json
+from polyrank.service.cli.output_file import require_writable
+from polyrank.service.cli.pool import read_candidates
+
+if TYPE_CHECKING:
+    from polyrank.model.evaluation.mining import Miner, MiningRules, Tally
+    from polyrank.model.text.dialogues import Dialogue
+    from polyrank.model.text.positives import Positives
+    from polyrank.model.training.data.corpus import Report
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("mine", help="find hard negatives for training in a pool")
+    parser.add_argument("--model", required=True, help="checkpoint directory or base model name; no cross-encoder")
+    parser.add_argument("--data", required=True, type=Path, help="dialogues, .jsonl[.gz|.zst]")
+    parser.add_argument("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv or .parquet files")
+    parser.add_argument(
+        "--output", required=True, type=Path, help="the dialogues with new `negatives`, .jsonl[.gz|.zst]"
+    )
+    parser.add_argument("--negatives", type=_positive, default=7, metavar="N", help="for each example; default: 7")
+    parser.add_argument("--depth", type=_positive, default=100, metavar="K", help="look at the K best; default: 100")
+    parser.add_argument("--skip", type=_whole, default=5, metavar="K", help="leave out the K best; default: 5")
+    parser.add_argument(
+        "--margin",
+        type=_margin,
+        default=0.05,
+        metavar="SHARE",
+        help="how far a negative stays below the gold reply, as a share of its lead over random texts; or off; "
+        "default: 0.05",
+    )
+    parser.add_argument("--check", metavar="MODEL", help="a cross-encoder that must place negatives below the gold")
+    parser.add_argument("--check-margin", type=_number, metavar="X", help="by at least so much; default: 0")
+    parser.add_argument("--sample", action="store_true", help="draw from what remains instead of taking the hardest")
+    parser.add_argument("--seed", type=_whole, default=0, help="of what is drawn; default: 0")
+    parser.add_argument(
+        "--max-rejected",
+        type=float,
+        default=0.01,
+        metavar="SHARE",
+        help="of bad lines in --data, which are left out; default: 0.01",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Mine, and say what was found and what was left out."""
+    _check_usage(arguments)
+    began = time.perf_counter()
+    tally = _mined(arguments).tally
+    seconds = time.perf_counter() - began
+    _print_summary(tally, seconds)
+    if arguments.json:
+        print_json(
+            {
+                "model": arguments.model,
+                "output": str(arguments.output),
+                "examples": tally.examples,
+                "negatives": tally.negatives,
+                "without_negatives": tally.without,
+                "filtered": tally.filtered,
+                "seconds": round(seconds, 3),
+            }
+        )
+    return 0
+
+
+def _print_summary(tally: "Tally", seconds: float) -> None:
+    reasons = ", ".join(f"{reason} {count}" for reason, count in tally.filtered.items())
+    found = f"{tally.negatives} negatives for {tally.examples} examples in {seconds:.0f} s"
+    print(f"{found}; left out: {reasons}", file=sys.stderr)
+    if tally.without:
+        print(f"{tally.without} examples have none; a larger --depth leaves more", file=sys.stderr)
+
+
+def _check_usage(arguments: argparse.Namespace) -> None:
+    if arguments.skip >= arguments.depth:
+        raise UsageError("--skip must be less than --depth, or no text is left")
+    if arguments.check_margin is not None and arguments.check is None:
+        raise UsageError("--check-margin needs --check")
+    if not 0 <= arguments.max_rejected <= 1:
+        raise UsageError("--max-rejected must be a number between 0 and 1")
+    require_writable(arguments.output, (arguments.data, *arguments.pool))
+
+
+def _mined(arguments: argparse.Namespace) -> "Miner":
+    """Read everything once before the work begins, so that files which are refused end it at once."""
+    from polyrank.model.evaluation.mining import Miner, TextPool
+    from polyrank.model.text.dialogue_files import new_dialogues
+    from polyrank.model.training.data.corpus import Report
+
+    with new_dialogues(arguments.output) as write:
+        candidates = read_candidates(arguments.pool)
+        positives = _surveyed(arguments.data, arguments.max_rejected)
+        ranker = load_late(arguments.model)
+        check = load_cross("--check", arguments.check) if arguments.check is not None else None
+        with Progress("texts") as progress:
+            pool = TextPool.encode(ranker, (each.text for each in candidates), progress)
+        miner = Miner(ranker, pool, positives, _rules(arguments), check)
+        with Progress("examples") as progress:
+            for done, dialogue in enumerate(miner.mine(_good_lines(arguments.data, Report())), 1):
+                write(dialogue)
+                progress("mine", done, len(positives))
+    return miner
+
+
+def _surveyed(data: Path, max_rejected: float) -> "Positives":
+    """Read the examples once; says on standard error what is left out, and raises TrainingDataInvalid for too much."""
+    from polyrank.model.text.positives import Positives
+    from polyrank.model.training.data.corpus import Report
+
+    report = Report()
+    positives = Positives(_good_lines(data, report))
+    report.require_few_bad(data, max_rejected)
+    if not report.kept:
+        raise InvalidInput(f"{data} holds no example; there is nothing to mine for")
+    if report.bad:
+        print(f"{data}: {report}", file=sys.stderr)
+    return positives
+
+
+def _good_lines(data: Path, report: "Report") -> Iterator["Dialogue"]:
+    from polyrank.model.text.dialogues import read_lines
+
+    for number, line in read_lines(data):
+        report.lines += 1
+        if isinstance(line, InvalidInput):
+            report.drop(f"{line}", number)
+        else:
+            report.kept += 1
+            yield line
+
+
+def _rules(arguments: argparse.Namespace) -> "MiningRules":
+    from polyrank.model.evaluation.mining import MiningRules
+
+    return MiningRules(
+        depth=arguments.depth,
+        skip=arguments.skip,
+        margin=arguments.margin,
+        check_margin=arguments.check_margin or 0.0,
+        negatives=arguments.negatives,
+        sample=arguments.sample,
+        seed=arguments.seed,
+    )
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError("must be a whole number, 0 or more")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError("must be a whole number, 1 or more")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError("must be a number")
+    return value
+
+
+def _margin(text: str) -> float | None:
+    if text == "off":
+        return None
+    if not 0 <= _number(text) <= 1:
+        raise argparse.ArgumentTypeError("must be between 0 and 1, or off")
+    return float(text)

@@ -1,0 +1,46 @@
+"""`polyrank serve`: the HTTP service over a store."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from polyrank.model.inference.names import BACKENDS
+from polyrank.service.settings import Settings
+
+# Read by native libraries when they are loaded; what the environment says already stays.
+NATIVE = {
+    # Else torch's threads spin for a while after each product, on cores that the next model's forward needs.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    # oneDNN keeps what it made for each shape of batch, of which there is no end: with its own bound of 1024 memory
+    # grew by 170 MiB in 150 seconds. A forward needs a handful at a time; making one again costs nothing that was seen.
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32",
+}
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser; every flag may also be a POLYRANK_ variable or stand in the TOML file."""
+    parser = commands.add_parser("serve", help="serve POST /rank over a store")
+    parser.add_argument("--store", type=Path, help="the store's directory")
+    parser.add_argument("--reranker", metavar="MODEL", help="a cross-encoder for `rerank`")
+    parser.add_argument("--redis", dest="redis_url", metavar="URL", help="Redis with the vectors of the generations")
+    parser.add_argument("--vectors", choices=("local", "redis"), help="where vectors are read; default: local")
+    parser.add_argument("--host", help="default: 127.0.0.1")
+    parser.add_argument("--port", type=int, help="default: 8000; 0: any free port")
+    parser.add_argument("--backend", choices=BACKENDS, help="what runs the models; default: auto")
+    parser.add_argument("--pool-root", type=Path, metavar="DIR", help="POST /index may name pools under it")
+    parser.add_argument("--model-root", type=Path, metavar="DIR", help="POST /index may name models under it")
+    parser.add_argument("--keys-file", type=Path, metavar="FILE", help="API keys, as `polyrank keys` writes them")
+    parser.add_argument("--workers", type=int, metavar="N", help="serving processes; default: 1")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until told to stop."""
+    flags = {name: value for name, value in vars(arguments).items() if name != "run"}
+    settings = Settings.load(flags)
+    for name, value in NATIVE.items():
+        os.environ.setdefault(name, value)
+    from polyrank.service.process import server  # torch: only once the settings are known to be good
+
+    return server.run(settings)

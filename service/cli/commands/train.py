@@ -1,0 +1,225 @@
+"""`polyrank train`: from dialogues to a checkpoint."""
+
+import argparse
+import importlib.util
+import re
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from tqdm import tqdm
+
+from polyrank.model.config import ContextVectors, Reduction
+from polyrank.model.errors import InvalidInput
+from polyrank.service.cli.models import load_cross, load_late
+from polyrank.service.cli.output import UsageError, print_json, quiet_libraries
+
+if TYPE_CHECKING:
+    from polyrank.model.training.config import TrainConfig
+    from polyrank.model.training.data.corpus import Report
+    from polyrank.model.training.run import Data
+
+_PACKAGES = ("accelerate", "peft", "tensorboard")
+_TUNE = re.compile(r"all|all-but-embeddings|top-[1-9]\d*")
+_LOG_EVERY_SECONDS = 10.0
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("train", help="train a bi-, poly- or cross-encoder on dialogues")
+    parser.add_argument("--architecture", required=True, choices=("bi", "poly", "cross"))
+    parser.add_argument("--base", required=True, help="base model, or a checkpoint to go on from")
+    parser.add_argument("--output", required=True, type=Path, help="directory of the checkpoint; new or empty")
+    parser.add_argument("--resume", action="store_true", help="go on with the unfinished run in --output")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    _add_data(parser.add_argument_group("data"))
+    _add_recipe(parser.add_argument_group("recipe (defaults: Humeau et al. 2020)"))
+    _add_memory(parser.add_argument_group("memory and speed"))
+    _add_model(parser.add_argument_group("model (not given: as the checkpoint in --base has it, or the default)"))
+    parser.set_defaults(run=run)
+
+
+def _add_data(group: Any) -> None:
+    group.add_argument("--train", required=True, nargs="+", type=Path, metavar="F", help="dialogues, .jsonl[.gz|.zst]")
+    group.add_argument("--weights", nargs="+", type=float, metavar="W", help="of the files; default: their sizes")
+    group.add_argument("--valid", type=Path, metavar="F", help="report figures on these lists when done; never selects")
+    group.add_argument("--every-turn", action="store_true", help="an example of every reply, not of the last alone")
+    group.add_argument(
+        "--held-out", type=int, default=1000, metavar="N", help="examples of a file to select by; default: 1000"
+    )
+    group.add_argument("--max-rejected", type=float, default=0.01, metavar="SHARE", help="of bad lines; default: 0.01")
+
+
+def _add_recipe(group: Any) -> None:
+    group.add_argument("--steps", type=int, help="default: as --epochs says")
+    group.add_argument("--epochs", type=float, help="default: 3")
+    group.add_argument("--batch-size", type=int, help="default: 32")
+    group.add_argument("--accumulate", type=int, metavar="N", help="batches a step; default: 1")
+    group.add_argument("--negatives", type=int, metavar="N", help="listed negatives a row; cross: others; default: 7")
+    group.add_argument(
+        "--extra-replies", type=int, metavar="N", help="a batch, of other examples, as negatives; default: 0"
+    )
+    group.add_argument("--retriever", metavar="MODEL", help="cross: ranks the batch's replies, for hard negatives")
+    group.add_argument("--first-stage", metavar="MODEL", help="cross: a poly-encoder to whose scores it adds")
+    group.add_argument("--loss", choices=("listwise", "pointwise"), help="pointwise: cross only")
+    group.add_argument("--teacher", metavar="MODEL", help="a cross-encoder to distil from")
+    group.add_argument("--teacher-weight", type=float, metavar="SHARE", help="default: 0.5")
+    group.add_argument("--learning-rate", type=float, metavar="R", help="default: 5e-5, with --lora-rank 5e-4")
+    group.add_argument("--code-learning-rate", type=float, metavar="R", help="of codes and head; default: 1e-3")
+    group.add_argument("--optimizer", choices=("adamw", "adamax"), help="default: adamw")
+    group.add_argument("--weight-decay", type=float, help="default: 0.01")
+    group.add_argument("--warmup-steps", type=int, metavar="N", help="default: 100")
+    group.add_argument("--schedule", choices=("plateau", "linear", "cosine", "constant"), help="default: plateau")
+    group.add_argument("--looks", type=float, metavar="N", help="looks at the selection slice an epoch; default: 2")
+    group.add_argument("--patience", type=int, metavar="N", help="stop after N looks without improvement; 0: never")
+    group.add_argument("--dropout", type=float, help="default: the base model's")
+    group.add_argument("--seed", type=int, help="default: 0")
+
+
+def _add_memory(group: Any) -> None:
+    group.add_argument("--tune", help="all, all-but-embeddings (default), top-N")
+    group.add_argument("--lora-rank", type=int, metavar="R", help="train adapters of this rank; 0: the weights")
+    group.add_argument("--chunk-tokens", type=int, metavar="N", help="padded tokens encoded at a time; default: 4096")
+    group.add_argument("--gradient-cache", action="store_true", help="large batches in small memory, exactly")
+    group.add_argument("--gradient-checkpointing", action="store_true", help="one layer's activations at a time")
+    group.add_argument("--precision", choices=("no", "bf16", "fp16"), help="default: no")
+
+
+def _add_model(group: Any) -> None:
+    group.add_argument("--context-vectors", choices=get_args(ContextVectors), help="default: codes")
+    group.add_argument("--n-codes", type=int, metavar="M", help="default: 64")
+    group.add_argument("--reduction", choices=get_args(Reduction), help="default: mean")
+    group.add_argument("--shared-encoder", action="store_const", const=True, help="one transformer for both sides")
+    group.add_argument("--no-normalize", dest="normalize", action="store_const", const=False, help="as in the paper")
+    group.add_argument("--code-scale", type=float, help="default: 20; the paper: 1")
+    group.add_argument("--score-scale", type=float, help="default: 20; the paper: 1")
+    group.add_argument("--max-context-tokens", type=int, metavar="N", help="default: 256")
+    group.add_argument("--max-candidate-tokens", type=int, metavar="N", help="default: 72")
+    group.add_argument("--max-turns", type=int, metavar="N", help="history window; default: what the tokens allow")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, and report the figures on --valid."""
+    _need_packages()
+    quiet_libraries()
+    from polyrank.model.training.run import train
+
+    config, data = _settings(arguments)
+    _check(arguments)
+    with _Log() as log:
+        ranker = train(config, data, arguments.output, resume=arguments.resume, on_survey=_print_survey, watch=log)
+    if ranker is None:  # the main process reports
+        return 0
+    result: dict[str, Any] = {
+        "output": str(arguments.output),
+        "fingerprint": ranker.fingerprint,
+        **ranker.config.training,
+    }
+    if arguments.valid:
+        from polyrank.service.cli.commands.evaluate import measure
+
+        result["valid"] = measure(str(arguments.output), arguments.valid)
+    if arguments.json:
+        print_json(result)
+    else:
+        print(f"{arguments.output}: trained {result['steps']} steps in {result['seconds']} s")
+    return 0
+
+
+def _need_packages() -> None:
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"training needs {', '.join(missing)}: pip install '.[train]' in polyrank's source")
+
+
+def _settings(arguments: argparse.Namespace) -> tuple["TrainConfig", "Data"]:
+    from polyrank.model.training.config import TrainConfig
+    from polyrank.model.training.run import Data
+
+    given = {name: value for name, value in vars(arguments).items() if name in TrainConfig.__slots__}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given.get("lora_rank"):
+        given.setdefault("learning_rate", 5e-4)
+    try:
+        return TrainConfig(**given), Data(
+            arguments.train, arguments.weights or (), arguments.every_turn, arguments.max_rejected, arguments.held_out
+        )
+    except InvalidInput as error:
+        raise UsageError(f"{error}") from error
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse what would be found out after minutes of reading the files, or when all is done; raises UsageError."""
+    if not 0 <= arguments.max_rejected <= 1:
+        raise UsageError("--max-rejected must be a number between 0 and 1")
+    if arguments.tune and not _TUNE.fullmatch(arguments.tune):
+        raise UsageError(f"--tune is {arguments.tune!r}; give all, all-but-embeddings or top-N, N layers")
+    if arguments.valid:
+        _require_candidates(arguments.valid)
+    if arguments.teacher:  # loaded again by the run, which takes a moment beside it
+        load_cross("--teacher", arguments.teacher)
+    if arguments.retriever:
+        load_late(arguments.retriever, hint=" as --retriever")
+
+
+def _require_candidates(valid: Path) -> None:
+    from polyrank.model.text.dialogues import DialoguesInvalid, read_dialogues
+
+    try:
+        if not any(example.candidates for example in read_dialogues(valid)):  # most often the first one has some
+            raise UsageError(f"--valid: {valid}: no example has `candidates`; there is nothing to rank")
+    except DialoguesInvalid as error:
+        raise UsageError(f"--valid: {error}") from error
+
+
+def _print_survey(path: Path, report: "Report") -> None:
+    print(f"{path}: {report}", file=sys.stderr)
+
+
+class _Log:
+    """What a run tells, on standard error: a bar of steps on a terminal, the loss now and then elsewhere; every look.
+
+    Use as a context manager.
+    """
+
+    def __init__(self) -> None:
+        self._began = self._said = time.monotonic()
+        self._first: int | None = None
+        self._bar: tqdm[Any] | None = None
+
+    def __enter__(self) -> "_Log":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def __call__(self, event: str, step: int, steps: int, figures: Mapping[str, float]) -> None:
+        if self._first is None:
+            self._first, self._began = step, time.monotonic()
+        values = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        if sys.stderr.isatty():
+            self._draw(event, step, steps, values)
+        else:
+            self._log(event, step, steps, values)
+
+    def _draw(self, event: str, step: int, steps: int, values: str) -> None:
+        if self._bar is None:
+            self._bar = tqdm(desc="train", total=steps, unit="step", initial=step)
+        if event == "look":
+            self._bar.write(f"look {step} of {steps}: {values}", file=sys.stderr)
+        else:
+            self._bar.set_postfix_str(values, refresh=False)
+            self._bar.update(step - self._bar.n)
+
+    def _log(self, event: str, step: int, steps: int, values: str) -> None:
+        now = time.monotonic()
+        if event == "step" and now - self._said < _LOG_EVERY_SECONDS:
+            return
+        self._said = now
+        assert self._first is not None
+        done = step - self._first
+        left = f", {(now - self._began) / done * (steps - step):.0f} s left" if done else ""
+        print(f"{event} {step} of {steps}: {values}{left}", file=sys.stderr, flush=True)

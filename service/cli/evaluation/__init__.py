@@ -1,0 +1,1 @@
+"""What `polyrank evaluate` measures, and how it reports it."""

@@ -1,0 +1,97 @@
+"""A served store under load: time to ready, memory, and /rank latency in a closed loop."""
+
+import http.client
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from polyrank.model.errors import RankingError
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.service.cli.measuring.timing import percentiles
+
+_READY = "polyrank is ready on "
+_CONCURRENCIES = (1, 16)
+
+
+class ServerFailed(RankingError):
+    """The server under measurement did not start, or answered with an error."""
+
+
+@contextmanager
+def served(store: Path, flags: Sequence[str] = ()) -> Iterator[tuple[str, int, float]]:
+    """Run `polyrank serve` on a free port for the block; yields its URL, process id and seconds to ready."""
+    command = [sys.executable, "-m", "polyrank.service.cli", "serve", "--store", str(store), "--port", "0", *flags]
+    began = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None, "piped"
+            line = next((line for line in process.stdout if line.startswith(_READY)), None)
+            if line is None:
+                raise ServerFailed(f"the server did not start; try: polyrank serve --store {store}")
+            yield line.removeprefix(_READY).strip(), process.pid, time.perf_counter() - began
+        finally:
+            process.terminate()
+
+
+def measure(store: Path, dialogues: Sequence[Dialogue], requests: int, flags: Sequence[str] = ()) -> dict[str, Any]:
+    """Serve a store and rank contexts over it, at concurrency 1 and 16."""
+    bodies = [
+        json.dumps({"context": [turn.text for turn in dialogue.conversation.turns], "timeout_ms": 10_000}).encode()
+        for dialogue in dialogues[:requests]
+    ]
+    with served(store, flags) as (url, pid, ready):
+        result: dict[str, Any] = {"ready_seconds": round(ready, 2), "rss_mib_after_start": _rss_mib(pid)}
+        _loop(url, bodies[:50], 1)  # warm
+        rows = []
+        for concurrency in _CONCURRENCIES:
+            began = time.perf_counter()
+            took = _loop(url, bodies, concurrency)
+            rate = len(took) / (time.perf_counter() - began)
+            rows.append({"concurrency": concurrency, "requests": len(took), **percentiles(took), "per_second": rate})
+        result |= {"rows": rows, "rss_mib_after_load": _rss_mib(pid)}
+    return result
+
+
+def _loop(url: str, bodies: Sequence[bytes], concurrency: int) -> list[float]:
+    """Send all bodies, so many at a time; returns seconds each."""
+    took: list[float] = []
+    failed: list[str] = []
+    threads = [
+        threading.Thread(target=_client, args=(url, bodies[at::concurrency], took, failed)) for at in range(concurrency)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise ServerFailed(f"{len(failed)} requests failed, the first with {failed[0]}")
+    return took
+
+
+def _client(url: str, bodies: Sequence[bytes], took: list[float], failed: list[str]) -> None:
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    try:
+        for body in bodies:
+            began = time.perf_counter()
+            connection.request("POST", "/rank", body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            answer = response.read()
+            took.append(time.perf_counter() - began)
+            if response.status != 200:
+                failed.append(answer.decode(errors="replace")[:300])
+    except (OSError, http.client.HTTPException) as error:  # the server is gone, and with it the requests left
+        failed.append(f"{error!r}")
+    finally:
+        connection.close()
+
+
+def _rss_mib(pid: int) -> int:
+    with open(f"/proc/{pid}/status", encoding="ascii") as lines:
+        return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS"))

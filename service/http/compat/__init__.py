@@ -1,0 +1,1 @@
+"""Routes that answer the clients of other systems."""

@@ -1,0 +1,157 @@
+"""Embeddings of candidates in the dialects of OpenAI and TEI, and the models that are served."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import orjson
+from fastapi import APIRouter
+from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import Response
+
+from polyrank.model.errors import InvalidInput
+from polyrank.model.text.tokenizer import Piece
+from polyrank.service.errors import ModelNotServed, NoTexts
+from polyrank.service.http.compat.dialects import headers, openai
+from polyrank.service.http.compat.responses import (
+    EmbeddingsOut,
+    EmbedOut,
+    ModelsOut,
+    OpenAiErrorOut,
+    SimilarityOut,
+    TeiErrorOut,
+    TokenizeOut,
+)
+from polyrank.service.http.compat.schemas import EmbeddingsIn, EmbedIn, SimilarityIn, TokenizeIn
+from polyrank.service.http.plumbing import bodies, served_models
+from polyrank.service.http.plumbing.guards import RANK
+from polyrank.service.http.plumbing.openapi import ASKS, DEADLINE_IN, fails, takes
+from polyrank.service.live.serving import LateScorer, Serving
+from polyrank.service.observe.account import Account
+from polyrank.service.ranking.engine import Embeddings
+from polyrank.service.resources import Resources, resources
+
+MAX_TOKENIZED_CHARS = 400_000  # of all texts: an answer holds some 70 bytes a token
+
+router = APIRouter(tags=["compatible"], dependencies=[RANK])
+
+_OPENAI: dict[str, Any] = {
+    "response_model": EmbeddingsOut,
+    "openapi_extra": takes(EmbeddingsIn, DEADLINE_IN),
+    "responses": {200: headers.DESCRIBED, **fails(*ASKS, NoTexts, ModelNotServed, body=True, form=OpenAiErrorOut)},
+}
+_TEI_ERRORS = fails(*ASKS, NoTexts, body=True, form=TeiErrorOut)
+_TEI: dict[str, Any] = {"responses": {200: headers.DESCRIBED, **_TEI_ERRORS}}
+_MODELS: dict[str, Any] = {"response_model": ModelsOut, "responses": fails(form=OpenAiErrorOut)}
+
+
+@router.post("/v1/embeddings", **_OPENAI)
+@router.post("/embeddings", **_OPENAI)
+async def embeddings(request: Request) -> Response:
+    """Embed texts as candidates, as OpenAI's interface does; vectors have length 1."""
+    held = resources(request)
+    body = await bodies.read_compat(request, EmbeddingsIn, held.settings)
+    served, serving = served_models.embedder(held, body.model, body.strict_model)
+    texts = _texts(held, "input", body.input)
+    _check_dimensions(body.dimensions, serving)
+    made = await _embed(request, held, serving, texts)
+    vectors, as_base64 = _unit(made.vectors), body.encoding_format == "base64"
+    answer = openai.embeddings(vectors, served.name, made.tokens, request.state.request_id, as_base64)
+    return _answer(request, answer, made, serving)
+
+
+@router.post("/embed", response_model=EmbedOut, openapi_extra=takes(EmbedIn, DEADLINE_IN), **_TEI)
+async def embed(request: Request) -> Response:
+    """Embed texts as candidates, as TEI does."""
+    held = resources(request)
+    body = await bodies.read_compat(request, EmbedIn, held.settings)
+    serving = held.live.require()
+    texts = _texts(held, "inputs", body.inputs)
+    _check_dimensions(body.dimensions, serving)
+    made = await _embed(request, held, serving, texts)
+    vectors = made.vectors if body.normalize is False else _unit(made.vectors)
+    return _answer(request, vectors, made, serving)
+
+
+@router.post("/similarity", response_model=SimilarityOut, openapi_extra=takes(SimilarityIn, DEADLINE_IN), **_TEI)
+async def similarity(request: Request) -> Response:
+    """Compare texts by the cosine of their vectors as candidates."""
+    held = resources(request)
+    inputs = (await bodies.read_compat(request, SimilarityIn, held.settings)).inputs
+    serving = held.live.require()
+    _texts(held, "inputs.sentences", inputs.sentences)
+    texts = _texts(held, "inputs", [inputs.source_sentence, *inputs.sentences])
+    made = await _embed(request, held, serving, texts)
+    vectors = _unit(made.vectors)
+    return _answer(request, vectors[1:] @ vectors[0], made, serving)
+
+
+@router.post(
+    "/tokenize", response_model=TokenizeOut, openapi_extra=takes(TokenizeIn, DEADLINE_IN), responses=_TEI_ERRORS
+)
+async def tokenize(request: Request) -> Response:
+    """Cut texts into the tokens of the model that embeds; nothing is left out where a text is too long for it."""
+    held = resources(request)
+    body = await bodies.read_compat(request, TokenizeIn, held.settings)
+    texts = _texts(held, "inputs", body.inputs)
+    if (length := sum(map(len, texts))) > MAX_TOKENIZED_CHARS:
+        raise InvalidInput(f"inputs: have {length} characters; at most {MAX_TOKENIZED_CHARS} are allowed together")
+    work = partial(_tokens, held.live.require().ranker, body.add_special_tokens is not False)
+    deadline = bodies.deadline(request, held.settings)
+    parts = await bodies.while_connected(request, held.engine.tokenize(work, texts, deadline))
+    return Response(b"[" + b",".join(parts) + b"]", media_type="application/json")
+
+
+def _tokens(ranker: LateScorer, wrapped: bool, text: str) -> bytes:
+    """The tokens of a text as JSON, which is made where the text is read: on the event loop it would take too long."""
+    [pieces] = ranker.pieces([text], wrapped)
+    return orjson.dumps([_token(each) for each in pieces])
+
+
+def _token(piece: Piece) -> dict[str, Any]:
+    start, stop = piece.span or (None, None)
+    return {"id": piece.id, "text": piece.text, "special": piece.span is None, "start": start, "stop": stop}
+
+
+@router.get("/v1/models", **_MODELS)
+@router.get("/models", **_MODELS)
+async def models(request: Request) -> Response:
+    """The models that are served: the first one reranks, those that embed say so."""
+    served = served_models.every(resources(request))
+    listed = [
+        (each.name, ["rerank"] if each.serving is None else ["rerank", "embed"], int(each.loaded_at)) for each in served
+    ]
+    return Response(orjson.dumps(openai.models(listed)), media_type="application/json")
+
+
+def _texts(held: Resources, where: str, sent: str | list[str]) -> list[str]:
+    texts = [sent] if isinstance(sent, str) else sent
+    if not texts:
+        raise NoTexts(f"{where}: is empty; send at least one text")
+    bodies.check_texts(where, texts, held.settings)
+    return texts
+
+
+def _check_dimensions(asked: int | None, serving: Serving) -> None:
+    if asked and asked != serving.ranker.dim:
+        raise InvalidInput(f"dimensions: the model's vectors have {serving.ranker.dim}; leave it out")
+
+
+async def _embed(request: Request, held: Resources, serving: Serving, texts: list[str]) -> Embeddings:
+    deadline = bodies.deadline(request, held.settings)
+    return await bodies.while_connected(request, held.engine.embed(serving, texts, deadline))
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Scale rows to length 1; rows of zeros stay."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: NDArray[np.float32] = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+    return unit
+
+
+def _answer(request: Request, answer: Any, made: Embeddings, serving: Serving) -> Response:
+    request.state.account = Account(serving.generation.id, seconds=made.seconds)
+    told = headers.of_answer(request, made.seconds, made.cut, serving.ranker.fingerprint, serving.generation.id)
+    body = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(body, headers=told, media_type="application/json")

@@ -1,0 +1,1 @@
+"""The routes of polyrank's own interface, with their requests and answers."""

@@ -1,0 +1,223 @@
+"""The index: what is served, switching, and rebuilding."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Header, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from polyrank.index_builder.build.jobs import JobRecord
+from polyrank.index_builder.errors import (
+    DiskFull,
+    FingerprintMismatch,
+    GenerationCorrupt,
+    GenerationError,
+    GenerationNotFound,
+    JobConflict,
+    JobNotFound,
+    MatrixMissing,
+    NothingToCompact,
+)
+from polyrank.index_builder.store.manifest import MANIFEST_FILE, Manifest
+from polyrank.model.errors import InvalidInput
+from polyrank.service.changes import idempotency
+from polyrank.service.changes.jobs import Rebuild
+from polyrank.service.errors import HeaderInvalid, IdempotencyMismatch, NotConfigured, NotReady, StoreReadOnly
+from polyrank.service.http.native.responses import IndexOut, JobOut, JobsOut
+from polyrank.service.http.native.schemas import ActivateIn, IndexIn
+from polyrank.service.http.plumbing import bodies
+from polyrank.service.http.plumbing.guards import ADMIN
+from polyrank.service.http.plumbing.openapi import fails, takes
+from polyrank.service.live.serving import Serving
+from polyrank.service.resources import Resources, resources, writing
+
+router = APIRouter(prefix="/index", tags=["index"], dependencies=[ADMIN])
+
+RETRY_AFTER = {"Retry-After": "2"}
+_WRITES = (StoreReadOnly, DiskFull)
+_SWITCHES = (GenerationNotFound, GenerationError, FingerprintMismatch, MatrixMissing, *_WRITES)
+_LOCATED: dict[int | str, dict[str, Any]] = {
+    202: {"headers": {"Location": {"description": "of the job", "required": True, "schema": {"type": "string"}}}}
+}
+
+
+@router.get("", response_model=IndexOut, responses=fails())
+async def index(request: Request) -> Response:
+    """The generation that is served, the others kept, those refused, and the rebuild that is running."""
+    return await _overview(resources(request))
+
+
+@router.post(
+    "",
+    status_code=202,
+    response_model=JobOut,
+    openapi_extra=takes(IndexIn),
+    responses=fails(HeaderInvalid, NotConfigured, IdempotencyMismatch, JobConflict, *_WRITES, body=True) | _LOCATED,
+)
+async def rebuild(
+    request: Request,
+    idempotency_key: Annotated[
+        str | None, Header(description="repeats give the same job", json_schema_extra={"pattern": idempotency.PATTERN})
+    ] = None,
+) -> Response:
+    """Build a new generation and, unless `activate` is false, serve it. One build at a time."""
+    held = resources(request)
+    key = idempotency.checked(idempotency_key)
+    body, raw = await bodies.read(request, IndexIn)
+    bodies.check_pool(body, held.settings)
+    with writing(held):
+        record = await held.jobs.start(_rebuild(body), raw, key, has_active=held.live.current is not None)
+    return _json(_job(record), 202, {"Location": f"/index/jobs/{record.id}", **RETRY_AFTER})
+
+
+@router.post(
+    "/compact",
+    status_code=202,
+    response_model=JobOut,
+    responses=fails(NotReady, NothingToCompact, MatrixMissing, JobConflict, *_WRITES) | _LOCATED,
+)
+async def compact(request: Request) -> Response:
+    """Build what is served anew with its updates, and switch to that; no answer changes."""
+    held = resources(request)
+    serving = held.live.require()
+    if await asyncio.to_thread(held.store.current_or_none) != serving.generation.id:
+        raise NotReady("what is served stands in for the active generation, which could not be loaded")
+    if not serving.snapshot.changed:
+        raise NothingToCompact("what is served was not updated since it was built")
+    serving.generation.store.require_matrix()
+    with writing(held):
+        record = await held.jobs.compact()
+    return _json(_job(record), 202, {"Location": f"/index/jobs/{record.id}", **RETRY_AFTER})
+
+
+@router.get("/jobs", response_model=JobsOut, responses=fails(InvalidInput))
+async def jobs(request: Request, limit: Annotated[int, Query(ge=1, le=100)] = 20) -> Response:
+    """The latest rebuilds, newest first."""
+    records = await resources(request).jobs.list(limit)
+    return _json({"jobs": [_job(record) for record in records]})
+
+
+@router.get("/jobs/{job_id}", response_model=JobOut, responses=fails(JobNotFound))
+async def job(request: Request, job_id: str) -> Response:
+    """How far a rebuild is, or how it ended."""
+    record = await resources(request).jobs.get(job_id)
+    return _json(_job(record), headers={} if record.is_finished else RETRY_AFTER)
+
+
+@router.post("/jobs/{job_id}/cancel", status_code=202, response_model=JobOut, responses=fails(JobNotFound, *_WRITES))
+async def cancel(request: Request, job_id: str) -> Response:
+    """Stop a rebuild; nothing of it is left. One that has ended stays as it is, one that publishes already will end."""
+    held = resources(request)
+    with writing(held):
+        record = await held.jobs.cancel(job_id)
+    return _json(_job(record), 202)
+
+
+@router.post(
+    "/activate", response_model=IndexOut, openapi_extra=takes(ActivateIn), responses=fails(*_SWITCHES, body=True)
+)
+async def activate(request: Request) -> Response:
+    """Switch to a generation; requests that have begun end on the one they began with."""
+    held = resources(request)
+    body, _ = await bodies.read(request, ActivateIn)
+    with writing(held):
+        await asyncio.get_running_loop().run_in_executor(held.loader, held.live.activate, body.generation)
+    return await _overview(held)
+
+
+@router.post("/rollback", response_model=IndexOut, responses=fails(*_SWITCHES))
+async def rollback(request: Request) -> Response:
+    """Switch back to the generation that was active before."""
+    held = resources(request)
+    with writing(held):
+        await asyncio.get_running_loop().run_in_executor(held.loader, held.live.rollback)
+    return await _overview(held)
+
+
+async def _overview(held: Resources) -> Response:
+    running = await held.jobs.running()
+    body = await asyncio.to_thread(_generations, held)
+    return _json({**body, "job": None if running is None else _job(running)})
+
+
+def _generations(held: Resources) -> dict[str, Any]:
+    current, refused = held.live.current, dict(held.live.refused)
+    others = []
+    for generation in reversed(held.store.ids()):
+        if current is not None and generation == current.generation.id:
+            continue
+        try:
+            content = (held.store.path(generation) / MANIFEST_FILE).read_bytes()
+            others.append(_generation(Manifest.from_json(content, generation)))
+        except FileNotFoundError:
+            continue  # removed a moment ago
+        except GenerationCorrupt as error:
+            refused.setdefault(generation, error.reason)
+    active = None
+    if current is not None:
+        active = _active(current)
+    listed = [{"id": generation, "reason": why} for generation, why in sorted(refused.items())]
+    return {"active": active, "others": others, "refused": listed}
+
+
+def _active(serving: Serving) -> dict[str, Any]:
+    snapshot = serving.snapshot
+    return {
+        **_generation(serving.generation.manifest),
+        "count": snapshot.count,
+        "revision": snapshot.revision,
+        "added": len(snapshot.added),
+        "removed": len(snapshot.removed),
+        "loaded_at": datetime.fromtimestamp(serving.loaded.loaded_at, UTC).isoformat(),
+    }
+
+
+def _generation(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "id": manifest.id,
+        "count": manifest.count,
+        "dim": manifest.dim,
+        "dtype": manifest.dtype,
+        "backend": manifest.backend,
+        "model": {
+            "name": manifest.model.name,
+            "architecture": manifest.model.architecture,
+            "fingerprint": manifest.model.fingerprint,
+        },
+        "index": manifest.index.kind,
+        "index_factory": manifest.index.factory,
+        "recall": manifest.recall,
+        "built_at": manifest.created_at,
+    }
+
+
+def _job(record: JobRecord) -> dict[str, Any]:
+    here = f"/index/jobs/{record.id}"
+    return {
+        "id": record.id,
+        "state": record.state,
+        "stage": record.stage,
+        "progress": {"done": record.done, "total": record.total},
+        "rate": record.rate,
+        "eta": record.eta_seconds,
+        "error": record.error,
+        "generation": record.generation,
+        "activate": record.request.activate,
+        "compacts": record.request.compacts,
+        "created": record.created,
+        "started": record.started,
+        "finished": record.finished,
+        "links": {"self": here, "cancel": f"{here}/cancel"},
+    }
+
+
+def _json(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(body), status, headers=headers, media_type="application/json")
+
+
+def _rebuild(body: IndexIn) -> Rebuild:
+    candidates = [candidate.model_dump() for candidate in body.candidates or ()]
+    return Rebuild(pool=body.pool, candidates=candidates, model=body.model, activate=body.activate)

@@ -1,0 +1,289 @@
+"""What answers hold. The models document the API and check it in tests; answers are rendered without them."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from polyrank.service.live.serving import Serving
+from polyrank.service.observe.labels import Degraded
+from polyrank.service.ranking.values import Place, Ranked
+
+
+class Out(BaseModel):
+    """Nothing that is not listed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ScoresOut(Out):
+    """The scores of each encoder that saw the candidate."""
+
+    late: float
+    cross: float | None = Field(default=None, description="absent where the cross-encoder did not read it")
+
+
+class ResultOut(Out):
+    """One candidate in its place."""
+
+    rank: int = Field(ge=1)
+    index: int | None = Field(default=None, description="its place in the request's candidates; absent for retrieval")
+    id: str | None = Field(description="null for a bare text")
+    text: str
+    score: float = Field(description="the score that placed it")
+    scores: ScoresOut
+    metadata: dict[str, JsonValue]
+
+
+def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
+    """Render a ranking; the fields of `RankOut` but for those of the request (timings, id)."""
+    model, cut = serving.generation.manifest.model, ranked.truncation
+    return {
+        "results": [_result(at, place) for at, place in enumerate(ranked.places, 1)],
+        "missing_ids": ranked.missing_ids,
+        "generation": serving.generation.id,
+        "revision": serving.snapshot.revision,
+        "model": {"name": model.name, "architecture": model.architecture, "fingerprint": model.fingerprint},
+        "exact": ranked.exact,
+        "degraded": ranked.degraded,
+        "truncated": {"turns": cut.turns, "tokens": cut.tokens, "candidates": cut.candidates},
+    }
+
+
+def _result(rank: int, place: Place) -> dict[str, Any]:
+    """Render a `ResultOut`: what has no meaning for the candidate is absent, not null."""
+    cross = {} if place.cross is None else {"cross": place.cross}
+    return {
+        "rank": rank,
+        **({} if place.index is None else {"index": place.index}),
+        "id": place.id,
+        "text": place.text,
+        "score": cross.get("cross", place.late),
+        "scores": {"late": place.late, **cross},
+        "metadata": place.metadata,
+    }
+
+
+class ModelOut(Out):
+    """A model, by what identifies it."""
+
+    name: str
+    architecture: Literal["bi", "poly", "cross"]
+    fingerprint: str
+
+
+class LoadedModelOut(ModelOut):
+    """A model that is loaded, and the back-end that runs it."""
+
+    backend: str
+
+
+class TruncatedOut(Out):
+    """What did not fit into the encoders."""
+
+    turns: int
+    tokens: int
+    candidates: int
+
+
+class TimingsOut(Out):
+    """Milliseconds by stage; `total` from arrival."""
+
+    queue: float
+    tokenize: float
+    encode: float
+    retrieve: float
+    fetch: float
+    score: float
+    rerank: float
+    total: float
+
+
+class RankOut(Out):
+    """A ranking, and everything that tells how it came about."""
+
+    results: list[ResultOut]
+    missing_ids: list[str] = Field(description="ids sent that the generation does not hold")
+    generation: str
+    revision: int = Field(description="of the last update that the answer knows of")
+    model: ModelOut
+    exact: bool = Field(description="the ids are those of scoring every candidate")
+    degraded: list[Degraded] = Field(description="what the answer does without, rather than not be given")
+    truncated: TruncatedOut
+    timings_ms: TimingsOut
+    request_id: str
+
+
+class ErrorOut(Out):
+    """One thing that is wrong with a request."""
+
+    where: str
+    what: str
+
+
+class Problem(BaseModel):
+    """An error (RFC 9457)."""
+
+    type: str = Field(examples=["urn:polyrank:problem:invalid-input"])
+    title: str
+    status: int
+    detail: str
+    request_id: str
+    errors: list[ErrorOut] | None = Field(default=None, description="with 422: where and what, never the values sent")
+    job: str | None = Field(default=None, description="with job-conflict: the job that is running")
+
+
+class RecallOut(BaseModel):
+    """How much of what a scan would find is found through the index, and how fast, as the build measured it."""
+
+    recall_at_10: float = Field(alias="recall@10", description="share of the 10 best candidates that is found")
+    recall_at_100: float = Field(alias="recall@100")
+    probes: str = Field(
+        description="given: real contexts; pool: the pool's own vectors; none: not measured, exact by construction"
+    )
+    count: int = Field(description="how many probes")
+    p50_ms: float | None = Field(description="of retrieving and scoring a probe, null where none was measured")
+    p99_ms: float | None
+    min_recall: float = Field(description="recall@10 that was asked for")
+
+
+class GenerationOut(Out):
+    """A generation, as its manifest describes it."""
+
+    id: str
+    count: int
+    dim: int
+    dtype: str
+    backend: str = Field(description="what ran the model over the pool")
+    model: ModelOut
+    index: str = Field(description="kind of index: exact, flat, hnsw, ivf, ivfpq, custom")
+    index_factory: str | None = Field(description="FAISS's name of it, null where the matrix is scanned")
+    recall: RecallOut
+    built_at: str
+
+
+class ActiveOut(GenerationOut):
+    """The generation that is served, with the updates since it was built."""
+
+    revision: int = Field(description="of the last update that is served")
+    added: int = Field(description="candidates that updates have put, and not deleted")
+    removed: int = Field(description="candidates of the generation as built that updates have replaced or deleted")
+    loaded_at: str
+
+
+class RefusedOut(Out):
+    """A generation that is not served, and why."""
+
+    id: str
+    reason: str
+
+
+class UpsertedOut(Out):
+    """An acknowledged update."""
+
+    generation: str
+    revision: int = Field(description="what `min_revision` may ask for")
+    upserted: int
+
+
+class DeletedOut(Out):
+    """An acknowledged deletion."""
+
+    generation: str
+    revision: int = Field(description="what `min_revision` may ask for")
+    deleted: int
+    missing_ids: list[str]
+
+
+class ProgressOut(Out):
+    """How far a stage is."""
+
+    done: int
+    total: int | None
+
+
+class JobOut(Out):
+    """A rebuild."""
+
+    id: str
+    state: Literal["queued", "running", "succeeded", "failed", "cancelled"]
+    stage: str | None
+    progress: ProgressOut
+    rate: float | None = Field(description="a second")
+    eta: float | None = Field(description="seconds")
+    error: str | None
+    generation: str | None
+    activate: bool
+    compacts: bool = Field(description="builds what is served anew with its updates")
+    created: str
+    started: str | None
+    finished: str | None
+    links: dict[str, str]
+
+
+class JobsOut(Out):
+    """Rebuilds, newest first."""
+
+    jobs: list[JobOut]
+
+
+class IndexOut(Out):
+    """What is served, what could be, and what is being built."""
+
+    active: ActiveOut | None
+    others: list[GenerationOut]
+    refused: list[RefusedOut]
+    job: JobOut | None = Field(description="the rebuild that is running")
+
+
+class StatusOut(Out):
+    """A health check's answer."""
+
+    status: Literal["ok", "ready"]
+    generation: str | None = None
+
+
+class LimitsOut(Out):
+    """Bounds of a request."""
+
+    max_body_bytes: int
+    max_candidates: int
+    max_text_chars: int
+    max_timeout_ms: int
+
+
+class TeiModelTypeOut(Out):
+    """What TEI's clients may use this server for: one key of the two."""
+
+    reranker: dict[str, dict[str, JsonValue]] | None = None
+    embedding: dict[str, str] | None = None
+
+
+class TeiInfoOut(Out):
+    """What TEI's clients look for in `/info`."""
+
+    model_id: str | None
+    model_sha: str | None = Field(description="the fingerprint")
+    model_dtype: Literal["float32"]
+    served_model_name: str | None
+    model_type: TeiModelTypeOut
+    max_input_length: int | None = Field(description="tokens; what is longer is cut")
+    max_batch_tokens: int
+    max_batch_requests: int | None
+    max_concurrent_requests: int | None = Field(description="null: requests are counted by their tokens")
+    max_client_batch_size: int
+    auto_truncate: Literal[True]
+    tokenization_workers: int
+    sha: str | None
+    docker_label: str | None
+
+
+class InfoOut(TeiInfoOut):
+    """What this server is, and what TEI's clients look for."""
+
+    name: Literal["polyrank"]
+    version: str
+    generation: str | None
+    model: LoadedModelOut | None
+    reranker: LoadedModelOut | None
+    vectors: Literal["local", "redis"]
+    limits: LimitsOut

@@ -1,0 +1,1 @@
+"""What all routes share: reading bodies, errors as problems, middleware, OpenAPI."""

@@ -1,0 +1,148 @@
+"""What happens around every request, as plain ASGI: an id, a bound on the body, a metric, a log line, no traceback."""
+
+import asyncio
+import logging
+import re
+import time
+from contextlib import suppress
+from uuid import uuid4
+
+from opentelemetry.trace import Span
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from polyrank.model.errors import RankingError
+from polyrank.service.errors import BodyTooLarge
+from polyrank.service.http.compat.dialects import errors as dialect_errors
+from polyrank.service.http.plumbing import problems
+from polyrank.service.observe.account import Account
+from polyrank.service.observe.metrics import UNMATCHED, Metrics
+from polyrank.service.observe.tracing import Tracing, trace_id
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+DRAIN_SECONDS = 2.0
+KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+log = logging.getLogger("polyrank.request")
+
+
+class Requests:
+    """Outermost: names the request, counts, logs and traces its answer, and answers for what nobody caught."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing) -> None:
+        self.app = app
+        self.metrics = metrics
+        self.tracing = tracing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began = time.monotonic()
+        headers = Headers(scope=scope)
+        request_id = _request_id(headers)
+        scope.setdefault("state", {}).update(request_id=request_id, arrived=began, account=Account())
+        status = 0
+
+        async def send_named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+            await send(message)
+
+        with self.metrics.in_flight.track_inprogress(), self.tracing.request(scope["path"], headers) as span:
+            try:
+                await self.app(scope, receive, send_named)
+            except Exception:
+                log.exception("request %s failed", request_id)
+                if not status:
+                    await _internal(scope, request_id)(scope, receive, send_named)
+            self._tell(scope, span, status or 499, time.monotonic() - began)
+
+    def _tell(self, scope: Scope, span: Span, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", UNMATCHED)
+        method = scope["method"] if scope["method"] in KNOWN_METHODS else "OTHER"
+        account: Account = scope["state"]["account"]
+        self.metrics.observe_request(route, method, status, seconds)
+        self.tracing.tell(span, method, route, status, account, time.time_ns() - round(seconds * 1e9))
+        fields = {"request_id": scope["state"]["request_id"], "trace_id": trace_id(span)}
+        if (principal := scope["state"].get("principal")) and principal.name:
+            fields["key"] = principal.name
+        fields |= {"route": route, "method": method, "status": status, "ms": round(seconds * 1000, 1)}
+        known = {name: value for name, value in {**fields, **account.fields()}.items() if value is not None}
+        log.info("request", extra={"fields": known})
+
+
+class BodyBound:
+    """Refuses a body over the bound, whether its length is announced or it comes in chunks."""
+
+    def __init__(self, app: ASGIApp, limit: int, metrics: Metrics) -> None:
+        self.app = app
+        self.limit = limit
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        announced = Headers(scope=scope).get("content-length", "")
+        if announced.isascii() and announced.isdigit() and int(announced[:20]) > self.limit:
+            await self._refuse(scope, receive, send, more=True)
+            return
+        received = 0
+        answering, more = False, True
+
+        async def receive_bounded() -> Message:
+            nonlocal received, more
+            message = await receive()
+            received += len(message.get("body", b""))
+            more = message.get("more_body", False)
+            if received > self.limit:
+                raise BodyTooLarge(self.limit)
+            return message
+
+        async def send_watched(message: Message) -> None:
+            nonlocal answering
+            answering = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive_bounded, send_watched)
+        except BodyTooLarge:
+            if answering:
+                raise
+            await self._refuse(scope, receive, send, more)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, more: bool) -> None:
+        """Answer at once, then read on for a while: closing on unread data would reset the connection."""
+        self.metrics.count_rejected("too_large")
+        problem = problems.from_error(BodyTooLarge(self.limit), scope["state"]["request_id"])
+        answer = dialect_errors.of_route(scope, problem)
+        answer.headers["Connection"] = "close"
+        await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
+        await send({"type": "http.response.body", "body": answer.body, "more_body": True})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await _drain(receive, most=8 * self.limit, more=more)
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _drain(receive: Receive, most: int, more: bool) -> None:
+    drained = 0
+    while more and drained <= most:
+        message = await receive()
+        drained += len(message.get("body", b""))
+        more = message.get("more_body", False)  # a disconnect has none either
+
+
+def _request_id(headers: Headers) -> str:
+    given = headers.get("x-request-id", "")
+    return given if REQUEST_ID.fullmatch(given) else uuid4().hex
+
+
+def _internal(scope: Scope, request_id: str) -> Response:
+    return dialect_errors.of_route(scope, problems.from_error(RankingError("unexpected"), request_id))

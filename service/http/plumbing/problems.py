@@ -1,0 +1,164 @@
+"""Errors as RFC 9457 problem details: one table from error to status, slug and title."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from polyrank.index_builder import errors as index
+from polyrank.model.errors import InvalidInput, RankingError
+from polyrank.service import errors as service
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:polyrank:problem:"
+MAX_ERRORS = 20
+MAX_FOUND = 1000  # pydantic tells all or nothing, in some 2 us each
+MAX_NAME_CHARS = 64
+
+Headers = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How one sort of error is told to a client; a generic one keeps its message for the log."""
+
+    status: int
+    slug: str
+    title: str
+    generic: bool = False
+
+
+INTERNAL: Final = Kind(500, "internal", "The server failed", generic=True)
+INVALID: Final = Kind(422, "invalid-input", "The request cannot be used")
+
+# An error without a row of its own takes its nearest ancestor's.
+TABLE: Final[dict[type[Exception], Kind]] = {
+    RankingError: INTERNAL,
+    InvalidInput: INVALID,
+    service.UnknownCandidates: Kind(422, "unknown-candidates", "No candidate is known"),
+    service.TooManyCandidates: Kind(413, "too-many-candidates", "Too many candidates"),
+    service.TooManyValues: Kind(413, "too-many-values", "The body holds too many values"),
+    service.NotConfigured: Kind(422, "not-configured", "The server was started without this"),
+    service.IdempotencyMismatch: Kind(422, "idempotency-mismatch", "The Idempotency-Key was used with another body"),
+    service.ModelNotServed: Kind(404, "model-not-served", "No such model"),
+    service.NoTexts: Kind(400, "no-texts", "There is no text"),
+    service.DialectUnknown: Kind(422, "dialect-unknown", "There is nothing to rank"),
+    service.BodyMalformed: Kind(400, "malformed-body", "The body is not JSON"),
+    service.HeaderInvalid: Kind(400, "invalid-header", "A header cannot be used"),
+    service.BodyTimeout: Kind(408, "body-timeout", "The body came too slowly"),
+    service.BodyTooLarge: Kind(413, "payload-too-large", "The body is too large"),
+    service.MediaTypeUnsupported: Kind(415, "unsupported-media-type", "The body is not plain JSON"),
+    service.Unauthenticated: Kind(401, "unauthenticated", "An API key is needed"),
+    service.Forbidden: Kind(403, "forbidden", "The API key is not for this"),
+    service.RateLimited: Kind(429, "rate-limited", "Too many calls"),
+    service.ClientGone: Kind(499, "client-gone", "The client hung up"),
+    service.NotReady: Kind(503, "not-ready", "Nothing is served yet"),
+    service.Draining: Kind(503, "draining", "The server is about to stop"),
+    service.Overloaded: Kind(503, "overloaded", "Too many requests are waiting"),
+    service.DeadlineExceeded: Kind(504, "deadline-exceeded", "The time was over"),
+    service.GenerationMismatch: Kind(409, "generation-mismatch", "Another generation is served"),
+    service.RevisionNotReached: Kind(409, "revision-not-reached", "The update has not arrived here"),
+    service.StoreReadOnly: Kind(409, "store-read-only", "The store cannot be changed from here"),
+    service.InferenceFailed: Kind(500, "inference-failed", "The model failed", generic=True),
+    index.FingerprintMismatch: Kind(409, "encoder-mismatch", "Another model is served"),
+    index.PoolError: INVALID,
+    index.GenerationError: Kind(409, "generation-invalid", "The generation cannot be served"),
+    index.MatrixMissing: Kind(409, "matrix-missing", "This replica does not hold the matrix"),
+    index.GenerationNotFound: Kind(404, "generation-not-found", "No such generation"),
+    index.StoreUnavailable: Kind(503, "store-unavailable", "The store does not answer"),
+    index.UpdatesBusy: Kind(503, "updates-busy", "Others are changing the store"),
+    index.BuildBusy: Kind(409, "build-busy", "Another build is running"),
+    index.NothingToCompact: Kind(409, "nothing-to-compact", "There are no updates to compact"),
+    index.CompactionOvertaken: Kind(409, "compaction-overtaken", "Another generation became active"),
+    index.DiskFull: Kind(507, "disk-full", "No room on the disk"),
+    index.JobNotFound: Kind(404, "job-not-found", "No such job"),
+    index.JobConflict: Kind(409, "job-conflict", "Another job is running"),
+}
+
+
+def kind_of(error: Exception) -> Kind:
+    """Find the row of an error's type, or of its nearest ancestor in the table."""
+    return next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), INTERNAL)
+
+
+class ProblemAnswer(Response):
+    """A problem as it is answered; its parts stay at hand for other forms of errors (dialects/errors.py).
+
+    Text that is not valid Unicode is replaced, never a reason to fail.
+    """
+
+    media_type = MEDIA_TYPE
+
+    def __init__(
+        self, kind: Kind, detail: str, request_id: str, headers: Headers | None = None, **members: Any
+    ) -> None:
+        self.kind = kind
+        self.detail = _encodable(detail)
+        self.request_id = request_id
+        body = {
+            "type": TYPE_PREFIX + kind.slug,
+            "title": kind.title,
+            "status": kind.status,
+            "detail": self.detail,
+            "request_id": request_id,
+            **members,
+        }
+        super().__init__(orjson.dumps(body), kind.status, headers)
+
+
+def headers_of(error: Exception) -> Headers:
+    """Return the headers that go with an error, however its body is written."""
+    headers: Headers = {}
+    retry_after = getattr(error, "retry_after_seconds", 5 if kind_of(error).status == 503 else None)
+    if retry_after is not None:
+        headers["Retry-After"] = str(retry_after)
+    if isinstance(error, service.Unauthenticated):
+        headers["WWW-Authenticate"] = "Bearer"
+    return headers
+
+
+def from_error(error: RankingError, request_id: str) -> ProblemAnswer:
+    """Render a domain error."""
+    kind, headers = kind_of(error), headers_of(error)
+    members: dict[str, Any] = {}
+    if isinstance(error, index.JobConflict):
+        members["job"] = f"/index/jobs/{error.job_id}"
+        headers["Link"] = f'<{members["job"]}>; rel="related"'
+    if kind.status == 422:
+        members["errors"] = [{"where": "", "what": _encodable(str(error))}]
+    detail = "the server's log has the details under this request id" if kind.generic else str(error)
+    return ProblemAnswer(kind, detail, request_id, headers, **members)
+
+
+def from_validation(error: ValidationError, request_id: str) -> ProblemAnswer:
+    """Render pydantic's findings: where and what, never the values sent."""
+    if error.error_count() > MAX_FOUND:
+        what = f"{error.error_count()} things are wrong with the body: too many to name"
+        return from_error(InvalidInput(what), request_id)
+    found = error.errors(include_input=False, include_url=False, include_context=False)
+    if found[0]["type"] == "json_invalid":
+        return from_error(service.BodyMalformed(found[0]["msg"]), request_id)
+    listed = [{"where": _where(each["loc"]), "what": _what(str(each["msg"]))} for each in found[:MAX_ERRORS]]
+    detail = "; ".join(f"{each['where']}: {each['what']}" if each["where"] else each["what"] for each in listed[:3])
+    return ProblemAnswer(INVALID, detail, request_id, errors=listed)
+
+
+# pydantic puts the union's branch among the names: "list[union[str,TurnIn]]", "TurnIn", "str".
+_BRANCH = re.compile(r".*[\[(].*|str|int|float|bool|none|[A-Z]\w*In", re.DOTALL)
+
+
+def _where(location: tuple[str | int, ...]) -> str:
+    """Dotted path to the offending field."""
+    parts = (str(part)[:MAX_NAME_CHARS] for part in location if isinstance(part, int) or not _BRANCH.fullmatch(part))
+    return _encodable(".".join(parts))
+
+
+def _what(message: str) -> str:
+    return _encodable(message.removeprefix("Value error, "))
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

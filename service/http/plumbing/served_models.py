@@ -1,0 +1,79 @@
+"""Which of the served models a request names, and answers."""
+
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from polyrank.service.errors import ModelNotServed
+from polyrank.service.live.serving import Serving
+from polyrank.service.resources import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model that answers requests.
+
+    Attributes:
+        name: that clients know it by.
+        max_input_tokens: that it reads; more are cut.
+        serving: the generation that it belongs to; None: it is the cross-encoder.
+        loaded_at: seconds since the epoch; 0 where it came with the server.
+    """
+
+    name: str
+    fingerprint: str
+    max_input_tokens: int
+    serving: Serving | None = None
+    loaded_at: float = 0.0
+
+    def is_named(self, name: str) -> bool:
+        """Whether a client means this one: by its name, the last part of it, or the fingerprint."""
+        return name in (self.name, PurePath(self.name).name, self.fingerprint)
+
+
+def every(held: Resources) -> list[Served]:
+    """All that are loaded, the one that reranks first."""
+    scorer, serving = held.engine.scorer, held.live.current
+    cross = [Served(scorer.name, scorer.fingerprint, scorer.max_input_tokens)] if scorer is not None else []
+    return [*cross, *([] if serving is None else [_late(serving)])]
+
+
+def _late(serving: Serving) -> Served:
+    model = serving.generation.manifest.model
+    return Served(model.name, model.fingerprint, serving.ranker.max_input_tokens, serving, serving.loaded.loaded_at)
+
+
+def reranker(held: Resources, name: str | None, strict: bool | None) -> Served:
+    """Return the model that is named, or the one that reranks.
+
+    Raises:
+        ModelNotServed: another one is named, and no other may answer.
+        NotReady: none is loaded.
+    """
+    return _named(every(held) or [_late(held.live.require())], name, _is_strict(held, strict))
+
+
+def embedder(held: Resources, name: str | None, strict: bool | None) -> tuple[Served, Serving]:
+    """Return the model that embeds; errors as `reranker`."""
+    serving = held.live.require()
+    return _named([_late(serving)], name, _is_strict(held, strict)), serving
+
+
+def _is_strict(held: Resources, asked: bool | None) -> bool:
+    return held.settings.strict_model if asked is None else asked
+
+
+def _named(served: list[Served], name: str | None, strict: bool) -> Served:
+    if name is None:
+        return served[0]
+    for each in served:
+        if each.is_named(name):
+            return each
+    if strict:
+        raise ModelNotServed(name, [each.name for each in served])
+    return served[0]
+
+
+def announced(held: Resources) -> Served | None:
+    """Return the model that `/info` tells TEI's clients of; None where it is not loaded."""
+    embeds = held.settings.info_model_type == "embedding"
+    return next((each for each in every(held) if each.serving is not None or not embeds), None)

@@ -1,1 +1,0 @@
-"""What is served: generations, their updates and rebuilds."""

@@ -1,0 +1,1 @@
+"""The generation that is served, and how another one takes its place."""

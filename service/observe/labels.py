@@ -1,0 +1,16 @@
+"""Words that answers and the labels of metrics have in common."""
+
+from typing import Literal, get_args
+
+# How candidates were found: by a scan of all rows, by a scan of the rows that match a filter, by the index, or by the
+# index restricted to the matching rows.
+Plan = Literal["scan", "matches", "index", "selector"]
+PLANS: tuple[Plan, ...] = get_args(Plan)
+
+# What an answer can lack when time is short or a cache is down.
+Degraded = Literal["cache_unavailable", "retrieve_k_reduced", "rerank_skipped_deadline", "rerank_failed"]
+DEGRADED: tuple[Degraded, ...] = get_args(Degraded)
+
+# What waits for a model: contexts and candidates to encode, pairs for the cross-encoder.
+Lane = Literal["context", "candidate", "pair"]
+LANES: tuple[Lane, ...] = get_args(Lane)

@@ -1,0 +1,260 @@
+"""Every metric, declared once. An app has its own registry; series exist from the start, so rates begin at zero.
+
+Several serving processes keep their values in files that each of them reads, so that any of them tells of all: see
+supervisor.py, which names the directory. Labels cannot be removed there, so those that hold no more are 0, and there is
+no process_*. A gauge says how the processes' values become one: "livesum" adds those of the processes that live,
+"livemax" and "livemin" choose, "livemostrecent" is the one that was set last.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, Lane
+
+STAGES = ("queue", "tokenize", "encode", "retrieve", "fetch", "score", "rerank", "serialize")
+RESULTS = {
+    "redis": ("hit", "miss", "corrupt", "error"),
+    "text": ("hit", "miss", "corrupt", "error", "write_error"),
+    "matrix": ("hit",),
+    "lru": ("hit", "miss"),
+    "result": ("hit", "miss", "corrupt", "error", "write_error"),
+}
+REDIS_CALLS = ("get_redis", "get_text", "put_text", "get_result", "put_result")
+REJECTED = ("queue_full", "deadline", "too_large", "not_ready", "rate", "connections", "slow_head")
+SWITCHES = ("ok", "refused")
+KEYS_RELOADS = ("ok", "refused")
+UPDATES = ("upsert", "delete")
+JOB_STATES = ("succeeded", "failed", "cancelled")
+UNMATCHED = "unmatched"
+DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
+
+Mode = Literal["livesum", "livemax", "livemin", "livemostrecent"]
+
+SECONDS = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.04, 0.06),
+    *(0.1, 0.15, 0.25, 0.4, 0.6, 1.0, 2.5, 5.0, 10.0),
+)
+COUNTS = tuple(float(2**n) for n in range(15))
+RATIOS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75)
+
+
+class Metrics:
+    """The app's instruments; `observe_*` and `show_*` are all that other modules need to know."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._named: dict[Gauge, list[tuple[str, ...]]] = {}
+        ProcessCollector(registry=self.registry)
+        self.in_flight = self._gauge("http_requests_in_flight", "Requests being answered")
+        self._requests = self._counter("http_requests", "Requests answered", ("route", "method", "code"))
+        self._duration = self._histogram("http_request_duration_seconds", "Arrival to answer", ("route", "code_class"))
+        self._stages = self._histogram("stage_duration_seconds", "Time in each stage of /rank", ("stage",))
+        self._scored = self._histogram("candidates_scored", "Candidates scored a request", buckets=COUNTS)
+        self._cache = self._counter(
+            "cache_requests", "Vectors and answers asked for, and what came", ("tier", "result")
+        )
+        self._queue_depth = self._gauge("queue_depth", "Requests in the house, waiting or being worked on")
+        self._queue_tokens = self._gauge("queue_tokens", "Tokens of the requests in the house")
+        self._queue_wait = self._histogram("queue_wait_seconds", "Wait for a batch", ("lane",))
+        self._batch_size = self._histogram("batch_size", "Sequences a batch", ("lane",), COUNTS)
+        self._batch_tokens = self._histogram("batch_tokens", "Tokens a batch, padding included", ("lane",), COUNTS)
+        self._batch_padding = self._histogram("batch_padding_ratio", "Share of padding", ("lane",), RATIOS)
+        self._cancelled = self._counter("client_cancelled", "Requests whose clients hung up before the answer")
+        self._redis = self._histogram("redis_duration_seconds", "Calls of Redis: how long requests waited", ("op",))
+        self._breaker = self._gauge(
+            "redis_breaker_state", "Whether Redis is asked: 0 yes, 1 once to see, 2 no", "livemax"
+        )
+        self._retrievals = self._counter("retrievals", "Requests that retrieved candidates, by how", ("plan",))
+        self._certified = self._counter("retrieval_certified", "Answers found by an index: shown exact", ("exact",))
+        self._degraded = self._counter("degraded", "Answers that did without something", ("reason",))
+        self._rejected = self._counter("rejected", "Requests turned away", ("reason",))
+        self._keys_reloads = self._counter("keys_reloads", "Changes of the keys file", ("result",))
+        self._index_info = self._info("index_info", "The generation served", ("generation", "model", "format"))
+        self._index_candidates = self._state("index_candidates", "Candidates served, updates included")
+        self._index_revision = self._gauge("index_revision", "Revision of the last update served", "livemin")
+        self._index_changed = self._state("index_changed_rows", "Upserts and deletions since the generation was built")
+        self._index_loaded = self._state("index_loaded_timestamp_seconds", "When the generation was switched to")
+        self._switches = self._counter("index_switches", "Attempts to serve another generation", ("result",))
+        self._verify_failures = self._counter("index_verify_failures", "Generations refused", ("kind",))
+        self._updates = self._counter("updated_candidates", "Candidates changed by clients", ("kind",))
+        self._jobs = self._counter("build_jobs", "Rebuilds that ended", ("state",))
+        self._last_build = self._gauge(
+            "build_last_success_timestamp_seconds", "When a rebuild last succeeded; 0: none is known", "livemax"
+        )
+        self._model_info = self._info(
+            "model_info", "Models loaded", ("role", "name", "architecture", "fingerprint", "backend")
+        )
+        self._create_series()
+
+    def _counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
+        return Counter(f"polyrank_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, mode: Mode = "livesum", labels: Iterable[str] = ()) -> Gauge:
+        return Gauge(f"polyrank_{name}", text, labels, registry=self.registry, multiprocess_mode=mode)
+
+    def _info(self, name: str, text: str, labels: Iterable[str]) -> Gauge:
+        """What is 1 if any process says so: one that lags behind the others is seen."""
+        return self._gauge(name, text, "livemax", labels)
+
+    def _state(self, name: str, text: str) -> Gauge:
+        return self._gauge(name, text, "livemostrecent")
+
+    def _histogram(
+        self, name: str, text: str, labels: Iterable[str] = (), buckets: tuple[float, ...] = SECONDS
+    ) -> Histogram:
+        return Histogram(f"polyrank_{name}", text, labels, registry=self.registry, buckets=buckets)
+
+    def _create_series(self) -> None:
+        for counter, values in (
+            (self._retrievals, PLANS),
+            (self._degraded, DEGRADED),
+            (self._certified, ("true", "false")),
+            (self._rejected, REJECTED),
+            (self._keys_reloads, KEYS_RELOADS),
+            (self._switches, SWITCHES),
+            (self._updates, UPDATES),
+            (self._jobs, JOB_STATES),
+            (self._verify_failures, ("corrupt", "fingerprint", "model", "other")),
+        ):
+            for value in values:
+                counter.labels(value)
+        for lane in LANES:
+            for histogram in (self._queue_wait, self._batch_size, self._batch_tokens, self._batch_padding):
+                histogram.labels(lane)
+        for stage in STAGES:
+            self._stages.labels(stage)
+        for op in REDIS_CALLS:
+            self._redis.labels(op)
+        for tier, results in RESULTS.items():
+            for result in results:
+                self._cache.labels(tier, result)
+
+    def create_routes(self, routes: Iterable[tuple[str, str]]) -> None:
+        """Create the series of the app's own routes: (path template, method)."""
+        for path, method in routes:
+            self._requests.labels(path, method, "200")
+            self._duration.labels(path, "2xx")
+
+    def observe_request(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count an answered request."""
+        self._requests.labels(route, method, str(status)).inc()
+        self._duration.labels(route, f"{status // 100}xx").observe(seconds)
+
+    def observe_rank(
+        self, seconds: Mapping[str, float], scored: int, degraded: Iterable[str], plan: str | None
+    ) -> None:
+        """Count a ranked request: seconds by stage, candidates scored, what it did without, how it retrieved."""
+        if plan is not None:
+            self._retrievals.labels(plan).inc()
+        for stage, value in seconds.items():
+            self._stages.labels(stage).observe(value)
+        self._scored.observe(scored)
+        for reason in degraded:
+            self._degraded.labels(reason).inc()
+
+    def show_queue(self, requests: int, tokens: int) -> None:
+        """Tell what is in the house."""
+        self._queue_depth.set(requests)
+        self._queue_tokens.set(tokens)
+
+    def observe_wait(self, lane: Lane, seconds: float) -> None:
+        """Count the wait of a request for its first batch."""
+        self._queue_wait.labels(lane).observe(seconds)
+
+    def observe_batch(self, lane: Lane, lengths: Sequence[int]) -> None:
+        """Count a batch of sequences of these lengths."""
+        tokens = max(lengths) * len(lengths)
+        self._batch_size.labels(lane).observe(len(lengths))
+        self._batch_tokens.labels(lane).observe(tokens)
+        self._batch_padding.labels(lane).observe(1 - sum(lengths) / max(1, tokens))
+
+    def count_cancelled(self) -> None:
+        """Count a client that hung up."""
+        self._cancelled.inc()
+
+    def count_certified(self, exact: bool) -> None:
+        """Count an answer that an index found."""
+        self._certified.labels("true" if exact else "false").inc()
+
+    def observe_serialize(self, seconds: float) -> None:
+        """Time the rendering of an answer."""
+        self._stages.labels("serialize").observe(seconds)
+
+    def count_cache(self, tier: str, result: str, count: int) -> None:
+        """Count vectors asked for from a tier."""
+        if count:
+            self._cache.labels(tier, result).inc(count)
+
+    def observe_redis(self, op: str, seconds: float) -> None:
+        """Time a call of Redis."""
+        self._redis.labels(op).observe(seconds)
+
+    def show_breaker(self, state: int) -> None:
+        """Tell whether Redis is asked; see breaker.State."""
+        self._breaker.set(state)
+
+    def count_rejected(self, reason: str) -> None:
+        """Count a request that was turned away."""
+        self._rejected.labels(reason).inc()
+
+    def count_keys_reload(self, result: str) -> None:
+        """Count a change of the keys file: taken over or refused."""
+        self._keys_reloads.labels(result).inc()
+
+    def count_job(self, state: str) -> None:
+        """Count a rebuild that ended."""
+        self._jobs.labels(state).inc()
+
+    def show_last_build(self, at: float) -> None:
+        """Tell when a rebuild last succeeded, in seconds since the epoch."""
+        self._last_build.set(at)
+
+    def count_refused(self, kind: str) -> None:
+        """Count a generation that failed its checks."""
+        self._verify_failures.labels(kind).inc()
+
+    def count_switch(self, result: str) -> None:
+        """Count an attempt to serve another generation."""
+        self._switches.labels(result).inc()
+
+    def count_updated(self, kind: str, count: int) -> None:
+        """Count candidates that a client has put or deleted."""
+        self._updates.labels(kind).inc(count)
+
+    def show_generation(self, generation: str, model: str, fmt: int, loaded_at: float) -> None:
+        """Name the generation that is served from now on."""
+        self._name(self._index_info, 0, (generation, model, str(fmt)))
+        self._index_loaded.set(loaded_at)
+
+    def show_snapshot(self, revision: int, candidates: int, changed: int) -> None:
+        """Tell the state of what is served: its revision, and how far it is from the generation as built."""
+        self._index_revision.set(revision)
+        self._index_candidates.set(candidates)
+        self._index_changed.set(changed)
+
+    def show_model(self, role: str, name: str, architecture: str, fingerprint: str, backend: str) -> None:
+        """Name the model of a role ("ranker" or "reranker") that is used from now on, and what runs it."""
+        self._name(self._model_info, 1, (role, name, architecture, fingerprint, backend))
+
+    def _name(self, info: Gauge, shared: int, labels: tuple[str, ...]) -> None:
+        """Set the labels of an info to 1, in the place of those that begin with as many equal ones."""
+        for each in [named for named in self._named.get(info, []) if named[:shared] == labels[:shared]]:
+            self._named[info].remove(each)
+            if DIRECTORY in os.environ:
+                info.labels(*each).set(0)
+            else:
+                info.remove(*each)
+        self._named.setdefault(info, []).append(labels)
+        info.labels(*labels).set(1)
+
+    def render(self) -> bytes:
+        """Render the Prometheus text format."""
+        if DIRECTORY not in os.environ:
+            return generate_latest(self.registry)
+        of_all = CollectorRegistry()
+        MultiProcessCollector(of_all)
+        return generate_latest(of_all)

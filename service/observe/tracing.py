@@ -1,0 +1,133 @@
+"""Traces by OpenTelemetry: a span a request with its stages below it, and a span a batch that links to its requests.
+
+With the setting `tracing` off nothing is recorded, but a `traceparent` that came with a request is heeded all the same:
+its trace id goes to the log. Where spans go, and how many, the variables say that OpenTelemetry defines (OTEL_*).
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, NoOpTracer, Span, SpanContext, SpanKind, StatusCode, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import Attributes
+
+from polyrank.service.observe.account import Account
+
+UNTRACED = frozenset(
+    {"/livez", "/readyz", "/healthz", "/health", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"}
+)
+SCOPE = "polyrank"
+# A collector that does not answer may not keep a server from ending.
+CLOSE_SECONDS = 5.0
+
+_UNRECORDED = NoOpTracer()
+_W3C = TraceContextTextMapPropagator()
+
+
+class Tracing:
+    """Makes spans.
+
+    Args:
+        tracer: of an SDK; the default records nothing.
+        close: sends what was not sent yet.
+    """
+
+    def __init__(self, tracer: Tracer = _UNRECORDED, close: Callable[[], None] = lambda: None) -> None:
+        self._tracer = tracer
+        self.close = close
+
+    @contextmanager
+    def request(self, path: str, headers: Mapping[str, str]) -> Iterator[Span]:
+        """Open a request's span, below the caller's where there is a valid `traceparent`; current in the block."""
+        tracer = _UNRECORDED if path in UNTRACED else self._tracer
+        span = tracer.start_span("request", _W3C.extract(headers, Context()), SpanKind.SERVER)
+        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            yield span
+
+    def tell(self, span: Span, method: str, route: str, status: int, account: Account, began: int) -> None:
+        """Say of a request's span what is known at its end.
+
+        Args:
+            span: not ended.
+            method: HTTP's.
+            route: path template.
+            status: of the answer.
+            account: what the route tells; its stages become spans, laid end to end, for their order alone is known.
+            began: nanoseconds since the epoch.
+        """
+        if not span.is_recording():
+            return
+        span.update_name(f"{method} {route}")
+        span.set_attributes({"http.request.method": method, "http.route": route, "http.response.status_code": status})
+        if account.generation is not None:
+            span.set_attribute("polyrank.generation", account.generation)
+            span.set_attribute("polyrank.degraded", list(account.degraded))
+        if status >= 500:
+            span.set_status(StatusCode.ERROR)
+        below = trace.set_span_in_context(span, Context())
+        for stage, seconds in account.seconds.items():
+            ended = began + round(seconds * 1e9)
+            if ended > began:
+                self._tracer.start_span(stage, below, start_time=began).end(ended)
+            began = ended
+
+    def batch(self, lane: str, lengths: list[int], requests: Iterable[SpanContext], seconds: float) -> None:
+        """Record a batch that has just ended.
+
+        Args:
+            lane: it was taken from.
+            lengths: of its sequences, in tokens.
+            requests: spans of the requests that it worked for; invalid ones belong to nobody.
+            seconds: it took.
+        """
+        links = [Link(each) for each in {each.span_id: each for each in requests if each.is_valid}.values()]
+        ended = time.time_ns()
+        attributes: Attributes = {
+            "polyrank.lane": lane,
+            "polyrank.sequences": len(lengths),
+            "polyrank.tokens": sum(lengths),
+        }
+        began = ended - round(seconds * 1e9)
+        self._tracer.start_span("batch", Context(), attributes=attributes, links=links, start_time=began).end(ended)
+
+
+OFF = Tracing()
+
+
+def current() -> SpanContext:
+    """Context of the span of the request that is being answered; invalid outside of requests."""
+    return trace.get_current_span().get_span_context()
+
+
+def trace_id(span: Span) -> str | None:
+    """The trace's id as W3C writes it, if there is a trace."""
+    context = span.get_span_context()
+    return f"{context.trace_id:032x}" if context.is_valid else None
+
+
+def exporting() -> Tracing:
+    """Spans to a collector, by OTLP over HTTP; needs the extra `otel`."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    resource = Resource.create()
+    if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        resource = resource.merge(Resource({SERVICE_NAME: SCOPE}))
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    exporter = OTLPSpanExporter()
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+
+    def close() -> None:
+        sending = threading.Thread(target=provider.shutdown, name="traces", daemon=True)
+        sending.start()
+        sending.join(CLOSE_SECONDS)
+        if sending.is_alive():
+            exporter.shutdown()  # type: ignore[no-untyped-call]  # ends its retries
+
+    return Tracing(provider.get_tracer(SCOPE), close)

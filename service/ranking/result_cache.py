@@ -1,0 +1,143 @@
+"""Whole answers of /rank, for requests that come again: in memory, and in Redis for all servers.
+
+Keys in Redis are `pe:r:<key>`, values
+
+    version u8 | crc32 u32 over the key and the answer, little-endian | the answer, JSON
+
+A key stands for everything that the answer depends on, so nothing has to be removed when something changes. Only whole
+answers are kept: what was answered without something is not.
+"""
+
+import asyncio
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from hashlib import sha256
+from typing import Any
+from zlib import crc32
+
+import orjson
+
+from polyrank.index_builder.errors import StoreUnavailable
+from polyrank.index_builder.redis.client import translated
+from polyrank.service.caching.budget import Budget
+from polyrank.service.caching.lru import Lru
+from polyrank.service.caching.redis_server import RedisServer
+from polyrank.service.caching.redis_tier import CountCache
+from polyrank.service.live.serving import Serving
+from polyrank.service.ranking.scorers import PairScorer
+
+TIER = "result"
+VERSION = 1
+_HEAD = struct.Struct("<BI")
+_EXPIRY = struct.Struct("<d")
+
+
+def key_of(scopes: Iterable[str], serving: Serving, reranker: PairScorer | None, asked: Mapping[str, Any]) -> str:
+    """What an answer depends on, as 64 hexadecimal digits.
+
+    Args:
+        scopes: of the caller's key; callers that may do the same share answers.
+        serving: what it is answered from.
+        reranker: the cross-encoder; None: there is none.
+        asked: the fields of the request that the answer depends on, as JSON values.
+    """
+    # A revision says how many updates there are, but not which: a log from a backup goes on with the same numbers.
+    content = serving.generation.id, serving.snapshot.revision, serving.checksum
+    # Each back-end rounds in its own way.
+    models = [(each.fingerprint, each.backend) for each in (serving.ranker, reranker) if each is not None]
+    of = *content, models
+    return sha256(orjson.dumps([sorted(scopes), of, asked], option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+class ResultCache:
+    """Answers by key. Used from one event loop.
+
+    Args:
+        memory: of this process.
+        lifetime_seconds: of an answer.
+        count: told of each request: tier, what came of it, 1.
+        redis: behind the memory; None: there is none.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        memory: Lru,
+        lifetime_seconds: int,
+        count: CountCache,
+        redis: RedisServer | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._memory, self._lifetime, self._count, self._redis = memory, lifetime_seconds, count, redis
+        self._clock = clock
+
+    async def get(self, key: str, budget: Budget) -> bytes | None:
+        """The answer, without what belongs to the request that it was given to; None where it is not known."""
+        answer, result = self._remembered(key), "miss"
+        if answer is None and self._redis is not None:
+            answer, result, seconds = await asyncio.to_thread(self._fetched, self._redis, key, budget)
+            if answer is not None:
+                self._remember(key, answer, seconds)
+        self._count(TIER, result if answer is None else "hit", 1)
+        return answer
+
+    def put(self, key: str, answer: bytes) -> None:
+        """Keep an answer, a JSON object, to which nothing was added that belongs to one request."""
+        self._remember(key, answer, self._lifetime)
+        if self._redis is not None:
+            write = partial(self._write, self._redis, key, answer)
+            self._redis.write("put_result", write, partial(self._count, TIER, "write_error", 1))
+
+    def _remembered(self, key: str) -> bytes | None:
+        [value] = self._memory.get_many([(TIER, key)])
+        if value is None or self._clock() >= _EXPIRY.unpack_from(value)[0]:
+            return None
+        return value[_EXPIRY.size :]
+
+    def _remember(self, key: str, answer: bytes, seconds: float) -> None:
+        self._memory.put_many([((TIER, key), _EXPIRY.pack(self._clock() + seconds) + answer)])
+
+    def _fetched(self, redis: RedisServer, key: str, budget: Budget) -> tuple[bytes | None, str, float]:
+        """The answer in Redis, or why there is none; for how many more seconds it may be given."""
+        name = _name(key)
+
+        got = redis.read("get_result", [partial(_value, redis, name)], budget)
+        if not got.parts:
+            return None, "error" if got.asked else "miss", 0.0
+        [(value, left_ms)] = got.parts
+        if value is None:
+            return None, "miss", 0.0
+        return _decoded(name, value), "corrupt", min(left_ms / 1000, self._lifetime)
+
+    def _write(self, redis: RedisServer, key: str, answer: bytes) -> None:
+        name = _name(key)
+        with translated():
+            redis.client.set(name, _encoded(name, answer), ex=self._lifetime)
+
+
+def _name(key: str) -> bytes:
+    return f"pe:r:{key}".encode()
+
+
+def _value(redis: RedisServer, name: bytes) -> tuple[bytes | None, int]:
+    """The value, and the milliseconds that it has left; below 0 where it has none, or no end."""
+    with translated():
+        both = redis.client.pipeline(transaction=False)
+        both.get(name)
+        both.pttl(name)
+        value, left_ms = both.execute()
+    if isinstance(value, bytes | None) and isinstance(left_ms, int):
+        return value, left_ms
+    raise StoreUnavailable("Redis failed: its answer belongs to another question")
+
+
+def _encoded(name: bytes, answer: bytes) -> bytes:
+    return _HEAD.pack(VERSION, crc32(answer, crc32(name))) + answer
+
+
+def _decoded(name: bytes, value: bytes) -> bytes | None:
+    """The answer; None where the value is damaged, misplaced or of another version."""
+    answer = value[_HEAD.size :]
+    return answer if answer and value == _encoded(name, answer) else None

@@ -1,0 +1,82 @@
+"""The package as a whole: its public names, what importing it costs, where it is found, and its examples."""
+
+import ast
+import doctest
+import subprocess
+import sys
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+
+import pytest
+
+import polyrank
+import polyrank.model
+
+REPOSITORY = Path(__file__).parents[2]
+MODULES = [module.name for module in walk_packages(polyrank.model.__path__, "polyrank.model.")]
+# Compiled by Triton, which the suite does not install.
+MODULES.remove("polyrank.model.search.scan.gpu_kernels")
+
+
+def run(*arguments: object, cwd: Path) -> str:
+    """What a Python process in another folder prints."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=cwd).stdout.strip()
+
+
+@pytest.mark.parametrize("imports", ["polyrank", "polyrank.model.config", "polyrank.index_builder.errors"])
+def test_importing_it_is_light(imports: str, tmp_path: Path) -> None:
+    """Code that needs only error types or the config must not wait seconds for torch."""
+    heavy = "{'torch', 'transformers', 'tokenizers', 'huggingface_hub', 'numpy'}"
+    code = f"import sys, {imports}; print(sorted({heavy} & set(sys.modules)))"
+    assert run("-c", code, cwd=tmp_path) == "[]"
+
+
+def test_the_public_names() -> None:
+    assert sorted(polyrank.__all__) == polyrank.__all__
+    for name in polyrank.__all__:
+        public = getattr(polyrank, name)
+        assert public is getattr(import_module(public.__module__), name)
+
+
+def test_an_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="module 'polyrank' has no attribute 'nonsense'"):
+        _ = polyrank.nonsense
+
+
+def test_a_users_own_modules_do_not_get_in_the_way(tmp_path: Path) -> None:
+    """A script beside files named like our folders imports them, and polyrank finds its own."""
+    for name in ("model", "service", "index_builder"):
+        (tmp_path / f"{name}.py").write_text(f"MINE = {name!r}\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import index_builder, model, service\n"
+        "from polyrank.service.cli import main\n"
+        "from polyrank.index_builder.build.jobs import JobRequest\n"
+        "print(model.MINE, service.MINE, index_builder.MINE, main.__module__)\n"
+    )
+    assert run(script, cwd=tmp_path) == "model service index_builder polyrank.service.cli"
+    assert run("-m", "polyrank.service.cli", "--version", cwd=tmp_path) == f"polyrank {polyrank.__version__}"
+
+
+def test_no_public_class_name_stands_twice() -> None:
+    """One noun, one thing."""
+    found: Counter[str] = Counter()
+    for package in ("model", "index_builder", "service"):
+        for file in (REPOSITORY / package).rglob("*.py"):
+            classes = (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ClassDef))
+            found.update(node.name for node in classes if not node.name.startswith("_"))
+    assert [name for name, count in found.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name: str) -> None:
+    assert doctest.testmod(import_module(name), report=True).failed == 0
+
+
+def test_there_are_examples() -> None:
+    finder = doctest.DocTestFinder()
+    found = {name for name in MODULES for test in finder.find(import_module(name)) if test.examples}
+    assert {"polyrank.model.architectures.attention", "polyrank.model.architectures.batching"} <= found
