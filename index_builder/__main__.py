@@ -17,12 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from polyrank.index_builder.build.build import build
 from polyrank.index_builder.build.compaction import compact
-from polyrank.index_builder.build.jobs import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobStore
-from polyrank.index_builder.build.stages import PUBLISHING
+from polyrank.index_builder.build.job_records import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobStore
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.build.progress import PUBLISHING
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationNotFound
-from polyrank.index_builder.pool.pool import read_pool
+from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.generation import MODEL_DIRECTORY
 from polyrank.index_builder.store.generations import GenerationStore
 from polyrank.index_builder.vectors.encoder import CandidateEncoder
@@ -137,10 +137,7 @@ def _build(root: Path, reporter: _Reporter) -> str:
         encoder,
         pool,
         root,
-        index=request.index,
-        redis_url=redis_url,
-        activate=request.activate,
-        revision=request.revision,
+        BuildOptions(index=request.index, redis_url=redis_url, activate=request.activate, revision=request.revision),
         progress=reporter,
     )
     if result.warning:

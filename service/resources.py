@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from starlette.requests import Request
 
-from polyrank.index_builder.build.jobs import SUCCEEDED, JobRecord, JobRequest, JobStore
+from polyrank.index_builder.build.job_records import SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
 from polyrank.index_builder.store import copies
 from polyrank.index_builder.store.generations import GenerationStore

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.build.encoding import VectorSource
 from polyrank.index_builder.build.ingest import Ingested, ingest
-from polyrank.index_builder.build.stages import Stages
-from polyrank.index_builder.build.vector_source import VectorSource
+from polyrank.index_builder.build.progress import StageClock
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.index.choice import IndexSpec, choose_index
 from polyrank.index_builder.index.faiss_factory import check_rows
 from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.index.recall import EXACT, Recall, measured
-from polyrank.index_builder.pool.pool import Candidate, Rejected
+from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.store.candidates import CandidateTable
 from polyrank.index_builder.store.generation import (
     CANDIDATES_FILE,
@@ -56,7 +56,7 @@ class Assembly:
         model: Model,
         directory: Path,
         dtype: str,
-        stages: Stages,
+        stages: StageClock,
         vectors: VectorSource,
         leftover: Leftover | None,
     ) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from polyrank.index_builder.build.build import BuildResult, build, no_progress
-from polyrank.index_builder.build.stages import Progress
-from polyrank.index_builder.build.vector_source import VectorSource
+from polyrank.index_builder.build.encoding import VectorSource
+from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
+from polyrank.index_builder.build.progress import OnProgress, no_progress
 from polyrank.index_builder.errors import GenerationNotFound, NothingToCompact
 from polyrank.index_builder.index.choice import IndexSpec, choose_index
 from polyrank.index_builder.index.faiss_factory import check_rows
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.generations import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
@@ -42,7 +42,7 @@ class _Kept:
         shutil.copytree(self._directory, directory)
 
 
-def compact(root: Path, *, redis_url: str | None = None, progress: Progress = no_progress) -> BuildResult:
+def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = no_progress) -> BuildResult:
     """Build the active generation anew with its updates, and put it in its place.
 
     Args:
@@ -74,14 +74,16 @@ def compact(root: Path, *, redis_url: str | None = None, progress: Progress = no
             _Kept(opened),
             _candidates(snapshot),
             root,
-            index=spec.asked,
-            params=spec.params,
-            dtype=opened.manifest.dtype,
-            redis_url=redis_url,
+            BuildOptions(
+                index=spec.asked,
+                params=spec.params,
+                dtype=opened.manifest.dtype,
+                redis_url=redis_url,
+                revision=revision,
+                replaces=current,
+            ),
             progress=progress,
             vectors=_vectors(snapshot),
-            revision=revision,
-            replaces=current,
         )
     finally:
         opened.close()

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import orjson
 
 from polyrank.index_builder.errors import PoolEmpty, TooManyRejected
-from polyrank.index_builder.pool.pool import Candidate, Rejected
+from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.store.candidates import CandidateWriter
 
 _ROWS_A_REPORT = 1000

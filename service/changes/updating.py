@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generations import GenerationStore
 from polyrank.index_builder.store.updates.log import Update, UpdateLog
 from polyrank.index_builder.vectors.codec import rounded

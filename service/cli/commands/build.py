@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.build.build import BuildResult, build
+from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.index.choice import KINDS
 from polyrank.index_builder.index.faiss_factory import check_factory
 from polyrank.index_builder.index.recall import MIN_RECALL, MOST_PROBES
-from polyrank.index_builder.pool.pool import read_pool
+from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.vectors.codec import DTYPES
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference.names import BACKENDS
@@ -59,13 +59,15 @@ def run(arguments: argparse.Namespace) -> int:
             ranker,
             pool,
             arguments.store,
-            index=arguments.index,
-            probes=probes,
-            min_recall=arguments.min_recall,
-            dtype=arguments.dtype,
-            redis_url=arguments.redis,
-            activate=not arguments.no_activate,
-            max_rejected=arguments.max_rejected,
+            BuildOptions(
+                index=arguments.index,
+                probes=probes,
+                min_recall=arguments.min_recall,
+                dtype=arguments.dtype,
+                redis_url=arguments.redis,
+                activate=not arguments.no_activate,
+                max_rejected=arguments.max_rejected,
+            ),
             progress=progress,
         )
     if built.resumed:

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import build
 from polyrank.index_builder.errors import GenerationError
-from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.index_builder.store.generations import GenerationStore
 from polyrank.service.cli.commands.evaluate import measure
 from polyrank.service.cli.commands.rank import from_store, print_results

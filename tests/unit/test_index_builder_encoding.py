@@ -1,6 +1,6 @@
 from fakes import HashEncoder
 
-from polyrank.index_builder.build.vector_source import encoded_by
+from polyrank.index_builder.build.encoding import encoded_by
 
 
 def test_the_model_is_a_source_that_tells_how_far_it_is() -> None:

@@ -7,13 +7,17 @@ from collections.abc import Callable
 PUBLISHING = ("rename", "CURRENT")
 
 # (stage, done, total); the total is None while it is unknown.
-Progress = Callable[[str, int, int | None], None]
+OnProgress = Callable[[str, int, int | None], None]
 
 
-class Stages:
+def no_progress(_stage: str, _done: int, _total: int | None) -> None:
+    """Nobody watches."""
+
+
+class StageClock:
     """Passes progress on, and adds up each stage's seconds."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: OnProgress) -> None:
         self._progress = progress
         self._start = self._since = time.monotonic()
         self._stage = "read"

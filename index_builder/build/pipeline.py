@@ -8,7 +8,7 @@ before then removes it. Only a kill cannot: then the next build takes over the f
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.build.assembly import Assembly
-from polyrank.index_builder.build.stages import Progress, Stages
-from polyrank.index_builder.build.vector_source import VectorSource, encoded_by
+from polyrank.index_builder.build.encoding import VectorSource, encoded_by
+from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
 from polyrank.index_builder.errors import StoreUnavailable, disk_full_named
 from polyrank.index_builder.index.choice import IndexSpec
 from polyrank.index_builder.index.faiss_factory import check_factory
 from polyrank.index_builder.index.recall import MIN_RECALL, Recall
-from polyrank.index_builder.pool.pool import Candidate, Rejected
+from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.redis.client import BUILDING_TIMEOUT_SECONDS
 from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generations import GenerationStore
@@ -62,27 +62,49 @@ class BuildResult:
     seconds: float
 
 
-def no_progress(_stage: str, _done: int, _total: int | None) -> None:
-    """Nobody watches."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOptions:
+    """How a pool becomes a generation.
+
+    Attributes:
+        index: one of `choice.KINDS`, or a FAISS factory string.
+        params: search parameters of the index, where they are known already.
+        probes: context vectors (M, D) of real contexts, made by the same model. The index is tuned until it finds
+            `min_recall` of their 10 best candidates. Without probes the recall is measured on the pool's own vectors
+            and only reported.
+        min_recall: the lowest recall@10 allowed, compared with a scan of the whole pool.
+        dtype: of the stored vectors, "float16" or "float32".
+        redis_url: also copy the vectors into this Redis.
+        max_rejected: the share of the pool's rows that may be bad.
+        revision: of the last update that the pool can contain; None: the store's last one when the build begins.
+        activate: make the generation the active one.
+        replaces: the active generation that this one is a compaction of. The new generation takes its place, provided
+            that it is still active; `activate` does not count then.
+    """
+
+    index: str = "auto"
+    params: Mapping[str, int] = field(default_factory=dict)
+    probes: Sequence[NDArray[np.float32]] = ()
+    min_recall: float = MIN_RECALL
+    dtype: str = "float16"
+    redis_url: str | None = None
+    max_rejected: float = 0.01
+    revision: int | None = None
+    activate: bool = True
+    replaces: str | None = None
+
+
+_DEFAULT = BuildOptions()
 
 
 def build(
     model: Model,
     pool: Iterable[Candidate | Rejected],
     root: Path,
+    options: BuildOptions = _DEFAULT,
     *,
-    index: str = "auto",
-    probes: Sequence[NDArray[np.float32]] = (),
-    min_recall: float = MIN_RECALL,
-    dtype: str = "float16",
-    redis_url: str | None = None,
-    activate: bool = True,
-    max_rejected: float = 0.01,
-    revision: int | None = None,
-    progress: Progress = no_progress,
     vectors: VectorSource | None = None,
-    params: Mapping[str, int] | None = None,
-    replaces: str | None = None,
+    progress: OnProgress = no_progress,
 ) -> BuildResult:
     """Encode a pool and publish it as a new generation.
 
@@ -90,22 +112,11 @@ def build(
         model: a copy of it goes into the generation.
         pool: the rows, from `read_pool`.
         root: the store's directory; made if need be.
-        index: one of `index_choice.KINDS`, or a FAISS factory string.
-        probes: context vectors (M, D) of real contexts, by the same model: the index is searched so hard that it
-            finds `min_recall` of their 10 best candidates. Without them its recall is measured by the pool's own
-            vectors, and only reported.
-        min_recall: recall@10 of the retrieval path against a scan, at least.
-        dtype: "float16" or "float32", of the vectors on disk.
-        redis_url: also copy the vectors there.
-        activate: make the generation the active one.
-        max_rejected: the share of rows that may be bad.
-        revision: of the last update that the pool can reflect; None: of the store's last one, now.
-        progress: told (stage, done, total) before each step: "read" (total unknown), "resume" where a killed build has
-            left shards, then "encode" and "append" in turns, beginning behind those, "index", "recall" if there is
-            one, "manifest", "redis" if asked for, "rename", "CURRENT". What it raises ends the build.
-        vectors: where they come from; None: the model, a `CandidateEncoder`, makes them.
-        params: search parameters of such an index that were found to be enough before.
-        replaces: the active generation, of which this is a compaction: it takes that one's place, if it still has it.
+        options: see there.
+        vectors: where the vectors come from; None: the model, a `CandidateEncoder`, makes them.
+        progress: called as (stage, done, total) before each step: "read" (total unknown); "resume" where a killed
+            build has left shards; then "encode" and "append" in turns, beginning behind those; "index"; "recall" if it
+            is measured; "manifest"; "redis" if asked for; "rename"; "CURRENT". What it raises ends the build.
 
     Raises:
         InvalidInput: an index that is unknown, does not fit the model's dimension or needs more candidates; an unknown
@@ -116,8 +127,9 @@ def build(
             likewise.
         CompactionOvertaken: what it was to replace is not active any more; likewise.
     """
-    _check(model, index, probes, dtype)
-    store, stages = GenerationStore(root), Stages(progress)
+    _check(model, options.index, options.probes, options.dtype)
+    redis_url, dtype, min_recall, revision = options.redis_url, options.dtype, options.min_recall, options.revision
+    store, stages = GenerationStore(root), StageClock(progress)
     with disk_full_named(root), store.building(redis_url) as lease:
         generation = store.new_id(model.fingerprint)
         redis = _connect(redis_url, generation, model.dim, dtype)
@@ -128,8 +140,8 @@ def build(
         temporary = store.begin(generation)
         try:
             work = Assembly(model, temporary, dtype, stages, vectors or _made_by(model), leftover)
-            ingested = work.read(pool, store.rejected_log(generation), max_rejected)
-            work.fill(index, params or {}, ingested, revision, probes, min_recall)
+            ingested = work.read(pool, store.rejected_log(generation), options.max_rejected)
+            work.fill(options.index, options.params, ingested, revision, options.probes, min_recall)
             if redis is not None:
                 copies.note(generation)
                 work.copy_to(redis)
@@ -145,10 +157,10 @@ def build(
         finally:
             if redis is not None:
                 redis.close()
-        if replaces is not None:
+        if options.replaces is not None:
             stages("CURRENT", 0, 1)
-            store.succeed(replaces, generation, lease, copies.forget)
-        elif activate:
+            store.succeed(options.replaces, generation, lease, copies.forget)
+        elif options.activate:
             stages("CURRENT", 0, 1)
             store.activate(generation, _encode_with(model), lease)
     seconds = stages.finish()
