@@ -1,35 +1,42 @@
-"""How far a build is: what its caller is told, and how long each stage took."""
+"""The progress of a build: what its caller is told, and how many seconds each stage took."""
 
 import time
 from collections.abc import Callable
 
-# From the first of these on a build is seen by others, and can no longer be taken back.
+# In these stages other processes begin to see the generation, so the build can no longer be cancelled.
 PUBLISHING = ("rename", "CURRENT")
 
-# (stage, done, total); the total is None while it is unknown.
+# Called with (stage, done, total); the total is None while it is unknown.
 OnProgress = Callable[[str, int, int | None], None]
 
 
 def no_progress(_stage: str, _done: int, _total: int | None) -> None:
-    """Nobody watches."""
+    """Report to nobody."""
 
 
 class StageClock:
-    """Passes progress on, and adds up each stage's seconds."""
+    """Passes progress on and adds up the seconds of each stage.
 
-    def __init__(self, progress: OnProgress) -> None:
-        self._progress = progress
+    Args:
+        on_progress: the build's caller. What it raises ends the build.
+
+    Attributes:
+        seconds: by stage, up to the latest call.
+    """
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
         self._start = self._since = time.monotonic()
         self._stage = "read"
         self.seconds: dict[str, float] = {}
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
-        """Announce what is about to be done, and charge the time since the last call to what was announced then."""
+        """Announce the next step; the time since the last call belongs to the stage announced then."""
         now = time.monotonic()
         self.seconds[self._stage] = self.seconds.get(self._stage, 0.0) + now - self._since
         self._stage, self._since = stage, now
-        self._progress(stage, done, total)
+        self._on_progress(stage, done, total)
 
-    def finish(self) -> float:
-        """Seconds since the beginning."""
+    def elapsed(self) -> float:
+        """Seconds since the beginning of the build."""
         return time.monotonic() - self._start

@@ -14,7 +14,7 @@ import pytest
 from fakes import HashEncoder, assert_whole, pool
 from redis_process import RedisProcess, vector_keys
 
-from polyrank.index_builder.build import assembly
+from polyrank.index_builder.build import pipeline
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import (
     BuildBusy,
@@ -206,7 +206,7 @@ def test_the_operating_systems_own_refusal_is_one_clear_line(root: Path, limit: 
         stages = []
         try:
             build(
-                HashEncoder(dim=64), pool(2000), Path({str(root)!r}), index="flat",
+                HashEncoder(dim=64), pool(2000), Path({str(root)!r}), BuildOptions(index="flat"),
                 progress=lambda stage, *_: stages.append(stage),
             )
         except DiskFull as error:
@@ -290,7 +290,7 @@ def test_what_does_not_fit_together_is_not_published(root: Path, monkeypatch: py
 
 
 def test_opening_what_was_assembled_is_part_of_the_build(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembly.Generation, "open", lambda *_given, **_named: _no_room())
+    monkeypatch.setattr(pipeline.Generation, "open", lambda *_given, **_named: _no_room())
     with pytest.raises(DiskFull):
         build(HashEncoder(), pool(3), root)
     monkeypatch.undo()

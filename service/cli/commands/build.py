@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
-from polyrank.index_builder.index.choice import KINDS
-from polyrank.index_builder.index.faiss_factory import check_factory
+from polyrank.index_builder.index.choice import KINDS, check_factory
 from polyrank.index_builder.index.recall import MIN_RECALL, MOST_PROBES
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.vectors.codec import DTYPES
