@@ -5,7 +5,7 @@
 #   make test-kernels                 the GPU's kernels, in Triton's interpreter and compiled; no GPU is needed, but Linux
 #   make lint                         what of its tools is not installed is named; with CI set it is an error
 #   make format
-#   make docs                         write docs/openapi.json and the table of settings anew
+#   make docs                         write docs/openapi.json and the generated pages of docs/reference/
 # TORCH_INDEX=https://download.pytorch.org/whl/cpu spares a machine without a GPU the CUDA packages.
 
 # The first Python on the path that can do it; a name on the path may be a shim of a version that is not installed.
