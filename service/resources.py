@@ -36,7 +36,7 @@ from service.settings import Settings
 from service.tracing import Tracing
 
 FOLLOW_SECONDS = 1.0
-# Larger batches gain nothing on a CPU, and make others wait longer: docs/results.md, "Batching".
+# Larger batches gain nothing on a CPU, and make others wait longer: docs/measurements/load.md.
 CPU_BATCH_TOKENS = 512
 GPU_BATCH_TOKENS = 16_384
 

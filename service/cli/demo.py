@@ -18,7 +18,7 @@ from service.settings import Settings
 if TYPE_CHECKING:
     from model import LateRanker
 
-# R@1/20 of the sample conversations may not fall below; the README states it. Measured: docs/results.md.
+# R@1/20 of the sample conversations may not fall below; the README states it. Measured: docs/measurements/quality.md.
 FLOOR = 0.80
 SOURCE = Path(__file__).parents[2]  # of the sample and the shipped checkpoints; both lie beside the packages
 MODEL = str(SOURCE / "checkpoints" / "chat-poly")
