@@ -10,7 +10,7 @@ import numpy as np
 
 from polyrank.model.errors import InvalidInput
 
-# Up to this many rows a scan of the matrix costs no more than HNSW: docs/results.md, "Kinds of index".
+# Up to this many rows a scan of the matrix costs no more than HNSW: docs/measurements/index.md.
 SCAN_LIMIT = 130_000
 # An index of these kinds may be so large, which common machines can spare.
 HNSW_BYTES = 2 * 2**30

@@ -20,7 +20,7 @@ _EF_CONSTRUCTION = 200
 # The sample for training, in memory as float32: so many rows, or so many a list if that is more.
 _TRAINING_ROWS, _ROWS_A_LIST = 65_536, 64
 _TRAINING_SEED = 0
-# How hard an index is searched before it is tuned: docs/results.md, "Kinds of index".
+# How hard an index is searched before it is tuned: docs/measurements/index.md.
 _EF_SEARCH, _MOST_EF_SEARCH = 64, 2048
 _NPROBE = 32
 RETRIEVE_K = 200  # rows to retrieve where the request does not say

@@ -67,7 +67,7 @@ def _rows_a_code(limit: int, m: int, least: int) -> int:
     """How many rows to ask for with each of `m` codes so that their union holds nearly all of the best `limit`.
 
     A row that is good for a context is good for many of its codes, so each list can be shorter than the union. The
-    fewer the codes, the less their lists overlap. Measured: docs/results.md, "Kinds of index".
+    fewer the codes, the less their lists overlap. Measured: docs/measurements/index.md.
 
     >>> [_rows_a_code(200, m, 10) for m in (1, 4, 16, 64, 360)]
     [200, 200, 100, 50, 22]

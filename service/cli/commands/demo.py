@@ -18,7 +18,7 @@ from polyrank.service.settings import Settings
 if TYPE_CHECKING:
     from polyrank.model.rankers.late import LateRanker
 
-# The lowest R@1/20 of the sample conversations, as the README states it. Measured: docs/results.md.
+# The lowest R@1/20 of the sample conversations, as the README states it. Measured: docs/measurements/quality.md.
 FLOOR = 0.80
 SOURCE = Path(__file__).resolve().parents[3]  # a clone holds the sample and the checkpoints beside the packages
 MODEL = str(SOURCE / "checkpoints" / "chat-poly")
