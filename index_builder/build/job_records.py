@@ -60,10 +60,8 @@ class JobRecord:
 
     Attributes:
         state: "queued", "running", "succeeded", "failed" or "cancelled".
-        stage: of a running build; see `build`.
-        done: candidates done in this stage, of `total`, which is None while it is unknown.
-        rate: candidates a second in this stage.
-        eta_seconds: until this stage is done.
+        stage: of a running build; see `build`. `done`, `total`, `rate` (candidates a second) and `eta_seconds` belong
+            to this stage, and are None while they are unknown.
         error: why the job failed, in one line.
         generation: the id of what was built.
         created: ISO 8601, UTC, as are `started` and `finished`.
