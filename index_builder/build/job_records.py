@@ -26,7 +26,7 @@ QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded"
 
 # After this time no process will start a queued job any more: the one that should have is gone.
 _QUEUED_AT_MOST = timedelta(seconds=60)
-_KEPT_RECORDS = 100
+KEPT_RECORDS = 100
 _ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
 
 
@@ -126,7 +126,7 @@ class JobStore:
                 self._path(record.id, ".jsonl").unlink(missing_ok=True)
                 raise JobConflict(active.id)
             self.update(record)
-            for old in self._ids()[:-_KEPT_RECORDS]:
+            for old in self._ids()[:-KEPT_RECORDS]:
                 for suffix in (".json", ".jsonl", ".lock", ".cancel"):
                     self._path(old, suffix).unlink(missing_ok=True)
         return record
