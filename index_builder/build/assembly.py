@@ -28,13 +28,12 @@ from polyrank.index_builder.store.generation import (
     Generation,
     describe_files,
 )
-from polyrank.index_builder.store.journal import Journal, Shard, content_digest, journal_of, source_digest
-from polyrank.index_builder.store.leftovers import Leftover
+from polyrank.index_builder.store.leftovers import Journal, Leftover, Shard, content_digest, journal_of, source_digest
 from polyrank.index_builder.store.manifest import MANIFEST_FILE, BuildStats, Manifest, ModelReference
 from polyrank.index_builder.vectors.codec import DTYPES, rounded
 from polyrank.index_builder.vectors.encoder import Model
-from polyrank.index_builder.vectors.local import LocalStore
-from polyrank.index_builder.vectors.redis import RedisStore
+from polyrank.index_builder.vectors.local import LocalEmbeddings
+from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.durable import sync_directory
 
 
@@ -84,7 +83,7 @@ class Assembly:
         spec = replace(choose_index(index, ingested.count, self._model.dim), params=dict(params))
         check_rows(spec, ingested.count, self._model.dim)
         self._table = CandidateTable(self._directory / CANDIDATES_FILE)
-        self._store = LocalStore(self._directory, self._model.dim, self._dtype, create=True)
+        self._store = LocalEmbeddings(self._directory, self._model.dim, self._dtype, create=True)
         try:
             self._encode(len(self._table))
             self._store.commit()
@@ -192,7 +191,7 @@ class Assembly:
         )
         (self._directory / MANIFEST_FILE).write_bytes(manifest.to_json())
 
-    def copy_to(self, redis: RedisStore) -> None:
+    def copy_to(self, redis: RedisEmbeddings) -> None:
         """Put every vector into Redis."""
         done = 0
         for ids, _ in self._table.batches():

@@ -23,14 +23,13 @@ from polyrank.index_builder.index.choice import IndexSpec
 from polyrank.index_builder.index.faiss_factory import check_factory
 from polyrank.index_builder.index.recall import MIN_RECALL, Recall
 from polyrank.index_builder.pool.pool import Candidate, Rejected
-from polyrank.index_builder.redis.client import BUILDING_TIMEOUT_SECONDS
+from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
 from polyrank.index_builder.store.copies import Copies
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.leftovers import discard
-from polyrank.index_builder.store.updates.updates import Encode
 from polyrank.index_builder.vectors.codec import DTYPES
-from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_texts
-from polyrank.index_builder.vectors.redis import RedisStore
+from polyrank.index_builder.vectors.encoder import Encode, Model, TextEncoder, encode_texts
+from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.errors import InvalidInput
 
 
@@ -147,10 +146,10 @@ def build(
                 redis.close()
         if replaces is not None:
             stages("CURRENT", 0, 1)
-            store.succeed(replaces, generation, lease, copies.forget)
+            store.replace_active(replaces, generation, lease, copies.forget)
         elif activate:
             stages("CURRENT", 0, 1)
-            store.activate(generation, _encode_with(model), lease)
+            store.make_active(store.manifest(generation), _encode_with(model), lease)
     seconds = stages.finish()
     return BuildResult(
         generation,
@@ -183,10 +182,10 @@ def _encode_with(model: Model) -> Encode | None:
     return partial(encode_texts, model) if isinstance(model, TextEncoder) else None
 
 
-def _connect(url: str | None, generation: str, dim: int, dtype: str) -> RedisStore | None:
+def _connect(url: str | None, generation: str, dim: int, dtype: str) -> RedisEmbeddings | None:
     """Before any work: a Redis that is down should not cost the encoding."""
     if url is None:
         return None
-    store = RedisStore(url, generation, dim, dtype, BUILDING_TIMEOUT_SECONDS)
+    store = RedisEmbeddings(url, generation, dim, dtype, BUILDING_TIMEOUT_SECONDS)
     store.ping()
     return store

@@ -20,7 +20,7 @@ from polyrank.index_builder.index.choice import IndexSpec, choose_index
 from polyrank.index_builder.index.faiss_factory import check_rows
 from polyrank.index_builder.pool.pool import Candidate
 from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.model.errors import InvalidInput
@@ -68,7 +68,7 @@ def compact(root: Path, *, redis_url: str | None = None, progress: Progress = no
             snapshot, revision = store.snapshot(opened), store.updates.highest()
         if not snapshot.changed or not snapshot.count:
             raise NothingToCompact(f"generation {current} " + ("was not updated" if snapshot.count else "is empty"))
-        opened.store.require_matrix()
+        opened.embeddings.require_matrix()
         spec = _chosen(opened.manifest, snapshot.count)
         return build(
             _Kept(opened),

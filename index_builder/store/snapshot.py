@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from polyrank.index_builder.pool.pool import Candidate
 from polyrank.index_builder.store.filters import matching_places, matching_rows
 from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.store.updates.log import Update
+from polyrank.index_builder.store.update_log import Update
 
 Rows = NDArray[np.int64]
 
@@ -70,9 +70,9 @@ class Snapshot:
         self.generation = generation
         self.revision = generation.manifest.revision
         self.removed = self.added = _NONE
-        store = generation.store
-        self._built = store.count()
-        self._all = _Added(store.dim, store.dtype)
+        embeddings = generation.embeddings
+        self._built = embeddings.count()
+        self._all = _Added(embeddings.dim, embeddings.dtype)
         self._vectors, self._seen, self._changes = self._all.vectors, 0, 0
 
     def updated(self, updates: Sequence[Update]) -> "Snapshot":
@@ -86,7 +86,7 @@ class Snapshot:
         removed, alive = set[int](), dict.fromkeys(self.added.tolist())
         for update in updates:
             changed = [*update.deletes, *(each.id for each in update.upserts)]
-            removed.update(self.generation.store.ids.rows(changed).tolist())
+            removed.update(self.generation.embeddings.ids.rows(changed).tolist())
             for candidate_id in changed:
                 alive.pop((self._all.rows_of.get(candidate_id) or [-1])[-1], None)
             start = len(self._all.candidates)
@@ -116,7 +116,7 @@ class Snapshot:
 
     def rows(self, ids: Sequence[str]) -> Rows:
         """The rows of the ids, (N,); -1 for an id that is not there."""
-        rows = self.generation.store.ids.rows(ids)
+        rows = self.generation.embeddings.ids.rows(ids)
         if len(self.removed):
             rows[np.isin(rows, self.removed)] = -1
         if self._seen:
@@ -172,7 +172,7 @@ class Snapshot:
         Raises:
             MatrixMissing: it does not have those built.
         """
-        return self.merged(rows, self.generation.store.gather(self.split(rows)[1]))
+        return self.merged(rows, self.generation.embeddings.gather(self.split(rows)[1]))
 
     def merged(self, rows: Rows, own_vectors: NDArray[Any]) -> NDArray[Any]:
         """The vectors of these rows, (N, D), of which those of the generation's own are given."""

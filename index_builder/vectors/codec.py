@@ -7,6 +7,7 @@ The key is under the checksum: a value that was stored under another key does no
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
@@ -20,6 +21,20 @@ DTYPES: dict[str, np.dtype[Any]] = {"float16": np.dtype("<f2"), "float32": np.dt
 MAX_DIM = 0xFFFF
 
 HIT, MISS, CORRUPT = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The vectors that were found.
+
+    Attributes:
+        vectors: (N, D) in the store's dtype; zero where none was found.
+        status: (N,) of HIT, MISS or CORRUPT.
+    """
+
+    vectors: NDArray[Any]
+    status: NDArray[np.uint8]
+
 
 _PREFIX = struct.Struct("<BBH")
 _CRC_END = _PREFIX.size + 4

@@ -13,9 +13,8 @@ import orjson
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import StoreUnavailable
-from polyrank.index_builder.redis.client import BUILDING_TIMEOUT_SECONDS, Client, connect, disconnect, translated
-from polyrank.index_builder.vectors.codec import DTYPES, decode_many, encode, prefix
-from polyrank.index_builder.vectors.protocol import Fetched
+from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS, Client, connect, disconnect, translated
+from polyrank.index_builder.vectors.codec import DTYPES, Fetched, decode_many, encode, prefix
 
 MGET_KEYS = 512
 _PIPELINE_COMMANDS = 2000
@@ -77,7 +76,7 @@ def beginning_of(generation: str) -> str:
     return f"pe:{{{generation}}}:c:"
 
 
-class RedisStore(StoredVectors):
+class RedisEmbeddings(StoredVectors):
     """The Redis copy of one generation, over connections of its own; its keys live until they are removed with it.
 
     Args:

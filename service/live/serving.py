@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from polyrank.index_builder.errors import FingerprintMismatch
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.index_builder.store.updates.log import UpdateLog
+from polyrank.index_builder.store.update_log import UpdateLog
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelError
 from polyrank.model.search.scan import Scan, prepare

@@ -11,8 +11,8 @@ from fakes import HashEncoder, pool
 
 from polyrank.index_builder.build.build import build
 from polyrank.index_builder.errors import BuildBusy, GenerationCorrupt, GenerationNotFound
-from polyrank.index_builder.store import generations, pointer
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store import generation_store, pointer
+from polyrank.index_builder.store.generation_store import GenerationStore
 
 
 def test_activating_moves_the_pointer_and_remembers_the_way_back(store: GenerationStore) -> None:
@@ -135,19 +135,19 @@ def test_a_damaged_history_loses_only_its_bad_lines(store: GenerationStore) -> N
 
 def test_what_stands_in_for_the_active_generation_was_approved_or_is_older(store: GenerationStore) -> None:
     a, b, c, d = store.ids()
-    assert store.candidates_to_serve() == []
+    assert store.serving_order() == []
     store.activate(c)
-    assert store.candidates_to_serve() == [c, b, a, d]
+    assert store.serving_order() == [c, b, a, d]
     store.activate(a)
-    assert store.candidates_to_serve() == [a, c, d, b]
+    assert store.serving_order() == [a, c, d, b]
     store.activate(c)
-    assert store.candidates_to_serve() == [c, a, b, d]
+    assert store.serving_order() == [c, a, b, d]
     shutil.rmtree(store.path(c))
-    assert store.candidates_to_serve() == [c, a, b, d], "it is told that it is gone"
+    assert store.serving_order() == [c, a, b, d], "it is told that it is gone"
     (store.root / "CURRENT").write_text("?")
-    assert store.candidates_to_serve() == [a, d, b]
+    assert store.serving_order() == [a, d, b]
     (store.root / "HISTORY").unlink()
-    assert store.candidates_to_serve() == [d, b, a]
+    assert store.serving_order() == [d, b, a]
 
 
 def test_one_builder_at_a_time(store: GenerationStore) -> None:
@@ -170,7 +170,7 @@ def test_ids_sort_after_all_others_even_when_the_clock_was_set_back(
 
     newest = store.ids()[-1]
     assert store.new_id("ab" * 32) > newest
-    monkeypatch.setattr(generations, "datetime", Clock)
+    monkeypatch.setattr(generation_store, "datetime", Clock)
     monkeypatch.setattr(Clock, "strptime", datetime.strptime, raising=False)
     following = store.new_id("cd" * 32)
     assert following > newest

@@ -10,9 +10,9 @@ from fakes import HashEncoder, pool
 from polyrank.index_builder.build.build import build
 from polyrank.index_builder.pool.pool import Candidate
 from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.index_builder.store.updates.log import Update
+from polyrank.index_builder.store.update_log import Update
 
 ENCODER = HashEncoder()
 

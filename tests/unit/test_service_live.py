@@ -8,7 +8,7 @@ import pytest
 from service_fakes import WordRanker, build_store, count_nothing, load, pool
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import InvalidInput, ModelNotFound
 from polyrank.service.errors import NotReady
 from polyrank.service.live.live import Live
@@ -372,8 +372,8 @@ def test_the_old_unit_lives_as_long_as_a_request_holds_it(store: Fixture) -> Non
     held = store.live.require()
     store.build("d")
     store.live.follow()
-    assert len(held.generation.store.matrix) == 20
-    local, watch = held.generation.store, weakref.ref(held.loaded)
+    assert len(held.generation.embeddings.matrix) == 20
+    local, watch = held.generation.embeddings, weakref.ref(held.loaded)
     del held
     gc.collect()
     assert watch() is None

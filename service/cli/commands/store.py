@@ -7,11 +7,9 @@ from typing import Any
 
 from polyrank.index_builder.build.compaction import compact
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
-from polyrank.index_builder.store.copies import collect
 from polyrank.index_builder.store.generation import MODEL_DIRECTORY
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.store.updates.updates import Encode
-from polyrank.index_builder.vectors.encoder import TextEncoder, encode_texts
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.vectors.encoder import Encode, TextEncoder, encode_texts
 from polyrank.service.cli.models import chosen_backend, load_late
 from polyrank.service.cli.output import Progress, UsageError, print_json
 
@@ -160,7 +158,7 @@ def _compact(store: GenerationStore, arguments: argparse.Namespace) -> int:
 def _gc(store: GenerationStore, arguments: argparse.Namespace) -> int:
     if arguments.keep < 1:
         raise UsageError("--keep must be at least 1: the active generation is never removed")
-    removed = collect(store, arguments.keep, arguments.redis)
+    removed = store.gc(arguments.keep, arguments.redis)
     if arguments.json:
         print_json({"removed": removed})
     else:
