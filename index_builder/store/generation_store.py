@@ -155,7 +155,7 @@ class GenerationStore:
         Raises:
             GenerationCorrupt: its update log is damaged.
         """
-        return Snapshot(opened).updated(list(self.updates.of(opened.manifest).read()))
+        return Snapshot.of(opened).updated(list(self.updates.of(opened.manifest).read()))
 
     def serving_order(self) -> list[str]:
         """The generations that may be served, best first: the active one, then its stand-ins should it be refused.

@@ -195,7 +195,7 @@ class Opener:
             texts = self._caches.texts(generation.manifest, ranker.backend)
             vectors = self._caches.vectors(generation, partial(encode_texts, ranker))
             loaded = Loaded(generation, ranker, vectors, log, texts, self._device)
-        serving = Serving(loaded, Snapshot(generation)).caught_up()
+        serving = Serving(loaded, Snapshot.of(generation)).caught_up()
         try:
             _ = loaded.scan  # no request is to wait for it
             if ranker is not (previous and previous.ranker):

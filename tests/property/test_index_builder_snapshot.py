@@ -75,7 +75,7 @@ def assert_is(snapshot: Snapshot, model: dict[str, Candidate], revision: int) ->
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(CHANGES, max_size=12), cuts=st.lists(st.booleans(), min_size=12, max_size=12))
 def test_updates_are_those_of_a_dictionary_and_the_past_stays(generation, changes, cuts) -> None:
-    model, snapshot = {each.id: each for each in BUILT}, Snapshot(generation)
+    model, snapshot = {each.id: each for each in BUILT}, Snapshot.of(generation)
     past: list[tuple[Snapshot, dict[str, Candidate], int]] = [(snapshot, dict(model), 0)]
     waiting: list[Update] = []
     for revision, ((upserts, deletes), cut) in enumerate(zip(changes, cuts, strict=False), start=1):
