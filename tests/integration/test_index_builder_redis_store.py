@@ -94,7 +94,7 @@ def test_a_redis_that_refuses_fails_at_once() -> None:
 
 
 def test_a_redis_that_hangs_fails_within_the_timeout(redis_process: RedisProcess) -> None:
-    with closing(store(redis_process.url, timeout_seconds=0.05)) as made:
+    with closing(store(redis_process.url, timeout_seconds=0.3)) as made:
         made.put_many(["a"], np.ones((1, DIM)))
         redis_process.signal(signal.SIGSTOP)
         try:

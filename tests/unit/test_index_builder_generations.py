@@ -78,6 +78,19 @@ def test_a_rollback_refuses_a_damaged_generation(store: GenerationStore) -> None
     assert store.history() == [a]
 
 
+def test_nobody_goes_back_over_a_switch_that_came_meanwhile(store: GenerationStore) -> None:
+    a, b, c, d = store.ids()
+    for each in (a, b, c):
+        store.activate(each)
+    opened = store.verify(b)
+    store.activate(d)
+    assert not store.go_back(opened)
+    assert (store.current(), store.history()) == (d, [a, b, c])
+    assert store.rollback() == c
+    assert store.go_back(opened)
+    assert (store.current(), store.history()) == (b, [a])
+
+
 def test_activation_verifies_first(store: GenerationStore) -> None:
     a, b, _, _ = store.ids()
     store.activate(a)
