@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from starlette.requests import Request
 
-from polyrank.index_builder.build.jobs import SUCCEEDED, JobRecord, JobRequest, JobStore
+from polyrank.index_builder.build.job_records import SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.inference.names import AUTO, TORCH
@@ -35,7 +35,7 @@ from polyrank.service.ranking.scorers import LoadScorer, PairScorer, warm_up
 from polyrank.service.settings import Settings
 
 FOLLOW_SECONDS = 1.0
-# Larger batches gain nothing on a CPU, and make others wait longer: docs/results.md, "Batching".
+# Larger batches gain nothing on a CPU, and make others wait longer: docs/measurements/load.md.
 CPU_BATCH_TOKENS = 512
 GPU_BATCH_TOKENS = 16_384
 

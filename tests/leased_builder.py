@@ -13,7 +13,7 @@ from secrets import token_hex
 
 from fakes import HashEncoder, pool
 
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.store import generation_store, locks
 from polyrank.model.errors import RankingError
 
@@ -41,7 +41,7 @@ def main() -> int:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     try:
-        build(HashEncoder(), pool(COUNT, "paused-"), root, index="flat", redis_url=url, progress=pause)
+        build(HashEncoder(), pool(COUNT, "paused-"), root, BuildOptions(index="flat", redis_url=url), progress=pause)
     except RankingError as error:
         sys.stderr.write(f"{error}\n")
         return 1

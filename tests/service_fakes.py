@@ -12,8 +12,8 @@ import numpy as np
 from brute_force import paper_scores
 from numpy.typing import NDArray
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
 from polyrank.model.text.assembly import Conversation, Truncation
@@ -143,10 +143,7 @@ def build_store(
         ranker or WordRanker(),
         rows,
         root,
-        index=index,
-        activate=activate,
-        redis_url=redis_url,
-        dtype=dtype,
+        BuildOptions(index=index, activate=activate, redis_url=redis_url, dtype=dtype),
     ).generation
 
 

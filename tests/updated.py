@@ -8,7 +8,7 @@ from typing import Any
 
 from service_fakes import load
 
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.index_builder.vectors.encoder import encode_texts

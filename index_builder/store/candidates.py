@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 
 BATCH_ROWS = 8192
 # A batch is also closed at this many bytes, to bound memory and stay below Arrow's 2 GiB a column.

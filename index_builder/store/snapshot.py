@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.filters import matching_places, matching_rows
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.update_log import Update

@@ -33,7 +33,7 @@ import orjson
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import GenerationCorrupt
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.codec import DTYPES
 from polyrank.model.durable import make_directory, write_atomically
 

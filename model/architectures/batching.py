@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 TOKEN_BUDGET = 4096  # padded tokens a batch; on a CPU larger batches gain nothing and fall out of cache
-# A forward costs as much as so many tokens before it has seen one: docs/results.md, "Back-ends" and "Batching".
+# A forward costs as much as so many tokens before it has seen one: docs/measurements/backends.md and load.md.
 FORWARD_TOKENS = 64
 _LENGTH_STEP = 16
 GPU_TOKEN_BUDGET = 65_536  # a GPU has work for all its cores only in batches of many tokens

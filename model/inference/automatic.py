@@ -2,7 +2,7 @@
 
 It is measured once in a process, by the first part of the first model: a later one may come while requests are served
 beside it, which would decide by chance. fp16, bf16 and int8 are never chosen: they do not find the reference's
-ten best texts often enough (docs/results.md, "Back-ends"), so each is a decision of whoever runs the service.
+ten best texts often enough (docs/measurements/backends.md), so each is a decision of whoever runs the service.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Weights as bytes: each row of a linear map is int8 with a scale.
 
 OpenVINO quantises what they multiply while it comes, 32 values with a common scale, so nothing has to be calibrated. It
-costs accuracy: docs/results.md, "Back-ends".
+costs accuracy: docs/measurements/backends.md.
 """
 
 from typing import TYPE_CHECKING

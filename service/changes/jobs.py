@@ -16,10 +16,18 @@ from typing import Any
 
 import orjson
 
-from polyrank.index_builder.build.jobs import CANCELLED, FAILED, RUNNING, SUCCEEDED, JobRecord, JobRequest, JobStore
-from polyrank.index_builder.build.stages import PUBLISHING
+from polyrank.index_builder.build.job_records import (
+    CANCELLED,
+    FAILED,
+    RUNNING,
+    SUCCEEDED,
+    JobRecord,
+    JobRequest,
+    JobStore,
+)
+from polyrank.index_builder.build.progress import PUBLISHING
 from polyrank.index_builder.errors import JobConflict, JobNotFound, PoolInvalid
-from polyrank.index_builder.pool.pool import read_pool
+from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.updates import UpdateLogs
 from polyrank.model.errors import InvalidInput, RankingError

@@ -10,7 +10,7 @@ import pytest
 from fakes import HashEncoder, pool
 from redis_process import RedisProcess, vector_keys
 
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import BuildBusy, StoreUnavailable
 from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -30,7 +30,7 @@ def server() -> Iterator[RedisProcess]:
 
 
 def built(root: Path, url: str | None, count: int = 5, salt: str = "") -> str:
-    return build(ENCODER, pool(count, salt), root, index="flat", redis_url=url).generation
+    return build(ENCODER, pool(count, salt), root, BuildOptions(index="flat", redis_url=url)).generation
 
 
 def copied(server: RedisProcess) -> dict[str, int]:

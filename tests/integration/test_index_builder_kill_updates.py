@@ -9,8 +9,8 @@ from fakes import pool
 from killed_updater import ENCODER, POOL_SIZE, UPDATES_A_COMPACTION, write
 from nursery import Killer, Nursery
 
-from polyrank.index_builder.build.build import build
 from polyrank.index_builder.build.compaction import compact
+from polyrank.index_builder.build.pipeline import build
 from polyrank.index_builder.store.generation_store import GenerationStore
 
 KILLS = 100

@@ -17,7 +17,7 @@ from fakes import HashEncoder, assert_whole, pool
 from leased_builder import COUNT, LEASE_SECONDS, lock_of_another_host
 from redis_process import RedisProcess, vector_keys
 
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import BuildBusy, BuildError, LeaseLost, StoreUnavailable
 from polyrank.index_builder.store import generation_store, locks
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -187,7 +187,9 @@ def successor(root: Path, url: str, before_publishing: Callable[[], None] = lamb
         if stage == "rename":
             before_publishing()
 
-    return build(HashEncoder(), pool(COUNT, "next-"), root, index="flat", redis_url=url, progress=progress).generation
+    return build(
+        HashEncoder(), pool(COUNT, "next-"), root, BuildOptions(index="flat", redis_url=url), progress=progress
+    ).generation
 
 
 def assert_alone(root: Path, client: Any, generation: str) -> None:
@@ -267,7 +269,7 @@ def test_a_pause_that_nobody_used_is_forgiven(tmp_path: Path, redis_tcp_url: str
 
 
 def test_what_an_overtaken_builder_finished_is_neither_listed_nor_activated(take: Take, tmp_path: Path) -> None:
-    earlier = build(HashEncoder(), pool(2), tmp_path, activate=False).generation
+    earlier = build(HashEncoder(), pool(2), tmp_path, BuildOptions(activate=False)).generation
     store, held = GenerationStore(tmp_path), take("a")
     finished = store.begin(store.new_id("ab" * 32))
     (tmp_path / "FENCE").write_text(f"{held.number + 1}\n")  # where the lease in Redis is still this builder's

@@ -14,7 +14,15 @@ import pytest
 from builder_nursery import Nursery
 
 import polyrank
-from polyrank.index_builder.build.jobs import CANCELLED, FAILED, RUNNING, SUCCEEDED, JobRecord, JobRequest, JobStore
+from polyrank.index_builder.build.job_records import (
+    CANCELLED,
+    FAILED,
+    RUNNING,
+    SUCCEEDED,
+    JobRecord,
+    JobRequest,
+    JobStore,
+)
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.codec import HIT
 from polyrank.index_builder.vectors.redis import RedisEmbeddings

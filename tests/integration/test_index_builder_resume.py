@@ -19,10 +19,10 @@ from fakes import HashEncoder, assert_whole, pool
 from numpy.typing import NDArray
 from resumed_builder import ENCODER, SHARD
 
-from polyrank.index_builder.build.build import BuildResult, build
-from polyrank.index_builder.build.vector_source import encoded_by
+from polyrank.index_builder.build.encoding import encoded_by
+from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.errors import DiskFull
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store import candidates
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
@@ -88,7 +88,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(candidates, "BATCH_ROWS", SHARD)
         root = tmp_path_factory.mktemp("uninterrupted")
-        return GenerationStore(root).manifest(build(ENCODER, pool(ROWS), root, index="hnsw").generation)
+        return GenerationStore(root).manifest(build(ENCODER, pool(ROWS), root, BuildOptions(index="hnsw")).generation)
 
 
 @pytest.fixture
@@ -114,13 +114,13 @@ class Counting:
         return self._encode(start, ids, texts, lambda _done: None)
 
 
-def built(root: Path, rows: Sequence[Candidate] | None = None, **options: Any) -> tuple[BuildResult, list[int]]:
+def built(
+    root: Path, rows: Sequence[Candidate] | None = None, encoder: HashEncoder = ENCODER, **options: Any
+) -> tuple[BuildResult, list[int]]:
     """Build here; returns which shards were encoded."""
-    counting = Counting(options.setdefault("encoder", ENCODER))
-    encoder = options.pop("encoder")
-    result = build(encoder, pool(ROWS) if rows is None else rows, root, index="hnsw", vectors=counting, **options)
-    dtype = options.get("dtype", "float16")
-    assert GenerationStore(root).verify(result.generation).dtype == dtype
+    counting, chosen = Counting(encoder), BuildOptions(index="hnsw", **options)
+    result = build(encoder, pool(ROWS) if rows is None else rows, root, chosen, vectors=counting)
+    assert GenerationStore(root).verify(result.generation).dtype == chosen.dtype
     return result, counting.shards
 
 

@@ -8,8 +8,8 @@ from fakes import HashEncoder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot

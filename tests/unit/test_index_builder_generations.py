@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fakes import HashEncoder, pool
 
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import BuildBusy, GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.store import generation_store, pointer
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -219,7 +219,7 @@ def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
     monkeypatch.setattr(os, "fsync", record_fsync)
     monkeypatch.setattr(os, "fdatasync", record_fdatasync)
     monkeypatch.setattr(os, "replace", record_replace)
-    new = build(HashEncoder(), pool(5), root, index="flat").generation
+    new = build(HashEncoder(), pool(5), root, BuildOptions(index="flat")).generation
     tmp = f"generations/.tmp-{new}"
     files = ["candidates.arrow", "embeddings.bin", "ids.index", "index.faiss", "manifest.json"]
     assert calls == [
@@ -227,7 +227,6 @@ def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
         f"sync {tmp}",
         f"sync generations/.journal-{new}",
         "sync generations",
-        f"sync generations/.journal-{new}",
         f"sync {tmp}/model/polyrank.json",
         f"sync {tmp}/model/tokenizer.json",
         f"sync {tmp}/model",

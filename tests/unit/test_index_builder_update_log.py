@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from polyrank.index_builder.errors import GenerationCorrupt
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store import update_log
 from polyrank.index_builder.store.update_log import Subject, Update, UpdateLog
 

@@ -12,8 +12,9 @@ import pytest
 from fakes import HashEncoder, pool
 from full_disk import fill_disk
 
-from polyrank.index_builder.build.build import build
 from polyrank.index_builder.build.compaction import compact
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.build.progress import OnProgress, no_progress
 from polyrank.index_builder.errors import (
     BuildError,
     CompactionOvertaken,
@@ -22,7 +23,7 @@ from polyrank.index_builder.errors import (
     GenerationNotFound,
     UpdatesBusy,
 )
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.locks import is_locked
 from polyrank.index_builder.store.manifest import Manifest
@@ -43,8 +44,9 @@ class Store:
         self.updates = self.store.updates
         self.encoders = {each.fingerprint: each for each in (HashEncoder(), OTHER)}
 
-    def build(self, activate: bool = True, encoder: HashEncoder | None = None, **options: Any) -> str:
-        return build(encoder or HashEncoder(), pool(4), self.root, activate=activate, **options).generation
+    def build(self, encoder: HashEncoder | None = None, progress: OnProgress = no_progress, **options: Any) -> str:
+        built = build(encoder or HashEncoder(), pool(4), self.root, BuildOptions(**options), progress=progress)
+        return built.generation
 
     def update(self, *upserts: str, deletes: Sequence[str] = ()) -> int:
         """Of the active generation, as the service does it; the texts are the ids and the revision."""
@@ -668,7 +670,7 @@ def test_a_lost_log_is_not_made_again_by_a_switch(tmp_path: Path) -> None:
 
 def test_a_compaction_is_given_what_was_written_to_what_it_compacts_alone(tmp_path: Path) -> None:
     first = build(HashEncoder(), pool(5), tmp_path).generation
-    other = build(HashEncoder(), pool(5, "other "), tmp_path, activate=False).generation
+    other = build(HashEncoder(), pool(5, "other "), tmp_path, BuildOptions(activate=False)).generation
     store = GenerationStore(tmp_path)
 
     def write(generation: str, revision: int, deleted: str) -> None:

@@ -15,7 +15,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.load import load_late, read_config
 
 # Two models that are right about the same rows count them twice: trained apart, a Cross-encoder's scores added to a
-# Poly-encoder's ranked best at 0.1 to 0.3 of their size (docs/results.md).
+# Poly-encoder's ranked best at 0.1 to 0.3 of their size (docs/measurements/quality.md).
 _HEAD_SHARE = 0.25
 
 
