@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.index.choice import KINDS
 from polyrank.index_builder.pool.rows import read_pool
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 
 MIB = 1 << 20
 

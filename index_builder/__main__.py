@@ -23,7 +23,7 @@ from polyrank.index_builder.build.progress import PUBLISHING, OnProgress
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationNotFound
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.generation import MODEL_DIRECTORY
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.encoder import CandidateEncoder
 from polyrank.model.errors import RankingError
 

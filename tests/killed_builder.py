@@ -13,7 +13,7 @@ from nursery import serve, tell
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.store import candidates
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 
 # Vectors large enough for writing and hashing them to take some time.
 ENCODER = HashEncoder(dim=2048)

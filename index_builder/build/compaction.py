@@ -18,7 +18,7 @@ from polyrank.index_builder.errors import GenerationNotFound, NothingToCompact
 from polyrank.index_builder.index.choice import IndexSpec, choose_index
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.model.errors import InvalidInput
@@ -52,7 +52,7 @@ def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = 
             snapshot, revision = store.snapshot(opened), store.updates.highest()
         if not snapshot.changed or not snapshot.count:
             raise NothingToCompact(f"generation {current} " + ("was not updated" if snapshot.count else "is empty"))
-        opened.store.require_matrix()
+        opened.embeddings.require_matrix()
         spec = _chosen(opened.manifest, snapshot.count)
         options = BuildOptions(
             index=spec.asked,

@@ -20,11 +20,10 @@ from polyrank.index_builder.build.progress import StageClock
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.store.candidates import CandidateTable
 from polyrank.index_builder.store.generation import CANDIDATES_FILE
-from polyrank.index_builder.store.journal import Journal, Shard, content_digest, journal_of, source_digest
-from polyrank.index_builder.store.leftovers import Leftover
+from polyrank.index_builder.store.leftovers import Journal, Leftover, Shard, content_digest, journal_of, source_digest
 from polyrank.index_builder.vectors.codec import DTYPES, rounded
 from polyrank.index_builder.vectors.encoder import Model, TextEncoder
-from polyrank.index_builder.vectors.local import LocalStore
+from polyrank.index_builder.vectors.local import LocalEmbeddings
 from polyrank.model.durable import sync_directory
 
 # Makes the vectors of a shard from its first row, its ids and its texts. The function that comes last is to be called
@@ -77,7 +76,7 @@ def encode(
         BuildError: the source gave vectors that are not finite or not of the model's dimension.
     """
     table = CandidateTable(directory / CANDIDATES_FILE)
-    with closing(LocalStore(directory, model.dim, dtype, create=True)) as matrix:
+    with closing(LocalEmbeddings(directory, model.dim, dtype, create=True)) as matrix:
         attempts, shards, journal = 1, list[Shard](), None
         if leftover is not None:
             attempts, shards = _copy_shards(leftover, table, matrix, model, dtype, clock)
@@ -114,7 +113,7 @@ class _Report:
 
 
 def _copy_shards(
-    leftover: Leftover, table: CandidateTable, matrix: LocalStore, model: Model, dtype: str, clock: StageClock
+    leftover: Leftover, table: CandidateTable, matrix: LocalEmbeddings, model: Model, dtype: str, clock: StageClock
 ) -> tuple[int, list[Shard]]:
     """Copy a killed build's shards into the matrix, up to the first that does not fit the model, dtype or table.
 

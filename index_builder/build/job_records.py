@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from polyrank.index_builder.errors import JobConflict, JobNotFound
-from polyrank.index_builder.store.lock import is_locked, locked
+from polyrank.index_builder.store.locks import is_locked, locked
 from polyrank.model.durable import make_directory, write_atomically
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"

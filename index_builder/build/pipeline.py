@@ -26,7 +26,7 @@ from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose
 from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.index.recall import EXACT, MIN_RECALL, Recall, measured
 from polyrank.index_builder.pool.rows import Candidate, Rejected
-from polyrank.index_builder.redis.client import BUILDING_TIMEOUT_SECONDS
+from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
 from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generation import (
     CANDIDATES_FILE,
@@ -36,13 +36,13 @@ from polyrank.index_builder.store.generation import (
     Generation,
     describe_files,
 )
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.leftovers import discard
 from polyrank.index_builder.store.manifest import MANIFEST_FILE, BuildStats, Manifest, ModelReference
 from polyrank.index_builder.vectors.codec import DTYPES
 from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_texts
-from polyrank.index_builder.vectors.local import LocalStore
-from polyrank.index_builder.vectors.redis import RedisStore
+from polyrank.index_builder.vectors.local import LocalEmbeddings
+from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.errors import InvalidInput
 
 
@@ -152,20 +152,17 @@ def build(
                 content = _Content(rows, encoded, *_index(directory, spec, model, options, clock))
                 clock("manifest", 0, 1)
                 model.save(directory / MODEL_DIRECTORY)
-                _write_manifest(directory, model, options, revision, content, clock)
-                with closing(Generation.open(directory, verify=False)) as opened:  # checks that the files fit together
-                    if redis is not None:
-                        copies.note(generation)
-                        _copy(opened, redis, clock)
+                manifest = _write_manifest(directory, model, options, revision, content, clock)
+                _check_and_copy(directory, redis, copies, clock)
                 clock("rename", 0, 1)
                 store.publish(directory, lease)
         if options.replaces is not None:
             clock("CURRENT", 0, 1)
-            store.succeed(options.replaces, generation, lease, copies.forget)
+            store.replace_active(options.replaces, generation, lease, copies.forget)
         elif options.activate:
             clock("CURRENT", 0, 1)
             encode_updates = partial(encode_texts, model) if isinstance(model, TextEncoder) else None
-            store.activate(generation, encode_updates, lease)
+            store.make_active(manifest, encode_updates, lease)
     return BuildResult(
         generation=generation,
         count=rows.count,
@@ -189,12 +186,12 @@ def _check(model: Model, options: BuildOptions) -> None:
 
 
 @contextmanager
-def _connected(generation: str, dim: int, options: BuildOptions) -> Iterator[RedisStore | None]:
+def _connected(generation: str, dim: int, options: BuildOptions) -> Iterator[RedisEmbeddings | None]:
     """The generation's copy in Redis, if one is asked for. A Redis that is down fails before anything is encoded."""
     if options.redis_url is None:
         yield None
         return
-    with closing(RedisStore(options.redis_url, generation, dim, options.dtype, BUILDING_TIMEOUT_SECONDS)) as redis:
+    with closing(RedisEmbeddings(options.redis_url, generation, dim, options.dtype, BUILDING_TIMEOUT_SECONDS)) as redis:
         redis.ping()
         yield redis
 
@@ -237,7 +234,7 @@ def _index(
     clock("index", 0, 1)
     if spec.factory is None:
         return spec, EXACT
-    with closing(LocalStore(directory, model.dim, options.dtype)) as vectors:
+    with closing(LocalEmbeddings(directory, model.dim, options.dtype)) as vectors:
         index = CandidateIndex.build(spec, vectors.matrix)
         index.save(directory / INDEX_FILE)
         clock("recall", 0, 1)
@@ -247,7 +244,7 @@ def _index(
 
 def _write_manifest(
     directory: Path, model: Model, options: BuildOptions, revision: int, content: _Content, clock: StageClock
-) -> None:
+) -> Manifest:
     rows, encoded = content.rows, content.encoded
     encoding_seconds = max(clock.seconds.get("encode", 0.0), 1e-9)
     manifest = Manifest(
@@ -271,13 +268,18 @@ def _write_manifest(
         ),
     )
     (directory / MANIFEST_FILE).write_bytes(manifest.to_json())
+    return manifest
 
 
-def _copy(generation: Generation, redis: RedisStore, clock: StageClock) -> None:
-    """Put every vector into Redis."""
-    done, total = 0, len(generation.candidates)
-    for ids, _ in generation.candidates.batches():
-        clock("redis", done, total)
-        redis.put_many(ids, generation.store.matrix[done : done + len(ids)])
-        done += len(ids)
-    redis.commit()
+def _check_and_copy(directory: Path, redis: RedisEmbeddings | None, copies: Copies, clock: StageClock) -> None:
+    """Open the generation, which fails unless its files fit together, and put its vectors into Redis if asked for."""
+    with closing(Generation.open(directory, verify=False)) as generation:
+        if redis is None:
+            return
+        copies.note(generation.id)
+        done, total = 0, generation.manifest.count
+        for ids, _ in generation.candidates.batches():
+            clock("redis", done, total)
+            redis.put_many(ids, generation.embeddings.matrix[done : done + len(ids)])
+            done += len(ids)
+        redis.commit()

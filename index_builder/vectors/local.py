@@ -1,7 +1,6 @@
-"""The embeddings of a generation as a matrix on disk: row i is candidate i.
+"""The embeddings of a generation on disk: the matrix `embeddings.bin`, and `ids.index`, which finds a row by its id.
 
-The file `embeddings.bin` holds the vectors in the store's dtype, little-endian, row after row; `ids.index` tells an
-id's row.
+`embeddings.bin` holds the vectors in the store's dtype, little-endian, row after row: row i is candidate i.
 """
 
 import os
@@ -14,24 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import MatrixMissing
-from polyrank.index_builder.vectors.codec import DTYPES, HIT, MISS
+from polyrank.index_builder.vectors.codec import DTYPES
 from polyrank.index_builder.vectors.ids import IdIndex, hash_id
-from polyrank.index_builder.vectors.protocol import Fetched
 
 MATRIX_FILE = "embeddings.bin"
 IDS_FILE = "ids.index"
 
 
-class LocalStore:
-    """A memory-mapped embedding matrix, safe to read from several threads.
+class LocalEmbeddings:
+    """A memory-mapped embedding matrix with its ids; several threads may read it.
 
-    The file of an existing one may be missing; then there are ids alone.
+    The matrix may be missing if the files exist already; then only ids can be looked up.
 
     Args:
         directory: where the two files are.
         dim: D.
         dtype: "float16" or "float32".
-        create: begin an empty store, to be read once it is committed.
+        create: begin an empty matrix, to be filled by `put_many` and read after `commit`.
 
     Attributes:
         dim: D.
@@ -60,16 +58,16 @@ class LocalStore:
             return
         if path.stat().st_size != shape[0] * shape[1] * self.dtype.itemsize:
             raise ValueError(f"{MATRIX_FILE} has {path.stat().st_size} bytes, which are not {shape[0]} x {shape[1]}")
-        # Copy-on-write: never written to, but torch warns of arrays that it may not write.
+        # Copy-on-write: nothing writes to it, but torch warns about arrays that are read-only.
         self._matrix = np.memmap(path, dtype=self.dtype, mode="c", shape=shape)
 
     @property
     def has_matrix(self) -> bool:
-        """Whether the vectors are here."""
+        """Whether the matrix is on this machine."""
         return self._matrix is not None
 
     def require_matrix(self) -> None:
-        """Raise MatrixMissing where the vectors are not here."""
+        """Raise MatrixMissing if the matrix is not on this machine."""
         if self._matrix is None:
             raise MatrixMissing(self._directory.name)
 
@@ -78,7 +76,7 @@ class LocalStore:
         """The whole matrix (N, D), memory-mapped.
 
         Raises:
-            MatrixMissing: its file is not here.
+            MatrixMissing: it is not on this machine.
         """
         self.require_matrix()
         assert self._matrix is not None
@@ -87,28 +85,32 @@ class LocalStore:
     @property
     def ids(self) -> IdIndex:
         """The rows by id."""
-        assert self._ids is not None, "a store is read after commit"
+        assert self._ids is not None, "embeddings are read after commit"
         return self._ids
 
     def gather(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """The vectors of rows, (N, D), copied; errors as `matrix`."""
         return np.take(self.matrix, rows, axis=0)
 
+    def count(self) -> int:
+        """The number of embeddings; 0 before commit."""
+        return 0 if self._ids is None else len(self._ids)
+
     def put_many(self, ids: Sequence[str], vectors: NDArray[Any]) -> None:
         """Append rows (N, D), rounded to the store's dtype."""
-        assert self._file is not None, "a store is filled before commit"
+        assert self._file is not None, "embeddings are put before commit"
         self._file.write(np.ascontiguousarray(vectors, self.dtype).data.cast("B"))
         self._hashes.write(np.fromiter(map(hash_id, ids), np.uint64, len(ids)).data)
 
     def sync(self) -> None:
         """Put the rows so far on the disk."""
-        assert self._file is not None, "a store is filled before commit"
+        assert self._file is not None, "embeddings are put before commit"
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def commit(self) -> None:
-        """Write the index of the ids and map the files for reading."""
-        assert self._file is not None, "a store is committed once"
+        """Write `ids.index`, then map both files for reading."""
+        assert self._file is not None, "embeddings are committed once"
         try:
             self._file.flush()
             self._hashes.flush()
@@ -123,22 +125,7 @@ class LocalStore:
             self._hashes.close()
             self._file = None
 
-    def get_many(self, ids: Sequence[str]) -> Fetched:
-        """Fetch the vectors of ids, in the order asked."""
-        rows = self.ids.rows(ids)
-        missing = rows < 0
-        vectors = self.gather(np.where(missing, 0, rows))
-        vectors[missing] = 0
-        return Fetched(vectors, np.where(missing, MISS, HIT).astype(np.uint8))
-
-    def count(self) -> int:
-        """How many embeddings there are; 0 before commit."""
-        return 0 if self._ids is None else len(self._ids)
-
-    def ping(self) -> None:
-        """The matrix is mapped, so it answers."""
-
     def close(self) -> None:
-        """Let go of the map; whoever still holds the matrix may go on using it."""
+        """Drop the maps; arrays that were taken from them stay valid."""
         self._close_files()
         self._matrix, self._ids = np.empty((0, self.dim), self.dtype), None

@@ -10,9 +10,9 @@ from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store import candidates
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.vectors.protocol import HIT
-from polyrank.index_builder.vectors.redis import RedisStore, drop_generation
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.vectors.codec import HIT
+from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.errors import InvalidInput
 
 
@@ -68,7 +68,7 @@ def test_a_pool_file_becomes_the_active_generation(tmp_path: Path, index: str, d
         code = encoder.vector(wanted[7].text)[None]
         rows, _ = generation.index.search(code, 5)
         assert (
-            rows[0] == np.argsort(-(code @ generation.store.matrix.astype(np.float32).T)[0], kind="stable")[:5]
+            rows[0] == np.argsort(-(code @ generation.embeddings.matrix.astype(np.float32).T)[0], kind="stable")[:5]
         ).any()
 
 
@@ -167,15 +167,15 @@ def test_a_good_pool_leaves_no_log(root: Path) -> None:
 def test_redis_holds_a_copy_of_every_vector(root: Path, redis_url: str) -> None:
     result = build(HashEncoder(), pool(100), root, BuildOptions(redis_url=redis_url))
     generation = GenerationStore(root).open(result.generation)
-    copy = RedisStore(redis_url, result.generation, 8, "float16", 5)
+    copy = RedisEmbeddings(redis_url, result.generation, 8, "float16", 5)
     fetched = copy.get_many([each.id for each in pool(100)])
     assert copy.count() == 100
     assert (fetched.status == HIT).all()
-    assert (fetched.vectors == generation.store.matrix).all()
+    assert (fetched.vectors == generation.embeddings.matrix).all()
     GenerationStore(root).rollback()
     build(HashEncoder(), pool(3), root)
     build(HashEncoder(), pool(3), root)
-    removed = GenerationStore(root).gc(keep=1, forget=lambda each: drop_generation(redis_url, each))
+    removed = GenerationStore(root).gc(keep=1, redis_url=redis_url)
     assert result.generation in removed
     assert vector_keys(copy._client) == []
     copy.close()

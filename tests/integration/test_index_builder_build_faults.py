@@ -28,11 +28,11 @@ from polyrank.index_builder.errors import (
 from polyrank.index_builder.pool.rows import Rejected, read_pool
 from polyrank.index_builder.store import candidates
 from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
-from polyrank.index_builder.vectors.local import LocalStore
-from polyrank.index_builder.vectors.protocol import HIT
-from polyrank.index_builder.vectors.redis import RedisStore
+from polyrank.index_builder.vectors.codec import HIT
+from polyrank.index_builder.vectors.local import LocalEmbeddings
+from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.errors import InvalidInput
 
 REPOSITORY = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ def test_what_float16_cannot_hold_float32_can(root: Path) -> None:
     encoder = NanEncoder()
     encoder.value = 70_000.0
     result = build(encoder, pool(3), root, BuildOptions(dtype="float32"))
-    assert GenerationStore(root).open(result.generation).store.matrix[2, 3] == 70_000
+    assert GenerationStore(root).open(result.generation).embeddings.matrix[2, 3] == 70_000
 
 
 def test_vectors_of_another_dimension_are_refused(root: Path) -> None:
@@ -148,7 +148,7 @@ def test_whatever_ends_a_build_leaves_nothing(root: Path, stage: str, error: typ
     with pytest.raises(error):
         build(HashEncoder(), pool(40), root, BuildOptions(index="flat", redis_url=redis_url), progress=fail)
     assert_untouched(root)
-    with RedisStore(redis_url, "x", 8, "float16", 5)._client as client:
+    with RedisEmbeddings(redis_url, "x", 8, "float16", 5)._client as client:
         assert vector_keys(client) == []
     build(HashEncoder(), pool(40), root, BuildOptions(redis_url=redis_url))
 
@@ -174,8 +174,8 @@ def _no_room(*_given: object) -> None:
     "broken",
     [
         (candidates.CandidateWriter, "add"),
-        (LocalStore, "put_many"),
-        (LocalStore, "commit"),
+        (LocalEmbeddings, "put_many"),
+        (LocalEmbeddings, "commit"),
         (HashEncoder, "save"),
         (Manifest, "to_json"),
         (GenerationStore, "publish"),
@@ -243,7 +243,7 @@ def test_a_build_clears_away_what_a_killed_one_has_left(root: Path, redis_url: s
     store = GenerationStore(root)
     left = store.new_id("ab" * 32)
     (store.begin(left) / "embeddings.bin").write_bytes(b"half")
-    stale = RedisStore(redis_url, left, 8, "float16", 5)
+    stale = RedisEmbeddings(redis_url, left, 8, "float16", 5)
     stale.put_many(["a"], np.ones((1, 8)))
     build(HashEncoder(), pool(3), root, BuildOptions(redis_url=redis_url))
     assert not list((root / "generations").glob(".tmp-*"))
@@ -282,8 +282,8 @@ def test_a_redis_that_goes_down_meanwhile_fails_the_build_only(root: Path, redis
 
 
 def test_what_does_not_fit_together_is_not_published(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write: Callable[..., None] = LocalStore.put_many
-    monkeypatch.setattr(LocalStore, "put_many", lambda self, ids, vectors: write(self, ids[1:], vectors[1:]))
+    write: Callable[..., None] = LocalEmbeddings.put_many
+    monkeypatch.setattr(LocalEmbeddings, "put_many", lambda self, ids, vectors: write(self, ids[1:], vectors[1:]))
     with pytest.raises(Exception, match=r"candidates\.arrow is of 40 candidates|the manifest says 40"):
         build(HashEncoder(), pool(40), root)
     assert_untouched(root)

@@ -11,7 +11,7 @@ from nursery import Killer, Nursery
 
 from polyrank.index_builder.build.compaction import compact
 from polyrank.index_builder.build.pipeline import build
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 
 KILLS = 100
 STEPS = ["update", "read", "encode", "append", "index", "manifest", "rename", "CURRENT", "gc"]

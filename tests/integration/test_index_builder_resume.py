@@ -24,10 +24,10 @@ from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, bui
 from polyrank.index_builder.errors import DiskFull
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store import candidates
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
-from polyrank.index_builder.vectors.local import LocalStore
-from polyrank.index_builder.vectors.redis import RedisStore
+from polyrank.index_builder.vectors.local import LocalEmbeddings
+from polyrank.index_builder.vectors.redis import RedisEmbeddings
 
 REPOSITORY = Path(__file__).parents[2]
 ROWS = 10 * SHARD + 5
@@ -194,14 +194,14 @@ def test_a_full_disk_costs_a_killed_build_nothing(
     killed: Path, uninterrupted: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(LocalStore, "sync", _no_room)
+        patched.setattr(LocalEmbeddings, "sync", _no_room)
         with pytest.raises(DiskFull):
             build(ENCODER, pool(ROWS), killed)
     assert built(killed)[1] == [7, 8, 9, 10]
     assert_alike(killed, uninterrupted, attempts=2)
 
 
-def _no_room(_store: LocalStore) -> None:
+def _no_room(_store: LocalEmbeddings) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -249,7 +249,7 @@ def test_another_pool_keeps_the_shards_before_the_first_difference(killed: Path)
     assert result.truncated == sum(len(row.text) > ENCODER.longest for row in rows)
     generation = GenerationStore(killed).open(result.generation)
     assert generation.candidates.rows([49])[0].text == "another text"
-    assert (generation.store.matrix[49] == ENCODER.vector("another")).all()
+    assert (generation.embeddings.matrix[49] == ENCODER.vector("another")).all()
 
 
 def test_a_shorter_pool_keeps_what_it_has(killed: Path) -> None:
@@ -301,15 +301,15 @@ def test_collecting_garbage_keeps_it_for_the_next_build(killed: Path, uninterrup
 
 def test_redis_forgets_the_killed_builds_keys(killed: Path, redis_url: str) -> None:
     old = leftover(killed).name.removeprefix(".tmp-")
-    stale = RedisStore(redis_url, old, 32, "float16", 5)
+    stale = RedisEmbeddings(redis_url, old, 32, "float16", 5)
     stale.put_many(["c0", "gone"], np.ones((2, 32)))
     stale.commit()
     result, _ = built(killed, redis_url=redis_url)
-    copy = RedisStore(redis_url, result.generation, 32, "float16", 5)
+    copy = RedisEmbeddings(redis_url, result.generation, 32, "float16", 5)
     assert (stale.count(), copy.count()) == (0, ROWS)
     assert copy._client.keys(f"*{old}*") == []
     fetched = copy.get_many([row.id for row in pool(ROWS)]).vectors
-    assert (fetched == GenerationStore(killed).open(result.generation).store.matrix).all()
+    assert (fetched == GenerationStore(killed).open(result.generation).embeddings.matrix).all()
     stale.close()
     copy.close()
 

@@ -13,7 +13,7 @@ from command_line import COMMAND, call, ended, left_half_written, pool_rows, sta
 from redis_process import RedisProcess, vector_keys
 
 import polyrank
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.cli.output import Progress
 
 Capture = pytest.CaptureFixture[str]

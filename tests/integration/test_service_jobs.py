@@ -19,7 +19,7 @@ import polyrank
 from polyrank.index_builder.build.job_records import FAILED, RUNNING, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.build.pipeline import build
 from polyrank.index_builder.errors import JobConflict
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.app import create_app
 from polyrank.service.changes import jobs as jobs_module
 from polyrank.service.changes.jobs import Jobs

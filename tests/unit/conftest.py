@@ -7,7 +7,7 @@ import pytest
 from fakes import HashEncoder, pool
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import CompactionOvertaken, GenerationNotFound, NothingToCompact
 from polyrank.index_builder.index import choice as index_choice
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.store.updates.log import Update
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.update_log import Update
 
 ENCODER = HashEncoder()
 

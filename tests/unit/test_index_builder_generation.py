@@ -10,7 +10,7 @@ from fakes import HashEncoder, assert_whole, pool
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.store.generation import Generation, describe_files
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
 
 ENCODER = HashEncoder()
@@ -215,7 +215,7 @@ def test_nothing_but_an_id_becomes_a_path(root: Path, name: str) -> None:
 
 def test_what_was_taken_from_a_closed_generation_stays(root: Path) -> None:
     generation = Generation.open(newest(root))
-    matrix, candidates = generation.store.matrix, generation.candidates
+    matrix, candidates = generation.embeddings.matrix, generation.candidates
     generation.close()
     shutil.rmtree(newest(root))
     assert (matrix[3] == ENCODER.vector(NEW[3].text)).all()

@@ -11,8 +11,8 @@ from redis_process import RedisProcess, vector_keys
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.store.updates.log import Update
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.update_log import Update
 
 Capture = pytest.CaptureFixture[str]
 

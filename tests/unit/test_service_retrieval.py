@@ -11,7 +11,7 @@ from service_fakes import WORDS, asked, brute_force, build_store, count_nothing,
 from updated import updated
 
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.search.scan import Query, screen
 from polyrank.model.search.scan.guarded import GuardedScan
 from polyrank.model.search.scan.plain import PlainScan

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from polyrank.index_builder.build.pipeline import build
 from polyrank.index_builder.errors import GenerationError
 from polyrank.index_builder.pool.rows import Candidate, read_pool
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.cli.commands.evaluate import measure
 from polyrank.service.cli.commands.rank import from_store, print_results
 from polyrank.service.cli.models import chosen_backend, load_late

@@ -87,7 +87,7 @@ async def compact(request: Request) -> Response:
         raise NotReady("what is served stands in for the active generation, which could not be loaded")
     if not serving.snapshot.changed:
         raise NothingToCompact("what is served was not updated since it was built")
-    serving.generation.store.require_matrix()
+    serving.generation.embeddings.require_matrix()
     with writing(held):
         record = await held.jobs.compact()
     return _json(_job(record), 202, {"Location": f"/index/jobs/{record.id}", **RETRY_AFTER})
