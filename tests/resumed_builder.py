@@ -18,6 +18,7 @@ from typing import Any
 
 from fakes import HashEncoder, pool
 from numpy.typing import NDArray
+from nursery import tell
 
 from polyrank.index_builder.build.encoding import encoded_by
 from polyrank.index_builder.build.pipeline import BuildOptions, build
@@ -25,11 +26,6 @@ from polyrank.index_builder.store import candidates
 
 SHARD = 16
 ENCODER = HashEncoder(dim=32, longest=7)  # cuts some texts
-
-
-def tell(*words: object) -> None:
-    """Write a line at once; the pipe is gone when the parent is."""
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 def run(order: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.model.errors import InvalidInput
 
-_BATCH_ROWS = 8192
+BATCH_ROWS = 8192
 
 
 def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = no_progress) -> BuildResult:
@@ -95,8 +95,8 @@ class _SnapshotVectors:
 
 
 def _candidates(snapshot: Snapshot) -> Iterator[Candidate]:
-    for start in range(0, snapshot.count, _BATCH_ROWS):
-        yield from snapshot.candidates(snapshot.all_rows[start : start + _BATCH_ROWS])
+    for start in range(0, snapshot.count, BATCH_ROWS):
+        yield from snapshot.candidates(snapshot.all_rows[start : start + BATCH_ROWS])
 
 
 def _chosen(manifest: Manifest, count: int) -> IndexSpec:

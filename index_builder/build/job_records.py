@@ -26,7 +26,7 @@ QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded"
 
 # After this time no process will start a queued job any more: the one that should have is gone.
 _QUEUED_AT_MOST = timedelta(seconds=60)
-_KEPT_RECORDS = 100
+KEPT_RECORDS = 100
 _ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
 
 
@@ -60,10 +60,8 @@ class JobRecord:
 
     Attributes:
         state: "queued", "running", "succeeded", "failed" or "cancelled".
-        stage: of a running build; see `build`.
-        done: candidates done in this stage, of `total`, which is None while it is unknown.
-        rate: candidates a second in this stage.
-        eta_seconds: until this stage is done.
+        stage: of a running build; see `build`. `done`, `total`, `rate` (candidates a second) and `eta_seconds` belong
+            to this stage, and are None while they are unknown.
         error: why the job failed, in one line.
         generation: the id of what was built.
         created: ISO 8601, UTC, as are `started` and `finished`.
@@ -128,7 +126,7 @@ class JobStore:
                 self._path(record.id, ".jsonl").unlink(missing_ok=True)
                 raise JobConflict(active.id)
             self.update(record)
-            for old in self._ids()[:-_KEPT_RECORDS]:
+            for old in self._ids()[:-KEPT_RECORDS]:
                 for suffix in (".json", ".jsonl", ".lock", ".cancel"):
                     self._path(old, suffix).unlink(missing_ok=True)
         return record

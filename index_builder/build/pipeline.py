@@ -87,13 +87,9 @@ class BuildResult:
 
     Attributes:
         generation: its id.
-        count: candidates in it.
-        rejected: bad rows that were left out.
-        rejected_log: the list of them; None if there are none.
+        rejected: bad rows left out; `rejected_log` lists them, or is None if there are none.
         truncated: texts cut to the model's length.
         resumed: candidates whose vectors a killed build had finished.
-        index: how the pool is searched.
-        recall: how much of the true ranking the search finds.
         warning: what the user should know about a low recall.
         seconds: duration of the whole build.
     """
@@ -122,8 +118,8 @@ def build(
     """Encode a pool and publish it as a new generation.
 
     Args:
-        model: makes the vectors; a copy of it goes into the generation.
-        pool: the rows, from `read_pool`.
+        model: makes the vectors; a copy goes into the generation.
+        pool: see `read_pool`.
         root: the store's directory; made if need be.
         options: see there.
         vectors: makes the vectors instead of the model, which need not be a `CandidateEncoder` then.
@@ -168,7 +164,8 @@ def build(
             store.replace_active(options.replaces, generation, lease, copies.forget)
         elif options.activate:
             clock("CURRENT", 0, 1)
-            store.make_active(store.manifest(generation), _encode_with(model), lease)
+            encode_updates = partial(encode_texts, model) if isinstance(model, TextEncoder) else None
+            store.make_active(store.manifest(generation), encode_updates, lease)
     return BuildResult(
         generation=generation,
         count=rows.count,
@@ -231,10 +228,6 @@ def _encoding(model: Model) -> VectorSource:
     if not isinstance(model, TextEncoder):
         raise TypeError("a model that encodes no texts needs another source of vectors")
     return encoded_by(model)
-
-
-def _encode_with(model: Model) -> Encode | None:
-    return partial(encode_texts, model) if isinstance(model, TextEncoder) else None
 
 
 def _index(

@@ -46,13 +46,10 @@ class IndexSpec:
 
 
 def choose_index(index: str, count: int, dim: int) -> IndexSpec:
-    """Choose the index for `count` candidates (at least 1) of `dim` components.
+    """Choose the index for a pool of `count` candidates, at least 1, of `dim` components.
 
-    Args:
-        index: one of KINDS, or a FAISS factory string that `check_factory` accepts. "auto" is a scan for a small pool,
-            then the first of hnsw, ivf and ivfpq that is small enough.
-        count: candidates, at least 1.
-        dim: D.
+    `index` is one of KINDS, or a FAISS factory string that `check_factory` accepts. "auto" is a scan for a small pool,
+    then the first of hnsw, ivf and ivfpq that is small enough.
 
     Raises:
         InvalidInput: the index needs more candidates to be trained.

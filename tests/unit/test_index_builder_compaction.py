@@ -144,7 +144,7 @@ def test_a_compaction_of_what_is_not_active_any_more_is_removed(store: Generatio
 
 
 def test_rows_are_read_a_batch_at_a_time(store: GenerationStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "_BATCH_ROWS", 3)
+    monkeypatch.setattr(compaction, "BATCH_ROWS", 3)
     update(store, [Candidate("x", "new")])
     opened = store.open(compact(store.root).generation)
     assert_whole(opened, ENCODER, [*pool(20), Candidate("x", "new")])

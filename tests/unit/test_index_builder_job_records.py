@@ -193,7 +193,7 @@ def test_inline_candidates_go_when_the_job_has_ended(jobs: JobStore) -> None:
 
 
 def test_old_records_are_forgotten(jobs: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_KEPT_RECORDS", 3)
+    monkeypatch.setattr(module, "KEPT_RECORDS", 3)
     for _ in range(5):
         with jobs.running(jobs.create(REQUEST).id) as running:
             jobs.update(running.finish(SUCCEEDED))
