@@ -23,7 +23,7 @@ from polyrank.index_builder.store.generation import CANDIDATES_FILE
 from polyrank.index_builder.store.leftovers import Journal, Leftover, Shard, content_digest, journal_of, source_digest
 from polyrank.index_builder.vectors.codec import DTYPES, rounded
 from polyrank.index_builder.vectors.encoder import Model, TextEncoder
-from polyrank.index_builder.vectors.local import LocalEmbeddings
+from polyrank.index_builder.vectors.local import EmbeddingsWriter
 from polyrank.model.durable import sync_directory
 
 # Makes the vectors of a shard from its first row, its ids and its texts. The function that comes last is to be called
@@ -76,7 +76,7 @@ def encode(
         BuildError: the source gave vectors that are not finite or not of the model's dimension.
     """
     table = CandidateTable(directory / CANDIDATES_FILE)
-    with closing(LocalEmbeddings(directory, model.dim, dtype, create=True)) as matrix:
+    with closing(EmbeddingsWriter(directory, dtype)) as matrix:
         attempts, shards, journal = 1, list[Shard](), None
         if leftover is not None:
             attempts, shards = _copy_shards(leftover, table, matrix, model, dtype, clock)
@@ -113,7 +113,7 @@ class _Report:
 
 
 def _copy_shards(
-    leftover: Leftover, table: CandidateTable, matrix: LocalEmbeddings, model: Model, dtype: str, clock: StageClock
+    leftover: Leftover, table: CandidateTable, matrix: EmbeddingsWriter, model: Model, dtype: str, clock: StageClock
 ) -> tuple[int, list[Shard]]:
     """Copy a killed build's shards into the matrix, up to the first that does not fit the model, dtype or table.
 

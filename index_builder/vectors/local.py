@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,56 +20,78 @@ MATRIX_FILE = "embeddings.bin"
 IDS_FILE = "ids.index"
 
 
-class LocalEmbeddings:
-    """A memory-mapped embedding matrix with its ids; several threads may read it.
+class EmbeddingsWriter:
+    """Writes the two files, row after row.
 
-    The matrix may be missing if the files exist already; then only ids can be looked up.
+    Args:
+        directory: where the files go.
+        dtype: "float16" or "float32".
+    """
+
+    def __init__(self, directory: Path, dtype: str) -> None:
+        self._directory, self._dtype = directory, DTYPES[dtype]
+        self._file = (directory / MATRIX_FILE).open("wb")
+        self._hashes = TemporaryFile(dir=directory)  # noqa: SIM115  # has no name; closed with the matrix's
+
+    def put_many(self, ids: Sequence[str], vectors: NDArray[Any]) -> None:
+        """Append rows (N, D), rounded to the dtype."""
+        self._file.write(np.ascontiguousarray(vectors, self._dtype).data.cast("B"))
+        self._hashes.write(np.fromiter(map(hash_id, ids), np.uint64, len(ids)).data)
+
+    def sync(self) -> None:
+        """Put the rows so far on the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def commit(self) -> None:
+        """Write `ids.index`: from here on the embeddings can be opened."""
+        self._file.flush()
+        self._hashes.flush()
+        IdIndex.write(self._directory / IDS_FILE, np.memmap(self._hashes, np.uint64, "r"))
+
+    def close(self) -> None:
+        """Close the files."""
+        self._file.close()
+        self._hashes.close()
+
+
+class LocalEmbeddings:
+    """The memory-mapped embeddings of a directory; several threads may read them.
+
+    The matrix may be missing: then only ids can be looked up.
 
     Args:
         directory: where the two files are.
         dim: D.
         dtype: "float16" or "float32".
-        create: begin an empty matrix, to be filled by `put_many` and read after `commit`.
 
     Attributes:
         dim: D.
         dtype: of the vectors.
+        ids: finds rows by id.
 
     Raises:
         ValueError: the files' sizes do not fit each other or the dimension.
     """
 
-    def __init__(self, directory: Path, dim: int, dtype: str, *, create: bool = False) -> None:
-        self._directory, self.dim, self.dtype = directory, dim, DTYPES[dtype]
-        self._ids: IdIndex | None = None
-        self._matrix: NDArray[Any] | None = np.empty((0, dim), self.dtype)
-        self._file: BinaryIO | None = None
-        if create:
-            self._file = (directory / MATRIX_FILE).open("wb")
-            self._hashes = TemporaryFile(dir=directory)  # noqa: SIM115  # has no name; closed with the matrix's
-        else:
-            self._map()
+    def __init__(self, directory: Path, dim: int, dtype: str) -> None:
+        self._generation, self.dim, self.dtype = directory.name, dim, DTYPES[dtype]
+        self.ids = IdIndex(directory / IDS_FILE)
+        self._matrix = self._mapped(directory / MATRIX_FILE)
 
-    def _map(self) -> None:
-        self._ids = IdIndex(self._directory / IDS_FILE)
-        path, shape = self._directory / MATRIX_FILE, (len(self._ids), self.dim)
+    def _mapped(self, path: Path) -> NDArray[Any] | None:
+        shape = len(self.ids), self.dim
         if not path.exists():
-            self._matrix = None
-            return
+            return None
         if path.stat().st_size != shape[0] * shape[1] * self.dtype.itemsize:
             raise ValueError(f"{MATRIX_FILE} has {path.stat().st_size} bytes, which are not {shape[0]} x {shape[1]}")
         # Copy-on-write: nothing writes to it, but torch warns about arrays that are read-only.
-        self._matrix = np.memmap(path, dtype=self.dtype, mode="c", shape=shape)
+        return np.memmap(path, dtype=self.dtype, mode="c", shape=shape)
 
     @property
     def has_matrix(self) -> bool:
         """Whether the matrix is on this machine."""
         return self._matrix is not None
-
-    def require_matrix(self) -> None:
-        """Raise MatrixMissing if the matrix is not on this machine."""
-        if self._matrix is None:
-            raise MatrixMissing(self._directory.name)
 
     @property
     def matrix(self) -> NDArray[Any]:
@@ -78,54 +100,22 @@ class LocalEmbeddings:
         Raises:
             MatrixMissing: it is not on this machine.
         """
-        self.require_matrix()
-        assert self._matrix is not None
+        if self._matrix is None:
+            raise MatrixMissing(self._generation)
         return self._matrix
 
-    @property
-    def ids(self) -> IdIndex:
-        """The rows by id."""
-        assert self._ids is not None, "embeddings are read after commit"
-        return self._ids
+    def require_matrix(self) -> None:
+        """Raise MatrixMissing if the matrix is not on this machine."""
+        _ = self.matrix
 
     def gather(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """The vectors of rows, (N, D), copied; errors as `matrix`."""
         return np.take(self.matrix, rows, axis=0)
 
     def count(self) -> int:
-        """The number of embeddings; 0 before commit."""
-        return 0 if self._ids is None else len(self._ids)
-
-    def put_many(self, ids: Sequence[str], vectors: NDArray[Any]) -> None:
-        """Append rows (N, D), rounded to the store's dtype."""
-        assert self._file is not None, "embeddings are put before commit"
-        self._file.write(np.ascontiguousarray(vectors, self.dtype).data.cast("B"))
-        self._hashes.write(np.fromiter(map(hash_id, ids), np.uint64, len(ids)).data)
-
-    def sync(self) -> None:
-        """Put the rows so far on the disk."""
-        assert self._file is not None, "embeddings are put before commit"
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def commit(self) -> None:
-        """Write `ids.index`, then map both files for reading."""
-        assert self._file is not None, "embeddings are committed once"
-        try:
-            self._file.flush()
-            self._hashes.flush()
-            IdIndex.write(self._directory / IDS_FILE, np.memmap(self._hashes, np.uint64, "r"))
-        finally:
-            self._close_files()
-        self._map()
-
-    def _close_files(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._hashes.close()
-            self._file = None
+        """The number of embeddings."""
+        return len(self.ids)
 
     def close(self) -> None:
-        """Drop the maps; arrays that were taken from them stay valid."""
-        self._close_files()
-        self._matrix, self._ids = np.empty((0, self.dim), self.dtype), None
+        """Drop the map of the matrix; arrays that were taken from it stay valid."""
+        self._matrix = np.empty((0, self.dim), self.dtype)

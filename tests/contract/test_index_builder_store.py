@@ -4,17 +4,18 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from polyrank.index_builder.vectors.codec import DTYPES, HIT, MISS
-from polyrank.index_builder.vectors.local import LocalEmbeddings
+from polyrank.index_builder.vectors.local import EmbeddingsWriter, LocalEmbeddings
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 
 DIM = 5
 Embeddings = LocalEmbeddings | RedisEmbeddings
-Make = Callable[[bool], Embeddings]
+Make = Callable[[bool], Any]
 
 
 @pytest.fixture(params=["float16", "float32"])
@@ -24,15 +25,17 @@ def dtype(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=["local", "redis"])
 def make(request: pytest.FixtureRequest, tmp_path: Path, dtype: str) -> Iterator[Make]:
-    """Make a store to fill (True), or open the one that was filled (False)."""
+    """Begin embeddings that are to be put (True), or open those that were put (False)."""
     with ExitStack() as stack:
 
-        def made(create: bool) -> Embeddings:
-            store: Embeddings
-            if request.param == "local":
-                store = LocalEmbeddings(tmp_path, DIM, dtype, create=create)
-            else:
+        def made(create: bool) -> Any:
+            store: Any
+            if request.param == "redis":
                 store = RedisEmbeddings(request.getfixturevalue("redis_url"), "g", DIM, dtype, timeout_seconds=5)
+            elif create:
+                store = EmbeddingsWriter(tmp_path, dtype)
+            else:
+                store = LocalEmbeddings(tmp_path, DIM, dtype)
             stack.callback(store.close)
             return store
 
@@ -46,7 +49,7 @@ def filled(make: Make, count: int = 3000) -> tuple[list[str], np.ndarray, Embedd
     for start in range(0, count, 2100):
         store.put_many(ids[start : start + 2100], vectors[start : start + 2100])
     store.commit()
-    return ids, vectors, store
+    return ids, vectors, make(False)
 
 
 def vectors_of(store: Embeddings, ids: list[str]) -> np.ndarray:
@@ -87,13 +90,15 @@ def test_nothing_asked_nothing_fetched(make: Make) -> None:
 def test_it_counts_what_is_complete(make: Make) -> None:
     store = make(True)
     store.put_many(["a", "b"], np.ones((2, DIM), np.float32))
-    assert store.count() == 0
+    if isinstance(store, RedisEmbeddings):
+        assert store.count() == 0
     store.commit()
-    assert store.count() == 2
+    assert make(False).count() == 2
 
 
 def test_it_can_be_opened_again(make: Make, dtype: str) -> None:
-    ids, vectors, _ = filled(make)
+    ids, vectors, first = filled(make)
+    first.close()
     again = make(False)
     assert again.count() == 3000
     assert (vectors_of(again, ids) == vectors.astype(DTYPES[dtype])).all()

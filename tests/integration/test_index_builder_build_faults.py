@@ -31,7 +31,7 @@ from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.vectors.codec import HIT
-from polyrank.index_builder.vectors.local import LocalEmbeddings
+from polyrank.index_builder.vectors.local import EmbeddingsWriter
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.errors import InvalidInput
 
@@ -174,8 +174,8 @@ def _no_room(*_given: object) -> None:
     "broken",
     [
         (candidates.CandidateWriter, "add"),
-        (LocalEmbeddings, "put_many"),
-        (LocalEmbeddings, "commit"),
+        (EmbeddingsWriter, "put_many"),
+        (EmbeddingsWriter, "commit"),
         (HashEncoder, "save"),
         (Manifest, "to_json"),
         (GenerationStore, "publish"),
@@ -282,8 +282,8 @@ def test_a_redis_that_goes_down_meanwhile_fails_the_build_only(root: Path, redis
 
 
 def test_what_does_not_fit_together_is_not_published(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write: Callable[..., None] = LocalEmbeddings.put_many
-    monkeypatch.setattr(LocalEmbeddings, "put_many", lambda self, ids, vectors: write(self, ids[1:], vectors[1:]))
+    write: Callable[..., None] = EmbeddingsWriter.put_many
+    monkeypatch.setattr(EmbeddingsWriter, "put_many", lambda self, ids, vectors: write(self, ids[1:], vectors[1:]))
     with pytest.raises(Exception, match=r"candidates\.arrow is of 40 candidates|the manifest says 40"):
         build(HashEncoder(), pool(40), root)
     assert_untouched(root)

@@ -26,7 +26,7 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store import candidates
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
-from polyrank.index_builder.vectors.local import LocalEmbeddings
+from polyrank.index_builder.vectors.local import EmbeddingsWriter
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 
 REPOSITORY = Path(__file__).parents[2]
@@ -194,14 +194,14 @@ def test_a_full_disk_costs_a_killed_build_nothing(
     killed: Path, uninterrupted: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(LocalEmbeddings, "sync", _no_room)
+        patched.setattr(EmbeddingsWriter, "sync", _no_room)
         with pytest.raises(DiskFull):
             build(ENCODER, pool(ROWS), killed)
     assert built(killed)[1] == [7, 8, 9, 10]
     assert_alike(killed, uninterrupted, attempts=2)
 
 
-def _no_room(_store: LocalEmbeddings) -> None:
+def _no_room(_store: EmbeddingsWriter) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

@@ -1,17 +1,18 @@
 import warnings
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from polyrank.index_builder.vectors.local import LocalEmbeddings
+from polyrank.index_builder.vectors.local import EmbeddingsWriter, LocalEmbeddings
 
 
 def store(directory: Path, count: int = 100, dim: int = 4) -> LocalEmbeddings:
-    made = LocalEmbeddings(directory, dim, "float16", create=True)
-    made.put_many([str(i) for i in range(count)], np.arange(count * dim, dtype=np.float32).reshape(count, dim))
-    made.commit()
-    return made
+    with closing(EmbeddingsWriter(directory, "float16")) as writer:
+        writer.put_many([str(i) for i in range(count)], np.arange(count * dim, dtype=np.float32).reshape(count, dim))
+        writer.commit()
+    return LocalEmbeddings(directory, dim, "float16")
 
 
 def test_the_matrix_holds_row_i_of_candidate_i(tmp_path: Path) -> None:
@@ -37,12 +38,12 @@ def test_torch_takes_the_matrix_without_a_warning(tmp_path: Path) -> None:
 
 
 def test_nothing_lies_beside_the_two_files(tmp_path: Path) -> None:
-    made = LocalEmbeddings(tmp_path, 4, "float16", create=True)
-    made.put_many(["a"], np.ones((1, 4)))
-    made.sync()
-    assert [path.name for path in tmp_path.iterdir()] == ["embeddings.bin"]
-    assert (tmp_path / "embeddings.bin").stat().st_size == 8
-    made.commit()
+    with closing(EmbeddingsWriter(tmp_path, "float16")) as writer:
+        writer.put_many(["a"], np.ones((1, 4)))
+        writer.sync()
+        assert [path.name for path in tmp_path.iterdir()] == ["embeddings.bin"]
+        assert (tmp_path / "embeddings.bin").stat().st_size == 8
+        writer.commit()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["embeddings.bin", "ids.index"]
 
 
@@ -54,7 +55,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path, dim: int, dtype: str)
 
 
 def test_equal_ids_are_refused(tmp_path: Path) -> None:
-    made = LocalEmbeddings(tmp_path, 1, "float16", create=True)
-    made.put_many(["a", "a"], np.ones((2, 1), np.float32))
-    with pytest.raises(ValueError, match="same id"):
-        made.commit()
+    with closing(EmbeddingsWriter(tmp_path, "float16")) as writer:
+        writer.put_many(["a", "a"], np.ones((2, 1), np.float32))
+        with pytest.raises(ValueError, match="same id"):
+            writer.commit()
