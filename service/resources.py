@@ -36,7 +36,7 @@ from polyrank.service.ranking.scorers import LoadScorer, PairScorer, warm_up
 from polyrank.service.settings import Settings
 
 FOLLOW_SECONDS = 1.0
-# Larger batches gain nothing on a CPU, and make others wait longer: docs/results.md, "Batching".
+# Larger batches gain nothing on a CPU, and make others wait longer: docs/measurements/load.md.
 CPU_BATCH_TOKENS = 512
 GPU_BATCH_TOKENS = 16_384
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from polyrank.model.errors import InvalidInput
 
-# Up to so many rows scanning the matrix costs no more than HNSW: docs/results.md, "Kinds of index". The indexes after
+# Up to so many rows scanning the matrix costs no more than HNSW: docs/measurements/index.md. The indexes after
 # the scan are taken while they are no larger than this: what common machines can spare.
 SCAN_LIMIT = 130_000
 HNSW_BYTES = 2 * 2**30

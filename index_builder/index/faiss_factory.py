@@ -9,7 +9,7 @@ import numpy as np
 from polyrank.index_builder.index.choice import KINDS, IndexSpec
 from polyrank.model.errors import InvalidInput
 
-# How hard an index is searched before it is tuned: docs/results.md, "Kinds of index".
+# How hard an index is searched before it is tuned: docs/measurements/index.md.
 _EF_SEARCH, _MOST_EF_SEARCH = 64, 2048
 _NPROBE = 32
 

@@ -64,7 +64,7 @@ def _rows_a_code(limit: int, m: int, least: int) -> int:
     """How many rows to ask an index for, of each of `m` codes, so that their union is of the best `limit`, nearly.
 
     What is among the best for a context is among the best for many of its codes, so that lists need not be as long as
-    their union; with fewer codes they overlap less. docs/results.md, "Kinds of index".
+    their union; with fewer codes they overlap less. docs/measurements/index.md.
 
     >>> [_rows_a_code(200, m, 10) for m in (1, 4, 16, 64, 360)]
     [200, 200, 100, 50, 22]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 TOKEN_BUDGET = 4096  # padded tokens in a batch; on a CPU larger batches gain nothing and fall out of cache
-# The fixed cost of a forward, in tokens: docs/results.md, "Back-ends" and "Batching".
+# The fixed cost of a forward, in tokens: docs/measurements/backends.md and load.md.
 FORWARD_TOKENS = 64
 _LENGTH_STEP = 16
 GPU_TOKEN_BUDGET = 65_536  # only batches of many tokens keep all cores of a GPU busy

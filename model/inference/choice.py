@@ -3,7 +3,7 @@
 `auto` takes the fastest back-end on this machine whose outputs differ from torch's by no more than rounding. It
 measures once in a process, with the first part of the first model: a later measurement would run beside requests, and
 chance would decide. It never chooses fp16, bf16 or int8, because they miss the reference's ten best texts too often
-(docs/results.md, "Back-ends"); the operator has to ask for them.
+(docs/measurements/backends.md); the operator has to ask for them.
 """
 
 import logging

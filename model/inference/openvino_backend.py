@@ -149,7 +149,7 @@ def _quantized(model: "ov.Model") -> "ov.Model":
     """Return a copy of a model in which each row of a linear map is int8 with a scale.
 
     OpenVINO quantises the other factor on the fly, 32 values with a common scale, so nothing has to be calibrated. The
-    cost in accuracy is in docs/results.md, "Back-ends".
+    cost in accuracy is in docs/measurements/backends.md.
     """
     from openvino import opset13 as ops
 

@@ -86,7 +86,7 @@ def test_a_job_whose_process_was_killed_is_failed(jobs: JobStore, tmp_path: Path
         "import os, signal, sys; from pathlib import Path; from polyrank.index_builder.build.jobs import JobStore\n"
         "with JobStore(Path(sys.argv[1])).running(sys.argv[2]): os.kill(os.getpid(), signal.SIGKILL)"
     )
-    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
     subprocess.run([sys.executable, "-c", script, str(tmp_path), record.id], env=environment)
     assert json.loads((tmp_path / "jobs" / f"{record.id}.json").read_text())["state"] == RUNNING
     found = jobs.get(record.id)

@@ -16,7 +16,7 @@ from polyrank.model.rankers.load import load_late
 from polyrank.model.registry import ARCHITECTURES
 
 # Two models that are right about the same rows count them twice. Of Cross-encoders that were trained apart and added to
-# a Poly-encoder's scores, those at 0.1 to 0.3 of their size ranked best (docs/results.md).
+# a Poly-encoder's scores, those at 0.1 to 0.3 of their size ranked best (docs/measurements/quality.md).
 _HEAD_SHARE = 0.25
 
 

@@ -18,9 +18,9 @@ from polyrank.service.settings import Settings
 if TYPE_CHECKING:
     from polyrank.model.rankers.late import LateRanker
 
-# R@1/20 of the sample conversations may not fall below; the README states it. Measured: docs/results.md.
+# R@1/20 of the sample conversations may not fall below; the README states it. Measured: docs/measurements/quality.md.
 FLOOR = 0.80
-SOURCE = Path(__file__).parents[2]  # of the sample and the shipped checkpoints; both lie beside the packages
+SOURCE = Path(__file__).resolve().parents[3]  # a clone holds the sample and the checkpoints beside the packages
 MODEL = str(SOURCE / "checkpoints" / "chat-poly")
 RERANKER = str(SOURCE / "checkpoints" / "chat-cross")
 STORE = Path(".demo-store")

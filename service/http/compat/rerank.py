@@ -1,4 +1,4 @@
-"""Reranking in the dialects of other systems; docs/compatibility.md tells which client needs what."""
+"""Reranking in the dialects of other systems; docs/how-to/other-clients.md says which client needs what."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
