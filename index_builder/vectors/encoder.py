@@ -26,7 +26,7 @@ class Model(Protocol):
 
     Attributes:
         name: what it was loaded by.
-        architecture: its kind, "bi" or "poly".
+        architecture: its name in polyrank.model.registry.
         fingerprint: what its vectors depend on, as 64 hexadecimal digits.
         dim: D.
         backend: name of what runs its forward passes.
