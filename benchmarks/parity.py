@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 import polyrank
-from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.checkpoint.base import MINILM
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evaluation.evaluate import evaluate

@@ -16,13 +16,20 @@ from typing import Any
 
 import orjson
 
-from polyrank.index_builder.build.jobs import CANCELLED, FAILED, RUNNING, SUCCEEDED, JobRecord, JobRequest, JobStore
-from polyrank.index_builder.build.stages import PUBLISHING
+from polyrank.index_builder.build.job_records import (
+    CANCELLED,
+    FAILED,
+    RUNNING,
+    SUCCEEDED,
+    JobRecord,
+    JobRequest,
+    JobStore,
+)
+from polyrank.index_builder.build.progress import PUBLISHING
 from polyrank.index_builder.errors import JobConflict, JobNotFound, PoolInvalid
-from polyrank.index_builder.pool.pool import read_pool
-from polyrank.index_builder.store.copies import discard_killed
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.store.updates.updates import Updates
+from polyrank.index_builder.pool.rows import read_pool
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.updates import UpdateLogs
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.service.changes.confine import confined
 from polyrank.service.changes.environment import of_builder
@@ -145,7 +152,7 @@ class Jobs:
             with pool.open("wb") as file:
                 for candidate in rebuild.candidates:
                     file.write(orjson.dumps(candidate, option=orjson.OPT_APPEND_NEWLINE))
-            revision = Updates(self._settings.store).highest()  # what comes after the request is newer than its pool
+            revision = UpdateLogs(self._settings.store).highest()  # what comes after the request is newer than its pool
             request = JobRequest(pool=(str(pool),), model=model, activate=rebuild.activate, revision=revision)
             return self._store.create(request, job_id)
         except BaseException:
@@ -209,7 +216,7 @@ class Jobs:
             return
         store = GenerationStore(self._settings.store)
         try:
-            discard_killed(store, datetime.fromisoformat(record.started), self._settings.redis())
+            store.discard_killed(datetime.fromisoformat(record.started), self._settings.redis())
         except (OSError, RankingError) as error:
             log.warning("a cancelled build has left something", extra={"fields": {"job": record.id, "why": error}})
 

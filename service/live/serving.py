@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from polyrank.index_builder.errors import FingerprintMismatch
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.index_builder.store.updates.log import UpdateLog
+from polyrank.index_builder.store.update_log import UpdateLog
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelError
 from polyrank.model.registry import ARCHITECTURES
@@ -196,7 +196,7 @@ class Opener:
             texts = self._caches.texts(generation.manifest, ranker.backend)
             vectors = self._caches.vectors(generation, partial(encode_texts, ranker))
             loaded = Loaded(generation, ranker, vectors, log, texts, self._device)
-        serving = Serving(loaded, Snapshot(generation)).caught_up()
+        serving = Serving(loaded, Snapshot.of(generation)).caught_up()
         try:
             _ = loaded.scan  # no request is to wait for it
             if ranker is not (previous and previous.ranker):

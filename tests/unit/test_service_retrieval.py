@@ -10,8 +10,8 @@ import pytest
 from service_fakes import WORDS, asked, brute_force, build_store, count_nothing, load, open_serving, pool, rank
 from updated import updated
 
-from polyrank.index_builder.pool.pool import Candidate
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.search.scan import Query, screen
 from polyrank.model.search.scan.guarded import GuardedScan
 from polyrank.model.search.scan.plain import PlainScan

@@ -12,7 +12,7 @@ from polyrank.service.cli.models import BACKEND, chosen_backend, load_late
 from polyrank.service.cli.output import Progress, UsageError, print_json, quiet_libraries
 
 if TYPE_CHECKING:
-    from polyrank.index_builder.build.build import BuildResult
+    from polyrank.index_builder.build.pipeline import BuildResult
     from polyrank.model.rankers.late import LateRanker
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -109,8 +109,8 @@ def _build(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _build_into(store: Path, ranker: "LateRanker", pool: Path) -> "BuildResult":
-    from polyrank.index_builder.build.build import build
-    from polyrank.index_builder.pool.pool import read_pool
+    from polyrank.index_builder.build.pipeline import build
+    from polyrank.index_builder.pool.rows import read_pool
 
     with Progress("candidates") as progress:
         return build(ranker, read_pool([pool], store), store, progress=progress)

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from polyrank.index_builder.errors import DiskFull, GenerationError, UpdatesBusy
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.service.errors import NotReady, Overloaded, StoreReadOnly, TooManyCandidates
 from polyrank.service.http.native.responses import DeletedOut, UpsertedOut
 from polyrank.service.http.native.schemas import DeleteIn, UpsertIn

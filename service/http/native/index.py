@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from polyrank.index_builder.build.jobs import JobRecord
+from polyrank.index_builder.build.job_records import JobRecord
 from polyrank.index_builder.errors import (
     DiskFull,
     FingerprintMismatch,
@@ -87,7 +87,7 @@ async def compact(request: Request) -> Response:
         raise NotReady("what is served stands in for the active generation, which could not be loaded")
     if not serving.snapshot.changed:
         raise NothingToCompact("what is served was not updated since it was built")
-    serving.generation.store.require_matrix()
+    serving.generation.embeddings.require_matrix()
     with writing(held):
         record = await held.jobs.compact()
     return _json(_job(record), 202, {"Location": f"/index/jobs/{record.id}", **RETRY_AFTER})

@@ -1,8 +1,8 @@
-"""Index jobs on disk: what was asked for, how far it is, how it ended.
+"""The records of index jobs on disk: what was asked for, how far the job is, how it ended.
 
 STORE/jobs/<id>.json    the record, replaced atomically
 STORE/jobs/<id>.jsonl   candidates that came with the request, if any; removed when the job ends
-STORE/jobs/<id>.lock    held by the process that runs the job: the kernel frees it however that process ends
+STORE/jobs/<id>.lock    held by the process that runs the job; the kernel releases it however that process ends
 STORE/jobs/<id>.cancel  asks that process, wherever it runs, to stop; removed when the job ends
 """
 
@@ -19,14 +19,14 @@ from typing import Any
 import orjson
 
 from polyrank.index_builder.errors import JobConflict, JobNotFound
-from polyrank.index_builder.store.lock import is_locked, locked
+from polyrank.index_builder.store.locks import is_locked, locked
 from polyrank.model.durable import make_directory, write_atomically
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
 
-# A job that no process has taken by then will not be taken any more: whoever should have started it is gone.
+# After this time no process will start a queued job any more: the one that should have is gone.
 _QUEUED_AT_MOST = timedelta(seconds=60)
-_KEPT_RECORDS = 100
+KEPT_RECORDS = 100
 _ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
 
 
@@ -42,9 +42,8 @@ class JobRequest:
         pool: the pool's files.
         model: checkpoint or base model; None: the active generation's.
         activate: make the generation the active one.
-        index: one of `index_choice.KINDS`, or a FAISS factory string.
-        revision: of the last update that the pool can reflect; None: of the last one when the build begins.
-        compacts: the active generation is built anew with its updates; nothing else counts.
+        index: see `BuildOptions`, as is `revision`.
+        compacts: compact the active generation; the other fields do not count then.
     """
 
     pool: tuple[str, ...]
@@ -57,18 +56,16 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """A job as it was last written down.
+    """A job as it was last recorded.
 
     Attributes:
         state: "queued", "running", "succeeded", "failed" or "cancelled".
-        stage: of a running build, see `build`.
-        done: candidates done in this stage; of `total`, None while that is unknown.
-        rate: candidates a second in this stage.
-        eta_seconds: until this stage is done.
-        error: one line, of a failed job.
-        generation: what was built.
+        stage: of a running build; see `build`. `done`, `total`, `rate` (candidates a second) and `eta_seconds` belong
+            to this stage, and are None while they are unknown.
+        error: why the job failed, in one line.
+        generation: the id of what was built.
         created: ISO 8601, UTC, as are `started` and `finished`.
-        pid: the process that runs it.
+        pid: the process that runs the job.
     """
 
     id: str
@@ -88,7 +85,7 @@ class JobRecord:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing will change any more."""
+        """Whether the job has ended."""
         return self.state not in (QUEUED, RUNNING)
 
     def evolve(self, **changes: Any) -> "JobRecord":
@@ -96,7 +93,7 @@ class JobRecord:
         return replace(self, **changes)
 
     def finish(self, state: str, *, error: str | None = None, generation: str | None = None) -> "JobRecord":
-        """A copy that has ended now."""
+        """A copy of the record that ends now."""
         return self.evolve(state=state, error=error, generation=generation, finished=_now(), eta_seconds=None)
 
 
@@ -112,12 +109,12 @@ class JobStore:
         return f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}-{secrets.token_hex(4)}"
 
     def inline_pool(self, job_id: str) -> Path:
-        """Where to write candidates that came with a request, before `create`; the directory is made."""
+        """The file for candidates that come with a request, to be written before `create`; its directory is made."""
         make_directory(self._jobs)
         return self._path(job_id, ".jsonl")
 
     def create(self, request: JobRequest, job_id: str | None = None) -> JobRecord:
-        """Queue a job, and forget all but the latest records. A refused job's inline candidates are removed.
+        """Queue a job and remove all but the latest records. If the job is refused, its inline candidates are removed.
 
         Raises:
             JobConflict: another job is queued or running.
@@ -129,13 +126,13 @@ class JobStore:
                 self._path(record.id, ".jsonl").unlink(missing_ok=True)
                 raise JobConflict(active.id)
             self.update(record)
-            for old in self._ids()[:-_KEPT_RECORDS]:
+            for old in self._ids()[:-KEPT_RECORDS]:
                 for suffix in (".json", ".jsonl", ".lock", ".cancel"):
                     self._path(old, suffix).unlink(missing_ok=True)
         return record
 
     def update(self, record: JobRecord) -> None:
-        """Write a record down; a finished job's inline candidates are removed."""
+        """Write a record. When the job has ended, its inline candidates are removed."""
         with locked(self._jobs / "update.lock"):
             self._write(record)
 
@@ -146,7 +143,7 @@ class JobStore:
                 self._path(record.id, suffix).unlink(missing_ok=True)
 
     def get(self, job_id: str) -> JobRecord:
-        """A job's record; one whose process has died is failed.
+        """Read a job's record. A job whose process has died counts as failed.
 
         Raises:
             JobNotFound: no job has this id, or its record cannot be read.
@@ -155,12 +152,12 @@ class JobStore:
         if not self._is_abandoned(record):
             return record
         with suppress(OSError), locked(self._jobs / "update.lock"):
-            # Who looks and who knows how it ended must not overwrite each other: look again, alone.
+            # The process that knows how the job ended may have written it meanwhile: read again, alone.
             record = self._read(job_id)
             if self._is_abandoned(record):
                 record = self._given_up(record)
                 self._write(record)
-        # Who only reads may not be able to write; every reader comes to the same conclusion.
+        # Where this process may not write, every reader comes to the same conclusion.
         return self._given_up(record) if self._is_abandoned(record) else record
 
     @staticmethod
@@ -169,7 +166,7 @@ class JobStore:
         return record.finish(FAILED, error=reason)
 
     def records(self) -> list[JobRecord]:
-        """All jobs, the newest first; a record that cannot be read is left out."""
+        """All jobs, newest first. A record that cannot be read is left out."""
         found = []
         for job_id in reversed(self._ids()):
             with suppress(JobNotFound):
@@ -182,11 +179,11 @@ class JobStore:
 
     @contextmanager
     def running(self, job_id: str) -> Iterator[JobRecord]:
-        """Be the process that runs a queued job for the block.
+        """Run a queued job in the block: no other process can take it.
 
         Raises:
             JobNotFound: no job has this id.
-            JobConflict: it is not queued (any more).
+            JobConflict: the job is not queued, or not any more.
         """
         self._read(job_id)
         with locked(self._path(job_id, ".lock"), within_seconds=0) as held:
@@ -198,7 +195,7 @@ class JobStore:
             yield record
 
     def withdraw(self, job_id: str) -> JobRecord:
-        """Cancel a job, or ask the process that runs it to do so; one that has ended stays as it is.
+        """Cancel a queued job, or ask the process that runs it to stop. A job that has ended stays as it is.
 
         Raises:
             JobNotFound: no job has this id.
@@ -206,14 +203,14 @@ class JobStore:
         if not self.get(job_id).is_finished:
             with locked(self._path(job_id, ".lock"), within_seconds=0) as held:
                 record = self._read(job_id)
-                if held and record.state == QUEUED:  # nobody can take it now
+                if held and record.state == QUEUED:  # no process can take it now
                     self.update(record.finish(CANCELLED))
                 elif not held:
                     self._path(job_id, ".cancel").touch()
         return self.get(job_id)
 
     def is_withdrawn(self, job_id: str) -> bool:
-        """Whether the process that runs a job is asked to stop."""
+        """Whether the process that runs a job has been asked to stop."""
         return self._path(job_id, ".cancel").exists()
 
     def _is_abandoned(self, record: JobRecord) -> bool:
@@ -226,7 +223,7 @@ class JobStore:
         return sorted(path.stem for path in self._jobs.glob("*.json") if _ID.fullmatch(path.stem))
 
     def _path(self, job_id: str, suffix: str) -> Path:
-        if not _ID.fullmatch(job_id):  # nothing else may become part of a path
+        if not _ID.fullmatch(job_id):  # a request's text must not become a path
             raise JobNotFound(job_id[:80])
         return self._jobs / f"{job_id}{suffix}"
 
@@ -235,6 +232,6 @@ class JobStore:
             content = orjson.loads(self._path(job_id, ".json").read_bytes())
             request = content.pop("request")
             return JobRecord(request=JobRequest(**{**request, "pool": tuple(request["pool"])}), **content)
-        # Gone, or damaged, or of another version.
+        # The record is gone, damaged, or of another version.
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise JobNotFound(job_id) from error

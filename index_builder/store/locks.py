@@ -1,15 +1,26 @@
-"""One builder at a time where several hosts share a store: a lease in Redis, and a fence in the store.
+"""Who may change a store: locks between processes, a lease between hosts, and a fence in the store itself.
 
-`build.lock` keeps builders apart that share a kernel, and hosts where the file system's locks work between them. The
-lease does so everywhere, but no lease can stop a builder that was paused beyond its end and does not know it. So each
-lease has a number, larger than all before it, which its holder writes to STORE/FENCE; whoever finds a larger one there
-has been overtaken and publishes nothing. The file has the last word: a Redis that does not answer lets a builder go on.
+    build.lock          held by the one builder
+    pointer.lock        held while CURRENT or the list of generations changes
+    log/write.lock      held while an update is written, and while CURRENT changes
+    jobs/<id>.lock      held by the process that runs a job: build/jobs.py
 
-Keys are `pe:{<store>}:lease`, which ends by itself, and `pe:{<store>}:fence`, the last number; <store> is the content
-of STORE/ID, drawn once, for hosts may mount the store under different paths.
+Who needs several of the first three takes them in this order.
+
+A lock is a flock on a file. The kernel frees it however its holder dies. It works between processes that share a
+kernel, and between hosts if their file system shares locks. The lease works between all hosts: it is a key in Redis
+that expires unless its holder renews it. But no lease can stop a builder that was paused until after the expiry and
+does not know it. So each lease has a number, larger than all before, and its holder writes the number to STORE/FENCE. A
+builder that finds a larger number there has been overtaken and publishes nothing. The fence decides: a builder goes on
+while Redis does not answer.
+
+The keys in Redis are `pe:{<store>}:lease`, and `pe:{<store>}:fence` for the last number. <store> is the content of
+STORE/ID, drawn once, because hosts may mount the store under different paths.
 """
 
+import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,16 +28,67 @@ from secrets import token_hex
 from threading import Event, Thread
 
 from polyrank.index_builder.errors import BuildBusy, BuildError, LeaseLost, StoreUnavailable
-from polyrank.index_builder.redis.client import BUILDING_TIMEOUT_SECONDS, connect, disconnect, translated
+from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS, connect, disconnect, translated
 from polyrank.model.durable import sync_directory, sync_file, write_atomically
 from polyrank.model.errors import RankingError
 
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
 
+_RETRY_SECONDS = 0.01
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-# A holder on the caller's own machine is dead: the caller has build.lock.
+
+@contextmanager
+def locked(path: Path, *, within_seconds: float | None = None) -> Iterator[bool]:
+    """Hold a lock for the block.
+
+    Args:
+        path: the lock's file. It is created and never removed: removing it would let two holders in.
+        within_seconds: how long to wait for the lock; None: until it is free.
+
+    Yields:
+        whether the lock is held.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        yield _take(descriptor, within_seconds)
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, within_seconds: float | None) -> bool:
+    if within_seconds is None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return True
+    until = time.monotonic() + within_seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return True
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock now."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+# The caller holds build.lock, so a holder on the caller's own machine is dead and its lease can be taken.
 _ACQUIRE = """
 local holder = redis.call('get', KEYS[1])
 if holder and string.sub(holder, 1, #ARGV[1]) ~= ARGV[1] then return 0 end
@@ -35,7 +97,7 @@ redis.call('set', KEYS[2], string.format('%d', number))
 redis.call('set', KEYS[1], ARGV[1] .. ARGV[2], 'PX', ARGV[3])
 return number
 """
-# A lease that ran out, or that Redis lost, is taken again as long as no other was given since.
+# A lease that expired, or that Redis lost, is taken again if no other was given since.
 _RENEW = """
 local holder = redis.call('get', KEYS[1])
 if holder == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end
@@ -52,7 +114,7 @@ class Lease:
     """The right to build into a store, renewed in the background until it is released.
 
     Attributes:
-        root: the store.
+        root: the store's directory.
         number: larger than that of every lease before.
 
     Raises:
@@ -86,7 +148,7 @@ class Lease:
         self._renewer.start()
 
     def check(self) -> None:
-        """Ask whether the lease is still this builder's, in time or again.
+        """Make sure that the lease is still this builder's; renew it if it has expired.
 
         Raises:
             LeaseLost: another builder has overtaken this one.
@@ -94,7 +156,7 @@ class Lease:
         try:
             held = self._renew()
         except StoreUnavailable:
-            held = True  # for all that is known; the fence knows
+            held = True  # as far as is known; the fence decides
         if not held:
             raise LeaseLost(self.root)
         self.check_fence()
@@ -112,13 +174,13 @@ class Lease:
         """Let the next builder in."""
         self._released.set()
         self._renewer.join()
-        with suppress(StoreUnavailable):  # then it ends by itself
+        with suppress(StoreUnavailable):  # then it expires by itself
             self._call(_RELEASE, self._holder)
         disconnect(self._client)
 
     def _renew_on_time(self) -> None:
         while not self._released.wait(RENEW_SECONDS):  # by the monotonic clock
-            # Whoever publishes asks again: there a lease that is lost is told, and a Redis that is silent borne.
+            # The result does not matter here: `check` asks again before anything is published.
             with suppress(StoreUnavailable):
                 self._renew()
 
@@ -143,7 +205,7 @@ def _milliseconds() -> int:
 
 
 def _machine() -> str:
-    """What those have in common that a lock on a file keeps apart, containers too: the running kernel."""
+    """Name the running kernel: processes that share it, also in containers, are kept apart by build.lock."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -151,14 +213,17 @@ def _machine() -> str:
 
 
 def _identity(root: Path) -> str:
-    """The store's own name, from STORE/ID; whoever comes first draws it."""
+    """Read the store's own name from STORE/ID, or draw it. Of several processes that draw it, the first one wins.
+
+    A link makes the name appear at once with its content: a process that dies before leaves only a temporary file.
+    """
     path = root / "ID"
     if not path.exists():
         drawn = root / f".ID.{token_hex(8)}"
         try:
             drawn.write_text(f"{token_hex(16)}\n")
             sync_file(drawn)
-            with suppress(FileExistsError):  # somebody else was faster
+            with suppress(FileExistsError):  # another process was faster
                 os.link(drawn, path)
             sync_directory(root)
         finally:
@@ -168,11 +233,12 @@ def _identity(root: Path) -> str:
 
 @contextmanager
 def leased(root: Path, url: str | None) -> Iterator[Lease | None]:
-    """Hold the store's lease for the block; None where there is no Redis to hold it in.
+    """Hold the store's lease for the block; None if there is no Redis.
 
     Raises:
-        BuildBusy, LeaseLost, StoreUnavailable: see `Lease`. Where the block fails because another builder has removed
-            what this one wrote, that is told instead of the failure.
+        BuildBusy, StoreUnavailable: see `Lease`.
+        LeaseLost: see `Lease`. Also raised in place of another error in the block if another builder has taken over:
+            then that builder has removed the files that this one misses.
     """
     if url is None:
         yield None
@@ -194,10 +260,10 @@ def leased(root: Path, url: str | None) -> Iterator[Lease | None]:
 
 @contextmanager
 def fenced(lease: Lease | None) -> Iterator[None]:
-    """Do in the block what others will see, unless another builder has overtaken this one; the caller holds a lock.
+    """Run the block, which changes what others see, unless another builder has taken over. The caller holds a lock.
 
     Raises:
-        LeaseLost: it has; nothing was done.
+        LeaseLost: another builder has taken over; nothing was done.
     """
     if lease is not None:
         lease.check()

@@ -1,4 +1,4 @@
-"""A Redis client that fails in time, and its errors in our words: the only module that imports redis-py."""
+"""A Redis client that fails in time, and whose errors are StoreUnavailable. No other module imports redis-py."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,13 +20,13 @@ Client = redis.Redis
 def connect(
     url: str, timeout_seconds: float, max_connections: int = 8, free_within_seconds: float | None = None
 ) -> Client:
-    """A client that fails within the timeout instead of retrying for up to a minute, as redis-py would by itself.
+    """Make a client that fails within the timeout; by default, redis-py retries for up to a minute.
 
     Args:
         url: redis://, rediss:// or unix:// URL; nothing is sent before the first command.
         timeout_seconds: for connecting, and for each answer.
-        max_connections: threads beyond these wait for one of them instead of failing at once.
-        free_within_seconds: how long they do; None: `timeout_seconds`.
+        max_connections: a thread that finds all of them in use waits.
+        free_within_seconds: how long it waits; None: `timeout_seconds`.
 
     Raises:
         StoreUnavailable: the URL is not one of Redis.
@@ -41,8 +41,7 @@ def connect(
             retry=Retry(NoBackoff(), 0),
             retry_on_timeout=False,
             health_check_interval=0,
-            # What a new connection would say for itself: each is a round trip, and a server's announcement of its
-            # maintenance would relax the timeouts.
+            # Each of these would cost a new connection a round trip, and notices of maintenance relax the timeouts.
             driver_info=None,
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
@@ -59,7 +58,7 @@ def disconnect(client: Client) -> None:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn what redis-py raises into StoreUnavailable."""
+    """Turn the exceptions of redis-py into StoreUnavailable."""
     try:
         yield
     except OutOfMemoryError as error:
@@ -68,5 +67,5 @@ def translated() -> Iterator[None]:
         ) from error
     except redis.RedisError as error:
         raise StoreUnavailable(f"Redis failed: {error}") from error
-    except (AttributeError, LookupError, TypeError, ValueError) as error:  # redis-py's, of answers of another shape
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # redis-py, when an answer has another shape
         raise StoreUnavailable(f"Redis failed: its answer makes no sense: {error}") from error

@@ -8,7 +8,7 @@ import pytest
 import zstandard
 
 from polyrank.index_builder.errors import PoolInvalid
-from polyrank.index_builder.pool.pool import Candidate, Rejected, read_pool
+from polyrank.index_builder.pool.rows import Candidate, Rejected, read_pool
 from polyrank.index_builder.pool.text import MAX_LINE_BYTES
 
 GOOD = b'{"id": "a", "text": "hello", "metadata": {"lang": "en", "n": [1, 2.5, null]}}\n'

@@ -1,9 +1,9 @@
 from fakes import HashEncoder
 
-from polyrank.index_builder.build.vector_source import encoded_by
+from polyrank.index_builder.build.encoding import encoded_by
 
 
-def test_the_model_is_a_source_that_tells_how_far_it_is() -> None:
+def test_the_model_is_a_source_that_reports_each_of_its_batches() -> None:
     encoder = HashEncoder(longest=2)
     done: list[int] = []
     source = encoded_by(encoder)
@@ -11,4 +11,4 @@ def test_the_model_is_a_source_that_tells_how_far_it_is() -> None:
     assert (vectors == [encoder.vector(text) for text in ("x", "yyy", "zz")]).all()
     assert truncated == 1
     source(103, ["d"], ["w"], done.append)
-    assert done == [103, 104]
+    assert done == [3, 1]

@@ -1,22 +1,29 @@
-"""The updates of one generation since it was built: the file `STORE/log/<generation>.log`, which is only appended to.
+"""The update log of one generation: the file `STORE/log/<generation>.log`, which only grows.
 
 A record is
 
     length u32 | checksum u32 | crc32 of these 8 bytes u32 | length bytes
 
-whose checksum is a crc32 over the bytes that goes on from the record before: a record that was flipped, left out, put
-elsewhere or taken from another log does not fit. The bytes are a JSON object after its own length (u32) and, behind it,
-vectors in the store's dtype. The first record says whose log it is.
+The bytes are the length of a JSON object (u32), the object, and vectors in the store's dtype. The first record holds
+the subject: whose log it is. The checksum is a crc32 over the bytes that continues from the record before. So a record
+does not fit if it was flipped, left out, moved or taken from another log.
 
-A process that is killed while it appends leaves a record cut short at the end, which nobody was told of: the next
-writer removes it. Everything else that does not fit is damage.
+What if the process dies here?
+
+* While the file is created: there is none. It appears at once with its first record.
+* While a record is appended: it is cut short, at the end of the file. It was acknowledged to nobody, so readers stop
+  before it, and the next writer removes it. The crc32 of the first 8 bytes tells a record that is cut short from one
+  whose length was damaged.
+* After a record is written and before it is synced: it is there or not. If readers see it, it counts.
+
+Everything else that does not fit is damage, and refused.
 """
 
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -26,7 +33,7 @@ import orjson
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import GenerationCorrupt
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.codec import DTYPES
 from polyrank.model.durable import make_directory, write_atomically
 
@@ -64,16 +71,16 @@ class Update:
 
 
 class UpdateLog:
-    """The log of one generation, read from its beginning on, a piece at a time.
+    """The log of one generation, read from its beginning, a piece at a time.
 
-    One thread at a time may use it. Appending is for one process at a time: the caller holds the store's lock.
+    One thread at a time may use it. One process at a time may append: the caller holds `UpdateLogs.writing`.
 
     Attributes:
-        subject: whose it is.
-        revision: of the last update read; 0 where there is none.
-        checksum: of the log up to the end of that update; 0 where there is none. After the log was put back to what it
-            was before, a revision is given again, but hardly ever with the same checksum.
-        floor: no update to come may have a revision up to this one.
+        subject: whose log it is.
+        revision: of the last update read; 0 before the first.
+        checksum: of the log up to the end of that update; 0 before the first. A revision may be used again after the
+            log was restored from a backup, but hardly ever with the same checksum.
+        floor: later updates have revisions above it.
         was_active: the generation is the active one, or was.
     """
 
@@ -82,25 +89,23 @@ class UpdateLog:
         self.subject = subject
         self.revision = self.floor = self.checksum = 0
         self.was_active = False
-        self._end = 0  # of what was read
-        self._sum = 0
-        self._began = self._end, self._sum
-        self._unsynced: int | None = None  # where what was written may not be on the disk
+        self._end = self._sum = 0  # where the last record read ends, and its checksum
+        self._began = self._end, self._sum  # the same before the last `read`
+        self._unsynced: int | None = None  # from here on, what was written may not be on the disk
 
     @classmethod
     def found(cls, path: Path) -> "UpdateLog":
-        """The log in a file, whosever it is.
+        """The log in a file, with the subject that its first record names.
 
         Raises:
-            GenerationCorrupt: its first record is damaged or cut short.
+            GenerationCorrupt: the first record is damaged or cut short, or of another generation than the file's name.
         """
         log = cls(path, Subject(path.stem, "", 0, "float16"))
         with path.open("rb") as file:
-            first = log._next(file)
+            content, _ = log._next(file) or ({}, b"")
         try:
-            subject = (
-                Subject(**{name: value for name, value in first[0].items() if name != "format"}) if first else None
-            )
+            content.pop("format", None)
+            subject = Subject(**content)
         except TypeError:
             subject = None
         if subject is None or subject.generation != path.stem:
@@ -108,12 +113,13 @@ class UpdateLog:
         return cls(path, subject)
 
     def read(self) -> Iterator[Update]:
-        """The updates that were appended since the last call.
+        """Yield the updates that were appended since the last call.
+
+        If reading ends early, for whatever reason, the next call yields the same updates again.
 
         Raises:
-            GenerationCorrupt: something in the log is damaged, or it is another generation's; after what comes before.
+            GenerationCorrupt: the log is damaged here, or it is another generation's; what comes before is yielded.
             OSError: it cannot be read.
-        However reading ends early, the next call gives the same again: a caller that dropped it has missed nothing.
         """
         self._began = self._end, self._sum
         try:
@@ -123,15 +129,11 @@ class UpdateLog:
             raise
 
     def unread(self) -> None:
-        """Let the next `read` give again what the last one gave."""
+        """Let the next `read` yield again what the last one yielded."""
         self._end, self._sum = self._began
 
     def catch_up(self) -> None:
-        """Read on for what the log says of itself.
-
-        Raises:
-            GenerationCorrupt, OSError: see `read`.
-        """
+        """Read to the end, for the attributes; errors as `read`."""
         for _ in self.read():
             pass
 
@@ -151,7 +153,7 @@ class UpdateLog:
                     yield update
 
     def _next(self, file: Any) -> tuple[dict[str, Any], memoryview] | None:
-        """The next record's JSON and the bytes behind it; None at the end or before a record that is cut short."""
+        """The next record's JSON and the bytes behind it; None at the end, or before a record that is cut short."""
         at, head = self._end, file.read(_HEAD.size)
         if len(head) < _HEAD.size:
             return None
@@ -173,6 +175,7 @@ class UpdateLog:
         return content, memoryview(body)[_LENGTH.size + size :]
 
     def _understood(self, content: dict[str, Any], behind: memoryview) -> Update | None:
+        """The update in a record; None if the record says something of the log itself."""
         try:
             if "format" in content:
                 if content != _described(self.subject):
@@ -183,7 +186,7 @@ class UpdateLog:
                 self.was_active = True
             else:
                 return self._update(content, behind)
-        except (KeyError, TypeError, ValueError) as error:  # whole, but nothing that this version writes
+        except (KeyError, TypeError, ValueError) as error:  # whole, but not written by this version
             raise self._foreign() from error
         return None
 
@@ -194,17 +197,17 @@ class UpdateLog:
         return Update(self.revision, upserts, vectors, content["deletes"])
 
     def create(self) -> None:
-        """Make the log if there is none; an active generation has one, be it empty."""
+        """Make the file if there is none: an active generation has a log, even an empty one."""
         if not self._end and not self._path.exists():
             make_directory(self._path.parent)
             write_atomically(self._path, _record(_described(self.subject), b"", 0)[0])
 
     def append(self, *updates: Update) -> None:
-        """Put updates on the disk. They are read back by the next `read`, as everybody else reads them.
+        """Put updates on the disk. The next `read` yields them, as it does for every reader.
 
         Raises:
             GenerationCorrupt: the log is damaged.
-            OSError: nothing was appended, or all of it and it may not be on the disk yet.
+            OSError: nothing was appended; or everything was, and it may not be on the disk yet.
         """
         self._append(*map(self._described_update, updates))
 
@@ -214,7 +217,7 @@ class UpdateLog:
         return content, np.ascontiguousarray(update.vectors, DTYPES[self.subject.dtype]).tobytes()
 
     def raise_floor(self, floor: int) -> None:
-        """Let no update to come have a revision up to `floor`; errors as `append`."""
+        """Make all later updates have revisions above `floor`; errors as `append`."""
         self.catch_up()
         if floor > max(self.floor, self.revision):
             self._append(({"floor": floor}, b""))
@@ -234,7 +237,7 @@ class UpdateLog:
             records.append(record)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            os.ftruncate(descriptor, end)  # a record cut short, if there is one
+            os.ftruncate(descriptor, end)  # a record that is cut short, if there is one
             try:
                 _write(descriptor, b"".join(records), end)
             except BaseException:
@@ -246,9 +249,10 @@ class UpdateLog:
             os.close(descriptor)
 
     def _sync(self, descriptor: int, end: int) -> None:
-        """Put what was written behind `end` on the disk. Where that fails it stays: somebody may have read it already.
+        """Put what was written from `end` on the disk. If that fails it stays: somebody may have read it already.
 
-        The kernel tells of a failure once and then takes the pages for written: the next time, they are written again.
+        The kernel reports a failed write once, then takes the pages for written. So the next call writes what failed
+        before once more.
         """
         start = end if self._unsynced is None else min(self._unsynced, end)
         self._unsynced = start
@@ -258,7 +262,7 @@ class UpdateLog:
         self._unsynced = None
 
     def _tail(self) -> tuple[int, int]:
-        """Where the last whole record ends, and its checksum; what this object has read stays as it is."""
+        """Where the last whole record ends, and its checksum; the position of `read` stays."""
         ahead = UpdateLog(self._path, self.subject)
         ahead._end, ahead._sum = self._end, self._sum
         ahead.catch_up()
@@ -272,17 +276,11 @@ class UpdateLog:
 
 
 def _described(subject: Subject) -> dict[str, Any]:
-    return {
-        "format": _FORMAT,
-        "generation": subject.generation,
-        "fingerprint": subject.fingerprint,
-        "dim": subject.dim,
-        "dtype": subject.dtype,
-    }
+    return {"format": _FORMAT, **asdict(subject)}
 
 
 def _record(content: Mapping[str, Any], behind: bytes, total: int) -> tuple[bytes, int]:
-    """The bytes of a record that follows on a checksum, and its own checksum."""
+    """The bytes of a record that follows the one with checksum `total`, and its own checksum."""
     described = orjson.dumps(content)
     body = _LENGTH.pack(len(described)) + described + behind
     total = crc32(body, total)
@@ -291,7 +289,7 @@ def _record(content: Mapping[str, Any], behind: bytes, total: int) -> tuple[byte
 
 
 def _read(file: Any, length: int) -> bytes:
-    """Read so many bytes, or to the end; memory is taken as they come, for the length may be anything."""
+    """Read so many bytes, or to the end. Memory is taken as they come: a damaged length may be anything."""
     pieces = []
     while length and (piece := file.read(min(length, _READ_BYTES))):
         pieces.append(piece)

@@ -10,8 +10,8 @@ from threading import Thread
 
 import pytest
 
-from polyrank.index_builder.build import jobs as module
-from polyrank.index_builder.build.jobs import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, JobRequest, JobStore
+from polyrank.index_builder.build import job_records as module
+from polyrank.index_builder.build.job_records import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, JobRequest, JobStore
 from polyrank.index_builder.errors import JobConflict, JobNotFound
 
 REQUEST = JobRequest(pool=("a.jsonl", "b.csv"), model="m", activate=False, index="hnsw")
@@ -83,7 +83,8 @@ def test_a_job_that_has_ended_is_not_run_again(jobs: JobStore, state: str) -> No
 def test_a_job_whose_process_was_killed_is_failed(jobs: JobStore, tmp_path: Path) -> None:
     record = jobs.create(REQUEST)
     script = (
-        "import os, signal, sys; from pathlib import Path; from polyrank.index_builder.build.jobs import JobStore\n"
+        "import os, signal, sys; from pathlib import Path\n"
+        "from polyrank.index_builder.build.job_records import JobStore\n"
         "with JobStore(Path(sys.argv[1])).running(sys.argv[2]): os.kill(os.getpid(), signal.SIGKILL)"
     )
     environment = {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
@@ -192,7 +193,7 @@ def test_inline_candidates_go_when_the_job_has_ended(jobs: JobStore) -> None:
 
 
 def test_old_records_are_forgotten(jobs: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_KEPT_RECORDS", 3)
+    monkeypatch.setattr(module, "KEPT_RECORDS", 3)
     for _ in range(5):
         with jobs.running(jobs.create(REQUEST).id) as running:
             jobs.update(running.finish(SUCCEEDED))

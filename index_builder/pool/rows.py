@@ -1,7 +1,6 @@
-"""Read candidate pools: rows that can be used, and for each that cannot, where it is and why.
+"""Read candidate pools: the usable rows, and for each bad row where it is and why.
 
-Files are streamed: no more than a row (of Parquet a row group) and a compression window is held. Knows nothing of what
-becomes of the rows.
+Files are streamed: memory holds a row (of Parquet a small batch) and a compression window.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +27,7 @@ _READERS: dict[str, Callable[[Path], Iterator[tuple[int, object]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One thing to rank: its unique id, its text and what filters may ask about."""
+    """One thing to rank: its unique id, its text, and metadata for filters."""
 
     id: str
     text: str
@@ -37,7 +36,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """One bad row: its file, its line or, of a Parquet file, row (the first is 1) and what is wrong with it."""
+    """One bad row: its file, its line (in a Parquet file its row; the first is 1) and what is wrong with it."""
 
     file: str
     line: int
@@ -47,18 +46,18 @@ class Rejected:
 def read_pool(paths: Sequence[Path | str], scratch: Path | None = None) -> Iterator[Candidate | Rejected]:
     """Stream the rows of `.jsonl`, `.jsonl.gz`, `.jsonl.zst`, `.csv` and `.parquet` files, in order.
 
-    A row has `text`, and if it likes `id` (made from a hash of the text if absent) and `metadata` (an object; in CSV
-    and Parquet every other column). Other JSON fields are ignored, and blank lines skipped. An id may occur once in
-    all files together.
+    A row has `text`, and optionally `id` (made from a hash of the text if absent) and `metadata` (an object; in CSV and
+    Parquet every other column). Other JSON fields are ignored, and blank lines are skipped. An id may occur only once
+    in all files together.
 
     Args:
         paths: the files.
-        scratch: a directory for a nameless file with hashes of the ids, 16 to 32 bytes each, which a pool of more than
-            65,536 rows needs; None: the system's temporary directory.
+        scratch: a directory for a nameless file with the hashes of the ids, 16 to 32 bytes each, which a pool of more
+            than 65,536 rows needs; None: the system's temporary directory.
 
     Raises:
-        PoolInvalid: before the first row, for a file that is missing or of an unknown kind; while reading, for one
-            that is truncated or unreadable, or a table without usable columns.
+        PoolInvalid: a file is missing or of an unknown kind; this is raised at once. Or, while reading: a file is
+            truncated or unreadable, or has no usable columns.
     """
     files = [(Path(path), _suffix(Path(path))) for path in paths]
     return _rows(files, scratch)
@@ -67,11 +66,11 @@ def read_pool(paths: Sequence[Path | str], scratch: Path | None = None) -> Itera
 def _suffix(path: Path) -> str:
     suffix = next((suffix for suffix in _READERS if path.name.lower().endswith(suffix)), None)
     if suffix is None:
-        raise PoolInvalid(str(path), f"unknown kind of pool; use one of {', '.join(_READERS)}")
+        raise PoolInvalid(path, f"unknown kind of pool; use one of {', '.join(_READERS)}")
     if path.is_dir():
-        raise PoolInvalid(str(path), "is a directory; name the files in it")
+        raise PoolInvalid(path, "is a directory; name the files in it")
     if not path.exists():
-        raise PoolInvalid(str(path), "no such file")
+        raise PoolInvalid(path, "no such file")
     return suffix
 
 

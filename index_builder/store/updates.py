@@ -1,39 +1,36 @@
-"""The updates of a store: a log for each generation, who may write, and what a new generation has still to learn.
+"""The update logs of a store, the lock under which they are written, and what a new generation receives from them.
 
-STORE/log/<generation>.log   see update_log.py
-STORE/log/write.lock         held while an update is written, and while another generation becomes the active one
+    STORE/log/<generation>.log   the updates of a generation since it was built: update_log.py
+    STORE/log/write.lock         held while an update is written, and while CURRENT changes
 
-Only the active generation is updated. One that becomes active for the first time is given the updates that were made
-after its pool was read, whichever generation they were made to. One that was active before comes back as it was left.
-Revisions grow over all generations: none is given twice.
+Only the active generation is updated. A generation that becomes active for the first time receives the updates made
+since its pool was read, from the logs of all other generations. One that was active before comes back as it was left.
+Revisions grow over all generations: none is used twice.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, UpdatesBusy
-from polyrank.index_builder.store.lock import locked
+from polyrank.index_builder.store.locks import locked
 from polyrank.index_builder.store.manifest import Manifest
-from polyrank.index_builder.store.updates.log import Subject, Update, UpdateLog
+from polyrank.index_builder.store.update_log import Subject, Update, UpdateLog
 from polyrank.index_builder.vectors.codec import rounded
+from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory
-
-# Candidate texts to embeddings, (N, D).
-Encode = Callable[[list[str]], NDArray[np.float32]]
 
 _SUFFIX = ".log"
 
 log = logging.getLogger(__name__)
 
 
-class Updates:
+class UpdateLogs:
     """The update logs under a store's root."""
 
     def __init__(self, root: Path) -> None:
@@ -41,10 +38,13 @@ class Updates:
 
     @contextmanager
     def writing(self, within_seconds: float | None = None) -> Iterator[None]:
-        """Be the only one who writes updates, or changes what is active, for the block.
+        """Be the only one who writes updates or changes CURRENT, for the block.
+
+        Args:
+            within_seconds: how long to wait for others; None: until they are done.
 
         Raises:
-            UpdatesBusy: others did so for longer than one is willing to wait; None: as long as it takes.
+            UpdatesBusy: others took longer.
         """
         make_directory(self._directory)
         with locked(self._directory / "write.lock", within_seconds=within_seconds) as held:
@@ -53,15 +53,16 @@ class Updates:
             yield
 
     def of(self, manifest: Manifest) -> UpdateLog:
-        """The log of a generation, from its beginning; it need not exist."""
-        return UpdateLog(self._path(manifest.id), _subject(manifest))
+        """The log of a generation, from its beginning; the file may not exist yet."""
+        subject = Subject(manifest.id, manifest.model.fingerprint, manifest.dim, manifest.dtype)
+        return UpdateLog(self._path(manifest.id), subject)
 
     def exists(self, generation: str) -> bool:
-        """Whether a generation has a log; one that is active, or was, has."""
+        """Whether a generation has a log; every generation has one that is active, or was."""
         return self._path(generation).exists()
 
     def highest(self) -> int:
-        """The highest revision that was ever given, in any log that is left."""
+        """The highest revision ever used, as far as the logs that are left tell."""
         highest = 0
         for each in self._logs():
             for _ in _until_damage(each):
@@ -70,11 +71,14 @@ class Updates:
         return highest
 
     def missed_by(self, manifest: Manifest, compacted: str | None = None) -> list[tuple[Subject, Update]]:
-        """What a generation that was never active has to learn, in order, and whose vectors it comes with.
+        """The updates that a generation has to receive, in order, each with the log's subject.
 
         Args:
             manifest: the generation's.
-            compacted: the one of which it is a compaction: only what was written there; None: it is none.
+            compacted: the generation of which it is a compaction: only that one's updates count; None: it is none.
+
+        Returns:
+            nothing if the generation was active before.
 
         Raises:
             GenerationCorrupt: its own log is damaged.
@@ -103,7 +107,7 @@ class Updates:
         return own.was_active
 
     def keep_only(self, generations: Collection[str]) -> None:
-        """Remove the logs of all others."""
+        """Remove the logs of all other generations."""
         for path in self._directory.glob(f"*{_SUFFIX}"):
             if path.stem not in generations:
                 path.unlink()
@@ -112,7 +116,7 @@ class Updates:
         return self._directory / f"{generation}{_SUFFIX}"
 
     def _logs(self) -> Iterator[UpdateLog]:
-        """Every log whose beginning tells whose it is."""
+        """Every log whose first record is whole."""
         for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
             try:
                 yield UpdateLog.found(path)
@@ -123,7 +127,7 @@ class Updates:
 
 
 def _until_damage(found: UpdateLog) -> Iterator[Update]:
-    """What is in a log; of a damaged one what comes before the damage."""
+    """The updates in a log; if it is damaged, those before the damage."""
     try:
         yield from found.read()
     except GenerationCorrupt as error:
@@ -134,41 +138,44 @@ def _warn(error: GenerationCorrupt) -> None:
     log.warning("updates are lost", extra={"fields": {"why": str(error)}})
 
 
-class Succession:
-    """Gives a generation that becomes active for the first time the updates that it missed.
+class MissedUpdates:
+    """The updates that a generation receives when it becomes active for the first time.
+
+    They are written to its log in one go, before CURRENT names it. If the process dies amid them, the next activation
+    finds in the log which ones it has, and writes the others.
 
     Args:
-        updates: of the store.
+        logs: of the store.
         manifest: the generation's.
-        encode: its model; None: only updates of the same model can be taken over.
+        encode: its model; None: updates made under another model are refused.
         compacted: the generation of which it is a compaction; None: it is none.
     """
 
     def __init__(
-        self, updates: Updates, manifest: Manifest, encode: Encode | None, compacted: str | None = None
+        self, logs: UpdateLogs, manifest: Manifest, encode: Encode | None, compacted: str | None = None
     ) -> None:
-        self._updates, self._manifest, self._encode, self._compacted = updates, manifest, encode, compacted
+        self._logs, self._manifest, self._encode, self._compacted = logs, manifest, encode, compacted
         self._encoded: dict[int, NDArray[Any]] = {}
 
-    def prepare(self) -> None:
-        """Encode what it missed, before others are kept waiting."""
-        for subject, update in self._updates.missed_by(self._manifest, self._compacted):
+    def encode(self) -> None:
+        """Encode what was made under another model: this takes long, and nobody has to wait for it yet."""
+        for subject, update in self._logs.missed_by(self._manifest, self._compacted):
             self._vectors(subject, update)
 
-    def complete(self) -> None:
-        """Write down what it missed; the caller holds `writing`.
+    def write(self) -> None:
+        """Write the updates to the generation's log; the caller holds `UpdateLogs.writing`.
 
         Raises:
-            GenerationCorrupt: its own log is damaged.
-            FingerprintMismatch: the updates have another model's vectors, and there is none to encode with.
+            GenerationCorrupt: the log is damaged.
+            FingerprintMismatch: an update was made under another model, and there is no model to encode it with.
             BuildError: a vector is not finite.
         """
-        own, missed = self._updates.of(self._manifest), self._updates.missed_by(self._manifest, self._compacted)
+        own, missed = self._logs.of(self._manifest), self._logs.missed_by(self._manifest, self._compacted)
         own.create()
         if missed:
             own.append(*(replace(update, vectors=self._vectors(subject, update)) for subject, update in missed))
-        # What its manifest knows of may be in no log any more.
-        own.raise_floor(max(self._updates.highest(), self._manifest.revision))
+        # The manifest may know of revisions that are in no log any more.
+        own.raise_floor(max(self._logs.highest(), self._manifest.revision))
 
     def _vectors(self, subject: Subject, update: Update) -> NDArray[Any]:
         manifest = self._manifest
@@ -180,7 +187,3 @@ class Succession:
             vectors = self._encode([candidate.text for candidate in update.upserts])
             self._encoded[update.revision] = rounded(vectors, manifest.dtype)
         return self._encoded[update.revision]
-
-
-def _subject(manifest: Manifest) -> Subject:
-    return Subject(manifest.id, manifest.model.fingerprint, manifest.dim, manifest.dtype)
