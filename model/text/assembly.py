@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.pairs import Pairs
-from polyrank.model.text.tokenizer import Piece, Tokenizer
+from polyrank.model.text.tokenizer import Token, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Assembler:
         body, truncation = self._context_body(conversation, self._config.max_context_tokens - wrapping)
         return [*self._tokenizer.prefix, *body, *self._tokenizer.suffix], truncation
 
-    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Piece]]:
+    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Token]]:
         """Tokens of each text, uncut; see `Tokenizer.pieces`."""
         return self._tokenizer.pieces(texts, wrapped)
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as RustTokenizer
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 
 
-class Piece(NamedTuple):
+class Token(NamedTuple):
     """A token and the characters of the text that it stands for; no span where it is one of the wrapping."""
 
     id: int
@@ -69,11 +69,11 @@ class Tokenizer:
         except TypeError as error:
             raise InvalidInput("a text is not a string of Unicode characters (a lone surrogate?)") from error
 
-    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Piece]]:
+    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Token]]:
         """Tokens of each text, whatever its length; `wrapped` with the special tokens around a single sequence."""
         return [
             [
-                Piece(id_, token, None) if special else Piece(id_, text[start:stop], (start, stop))
+                Token(id_, token, None) if special else Token(id_, text[start:stop], (start, stop))
                 for id_, token, special, (start, stop) in zip(
                     encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
                 )

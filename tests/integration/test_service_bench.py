@@ -183,10 +183,10 @@ def test_requests_that_fail_are_counted(tmp_path: Path) -> None:
     bodies = [b'{"context": "w1"}'] * 3
     with (
         serve(create_app(Settings(store=tmp_path), load)) as server,
-        pytest.raises(serving.ServerFailed, match=r"^3 requests failed, the first with .*not-ready"),
+        pytest.raises(serving.BenchmarkFailed, match=r"^3 requests failed, the first with .*not-ready"),
     ):
         serving._loop(server.url, bodies, 2)
-    with pytest.raises(serving.ServerFailed, match=r"^2 requests failed, the first with ConnectionRefusedError"):
+    with pytest.raises(serving.BenchmarkFailed, match=r"^2 requests failed, the first with ConnectionRefusedError"):
         serving._loop(server.url, bodies, 2)
 
 

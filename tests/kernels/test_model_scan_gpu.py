@@ -12,8 +12,8 @@ import pytest
 from brute_force import paper_scores
 from numpy.typing import NDArray
 
-from polyrank.model.search.scan.gpu import GpuScan, Tiles
-from polyrank.model.search.scan.values import Query
+from polyrank.model.search.scan.gpu.scan import GpuScan, Tiles
+from polyrank.model.search.scan.plain import Query
 from polyrank.model.search.topk import TopK, top_k
 
 if os.environ.get("TRITON_INTERPRET") != "1":

@@ -20,7 +20,7 @@ _READY = "polyrank is ready on "
 _CONCURRENCIES = (1, 16)
 
 
-class ServerFailed(RankingError):
+class BenchmarkFailed(RankingError):
     """The server under measurement did not start, or answered with an error."""
 
 
@@ -34,7 +34,7 @@ def served(store: Path, flags: Sequence[str] = ()) -> Iterator[tuple[str, int, f
             assert process.stdout is not None, "piped"
             line = next((line for line in process.stdout if line.startswith(_READY)), None)
             if line is None:
-                raise ServerFailed(f"the server did not start; try: polyrank serve --store {store}")
+                raise BenchmarkFailed(f"the server did not start; try: polyrank serve --store {store}")
             yield line.removeprefix(_READY).strip(), process.pid, time.perf_counter() - began
         finally:
             process.terminate()
@@ -71,7 +71,7 @@ def _loop(url: str, bodies: Sequence[bytes], concurrency: int) -> list[float]:
     for thread in threads:
         thread.join()
     if failed:
-        raise ServerFailed(f"{len(failed)} requests failed, the first with {failed[0]}")
+        raise BenchmarkFailed(f"{len(failed)} requests failed, the first with {failed[0]}")
     return took
 
 

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.model.search.scan.gpu_codes import GpuCodes
-from polyrank.model.search.scan.values import Query
+from polyrank.model.search.scan.gpu.codes import GpuCodes
+from polyrank.model.search.scan.plain import Query
 from polyrank.model.search.topk import TopK, longest_row
 
 _MOST_SCORES = 2**25  # of all contexts that are scanned at a time
@@ -67,11 +67,12 @@ class GpuScan:
     """
 
     shares = True
+    on_gpu = True
 
     def __init__(self, matrix: NDArray[Any], device: str, tiles: Tiles | None = None) -> None:
-        from polyrank.model.search.scan import gpu_kernels  # and with it Triton, which only a machine with a GPU needs
+        from polyrank.model.search.scan.gpu import kernels  # and with it Triton, which only a machine with a GPU needs
 
-        self._kernels: Any = gpu_kernels
+        self._kernels: Any = kernels
         self._device = torch.device(device)
         self._tiles = tiles
         self._require_room(matrix)
