@@ -17,8 +17,7 @@ from tiny_training import rows
 import polyrank
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.dialogue_files import new_dialogues
-from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.dialogues import Dialogue, new_dialogues
 from polyrank.service.cli.commands.evaluate import measure
 
 TINY = {"max_context_tokens": 40, "max_candidate_tokens": 16}

@@ -99,7 +99,7 @@ def _check_usage(arguments: argparse.Namespace) -> None:
 def _mined(arguments: argparse.Namespace) -> "Miner":
     """Read everything once before the work begins, so that files which are refused end it at once."""
     from polyrank.model.evaluation.mining import Miner, TextPool
-    from polyrank.model.text.dialogue_files import new_dialogues
+    from polyrank.model.text.dialogues import new_dialogues
     from polyrank.model.training.data.corpus import Report
 
     with new_dialogues(arguments.output) as write:
