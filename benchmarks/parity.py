@@ -22,7 +22,7 @@ import polyrank
 from polyrank.index_builder.pool.pool import Candidate, read_pool
 from polyrank.model.checkpoint.base import MINILM
 from polyrank.model.errors import InvalidInput
-from polyrank.model.evaluation.evaluate import evaluate
+from polyrank.model.evaluation.lists import rank_lists
 from polyrank.model.inference.names import AUTO, BACKENDS, TORCH
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
@@ -81,7 +81,7 @@ def measured(name: str, backend: str, files: dict[str, list[Dialogue]], texts: S
     codes = ranker.encode_contexts([ranker.tokenize_context(each.conversation)[0] for each in chosen])
     scores = np.stack([scores_of(candidates, each) for each in codes])
     first = {
-        each: float((evaluate(ranker, listed, lambda *_: None).ranks == 1).mean()) for each, listed in files.items()
+        each: float((rank_lists(ranker, listed, lambda *_: None).ranks == 1).mean()) for each, listed in files.items()
     }
     return Scores(scores, first)
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from polyrank.model.checkpoint.files import CONFIG_FILE
 from polyrank.model.errors import InvalidInput, RankingError
-from polyrank.model.evaluation.evaluate import evaluate
 from polyrank.model.evaluation.intervals import group_numbers, intervals
+from polyrank.model.evaluation.lists import rank_lists
 from polyrank.model.evaluation.metrics import recall_at_k
 from polyrank.model.rankers.load import load, read_config
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
@@ -81,7 +81,7 @@ def trained(config: TrainConfig, data: Path, output: Path) -> Path:
 
 def hits(model: Path, dialogues: Sequence[Dialogue]) -> NDArray[np.float64]:
     """1 where the gold reply comes first, (examples,)."""
-    return recall_at_k(evaluate(load(model), dialogues, lambda *_: None).ranks, 1).astype(np.float64)
+    return recall_at_k(rank_lists(load(model), dialogues, lambda *_: None).ranks, 1).astype(np.float64)
 
 
 def report(name: str, dialogues: Sequence[Dialogue], models: dict[str, list[Path]]) -> None:

@@ -14,8 +14,8 @@ from benchmarks.gpu.pack import EVALUATION
 from torch import Tensor
 
 from polyrank.model.architectures.batching import TokenBatch
-from polyrank.model.evaluation.evaluate import evaluate
 from polyrank.model.evaluation.intervals import group_numbers, intervals
+from polyrank.model.evaluation.lists import rank_lists
 from polyrank.model.evaluation.metrics import rank_values
 from polyrank.model.rankers.load import Ranker
 from polyrank.model.text.dialogues import read_dialogues
@@ -84,7 +84,7 @@ def evaluated(ranker: Ranker, pack: Path, names: Sequence[str] = EVALUATION) -> 
 def _figures(ranker: Ranker, path: Path) -> Record:
     began = time.perf_counter()
     dialogues = [each for each in read_dialogues(path) if each.candidates]
-    values = rank_values(evaluate(ranker, dialogues, lambda *_: None).ranks)
+    values = rank_values(rank_lists(ranker, dialogues, lambda *_: None).ranks)
     low, high = intervals(np.column_stack(list(values.values())), group_numbers(each.dialogue for each in dialogues))
     ends = zip(values.items(), low.tolist(), high.tolist(), strict=True)
     return {

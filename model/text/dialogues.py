@@ -79,7 +79,11 @@ def new_dialogues(path: Path) -> Iterator[Callable[[Dialogue], None]]:
         replacing(path) as temporary,
         pa.output_stream(str(temporary), compression, _BUFFER_BYTES) as stream,
     ):
-        yield lambda dialogue: stream.write(_line(dialogue))
+
+        def write(dialogue: Dialogue) -> None:
+            stream.write(_line(dialogue))
+
+        yield write
 
 
 def _examples(path: Path | str, lines: Iterator[tuple[int, Dialogue | InvalidInput]]) -> Iterator[Dialogue]:
