@@ -1,4 +1,4 @@
-"""A served store under load: time to ready, memory, and /rank latency in a closed loop."""
+"""What serving costs: time to ready, memory, and latency of `/rank` in a closed loop."""
 
 import http.client
 import json
@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from polyrank.model.errors import RankingError
@@ -24,31 +24,45 @@ class BenchmarkFailed(RankingError):
     """The server under measurement did not start, or answered with an error."""
 
 
+class ServedStore(NamedTuple):
+    """A server that runs."""
+
+    url: str
+    pid: int
+    seconds_to_ready: float
+
+
 @contextmanager
-def served(store: Path, flags: Sequence[str] = ()) -> Iterator[tuple[str, int, float]]:
-    """Run `polyrank serve` on a free port for the block; yields its URL, process id and seconds to ready."""
+def served(store: Path, flags: Sequence[str] = ()) -> Iterator[ServedStore]:
+    """Run `polyrank serve` on a free port for the `with` block."""
     command = [sys.executable, "-m", "polyrank.service.cli", "serve", "--store", str(store), "--port", "0", *flags]
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
-            assert process.stdout is not None, "piped"
-            line = next((line for line in process.stdout if line.startswith(_READY)), None)
-            if line is None:
-                raise BenchmarkFailed(f"the server did not start; try: polyrank serve --store {store}")
-            yield line.removeprefix(_READY).strip(), process.pid, time.perf_counter() - began
+            url = url_when_ready(process, f"the server did not start; try: polyrank serve --store {store}")
+            yield ServedStore(url, process.pid, time.perf_counter() - began)
         finally:
             process.terminate()
 
 
+def url_when_ready(process: subprocess.Popen[str], failure: str) -> str:
+    """Wait for the line of standard output that tells the server's URL; raises BenchmarkFailed if it never comes."""
+    assert process.stdout is not None, "piped"
+    for line in process.stdout:
+        if line.startswith(_READY):
+            return line.removeprefix(_READY).strip()
+    raise BenchmarkFailed(failure)
+
+
 def measure(store: Path, dialogues: Sequence[Dialogue], requests: int, flags: Sequence[str] = ()) -> dict[str, Any]:
-    """Serve a store and rank contexts over it, at concurrency 1 and 16."""
+    """Serve a store and rank the contexts of dialogues, at concurrency 1 and 16."""
     bodies = [
         json.dumps({"context": [turn.text for turn in dialogue.conversation.turns], "timeout_ms": 10_000}).encode()
         for dialogue in dialogues[:requests]
     ]
-    with served(store, flags) as (url, pid, ready):
-        result: dict[str, Any] = {"ready_seconds": round(ready, 2), "rss_mib_after_start": _rss_mib(pid)}
-        _loop(url, bodies[:50], 1)  # warm
+    with served(store, flags) as (url, pid, seconds_to_ready):
+        result: dict[str, Any] = {"ready_seconds": round(seconds_to_ready, 2), "rss_mib_after_start": _rss_mib(pid)}
+        _loop(url, bodies[:50], 1)  # warms up
         rows = []
         for concurrency in _CONCURRENCIES:
             began = time.perf_counter()
@@ -60,7 +74,7 @@ def measure(store: Path, dialogues: Sequence[Dialogue], requests: int, flags: Se
 
 
 def _loop(url: str, bodies: Sequence[bytes], concurrency: int) -> list[float]:
-    """Send all bodies, so many at a time; returns seconds each."""
+    """Send all bodies, so many at a time; returns the seconds of each."""
     took: list[float] = []
     failed: list[str] = []
     threads = [

@@ -17,7 +17,7 @@ from polyrank.index_builder.build.build import build
 from polyrank.index_builder.pool.pool import read_pool
 from polyrank.service.app import create_app
 from polyrank.service.cli.measuring import encode, scoring, serving
-from polyrank.service.cli.measuring.timing import alternate
+from polyrank.service.cli.measuring.timing import medians_ms
 from polyrank.service.settings import Settings
 
 Capture = pytest.CaptureFixture[str]
@@ -26,9 +26,9 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture(autouse=True)
 def _briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     def brief(calls: Mapping[str, Callable[[], Any]], _seconds: float) -> dict[str, float]:
-        return alternate(calls, 0)
+        return medians_ms(calls, 0)
 
-    monkeypatch.setattr(encode, "alternate", brief)
+    monkeypatch.setattr(encode, "medians_ms", brief)
 
 
 @pytest.fixture
