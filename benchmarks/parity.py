@@ -1,11 +1,11 @@
-"""How far each back-end's scores are from torch's, and what that does to rankings.
+"""How far the scores of each back-end are from torch's, and what that does to rankings.
 
     python benchmarks/parity.py --data examples/support/conversations.jsonl [F ...] --pool examples/support/pool.jsonl
 
-For each model and back-end: the difference of scores, context against every text of the pool (of the cross-encoder: its
-candidates), its 99th percentile and largest; the share of contexts whose ten best texts are the same set; and, but for
-cross-encoders, on each file R@1 over its own candidates, with how many points were lost. "cross": a base model with a
-random head, seeded.
+Prints for each model and back-end: the 99th percentile and the largest of the differences of scores, of every context
+with every text of the pool (for a Cross-encoder: with some texts drawn from it); the share of contexts whose ten best
+texts are the same set; and, except for Cross-encoders, R@1 on each file over its own candidates with the points gained
+or lost. The model "cross" is a base model with a seeded random head.
 """
 
 import argparse
@@ -29,12 +29,12 @@ from polyrank.model.text.dialogues import Dialogue, read_dialogues
 
 CROSS = "cross"
 TEXTS = 5000
-PAIRS_OF = 20  # contexts that the cross-encoder reads, with so many texts each
-PAIRS = 50
+PAIRS_OF = 20  # contexts that a Cross-encoder reads
+PAIRS = 50  # texts that it reads with each of them
 
 
 class Scores(NamedTuple):
-    """Scores (contexts, texts), and R@1 by file."""
+    """Scores (contexts, texts), and R@1 of each file."""
 
     scores: np.ndarray
     first: dict[str, float]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from benchmarks.load.drive import REPOSITORY, table
 from benchmarks.load.mix import SAMPLE
-from benchmarks.peers.contest import Side, in_turns, sides
+from benchmarks.peers.contest import Side, contest, sides
 from benchmarks.peers.environments import CACHE, python_of
 from benchmarks.peers.models import base_in
 from benchmarks.peers.ratios import OURS, Figure, ratios, rows
@@ -84,7 +84,7 @@ def compared(
             for name, cosine in (_cosines(competitors, *alike) if alike else {}).items():
                 about[name]["cosine"] = cosine
             for work in works:
-                took = in_turns(competitors, work.call, work.inputs, options.rounds)
+                took = contest(competitors, work.call, work.inputs, options.rounds)
                 told = rows(took, work.count, {"work": work.name, "threads": threads})
                 found += [{**row, **about[row["who"]]} for row in told]
                 print(f"{work.name}, {threads} threads: {ratios(took)}", file=sys.stderr, flush=True)
