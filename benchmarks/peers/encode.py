@@ -1,10 +1,10 @@
-"""Contexts and pools into vectors: polyrank beside sentence-transformers and its back-ends.
+"""Encoding contexts and pools: polyrank compared with sentence-transformers and its back-ends.
 
     python -m benchmarks.peers.encode [--data F] [--pool F] [--threads 1 2] [--rounds 5] [--against torch openvino ...]
 
-Same weights (all-MiniLM-L6-v2), same texts, same cores, in turns. Ours ends in 64 context vectors, code attention
-included, sentence-transformers in one. `--data`: dialogues, of whose last one to six turns a context is made; `--pool`:
-candidates, of which so many are encoded (`--sample`). Prints a table, and one JSON object as the last line.
+Same weights (all-MiniLM-L6-v2), same texts, same cores, in turns. polyrank makes 64 context vectors, code attention
+included; sentence-transformers makes one. A context is the last one to six turns of a dialogue of `--data`. `--sample`
+candidates of `--pool` are encoded. Prints a table, and one JSON object as the last line.
 """
 
 import argparse
@@ -18,7 +18,7 @@ COLUMNS = ("work", "threads", "who", "ms", "times_ours", "cosine")
 
 
 def works(options: argparse.Namespace) -> list[Work]:
-    """What is compared."""
+    """Return what is timed."""
     alone = [[text] for text in inputs.contexts(options.data, ALONE, options.seed)]
     together = inputs.contexts(options.data, TOGETHER, options.seed + 1)
     replies = inputs.replies(options.pool, options.sample)

@@ -1,4 +1,4 @@
-"""Write what the comparisons found into docs/results.md, between two marks, and draw the plots.
+"""Write the results of the comparisons into docs/results.md, between two marks, and draw the plots.
 
 python -m benchmarks.peers.report [--results DIR] [--cache DIR]
 """
@@ -36,7 +36,7 @@ SERVERS = (
 
 
 def section(results: dict[str, dict[str, Any]]) -> str:
-    """The tables, in Markdown, of those results that there are."""
+    """Format the tables of all available results in Markdown."""
     calls = [row for name in ("encode", "rerank") if name in results for row in results[name]["rows"]]
     ranked = results.get("rank", {}).get("rows", [])
     goals = [*of_calls(calls), *of_servers(ranked)]
@@ -49,7 +49,7 @@ def section(results: dict[str, dict[str, Any]]) -> str:
 
 
 def replaced(page: str, text: str) -> str:
-    """The page with the text between its marks.
+    """Return the page with the text between its marks replaced.
 
     >>> replaced(f"a {BEGIN} old {END} b", "new") == f"a {BEGIN}\\n\\nnew\\n\\n{END} b"
     True

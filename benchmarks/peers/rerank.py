@@ -1,9 +1,9 @@
-"""A context with fifty candidates of mixed length through a cross-encoder: polyrank beside sentence-transformers.
+"""A Cross-encoder on a context with fifty candidates of mixed length: polyrank and sentence-transformers compared.
 
     python -m benchmarks.peers.rerank [--data F] [--pool F] [--threads 1 2] [--rounds 5] [--against torch openvino ...]
 
-Same transformer (all-MiniLM-L6-v2), same texts, same cores, in turns; each side's head is drawn at random. Prints a
-table, and one JSON object as the last line.
+Same transformer (all-MiniLM-L6-v2), same texts, same cores, in turns; each side has a random head. Prints a table, and
+one JSON object as the last line.
 """
 
 import sys

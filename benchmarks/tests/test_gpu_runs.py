@@ -127,12 +127,6 @@ def test_looks_do_not_count_in_the_rate(monkeypatch: pytest.MonkeyPatch) -> None
     assert (clock.steps, clock.seconds) == (2, 2.0)
 
 
-@pytest.mark.parametrize("name", ship.MODELS)
-def test_published_models_are_adapters_of_what_may_be_shipped(name: str, folder: Path) -> None:
-    assert ship.config_of(name, folder / pack.BASE).lora_rank == 32
-    assert not [each for each in ship.WEIGHT_OF if each in pack.EVALUATION]
-
-
 def test_an_adopted_adapter_refers_to_the_real_base_and_scores_alike(
     shipped: Path, real_base: Path, tmp_path: Path
 ) -> None:
