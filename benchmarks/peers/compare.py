@@ -21,6 +21,10 @@ from polyrank.service.cli.measuring.timing import machine
 RESULTS = REPOSITORY / "benchmarks" / "results"
 # sentence-transformers' default; then the back-ends its documentation recommends for CPUs; then less precise ones.
 VARIANTS = ("torch", "openvino", "onnx", "onnx-O3", "openvino-f16", "openvino-f32", "torch-bf16", "onnx-int8")
+CALL_COLUMNS = ("work", "threads", "who", "ms", "times_ours", "cosine")
+SERVER_COLUMNS = (
+    "candidates", "callers", "who", "per_second", "p50_ms", "p99_ms", "per_second_times", "p50_times", "p99_times",
+)  # fmt: skip
 ENVIRONMENTS = {"torch": "sentence-transformers", "openvino": "openvino", "onnx": "onnx"}
 
 

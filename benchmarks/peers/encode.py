@@ -11,10 +11,9 @@ import argparse
 import sys
 
 from benchmarks.peers import inputs
-from benchmarks.peers.compare import Work, add_variants, compared, finish, parser_of
+from benchmarks.peers.compare import CALL_COLUMNS, Work, add_variants, compared, finish, parser_of
 
 ALONE, TOGETHER, ALIKE = 20, 32, 64
-COLUMNS = ("work", "threads", "who", "ms", "times_ours", "cosine")
 
 
 def works(options: argparse.Namespace) -> list[Work]:
@@ -35,7 +34,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=500, help="candidates, from the whole pool; default: 500")
     options = parser.parse_args()
     alike = "candidates", inputs.replies(options.pool, ALIKE)
-    return finish("encode", compared("encode", works(options), options, alike), COLUMNS, options)
+    return finish("encode", compared("encode", works(options), options, alike), CALL_COLUMNS, options)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from benchmarks.load.drive import drive
 from benchmarks.load.figures import Answer, percentile_ms
 from benchmarks.load.generator import Phase
 from benchmarks.peers import inputs, servers
-from benchmarks.peers.compare import finish, parser_of
+from benchmarks.peers.compare import SERVER_COLUMNS, finish, parser_of
 from benchmarks.peers.models import base_in, poly_in
 from benchmarks.peers.pools import Pools
 from benchmarks.peers.ratios import OURS, Figure, ratios
@@ -34,9 +34,6 @@ from polyrank.model.rankers.load import load_late
 
 CONTEXTS = 2000
 WARM_SECONDS = 1.0
-COLUMNS = (
-    "candidates", "callers", "who", "per_second", "p50_ms", "p99_ms", "per_second_times", "p50_times", "p99_times",
-)  # fmt: skip
 
 Begin = Callable[[int], AbstractContextManager[servers.Server]]
 
@@ -130,7 +127,7 @@ def main() -> int:
     rows = contest([*ranking, *embedding], min(options.callers_size, len(texts)), options.callers, options)
     for size in sorted({min(size, len(texts)) for size in options.sizes}):
         rows += contest(ranking, size, [1], options)
-    return finish("rank", rows, COLUMNS, options)
+    return finish("rank", rows, SERVER_COLUMNS, options)
 
 
 if __name__ == "__main__":

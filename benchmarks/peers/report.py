@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.load.drive import REPOSITORY, table
-from benchmarks.peers.compare import RESULTS, in_words
+from benchmarks.peers.compare import CALL_COLUMNS, RESULTS, SERVER_COLUMNS, in_words
 from benchmarks.peers.contest import limits
 from benchmarks.peers.environments import CACHE, python_of
 from benchmarks.peers.goals import Goal, of_calls, of_servers
@@ -21,18 +21,6 @@ from benchmarks.peers.ratios import OURS
 PAGE = REPOSITORY / "docs" / "results.md"
 FIGURES = REPOSITORY / "docs" / "figures"
 BEGIN, END = "<!-- peers: written by benchmarks.peers.report -->", "<!-- peers: end -->"
-CALLS = ("work", "threads", "who", "ms", "times_ours", "cosine")
-SERVERS = (
-    "candidates",
-    "callers",
-    "who",
-    "per_second",
-    "p50_ms",
-    "p99_ms",
-    "per_second_times",
-    "p50_times",
-    "p99_times",
-)
 
 
 def section(results: dict[str, dict[str, Any]]) -> str:
@@ -42,9 +30,12 @@ def section(results: dict[str, dict[str, Any]]) -> str:
     goals = [*of_calls(calls), *of_servers(ranked)]
     parts = [_goals(goals), *(_told(name, result) for name, result in results.items())]
     if calls:
-        parts += [_table(calls, CALLS)]
+        parts += [_table(calls, CALL_COLUMNS)]
     if ranked:
-        parts += [_table(ranked, SERVERS), "![throughput](figures/throughput.svg) ![latency](figures/latency.svg)"]
+        parts += [
+            _table(ranked, SERVER_COLUMNS),
+            "![throughput](figures/throughput.svg) ![latency](figures/latency.svg)",
+        ]
     return "\n\n".join(parts)
 
 

@@ -9,10 +9,9 @@ one JSON object as the last line.
 import sys
 
 from benchmarks.peers import inputs
-from benchmarks.peers.compare import Work, add_variants, compared, finish, parser_of
+from benchmarks.peers.compare import CALL_COLUMNS, Work, add_variants, compared, finish, parser_of
 
 CANDIDATES = 50
-COLUMNS = ("work", "threads", "who", "ms", "times_ours")
 
 
 def main() -> int:
@@ -20,7 +19,7 @@ def main() -> int:
     add_variants(parser)
     options = parser.parse_args()
     work = Work("50 pairs", "pairs", [inputs.pairs(options.data, options.pool, CANDIDATES, options.seed)], 1)
-    return finish("rerank", compared("rerank", [work], options), COLUMNS, options)
+    return finish("rerank", compared("rerank", [work], options), CALL_COLUMNS[:-1], options)
 
 
 if __name__ == "__main__":

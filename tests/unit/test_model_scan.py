@@ -118,8 +118,8 @@ def test_a_pool_in_bytes_is_scanned_in_no_more_time_than_one_without() -> None:
         scan = prepare(matrix.half().numpy(), with_bytes=with_bytes)
         rounds = []
         for _ in range(3):
-            began = time.perf_counter()
+            began = time.process_time()  # other processes do not count
             scan.top_k([query])
-            rounds.append(time.perf_counter() - began)
+            rounds.append(time.process_time() - began)
         seconds[with_bytes] = min(rounds)
     assert seconds[True] < 5 * seconds[False]

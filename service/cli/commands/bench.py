@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("bench", help="measure scoring, encoding, ranking, reranking or building")
     subjects = parser.add_subparsers(title="subjects", metavar="SUBJECT", required=True)
     scoring = _subject(subjects, "scoring", _scoring, "closed form against the paper's two products")
-    scoring.add_argument("--seconds", type=float, default=2.0, help="a size; default: 2")
+    scoring.add_argument("--seconds", type=float, default=2.0, help="for each size; default: 2")
     for name, measure, text in (
         ("encode", _encode, "candidates a second, one context, and 32 together"),
         ("rerank", _rerank, "fifty pairs of a cross-encoder; a base model's with a random head costs the same"),

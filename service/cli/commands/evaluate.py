@@ -38,11 +38,15 @@ def add_to(commands: Any) -> None:
     pool_help = "find the replies of --data among all texts of these, .jsonl[.gz|.zst], .csv or .parquet"
     parser.add_argument("--pool", nargs="+", type=Path, metavar="F", help=pool_help)
     parser.add_argument("--reranker", metavar="MODEL", help="a cross-encoder, with --pool or --corpus")
-    parser.add_argument("--top-n", type=int, metavar="N", help=f"how many it reads; default: {_TOP_N}")
+    parser.add_argument(
+        "--top-n", type=int, metavar="N", help=f"how many texts it reads for each context; default: {_TOP_N}"
+    )
     backend_help = "what runs the models; default: torch, the reference"
     parser.add_argument("--backend", choices=BACKENDS, default=TORCH, help=backend_help)
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N examples, or judged queries")
-    parser.add_argument("--output", type=Path, metavar="F", help="write what became of each example, .jsonl")
+    parser.add_argument(
+        "--output", type=Path, metavar="F", help="write a line for each example with its rank and scores, .jsonl"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.set_defaults(run=run)
 

@@ -41,15 +41,17 @@ def add_to(commands: Any) -> None:
         "default: 0.05",
     )
     parser.add_argument("--check", metavar="MODEL", help="a cross-encoder that must place negatives below the gold")
-    parser.add_argument("--check-margin", type=_number, metavar="X", help="by at least so much; default: 0")
+    parser.add_argument(
+        "--check-margin", type=_number, metavar="X", help="how far below it must place them; default: 0"
+    )
     parser.add_argument("--sample", action="store_true", help="draw from what remains instead of taking the hardest")
-    parser.add_argument("--seed", type=_whole, default=0, help="of what is drawn; default: 0")
+    parser.add_argument("--seed", type=_whole, default=0, help="seed of every draw; default: 0")
     parser.add_argument(
         "--max-rejected",
         type=float,
         default=0.01,
         metavar="SHARE",
-        help="of bad lines in --data, which are left out; default: 0.01",
+        help="of bad lines in --data that are left out, at most; default: 0.01",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.set_defaults(run=run)

@@ -4,9 +4,9 @@ import http.client
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,22 +74,20 @@ def measure(store: Path, dialogues: Sequence[Dialogue], requests: int, flags: Se
 
 
 def _loop(url: str, bodies: Sequence[bytes], concurrency: int) -> list[float]:
-    """Send all bodies, so many at a time; returns the seconds of each."""
+    """Send all bodies, so many at a time; returns the seconds of each. Raises BenchmarkFailed if a request fails."""
     took: list[float] = []
     failed: list[str] = []
-    threads = [
-        threading.Thread(target=_client, args=(url, bodies[at::concurrency], took, failed)) for at in range(concurrency)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(concurrency) as threads:
+        clients = [threads.submit(_client, url, bodies[at::concurrency], took, failed) for at in range(concurrency)]
+    for client in clients:
+        client.result()
     if failed:
         raise BenchmarkFailed(f"{len(failed)} requests failed, the first with {failed[0]}")
     return took
 
 
 def _client(url: str, bodies: Sequence[bytes], took: list[float], failed: list[str]) -> None:
+    """Send bodies one after another; appends to the seconds of each and to the messages of failures."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
     try:
         for body in bodies:
@@ -100,7 +98,7 @@ def _client(url: str, bodies: Sequence[bytes], took: list[float], failed: list[s
             took.append(time.perf_counter() - began)
             if response.status != 200:
                 failed.append(answer.decode(errors="replace")[:300])
-    except (OSError, http.client.HTTPException) as error:  # the server is gone, and with it the requests left
+    except (OSError, http.client.HTTPException) as error:  # the server is gone: the remaining requests are not sent
         failed.append(f"{error!r}")
     finally:
         connection.close()
