@@ -18,7 +18,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
-from polyrank.model.text.tokenizer import Piece
+from polyrank.model.text.tokenizer import Token
 from polyrank.service.live.serving import Opener, Serving
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine, EngineSettings
@@ -57,9 +57,9 @@ class WordRanker:
         ids = [_tokens(text) for text in texts]
         return [each[:MAX_TOKENS] for each in ids], sum(len(each) > MAX_TOKENS for each in ids)
 
-    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Piece]]:
+    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Token]]:
         return [
-            [Piece(_tokens(word[0])[0], word[0], word.span()) for word in re.finditer(r"\w+", text)] for text in texts
+            [Token(_tokens(word[0])[0], word[0], word.span()) for word in re.finditer(r"\w+", text)] for text in texts
         ]
 
     def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:

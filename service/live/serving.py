@@ -22,9 +22,8 @@ from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelError
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.search.scan import Scan, prepare
-from polyrank.model.search.scan.guarded import GuardedScan
 from polyrank.model.text.assembly import Conversation, Truncation
-from polyrank.model.text.tokenizer import Piece
+from polyrank.model.text.tokenizer import Token
 from polyrank.service.caching.budget import Budget
 from polyrank.service.caching.caches import Caches
 from polyrank.service.caching.redis_tier import CountCache
@@ -48,7 +47,7 @@ class LateScorer(Protocol):
     def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """Token ids of each, and how many texts were cut."""
 
-    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Piece]]:
+    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Token]]:
         """Tokens of each text, uncut."""
 
     def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
@@ -98,7 +97,7 @@ class Loaded:
     @property
     def scans_all(self) -> bool:
         """Whether every row is scanned where an index could be asked: there is none, or a GPU scans in less time."""
-        return self.generation.index is None or (isinstance(self.scan, GuardedScan) and self.scan.is_on_gpu)
+        return self.generation.index is None or self.scan.on_gpu
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,14 @@
-"""Triton kernels of the scan on a GPU: the score of every row, then the canonical one of those that can be the best.
+"""Triton kernels of the scan on a GPU: `scan` scores every row, `finalists` scores the best again in float64.
 
-Both score a row by the closed form of candidate attention over its products s with a context's code vectors,
-`sum_i softmax(s)_i s_i`, some codes at a time: of those seen so far a row keeps the largest product (`peak`), the sum
-of `exp(s_i - peak)` (`mass`) and that of `exp(s_i - peak) (s_i - peak)` (`sunk`, never above 0); its score is then
-`peak + sunk / mass`. That is not pruned: with 64 codes the exponentials take a tenth of the time that the rows take to
-come.
+Both score a row by the closed form of candidate attention, `sum_i softmax(s)_i s_i`, over its products s with the code
+vectors of a context. They take some codes at a time, and keep of the codes seen so far the largest product (`peak`),
+the sum of `exp(s_i - peak)` (`mass`) and the sum of `exp(s_i - peak) (s_i - peak)` (`sunk`, never above 0). The score
+is then `peak + sunk / mass`. There is no pruning: with 64 codes the exponentials take a tenth of the time that reading
+the rows takes.
 
-A program scores a block of rows for PACK contexts, whose vectors stand side by side in one product. Programs of the
-same rows have neighbouring numbers and run at about the same time, so that however many contexts there are the matrix
-is read from memory once, and then from the cache.
+A program scores a block of rows for PACK contexts, whose vectors lie side by side in one product. Programs of the same
+rows have neighbouring numbers and run at about the same time, so the matrix is read from memory once and then from the
+cache, whatever the number of contexts.
 """
 
 import triton
@@ -17,16 +17,16 @@ import triton.language as tl
 _LOWEST = tl.constexpr(-3.4028234663852886e38)  # of float32, above -inf
 
 
-# Numbers that differ from call to call are no reason to compile anew.
+# Without this list Triton would compile the kernel anew for other values of these numbers.
 @triton.jit(do_not_specialize=["n", "padded", "contexts"])
 def scan(
     matrix,  # (n, D), as stored
-    codes,  # (contexts, padded, D) in the matrix's type, scaled by a power of two; rows behind `counts` are 0
-    units,  # (contexts,) float32: what a product is to be multiplied by
-    counts,  # (contexts,) int32: code vectors of each
-    kept,  # (contexts, n) bool: rows that may be in the answer; read where MASKED
-    scores,  # (contexts, n) float32, written: -inf for a row not kept, inf where a product is not finite
-    maxima,  # (contexts, blocks) float32, written: the largest of each block of ROWS
+    codes,  # (contexts, padded, D) in the matrix's type, scaled by a power of two; vectors beyond `counts` are 0
+    units,  # (contexts,) float32: factor of a product that undoes the scaling
+    counts,  # (contexts,) int32: number of code vectors
+    kept,  # (contexts, n) bool: rows that may be in the answer; only read if MASKED
+    scores,  # (contexts, n) float32, written: -inf for a row not kept, inf if a product is not finite
+    maxima,  # (contexts, blocks) float32, written: the largest score of each block of ROWS
     n,
     padded,
     contexts,
@@ -44,7 +44,7 @@ def scan(
     row = block * ROWS + tl.arange(0, ROWS)
     row_starts = matrix + tl.minimum(row, n - 1).to(tl.int64)[:, None] * D
     context = first_context + tl.arange(0, PACK)
-    # The last pack may have too many: they repeat the last context, and write nothing.
+    # The last pack may be too large: its surplus repeats the last context and writes nothing.
     count = tl.load(counts + tl.minimum(context, contexts - 1))
     unit = tl.load(units + tl.minimum(context, contexts - 1))
     column = tl.arange(0, PACK * CODES)
@@ -83,12 +83,12 @@ def finalists(
     matrix,  # (n, D), as stored
     codes,  # (contexts, padded, D) float32, not scaled
     counts,  # (contexts,) int32
-    scores,  # (contexts, n) float32, as `scan` left them
-    maxima,  # (contexts, blocks) float32, likewise
-    best,  # (contexts, most) float32: scores, best first; the k-th best of all is no worse than the k-th of these
+    scores,  # (contexts, n) float32, written by `scan`
+    maxima,  # (contexts, blocks) float32, written by `scan`
+    best,  # (contexts, most) float32: scores, best first; the k-th best of all is at least the k-th of these
     ks,  # (contexts,) int32
-    margins,  # (contexts,) float32: how far below the k-th best finalists may be
-    found,  # (1 + finalists, 3) int32, written: [how many, -, -], then [context, row, bits of the canonical score]
+    margins,  # (contexts,) float32: how far below the k-th best a finalist may be
+    found,  # (1 + finalists, 3) int32, written: [count, -, -], then [context, row, bits of the canonical score]
     n,
     padded,
     contexts,
@@ -98,13 +98,13 @@ def finalists(
     CODES: tl.constexpr,
     DIMS: tl.constexpr,
 ):
-    """Score those of ROWS rows anew, in float64, that can be among the k best of one context."""
+    """Score again, in float64, those of ROWS rows that can be among the k best of one context."""
     context = tl.program_id(0) % contexts
     block = tl.program_id(0) // contexts
     k = tl.load(ks + context)
     margin = tl.load(margins + context)
     bar = tl.load(best + context * most + tl.maximum(k, 1) - 1) - margin
-    # Without a margin every row is one, but for those not kept, which have -inf.
+    # With an infinite margin every kept row is a finalist; the others have the score -inf.
     bar = tl.where(margin < float("inf"), tl.maximum(bar, _LOWEST), _LOWEST)
     bar = tl.where(k > 0, bar, float("inf"))
     if tl.load(maxima + context * tl.cdiv(n, ROWS) + block) >= bar:
@@ -125,7 +125,7 @@ def finalists(
 
 @triton.jit
 def _canonical(row, codes, count, D: tl.constexpr, CODES: tl.constexpr, DIMS: tl.constexpr):
-    """Score one row in float64, rounded to float32: the same wherever the row lies."""
+    """Score one row in float64, rounded to float32; the result does not depend on where the row lies."""
     peak = tl.full((), float("-inf"), tl.float64)
     mass = tl.full((), 0.0, tl.float64)
     sunk = tl.full((), 0.0, tl.float64)
@@ -144,7 +144,7 @@ def _canonical(row, codes, count, D: tl.constexpr, CODES: tl.constexpr, DIMS: tl
 
 @triton.jit
 def _folded(s, known, peak, mass, sunk):
-    """Fold more products, codes along the last axis, into what is kept of those before; not `known`: of no code."""
+    """Fold more products, codes along the last axis, into `peak`, `mass` and `sunk`; `known` is false for padding."""
     axis: tl.constexpr = len(s.shape) - 1
     higher = tl.maximum(peak, tl.max(tl.where(known, s, float("-inf")), axis=axis))
     drop = tl.where(mass > 0, peak - higher, 0.0)

@@ -6,7 +6,7 @@ import pytest
 from benchmarks import paper_table
 from benchmarks.gpu import speed
 from benchmarks.paper_table import MODELS, PAPER, table
-from benchmarks.timing import in_turns
+from benchmarks.timing import quartiles_ms
 
 
 def test_speed_on_a_gpu_runs_without_one_and_checks_its_answers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,12 +38,7 @@ def test_a_gpu_is_compared_with_the_papers_gpu() -> None:
     assert set(PAPER) == {name.split()[-1] for name in MODELS}
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.02])
-def test_callables_are_timed_in_turns(seconds: float) -> None:
-    called: list[str] = []
-    took = in_turns({name: lambda name=name: called.append(name) for name in "ab"}, seconds, least=3)
-    assert set(took) == {"a", "b"}
-    assert called[:2] == ["a", "b"]
-    assert called[2:] == ["a", "b"] * (len(called) // 2 - 1)
-    assert len(called) >= 8
-    assert all(low <= median <= high for median, low, high in took.values())
+def test_quartiles_are_in_milliseconds() -> None:
+    seconds = iter([9.0, 0.001, 0.002, 0.003])
+    took = quartiles_ms({"call": lambda: next(seconds)}, 0.0, rounds=3, measure=lambda call: call())
+    assert took == {"call": [2.0, 1.5, 2.5]}

@@ -1,12 +1,13 @@
-"""Rows and codes in bytes, with what is needed to bound the error of their products.
+"""Rows and codes in bytes, and an upper bound of their exact products.
 
-A row is `c = mu + c'`, a code `y`, and `s = y . c = y . mu + y . c'`. With `q` the bytes of c' times the step of its
-block and `r` those of y times its own step, by Cauchy and Schwarz
+Write a row as `c = mu + c'`, with the mean `mu` of the pool, and a code as `y`. Then `s = y . c = y . mu + y . c'`.
+Let `q` be the bytes of c' times the step of their block, and `r` the bytes of y times their own step. By the inequality
+of Cauchy and Schwarz
 
     |y . c' - r . q|  <=  |y| |c' - q| + |y - r| |q|.
 
-Where encoders were not trained to spread their outputs these have much in common: the mean `mu` takes it out, and with
-it most of the error.
+Rows of encoders that were not trained to spread their outputs have much in common. Subtracting the mean removes that,
+and with it most of the error.
 """
 
 import math
@@ -18,16 +19,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.model.search.scan.screen import GROUP, ZERO
+from polyrank.model.search.scan.quantised.product import GROUP, ZERO
 
 BLOCK_ROWS = 4096
 _LEVELS = 127
 _MEAN_ROWS = 4096
 _SAMPLE_ROWS = 2048
-# What float32 adds to a residual: relative to the row's length, and where numbers are too small to be normal.
+# What rounding in float32 adds to a residual: relative to the row's length, and for numbers too small to be normal.
 _RELATIVE = 1e-6
 _SMALLEST = 1e-30
-_HUGE = 1e100  # stands for infinity: sums of infinities are no numbers
+_HUGE = 1e100  # instead of infinity: inf - inf is no number
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +36,14 @@ class QuantisedRows:
     """A pool in bytes.
 
     Attributes:
-        bytes: (N, D) uint8, each ZERO more than what it stands for.
+        bytes: (N, D) uint8, each ZERO more than its value.
         mean: mu, (D,) float64.
-        steps: of each block of BLOCK_ROWS rows, (blocks,) float64; so are the next two.
-        residuals: the largest |c' - q|.
-        lengths: the largest |q|.
+        steps: value of one unit of the bytes, for each block of BLOCK_ROWS rows, (blocks,) float64.
+        residuals: the largest |c' - q| of each block, (blocks,) float64.
+        lengths: the largest |q| of each block, (blocks,) float64.
         longest: the largest |c| of all rows.
         sample: some rows from all over the pool, (S,) int64.
-        sample_bytes: theirs, (S, D).
+        sample_bytes: the bytes of the sample, (S, D).
     """
 
     bytes: Tensor
@@ -79,7 +80,7 @@ class QuantisedRows:
 
 
 def _quantise(rows: Tensor, mean: Tensor, into: Tensor) -> tuple[float, float, float, float]:
-    """Write the bytes of a block; returns its step, the largest residual and length of bytes, and of the rows."""
+    """Write the bytes of a block; returns its step, largest residual, largest |q| and largest |c|."""
     longest = _longest(rows)
     centred = rows - mean
     largest = float(centred.abs().max())
@@ -96,21 +97,21 @@ def _quantise(rows: Tensor, mean: Tensor, into: Tensor) -> tuple[float, float, f
 
 
 def _longest(rows: Tensor) -> float:
-    """Length of the longest row; float64, in which no square overflows."""
+    """Length of the longest row, computed in float64, where no square overflows."""
     return float(torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).max())
 
 
 @dataclass(frozen=True, slots=True)
 class QuantisedCodes:
-    """The codes of several contexts in bytes, those of each filled up to a multiple of GROUP.
+    """The codes of several contexts in bytes; each context is padded to a multiple of GROUP codes.
 
     Attributes:
         bytes: (P, D) int8.
-        steps: of each code, (P,) float64; so are the next three.
-        offsets: y . mu; -inf where no code is.
-        residuals: |y - r|.
-        lengths: |y|.
-        owners: whose each code is, (P,) int64.
+        steps: value of one unit of the bytes, for each code, (P,) float64.
+        offsets: y . mu, (P,) float64; -inf for padding.
+        residuals: |y - r|, (P,) float64.
+        lengths: |y|, (P,) float64.
+        owners: the context of each code, (P,) int64.
     """
 
     bytes: Tensor
@@ -147,24 +148,25 @@ class QuantisedCodes:
         )
 
 
-def biases(rows: QuantisedRows, codes: QuantisedCodes, least: Tensor, blocks: Tensor) -> Tensor:
-    """What to add to products of bytes so that they are above a half wherever `s` may be as much as asked for.
+def biases(rows: QuantisedRows, codes: QuantisedCodes, bars: Tensor, blocks: Tensor) -> Tensor:
+    """Compute what to add to products of bytes so that they exceed a half wherever `s` may reach its context's bar.
 
     Args:
         rows: the pool.
-        codes: of all contexts.
-        least: what a row's largest `s` must reach, of each context, (C,) float64; -inf: all do; inf: none does.
-        blocks: which ones of the pool, (n,).
+        codes: the codes of all contexts.
+        bars: what the largest `s` of a row must reach, for each context, (C,) float64; -inf: every row reaches it;
+            inf: none does.
+        blocks: numbers of the blocks, (n,).
 
     Returns:
-        (n, P) float32.
+        A bias for each block and code, (n, P) float32.
     """
-    missing = (least[codes.owners] - codes.offsets).clamp(-_HUGE, _HUGE)
-    # A step of 0 stands for bytes of 0: then any unit is right.
+    missing = (bars[codes.owners] - codes.offsets).clamp(-_HUGE, _HUGE)
+    # A step of 0 means that all bytes are 0: any divisor is right then.
     of_codes = torch.stack([-missing, missing.abs(), codes.lengths, codes.residuals])  # (4, P)
     of_codes /= torch.where(codes.steps > 0, codes.steps, 1.0)
     steps = rows.steps[blocks]
-    rounding = torch.full_like(steps, _RELATIVE)  # of these lines, and of sums above 2^24 to float32
+    rounding = torch.full_like(steps, _RELATIVE)  # the error of these lines, and of rounding sums above 2^24 to float32
     of_blocks = torch.stack([torch.ones_like(steps), rounding, rows.residuals[blocks], rows.lengths[blocks]], dim=1)
     of_blocks /= torch.where(steps > 0, steps, 1.0)[:, None]
     return (of_blocks @ of_codes).add_(1.0).float()

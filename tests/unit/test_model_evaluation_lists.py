@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from polyrank.model.errors import InvalidInput, ModelError
-from polyrank.model.evaluation.evaluate import evaluate, gold_rank
+from polyrank.model.evaluation.lists import gold_rank, rank_lists
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.dialogues import Dialogue
@@ -79,17 +79,17 @@ def test_ranks_are_those_of_sorting_by_score_then_place(ranker: Any) -> None:
         example(0, TEN, 7),
         example(1, ["4"], 0),
     ]
-    evaluation = evaluate(ranker, dialogues, silent)
-    assert evaluation.ranks.tolist() == [1, 2, 3, 2, 4, 8, 1]
-    assert [scores.tolist() for scores in evaluation.scores[1:4]] == [[1, 3, 2], [-1, -3, -2], [2, 2, 5, 2]]
+    ranked = rank_lists(ranker, dialogues, silent)
+    assert ranked.ranks.tolist() == [1, 2, 3, 2, 4, 8, 1]
+    assert [scores.tolist() for scores in ranked.scores[1:4]] == [[1, 3, 2], [-1, -3, -2], [2, 2, 5, 2]]
 
 
 def test_examples_without_candidates_are_left_out(ranker: Any) -> None:
     bare = Dialogue(Conversation.of("1"), "yes")
-    assert evaluate(ranker, [bare, example(1, ["1", "2"], 0), bare], silent).ranks.tolist() == [2]
+    assert rank_lists(ranker, [bare, example(1, ["1", "2"], 0), bare], silent).ranks.tolist() == [2]
     for nothing in ([], [bare]):
         with pytest.raises(InvalidInput, match="candidates"):
-            evaluate(ranker, nothing, silent)
+            rank_lists(ranker, nothing, silent)
 
 
 @pytest.mark.parametrize("score", ["nan", "inf", "-inf"])
@@ -97,7 +97,7 @@ def test_examples_without_candidates_are_left_out(ranker: Any) -> None:
 def test_a_score_that_is_no_number_is_no_rank(ranker: Any, score: str, label: int) -> None:
     good = example(1, ["1", "2"], 0)
     with pytest.raises(ModelError, match=f"{ranker.name} gives scores that are not finite"):
-        evaluate(ranker, [good, example(1, [score, "2"], label)], silent)
+        rank_lists(ranker, [good, example(1, [score, "2"], label)], silent)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_equal_scores_rank_in_their_order(scores: list[float], label: int, rank:
 def test_each_text_is_encoded_once_and_progress_reaches_the_end() -> None:
     late, told = Late(), []
     dialogues = [example(1, [str(n % 3), "7"], 0) for n in range(600)]
-    evaluation = evaluate(late, dialogues, lambda *numbers: told.append(numbers))  # type: ignore[arg-type]
-    assert evaluation.ranks.tolist() == [2] * 600
+    ranked = rank_lists(late, dialogues, lambda *numbers: told.append(numbers))  # type: ignore[arg-type]
+    assert ranked.ranks.tolist() == [2] * 600
     assert sorted(late.encoded) == ["0", "1", "2", "7"]
     contexts = [("contexts", done, 600) for done in (256, 512, 600)]
     assert told == [*(("candidates", done, 4) for done in (1, 2, 3, 4)), *contexts]
@@ -127,5 +127,5 @@ def test_each_text_is_encoded_once_and_progress_reaches_the_end() -> None:
 
 def test_progress_of_a_cross_encoder_counts_examples() -> None:
     told: list[tuple[str, int, int]] = []
-    evaluate(Cross(), [example(1, ["1", "2"], 0)] * 3, lambda *numbers: told.append(numbers))
+    rank_lists(Cross(), [example(1, ["1", "2"], 0)] * 3, lambda *numbers: told.append(numbers))
     assert told == [("pairs", 1, 3), ("pairs", 2, 3), ("pairs", 3, 3)]

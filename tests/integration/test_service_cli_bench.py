@@ -17,7 +17,7 @@ from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.service.app import create_app
 from polyrank.service.cli.measuring import encode, scoring, serving
-from polyrank.service.cli.measuring.timing import alternate
+from polyrank.service.cli.measuring.timing import medians_ms
 from polyrank.service.settings import Settings
 
 Capture = pytest.CaptureFixture[str]
@@ -26,9 +26,9 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture(autouse=True)
 def _briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     def brief(calls: Mapping[str, Callable[[], Any]], _seconds: float) -> dict[str, float]:
-        return alternate(calls, 0)
+        return medians_ms(calls, 0)
 
-    monkeypatch.setattr(encode, "alternate", brief)
+    monkeypatch.setattr(encode, "medians_ms", brief)
 
 
 @pytest.fixture
@@ -183,10 +183,10 @@ def test_requests_that_fail_are_counted(tmp_path: Path) -> None:
     bodies = [b'{"context": "w1"}'] * 3
     with (
         serve(create_app(Settings(store=tmp_path), load)) as server,
-        pytest.raises(serving.ServerFailed, match=r"^3 requests failed, the first with .*not-ready"),
+        pytest.raises(serving.BenchmarkFailed, match=r"^3 requests failed, the first with .*not-ready"),
     ):
         serving._loop(server.url, bodies, 2)
-    with pytest.raises(serving.ServerFailed, match=r"^2 requests failed, the first with ConnectionRefusedError"):
+    with pytest.raises(serving.BenchmarkFailed, match=r"^2 requests failed, the first with ConnectionRefusedError"):
         serving._loop(server.url, bodies, 2)
 
 

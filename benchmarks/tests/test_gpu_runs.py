@@ -17,8 +17,7 @@ from tiny_training import rows
 import polyrank
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.dialogue_files import new_dialogues
-from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.dialogues import Dialogue, new_dialogues
 from polyrank.service.cli.commands.evaluate import measure
 
 TINY = {"max_context_tokens": 40, "max_candidate_tokens": 16}
@@ -126,12 +125,6 @@ def test_looks_do_not_count_in_the_rate(monkeypatch: pytest.MonkeyPatch) -> None
     for event in ("look", "step", "step", "look", "step", "step"):
         clock(event, 1, 4, {})
     assert (clock.steps, clock.seconds) == (2, 2.0)
-
-
-@pytest.mark.parametrize("name", ship.MODELS)
-def test_published_models_are_adapters_of_what_may_be_shipped(name: str, folder: Path) -> None:
-    assert ship.config_of(name, folder / pack.BASE).lora_rank == 32
-    assert not [each for each in ship.WEIGHT_OF if each in pack.EVALUATION]
 
 
 def test_an_adopted_adapter_refers_to_the_real_base_and_scores_alike(

@@ -1,7 +1,8 @@
-"""A scan of a matrix that lies in a GPU's memory.
+"""The scan of a matrix that lies in the memory of a GPU.
 
-A kernel scores every row in the matrix's own type with sums in float32, which takes little more than reading the matrix
-once; the rows within rounding of the k-th best are scored again in float64, and only those leave the GPU.
+One kernel scores every row in the matrix's own type, with sums in float32. That takes little more than reading the
+matrix once. A second kernel scores the rows within rounding of the k-th best again, in float64; only these leave the
+GPU.
 """
 
 import contextlib
@@ -13,18 +14,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.model.search.scan.gpu_codes import GpuCodes
-from polyrank.model.search.scan.values import Query
+from polyrank.model.search.scan.gpu.codes import GpuCodes
+from polyrank.model.search.scan.plain import Query
 from polyrank.model.search.topk import TopK, longest_row
 
-_MOST_SCORES = 2**25  # of all contexts that are scanned at a time
-_SCORE_BYTES = 17  # of a score, whether it is allowed, and a finalist
-_FEW = 2048  # finalists that are fetched along with their number
-_BLOCKS_A_PLACE = 4
+_MOST_SCORES = 2**25  # of all queries that are scanned at a time
+_SCORE_BYTES = 17  # of a score, its mask, and a finalist
+_FEW = 2048  # finalists that are fetched together with their number
+_BLOCKS_A_PLACE = 4  # times k blocks: so many maxima suffice to choose a threshold from
 
 
 class Tiles(NamedTuple):
-    """How a kernel cuts its work: the rows of a program, its contexts, codes and dimensions, its warps and stages."""
+    """How a kernel divides its work: rows, contexts, codes and dimensions of a program, its warps and stages."""
 
     rows: int
     contexts: int
@@ -35,15 +36,15 @@ class Tiles(NamedTuple):
 
 
 _MOST_COLUMNS = 128  # of a product: contexts by codes
-_MOST_CONTEXTS = 4  # of a product; with more of them a program needs more registers than there are
+_MOST_CONTEXTS = 4  # of a product; more need more registers than there are
 
 
 def tiles_for(m: int, contexts: int, dtype: torch.dtype) -> Tiles:
-    """What is taken for so many contexts of up to m code vectors.
+    """Choose the tiles for so many contexts of up to m code vectors.
 
     Two programs of these sizes share a multiprocessor: one waits for rows while the other reduces products.
     """
-    if dtype == torch.float32:  # no tensor cores, which would round
+    if dtype == torch.float32:  # without tensor cores, which would round
         return Tiles(128, 1, 64, 32, 8, 2)
     codes = next((most for most in (16, 64) if m <= most), _MOST_COLUMNS)
     together = min(_MOST_CONTEXTS, 1 if contexts == 1 else _MOST_COLUMNS // codes)
@@ -55,23 +56,24 @@ class GpuScan:
 
     Args:
         matrix: candidate embeddings, (N, D) float16 or float32; copied to the GPU.
-        device: in torch's notation, as "cuda:1".
-        tiles: None: by the numbers of contexts and code vectors.
+        device: in torch's notation, such as "cuda:1".
+        tiles: None: chosen for each call by `tiles_for`.
 
     Attributes:
-        longest: the length of its longest row.
+        longest: the length of the longest row.
 
     Raises:
-        MemoryError: it does not fit.
+        MemoryError: the matrix does not fit.
         ImportError: Triton is not installed.
     """
 
     shares = True
+    on_gpu = True
 
     def __init__(self, matrix: NDArray[Any], device: str, tiles: Tiles | None = None) -> None:
-        from polyrank.model.search.scan import gpu_kernels  # and with it Triton, which only a machine with a GPU needs
+        from polyrank.model.search.scan.gpu import kernels  # and with it Triton, which only a machine with a GPU needs
 
-        self._kernels: Any = gpu_kernels
+        self._kernels: Any = kernels
         self._device = torch.device(device)
         self._tiles = tiles
         self._require_room(matrix)
@@ -80,14 +82,14 @@ class GpuScan:
 
     def _require_room(self, matrix: NDArray[Any]) -> None:
         if self._device.type == "cuda":
-            torch.cuda.empty_cache()  # what torch keeps for itself counts as taken
+            torch.cuda.empty_cache()  # memory that torch keeps for itself does not count as free
             needed = matrix.nbytes + _SCORE_BYTES * max(_MOST_SCORES, len(matrix))
             free, _ = torch.cuda.mem_get_info(self._device)
             if needed > free:
                 raise MemoryError(f"{needed >> 20} MiB are needed on {self._device}, and {free >> 20} are free")
 
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
-        """Find each query's best rows, exactly, in one pass over the pool."""
+        """Find the best rows of each query, exactly, in one pass over the pool."""
         n = len(self._matrix)
         if n == 0:
             return [TopK(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in queries]
@@ -98,20 +100,20 @@ class GpuScan:
             return [best for part in parts for best in self._best(part)]
 
     def _best(self, queries: Sequence[Query]) -> list[TopK]:
-        ks = [max(0, min(each.k, each.count(len(self._matrix)))) for each in queries]
-        vectors = [each.codes for each in queries]
+        ks = [max(0, min(query.k, query.count(len(self._matrix)))) for query in queries]
+        vectors = [query.codes for query in queries]
         tiles = self._tiles or tiles_for(max(map(len, vectors)), len(vectors), self._matrix.dtype)
         codes = GpuCodes(vectors, ks, self._matrix, self.longest, tiles.codes)
         scores, maxima = self._scores(codes, self._allowed(queries), tiles)
-        # The k-th largest of the blocks' maxima is no more than the k-th best score, and chosen from far fewer.
+        # The k-th largest of the blocks' maxima is at most the k-th best score, and there are far fewer of them.
         most = max(1, *ks)
         among = maxima if maxima.shape[1] >= _BLOCKS_A_PLACE * most else scores
         found = self._finalists(codes, scores, maxima, among.topk(most, dim=1).values, tiles)
         return [_sorted(found[found[:, 0] == at], k) for at, k in enumerate(ks)]
 
     def _allowed(self, queries: Sequence[Query]) -> Tensor | None:
-        """Which rows may be in each answer, (C, N); None: all."""
-        if all(each.allowed is None for each in queries):
+        """Return which rows may be in each answer, (C, N); None: all."""
+        if all(query.allowed is None for query in queries):
             return None
         allowed = torch.ones(len(queries), len(self._matrix), dtype=torch.bool, device=self._device)
         for of_query, query in zip(allowed, queries, strict=True):
@@ -120,7 +122,7 @@ class GpuScan:
         return allowed
 
     def _scores(self, codes: GpuCodes, allowed: Tensor | None, tiles: Tiles) -> tuple[Tensor, Tensor]:
-        """Scores (C, N), and the largest of each block of rows (C, blocks)."""
+        """Return all scores (C, N), and the largest of each block of rows (C, blocks)."""
         n, dim = self._matrix.shape
         blocks = -(-n // tiles.rows)
         scores = torch.empty(codes.contexts, n, device=self._device)
@@ -150,7 +152,7 @@ class GpuScan:
     def _finalists(
         self, codes: GpuCodes, scores: Tensor, maxima: Tensor, best: Tensor, tiles: Tiles
     ) -> NDArray[np.int32]:
-        """Context, row and bits of the canonical score of each, (F, 3), in any order."""
+        """Return context, row and bits of the canonical score of each finalist, (F, 3), in any order."""
         contexts, n = scores.shape
         found = torch.empty(1 + scores.numel(), 3, dtype=torch.int32, device=self._device)
         found[0] = 0

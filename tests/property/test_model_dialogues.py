@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.dialogue_files import new_dialogues
-from polyrank.model.text.dialogues import Dialogue, read_dialogues
+from polyrank.model.text.dialogues import Dialogue, new_dialogues, read_dialogues
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 SAID = TEXTS.filter(str.strip)

@@ -2,15 +2,13 @@
 
 import sys
 from itertools import count, islice
-from pathlib import Path
 
 import pytest
 from benchmarks.load.drive import Running
 from benchmarks.load.figures import Answer
 from benchmarks.load.mix import SAMPLE
 from benchmarks.peers import inputs
-from benchmarks.peers.contest import Side, in_turns, sides
-from benchmarks.peers.environments import REQUIREMENTS
+from benchmarks.peers.contest import Side, contest, sides
 from benchmarks.peers.goals import of_calls, of_servers
 from benchmarks.peers.rank import measured, requests
 from benchmarks.peers.ratios import Figure, ratios, rows
@@ -58,7 +56,7 @@ def test_sides_work_in_processes_of_their_own_in_turns() -> None:
     with sides({"a": [sys.executable, "-c", WORKER]}, threads=1) as [side]:
         assert side.about == {"threads": "1"}
         assert side.results("double", ["x", "y"]) == [["x", "x"], ["y", "y"]]
-        took = in_turns([side], "double", ["x", "y"], rounds=2)
+        took = contest([side], "double", ["x", "y"], rounds=2)
     assert list(took) == ["a"]
     assert len(took["a"]) == 2
     assert min(took["a"]) > 0
@@ -75,7 +73,7 @@ def test_who_begins_changes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     order: list[str] = []
     monkeypatch.setattr("benchmarks.peers.contest.PAUSE_SECONDS", 0.0)
-    assert in_turns([Told("a"), Told("b")], "call", [], rounds=2) == {"a": [3.0, 3.0], "b": [3.0, 3.0]}
+    assert contest([Told("a"), Told("b")], "call", [], rounds=2) == {"a": [3.0, 3.0], "b": [3.0, 3.0]}
     assert order == ["a", "b", "b", "a", "a", "b"]
 
 
@@ -98,7 +96,7 @@ def test_inputs_are_drawn_and_the_same_again() -> None:
 
 
 def test_no_two_requests_are_alike() -> None:
-    server = Server("s", Running("", _Process()), "/", lambda text: {"text": text})  # type: ignore[arg-type]
+    server = Server("s", Running("", 0), "/", lambda text: {"text": text})
     texts = [body["text"] for body in islice(requests(server, ["hello"], count()), 100)]
     assert len(set(texts)) == 100
 
@@ -135,17 +133,6 @@ def test_a_report_replaces_the_one_before() -> None:
     once = replaced(PAGE.read_text(), "the newest of all")
     assert once.count("the newest of all") == 1
     assert replaced(once, "one newer than it") == once.replace("the newest of all", "one newer than it")
-
-
-@pytest.mark.parametrize("pins", sorted(REQUIREMENTS.glob("*.txt")), ids=lambda path: path.stem)
-def test_every_package_of_an_environment_is_pinned(pins: Path) -> None:
-    lines = pins.read_text().splitlines()
-    assert all(line.count("==") == 1 for line in lines)
-    assert {"torch==2.13.0", "matplotlib==3.11.2"} & set(lines)
-
-
-class _Process:
-    pid = 0
 
 
 def _figure(median: float, low: float, high: float) -> dict[str, float]:
