@@ -29,14 +29,19 @@ class LateForwards:
 
     def contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
         """Context vectors (M, D) of each; fewer where the kind takes token outputs and the context is short."""
-        with self._compiling:  # else two first contexts would compile it twice
-            forward = self._contexts
         encoded: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(contexts)
         for positions in length_batches([len(ids) for ids in contexts], self._backend.token_budget):
-            vectors_of, masks = forward(pad([contexts[each] for each in positions], self._encoder.context.pad_id))
-            for position, vectors, present in zip(positions, vectors_of, masks, strict=True):
-                encoded[position] = vectors[present]
+            batch = self.context_batch([contexts[each] for each in positions])
+            for position, vectors in zip(positions, batch, strict=True):
+                encoded[position] = vectors
         return encoded
+
+    def context_batch(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        """Encode contexts in one forward pass, as `contexts` does in several."""
+        with self._compiling:  # else two first contexts would compile it twice
+            forward = self._contexts
+        vectors_of, masks = forward(pad(contexts, self._encoder.context.pad_id))
+        return [vectors[present] for vectors, present in zip(vectors_of, masks, strict=True)]
 
     def candidates(
         self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
@@ -44,8 +49,12 @@ class LateForwards:
         """Candidate embeddings (N, D), in the order given; `on_done` is told after each batch how many it held."""
         embeddings = np.empty((len(candidates), self._encoder.candidate.dim), np.float32)
         for positions in length_batches([len(ids) for ids in candidates], self._backend.token_budget):
-            batch = pad([candidates[each] for each in positions], self._encoder.candidate.pad_id)
-            (embeddings[positions],) = self._candidates(batch)
+            embeddings[positions] = self.candidate_batch([candidates[each] for each in positions])
             if on_done is not None:
                 on_done(len(positions))
+        return embeddings
+
+    def candidate_batch(self, candidates: Sequence[list[int]]) -> NDArray[np.float32]:
+        """Encode candidates in one forward pass, (B, D)."""
+        (embeddings,) = self._candidates(pad(candidates, self._encoder.candidate.pad_id))
         return embeddings

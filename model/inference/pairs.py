@@ -33,9 +33,15 @@ class PairForwards:
         scores = np.empty(len(pairs.owners), np.float32)
         for positions in self._encoder.batches(pairs, self._budget):
             (scores[positions],) = self._read(self._encoder.join(pairs.take(positions)))
-        if self._first_stage is not None and len(scores):
-            scores += self._first_stage.scores(pairs)
-        return scores
+        return self._with_first_stage(pairs, scores)
+
+    def batch_scores(self, pairs: Pairs) -> NDArray[np.float32]:
+        """Score pairs in one forward pass of the Cross-encoder, (B,)."""
+        (scores,) = self._read(self._encoder.join(pairs))
+        return self._with_first_stage(pairs, scores)
+
+    def _with_first_stage(self, pairs: Pairs, scores: NDArray[np.float32]) -> NDArray[np.float32]:
+        return scores + self._first_stage.scores(pairs) if self._first_stage is not None and len(scores) else scores
 
 
 class _FirstStage:

@@ -48,6 +48,10 @@ class CrossRanker:
         """Score tokenised pairs in batches of like length; returns (N,) in the order given."""
         return self._forwards.scores(pairs)
 
+    def score_pair_batch(self, pairs: Pairs) -> NDArray[np.float32]:
+        """Score tokenised pairs in one forward pass, whatever their lengths; returns (B,)."""
+        return self._forwards.batch_scores(pairs)
+
     def rank(
         self,
         context: str | Sequence[str | Turn],

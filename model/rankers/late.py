@@ -85,6 +85,14 @@ class LateRanker:
         """
         return self._forwards.candidates(candidates, on_done)
 
+    def encode_context_batch(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        """Encode tokenised contexts in one forward pass, whatever their lengths; result as `encode_contexts`."""
+        return self._forwards.context_batch(contexts)
+
+    def encode_candidate_batch(self, candidates: Sequence[list[int]]) -> NDArray[np.float32]:
+        """Encode tokenised candidates in one forward pass, whatever their lengths; returns (B, D)."""
+        return self._forwards.candidate_batch(candidates)
+
     def rank(
         self,
         context: str | Sequence[str | Turn],
