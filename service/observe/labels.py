@@ -11,6 +11,10 @@ PLANS: tuple[Plan, ...] = get_args(Plan)
 Degraded = Literal["cache_unavailable", "retrieve_k_reduced", "rerank_skipped_deadline", "rerank_failed"]
 DEGRADED: tuple[Degraded, ...] = get_args(Degraded)
 
+# Where the time of a ranking goes, in order.
+Stage = Literal["queue", "tokenize", "encode", "retrieve", "fetch", "score", "rerank"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
 # What waits for a model: contexts and candidates to encode, pairs for the cross-encoder.
 Lane = Literal["context", "candidate", "pair"]
 LANES: tuple[Lane, ...] = get_args(Lane)

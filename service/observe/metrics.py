@@ -13,9 +13,8 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, Lane
+from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, STAGES, Lane
 
-STAGES = ("queue", "tokenize", "encode", "retrieve", "fetch", "score", "rerank", "serialize")
 RESULTS = {
     "redis": ("hit", "miss", "corrupt", "error"),
     "text": ("hit", "miss", "corrupt", "error", "write_error"),
@@ -125,7 +124,7 @@ class Metrics:
         for lane in LANES:
             for histogram in (self._queue_wait, self._batch_size, self._batch_tokens, self._batch_padding):
                 histogram.labels(lane)
-        for stage in STAGES:
+        for stage in (*STAGES, "serialize"):
             self._stages.labels(stage)
         for op in REDIS_CALLS:
             self._redis.labels(op)

@@ -18,9 +18,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.vectors.encoder import TextEncoder
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotConfigured
+from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.labels import Degraded
 from polyrank.service.observe.metrics import Metrics
@@ -32,10 +32,9 @@ from polyrank.service.ranking.lanes import TURN_BATCHES
 from polyrank.service.ranking.rates import Rate
 from polyrank.service.ranking.reranking import rerank
 from polyrank.service.ranking.retrieval_budget import RetrievalBudget
-from polyrank.service.ranking.scorers import PairScorer
 from polyrank.service.ranking.threads import Threads
 from polyrank.service.ranking.together import Together
-from polyrank.service.ranking.values import Place, Ranked, RankRequest, Shortlist, Stages
+from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest, Shortlist, Stages
 from polyrank.service.ranking.waiting import both, until
 
 CANDIDATE_THREADS = 4
@@ -174,7 +173,7 @@ class Engine:
             async with until(deadline):
                 return await self.encode(serving.ranker, texts, deadline)
 
-    async def encode(self, encoder: TextEncoder, texts: Sequence[str], deadline: float) -> Embeddings:
+    async def encode(self, encoder: LateScorer, texts: Sequence[str], deadline: float) -> Embeddings:
         """Encode texts as candidates, whatever else is in the house: for work that was admitted elsewhere."""
         stages = Stages()
         tokens, cut = await self._forwards.tokenize(partial(encoder.tokenize_candidates, texts), stages)
@@ -218,7 +217,7 @@ class Engine:
         affordable = self._retrieval.affordable(serving, request)
 
         search = retrieval.Search(serving, affordable, codes, stages)
-        rows, found = await self._searches.run(serving.loaded if search.shares else search, search, stages)
+        rows, found = await self._searches.run(serving.generation if search.shares else search, search, stages)
         searched = rows.plan in ("index", "selector")
         if searched:
             self._retrieval.learn(affordable, stages.seconds["retrieve"])
@@ -273,8 +272,8 @@ class Engine:
         return Found(await self._candidates.run(score, stages), replace(truncation, candidates=cut), [])
 
     async def _second_look(
-        self, request: RankRequest, places: list[Place], stages: Stages
-    ) -> tuple[list[Place], Truncation, list[Degraded]]:
+        self, request: RankRequest, places: list[RankedCandidate], stages: Stages
+    ) -> tuple[list[RankedCandidate], Truncation, list[Degraded]]:
         """The shortlist with its first `top_n` in the cross-encoder's order; what was cut; what was left out."""
         first, deadline = places[: request.top_n or 0], request.deadline - ANSWER_SECONDS
         if self.scorer is None or not first:
@@ -306,7 +305,7 @@ def _most(one: Truncation, other: Truncation) -> Truncation:
     return Truncation(max(one.turns, other.turns), max(one.tokens, other.tokens), max(one.candidates, other.candidates))
 
 
-def _finite(places: list[Place]) -> list[Place]:
+def _finite(places: list[RankedCandidate]) -> list[RankedCandidate]:
     if not all(math.isfinite(place.late) for place in places):
         raise InferenceFailed("a score is not finite")
     return places

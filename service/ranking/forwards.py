@@ -9,15 +9,13 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.vectors.encoder import TextEncoder
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
 from polyrank.service.errors import DeadlineExceeded
-from polyrank.service.live.serving import LateScorer
+from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
 from polyrank.service.ranking.batcher import Batcher
-from polyrank.service.ranking.scorers import PairScorer
 from polyrank.service.ranking.threads import Threads
 from polyrank.service.ranking.values import Stages
 
@@ -79,14 +77,14 @@ class Forwards:
     async def contexts(self, ranker: LateScorer, context: list[int], deadline: float) -> Vectors:
         """The vectors (M, D) of a tokenised context; equal ones that wait at the same time are encoded once."""
         done = await self._batcher.run(
-            "context", ranker.encode_contexts, [context], [len(context)], deadline, tuple(context)
+            "context", ranker.encode_context_batch, [context], [len(context)], deadline, tuple(context)
         )
         return Vectors(*done)
 
-    async def candidates(self, encoder: TextEncoder, tokens: Sequence[list[int]], deadline: float) -> Vectors:
+    async def candidates(self, encoder: LateScorer, tokens: Sequence[list[int]], deadline: float) -> Vectors:
         """The vectors (D,) of tokenised candidates."""
         lengths = [len(each) for each in tokens]
-        return Vectors(*await self._batcher.run("candidate", encoder.encode_candidates, tokens, lengths, deadline))
+        return Vectors(*await self._batcher.run("candidate", encoder.encode_candidate_batch, tokens, lengths, deadline))
 
     async def pairs(
         self,
@@ -139,4 +137,4 @@ class _Reads:
     scorer: PairScorer
 
     def __call__(self, pairs: list[Pairs]) -> NDArray[np.float32]:
-        return self.scorer.score_pairs(Pairs.join(pairs))
+        return self.scorer.score_pair_batch(Pairs.join(pairs))

@@ -25,8 +25,8 @@ from polyrank.service.caching.budget import Budget
 from polyrank.service.caching.lru import Lru
 from polyrank.service.caching.redis_server import RedisServer
 from polyrank.service.caching.redis_tier import CountCache
+from polyrank.service.live.models import PairScorer
 from polyrank.service.live.serving import Serving
-from polyrank.service.ranking.scorers import PairScorer
 
 TIER = "result"
 VERSION = 1

@@ -17,7 +17,7 @@ from polyrank.model.search.topk import TopK, top_k
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.labels import Plan
 from polyrank.service.ranking.shortlist import Codes
-from polyrank.service.ranking.values import Place, RankRequest, Shortlist, Stages
+from polyrank.service.ranking.values import RankedCandidate, RankRequest, Shortlist, Stages
 
 Rows = NDArray[np.int64]
 
@@ -94,7 +94,7 @@ class Search:
     @property
     def scans(self) -> bool:
         """Whether all rows allowed are scored."""
-        return self.serving.loaded.scans_all or self.request.exact
+        return self.serving.scans_all or self.request.exact
 
     @property
     def shares(self) -> bool:
@@ -102,7 +102,7 @@ class Search:
 
         What a filter lets through is found and scored for each request by itself.
         """
-        return self.request.filter is None and self.scans and self.serving.loaded.scan.shares
+        return self.request.filter is None and self.scans and self.serving.scan.shares
 
 
 def retrieve_rows(searches: Sequence[Search], threads: int | None = None) -> list[Retrieved]:
@@ -131,7 +131,7 @@ def over_generation(search: Search, retrieved: Retrieved) -> Shortlist:
     with search.stages.timed("fetch"):
         candidates = search.serving.snapshot.candidates(best.rows)
     places = [
-        Place(candidate.id, candidate.text, score, candidate.metadata)
+        RankedCandidate(candidate.id, candidate.text, score, candidate.metadata)
         for candidate, score in zip(candidates, best.scores.tolist(), strict=True)
     ]
     return Shortlist(
@@ -145,7 +145,7 @@ def over_generation(search: Search, retrieved: Retrieved) -> Shortlist:
 
 def scored_here(search: Search, retrieved: Retrieved) -> Shortlist | Exception | None:
     """As `over_generation`, or why that failed, which must not fail others; None: vectors must be fetched first."""
-    if not search.serving.loaded.vectors.are_here:
+    if not search.serving.vectors.are_here:
         return None
     # Vectors that are here are scored in less time than it takes to hand them over to another thread.
     try:
@@ -185,7 +185,7 @@ def _scanned(searches: Sequence[tuple[Search, _Allowed]]) -> Iterator[Retrieved]
         Query(search.codes, search.request.depth, allowed.mask(serving.generation.manifest.count))
         for search, allowed in searches
     ]
-    for best, (_, allowed) in zip(serving.loaded.scan.top_k(queries), searches, strict=True):
+    for best, (_, allowed) in zip(serving.scan.top_k(queries), searches, strict=True):
         yield Retrieved(best.rows, allowed.count, -np.inf, "scan" if allowed.own is None else "matches")
 
 

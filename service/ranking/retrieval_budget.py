@@ -23,7 +23,7 @@ class RetrievalBudget:
 
     def affordable(self, serving: Serving, request: RankRequest) -> RankRequest:
         """The request with as many candidates to retrieve as there is time for."""
-        if serving.loaded.scans_all or request.exact or math.isinf(request.deadline):
+        if serving.scans_all or request.exact or math.isinf(request.deadline):
             return request
         seconds = SHARE_OF_TIME * max(0.0, request.deadline - time.monotonic())
         predicted = self._rate.predict(_units(request))

@@ -11,7 +11,7 @@ from polyrank.index_builder.vectors.codec import DTYPES, rounded
 from polyrank.model.search.topk import TopK, top_k
 from polyrank.service.errors import InferenceFailed, UnknownCandidates
 from polyrank.service.live.serving import Serving
-from polyrank.service.ranking.values import Given, Place, RankRequest, Shortlist, Stages
+from polyrank.service.ranking.values import Given, RankedCandidate, RankRequest, Shortlist, Stages
 
 Codes = NDArray[np.float32]
 
@@ -34,10 +34,10 @@ class Texts:
 def known_texts(serving: Serving, request: RankRequest, texts: list[str], stages: Stages) -> Texts:
     """Look up what need not be encoded."""
     with stages.timed("fetch"):
-        if serving.loaded.texts is None:
+        if serving.texts is None:
             empty = np.empty((len(texts), serving.ranker.dim), DTYPES[serving.generation.manifest.dtype])
             return Texts(empty, np.arange(len(texts)), True)
-        vectors, known, available = serving.loaded.texts.read(texts, request.budget)
+        vectors, known, available = serving.texts.read(texts, request.budget)
         return Texts(vectors, np.flatnonzero(~known), available)
 
 
@@ -54,8 +54,8 @@ def learn(serving: Serving, texts: list[str], known: Texts, fresh: list[NDArray[
         known.vectors[known.new] = rounded(np.stack(fresh), serving.generation.manifest.dtype)
     except BuildError as error:
         raise InferenceFailed(str(error)) from error
-    if serving.loaded.texts is not None:
-        serving.loaded.texts.write([texts[at] for at in known.new], known.vectors[known.new])
+    if serving.texts is not None:
+        serving.texts.write([texts[at] for at in known.new], known.vectors[known.new])
 
 
 def kept(request: RankRequest) -> list[tuple[int, Given]]:
@@ -104,14 +104,14 @@ def over_given(
 
 def _places_of_given(
     serving: Serving, chosen: list[tuple[int, Given]], row_of: dict[str, int], best: TopK
-) -> list[Place]:
+) -> list[RankedCandidate]:
     stored_ids = [given.id for _, given in chosen if given.text is None and given.id is not None]
     stored = iter(serving.snapshot.candidates(np.array([row_of[each] for each in stored_ids], np.int64)))
     places = []
     for (at, given), score in zip(chosen, best.scores.tolist(), strict=True):
         if given.text is not None:
-            places.append(Place(given.id, given.text, score, index=at))
+            places.append(RankedCandidate(given.id, given.text, score, index=at))
         else:
             candidate = next(stored)
-            places.append(Place(candidate.id, candidate.text, score, candidate.metadata, index=at))
+            places.append(RankedCandidate(candidate.id, candidate.text, score, candidate.metadata, index=at))
     return places

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.service.caching.budget import Budget
-from polyrank.service.observe.labels import Degraded, Plan
+from polyrank.service.observe.labels import STAGES, Degraded, Plan
 
 TOP_N = 20  # how many a cross-encoder reads where the request does not say
 
@@ -55,7 +55,7 @@ class RankRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankedCandidate:
     """A candidate on the shortlist.
 
     Attributes:
@@ -85,7 +85,7 @@ class Shortlist:
         plan: how they were retrieved; None where they were sent.
     """
 
-    places: list[Place]
+    places: list[RankedCandidate]
     exact: bool
     scored: int
     missing_ids: list[str] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Shortlist:
 class Ranked:
     """The answer; `seconds` by stage, `tokens` that the context and the texts sent have."""
 
-    places: list[Place]
+    places: list[RankedCandidate]
     exact: bool
     scored: int
     missing_ids: list[str]
@@ -112,10 +112,8 @@ class Ranked:
 class Stages:
     """How long each stage took, in seconds; `tokens` is how many the context and the texts sent have."""
 
-    NAMES = ("queue", "tokenize", "encode", "retrieve", "fetch", "score", "rerank")
-
     def __init__(self) -> None:
-        self.seconds = dict.fromkeys(self.NAMES, 0.0)
+        self.seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
         self.tokens = 0
 
     def add(self, stage: str, seconds: float) -> None:

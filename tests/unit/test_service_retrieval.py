@@ -256,8 +256,8 @@ def test_an_index_is_not_asked_where_a_gpu_scans(tmp_path: Path, monkeypatch: py
         return GuardedScan(FailingScan(matrix, 1e3), PlainScan(matrix, 1e3))
 
     assert plan("cpu") == "index"
-    assert "scan" in vars(served("cpu").loaded), "else a request would have to wait for it"
     monkeypatch.setattr(live_units, "prepare", on_cpu)
+    assert isinstance(served("cuda").scan, PlainScan), "prepared before a request asks for it"
     assert plan("cuda") == "index", "the scan stayed on the CPU"
     monkeypatch.setattr(live_units, "prepare", on_gpu)
     assert plan("cuda") == "scan"

@@ -202,7 +202,7 @@ class Live:
         manifest, ranker = serving.generation.manifest, serving.ranker
         self._accept(manifest.id)
         fingerprint = ranker.fingerprint
-        self._metrics.show_generation(manifest.id, fingerprint, FORMAT_VERSION, serving.loaded.loaded_at)
+        self._metrics.show_generation(manifest.id, fingerprint, FORMAT_VERSION, serving.loaded_at)
         self._show_snapshot(serving)
         self._metrics.show_model("ranker", manifest.model.name, ranker.architecture, fingerprint, ranker.backend)
         if not first:
