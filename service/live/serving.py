@@ -16,11 +16,10 @@ from polyrank.index_builder.store.updates.log import UpdateLog
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelError
 from polyrank.model.search.scan import Scan, prepare
-from polyrank.service.caching.budget import Budget
 from polyrank.service.caching.caches import Caches
-from polyrank.service.caching.redis_tier import CountCache
-from polyrank.service.caching.text_cache import TextCache
-from polyrank.service.caching.vectors import Gathered, MatrixVectors, Vectors
+from polyrank.service.caching.redis_server import Budget
+from polyrank.service.caching.vector_cache import CountCache, TextCache
+from polyrank.service.caching.vectors import CandidateVectors, Gathered, MatrixVectors
 from polyrank.service.live.models import LateScorer, LoadRanker, warm_up_ranker
 
 
@@ -43,7 +42,7 @@ class Serving:
 
     snapshot: Snapshot
     ranker: LateScorer
-    vectors: Vectors
+    vectors: CandidateVectors
     scan: Scan
     log: UpdateLog
     texts: TextCache | None
@@ -146,7 +145,7 @@ class Opener:
             raise FingerprintMismatch(wanted, ranker.fingerprint)
         return ranker
 
-    def _vectors(self, generation: Generation, ranker: LateScorer) -> tuple[Vectors, TextCache | None]:
+    def _vectors(self, generation: Generation, ranker: LateScorer) -> tuple[CandidateVectors, TextCache | None]:
         if self._caches is None:
             return MatrixVectors(generation, self._count), None
         vectors = self._caches.vectors(generation, partial(encode_texts, ranker))

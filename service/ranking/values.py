@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from polyrank.model.text.assembly import Conversation, Truncation
-from polyrank.service.caching.budget import Budget
+from polyrank.service.caching.redis_server import Budget
 from polyrank.service.observe.labels import Degraded, Plan
 
 TOP_N = 20  # candidates that the cross-encoder reads where the request gives no number
