@@ -40,10 +40,9 @@ from polyrank.service.http.native import rank as routes_rank
 from polyrank.service.http.plumbing import openapi, problems
 from polyrank.service.http.plumbing.methods import HeadAsGet, allowed
 from polyrank.service.http.plumbing.middleware import BodyBound, Requests
-from polyrank.service.live.serving import LoadRanker
+from polyrank.service.live.models import LoadRanker, LoadScorer
 from polyrank.service.observe import tracing
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.scorers import LoadScorer
 from polyrank.service.resources import device_of, opened
 from polyrank.service.settings import Settings
 

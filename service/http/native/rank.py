@@ -18,8 +18,9 @@ from polyrank.service.http.plumbing.guards import RANK
 from polyrank.service.http.plumbing.openapi import ASKS, CACHE_CONTROL_IN, DEADLINE_IN, fails, takes
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.account import Account
+from polyrank.service.observe.labels import STAGES
 from polyrank.service.ranking import result_cache
-from polyrank.service.ranking.values import Ranked, Stages
+from polyrank.service.ranking.values import Ranked
 from polyrank.service.resources import Resources, resources
 
 X_CACHE: Final = "X-Cache"
@@ -65,7 +66,7 @@ async def rank(request: Request) -> Response:
     key = _cache_key(request, held, serving, body)
     if held.results is not None and key is not None and (kept := await held.results.get(key, todo.budget)) is not None:
         request.state.account = Account(serving.generation.id)
-        return _response(request, kept, dict.fromkeys(Stages.NAMES, 0.0), "hit")
+        return _response(request, kept, dict.fromkeys(STAGES, 0.0), "hit")
     ranked = await bodies.while_connected(request, held.engine.rank(serving, todo))
     answer = _rendered(request, held, serving, ranked)
     if held.results is not None and key is not None and not ranked.degraded:

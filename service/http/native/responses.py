@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.labels import Degraded
-from polyrank.service.ranking.values import Place, Ranked
+from polyrank.service.ranking.values import Ranked, RankedCandidate
 
 
 class Out(BaseModel):
@@ -50,7 +50,7 @@ def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
     }
 
 
-def _result(rank: int, place: Place) -> dict[str, Any]:
+def _result(rank: int, place: RankedCandidate) -> dict[str, Any]:
     """Render a `ResultOut`: what has no meaning for the candidate is absent, not null."""
     cross = {} if place.cross is None else {"cross": place.cross}
     return {
