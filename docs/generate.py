@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 
 from polyrank.service import app
 from polyrank.service.cli.commands import serve
-from polyrank.service.http.plumbing import openapi
+from polyrank.service.http import openapi
 from polyrank.service.settings import PREFIX, Settings
 
 DOCS = Path(__file__).parent

@@ -10,7 +10,7 @@ import yaml
 
 from polyrank.service import cli
 from polyrank.service.changes import jobs
-from polyrank.service.http.native import operations as routes_ops
+from polyrank.service.http import operations as routes_ops
 from polyrank.service.observe import tracing
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.process import draining
