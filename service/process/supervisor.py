@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from prometheus_client.multiprocess import mark_process_dead
 
 from polyrank.service import processors
-from polyrank.service.errors import ServerFailed
+from polyrank.service.errors import WorkerFailed
 from polyrank.service.observe import metrics
 from polyrank.service.process.listening import refuse_new
 from polyrank.service.settings import Settings
@@ -45,7 +45,7 @@ def run(settings: Settings, listener: socket.socket, on_ready: Callable[[], None
         The exit status: 0 stopped as told, 1 told twice.
 
     Raises:
-        ServerFailed: a worker could not be started.
+        WorkerFailed: a worker could not be started.
     """
     if settings.threads is None:
         share = max(1, processors.available() // settings.workers)
@@ -100,7 +100,7 @@ class _Supervisor:
             asyncio.get_running_loop().add_signal_handler(each, self._on_signal)
         await asyncio.gather(*(self._keep(slot) for slot in range(self._settings.workers)))
         if self._failure:
-            raise ServerFailed(self._failure)
+            raise WorkerFailed(self._failure)
         return int(self._told_twice)
 
     def _on_signal(self) -> None:

@@ -55,7 +55,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def following(store: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """A server with a keys file of its own, which it looks at often."""
-    monkeypatch.setattr(resources, "FOLLOW_SECONDS", 0.02)
+    monkeypatch.setattr(resources, "LOOK_SECONDS", 0.02)
     with serve(with_keys(store, file)) as served:
         yield served
 

@@ -15,7 +15,7 @@ from polyrank.service.http.plumbing import problems
 # Two end the process before there is a request, one is a client's, and one ends a build in its process.
 NEVER_ANSWERED = {
     service_errors.SettingsError,
-    service_errors.ServerFailed,
+    service_errors.WorkerFailed,
     service_errors.ServiceUnreachable,
     index_errors.LeaseLost,
 }
