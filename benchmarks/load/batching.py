@@ -1,6 +1,6 @@
 """What batching over requests brings, and what it costs a caller who is alone.
 
-    python -m benchmarks.load.batching [--seconds 20] [--compare deterministic=true] [--compare batch_tokens=1024 ...]
+    python -m benchmarks.load.batching [--seconds 20] [--compare deterministic=true] [--compare NAME=VALUE ...]
 
 For the default settings and each of those to compare: short contexts from 1, 8, 32 and 64 callers at a time, then at a
 quarter of the default's capacity, at random times. Prints a table, and one JSON object as the last line.
