@@ -11,8 +11,8 @@ import hmac
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_urlsafe
@@ -100,14 +100,15 @@ def read(path: Path) -> tuple[Key, ...]:
         raise SettingsError(f"keys_file: {path} is no keys file: {where + ': ' if where else ''}{what}") from None
 
 
-def change(path: Path, changed: Callable[[tuple[Key, ...]], Sequence[Key]]) -> None:
-    """Replace the keys in a file, one writer at a time; a server sees the old file or the new one.
+@contextmanager
+def changing(path: Path) -> Iterator[list[Key]]:
+    """Yield the keys of a file as a list to change, and write the list at the end of the block.
 
-    Only its owner may read a new file; an existing one keeps its owner and its mode.
+    There is one writer at a time, and a server sees the old file or the new one. Only its owner may read a new file; an
+    existing one keeps its owner and its mode. An error in the block changes nothing.
 
     Args:
         path: the file; it need not exist.
-        changed: returns the new keys for the old ones.
 
     Raises:
         SettingsError: the file exists and is no keys file.
@@ -118,7 +119,8 @@ def change(path: Path, changed: Callable[[tuple[Key, ...]], Sequence[Key]]) -> N
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
         old = path.stat() if path.exists() else None
-        keys = changed(read(path) if old else ())
+        keys = list(read(path)) if old else []
+        yield keys
         rows = [key.model_dump(mode="json", exclude_none=True) for key in keys]
         with replacing(path) as temporary:
             temporary.chmod(old.st_mode & 0o777 if old else 0o600)
