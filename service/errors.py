@@ -29,7 +29,6 @@ class UnknownCandidates(InvalidInput):
         shown = ", ".join(repr(candidate_id[:64]) for candidate_id in ids[:SHOWN_IDS])
         more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
         super().__init__(f"the generation holds none of the candidates: {shown}{more}")
-        self.ids = tuple(ids)
 
 
 class TooManyCandidates(InvalidInput):
@@ -37,7 +36,6 @@ class TooManyCandidates(InvalidInput):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"at most {limit} candidates a request")
-        self.limit = limit
 
 
 class TooManyValues(InvalidInput):
@@ -45,7 +43,6 @@ class TooManyValues(InvalidInput):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"at most {limit} values a body, those in lists and objects counted")
-        self.limit = limit
 
 
 class NotConfigured(InvalidInput):
@@ -57,7 +54,6 @@ class IdempotencyMismatch(InvalidInput):
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"this Idempotency-Key belongs to job {job_id}, which was started with another body")
-        self.job_id = job_id
 
 
 class ModelNotServed(InvalidInput):
@@ -65,7 +61,6 @@ class ModelNotServed(InvalidInput):
 
     def __init__(self, name: str, served: Sequence[str]) -> None:
         super().__init__(f"model {name[:128]!r} is not served; served: {', '.join(served)}")
-        self.name = name
 
 
 class NoTexts(InvalidInput):
@@ -93,7 +88,6 @@ class BodyTooLarge(ServiceError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"at most {limit} bytes a request")
-        self.limit = limit
 
 
 class BodyTimeout(ServiceError):
@@ -117,7 +111,6 @@ class Forbidden(ServiceError):
 
     def __init__(self, scope: str) -> None:
         super().__init__(f"this needs an API key with the scope {scope}")
-        self.scope = scope
 
 
 class RateLimited(ServiceError):
@@ -165,7 +158,6 @@ class DeadlineExceeded(ServiceError):
 
     def __init__(self, stage: str) -> None:
         super().__init__(f"the time allowed for the request was over ({stage})")
-        self.stage = stage
 
 
 class GenerationMismatch(ServiceError):
@@ -173,8 +165,6 @@ class GenerationMismatch(ServiceError):
 
     def __init__(self, expected: str, actual: str) -> None:
         super().__init__(f"expected generation {expected[:128]}, serving {actual}")
-        self.expected = expected
-        self.actual = actual
 
 
 class RevisionNotReached(ServiceError):

@@ -193,7 +193,7 @@ class Jobs:
     def _settled(self, job_id: str, cancelled: bool, status: int, last_line: str) -> JobRecord:
         """Return the record of a job whose builder has ended; write the end down where the builder could not."""
         record = self._store.get(job_id)
-        # A reader of the record who was faster has concluded "interrupted"; here the reason is known.
+        # A reader may have concluded "interrupted" a moment ago; here the reason is known.
         if record.is_finished and not (record.error or "").startswith("interrupted"):
             return record
         if cancelled:

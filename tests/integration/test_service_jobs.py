@@ -271,11 +271,11 @@ def test_what_was_read_before_the_end_is_no_end(tmp_path: Path, monkeypatch: pyt
     record = store.create(JobRequest(pool=("a.jsonl",)))
 
     def read_then_settled(_: JobStore, job_id: str) -> JobRecord:
-        jobs._builds.clear()
+        jobs._builders.clear()
         return record.finish(FAILED, error="interrupted: the process that ran it is gone")
 
     monkeypatch.setattr(JobStore, "get", read_then_settled)
-    monkeypatch.setattr(jobs, "_builds", {record.id: object()})
+    monkeypatch.setattr(jobs, "_builders", {record.id: object()})
     assert asyncio.run(jobs.get(record.id)).state == RUNNING
     assert asyncio.run(jobs.get(record.id)).state == FAILED
 

@@ -43,7 +43,7 @@ async def upsert(request: Request) -> dict[str, Any]:
 
 @router.post("/delete", response_model=DeletedOut, openapi_extra=takes(DeleteIn), responses=fails(*_WRITES, body=True))
 async def delete(request: Request) -> dict[str, Any]:
-    """Remove candidates; ids that are not there are told, and no error."""
+    """Remove candidates; ids that are not there are listed in `missing_ids`, and are no error."""
     held = resources(request)
     body = await bodies.read(request, DeleteIn, held.settings)
     ids = list(dict.fromkeys(body.ids))

@@ -82,7 +82,7 @@ async def rebuild(
     responses=fails(NotReady, NothingToCompact, MatrixMissing, JobConflict, *_WRITES) | _LOCATED,
 )
 async def compact(request: Request, response: Response) -> dict[str, Any]:
-    """Build what is served anew with its updates, and switch to that; no answer changes."""
+    """Rebuild what is served with its updates, and switch to the result; no answer changes."""
     held = resources(request)
     serving = held.live.require()
     if await asyncio.to_thread(held.store.current_or_none) != serving.generation.id:
@@ -103,14 +103,14 @@ def _started(record: JobRecord, response: Response) -> dict[str, Any]:
 
 @router.get("/jobs", response_model=JobsOut, responses=fails(InvalidInput))
 async def jobs(request: Request, limit: Annotated[int, Query(ge=1, le=100)] = 20) -> dict[str, Any]:
-    """The latest rebuilds, newest first."""
+    """The latest jobs, newest first."""
     records = await resources(request).jobs.list(limit)
     return {"jobs": [_job(record) for record in records]}
 
 
 @router.get("/jobs/{job_id}", response_model=JobOut, responses=fails(JobNotFound))
 async def job(request: Request, response: Response, job_id: str) -> dict[str, Any]:
-    """How far a rebuild is, or how it ended."""
+    """How far a job is, or how it ended."""
     record = await resources(request).jobs.get(job_id)
     if not record.is_finished:
         response.headers["Retry-After"] = RETRY_AFTER_SECONDS
@@ -119,7 +119,7 @@ async def job(request: Request, response: Response, job_id: str) -> dict[str, An
 
 @router.post("/jobs/{job_id}/cancel", status_code=202, response_model=JobOut, responses=fails(JobNotFound, *_WRITES))
 async def cancel(request: Request, job_id: str) -> dict[str, Any]:
-    """Stop a rebuild; nothing of it is left. One that has ended stays as it is, one that publishes already will end."""
+    """Stop a job and remove what it has built. One that has ended stays as it is; one that publishes goes on."""
     held = resources(request)
     with writing(held):
         record = await held.jobs.cancel(job_id)
@@ -130,7 +130,7 @@ async def cancel(request: Request, job_id: str) -> dict[str, Any]:
     "/activate", response_model=IndexOut, openapi_extra=takes(ActivateIn), responses=fails(*_SWITCHES, body=True)
 )
 async def activate(request: Request) -> dict[str, Any]:
-    """Switch to a generation; requests that have begun end on the one they began with."""
+    """Switch to a generation; requests in progress end on the one they began with."""
     held = resources(request)
     body = await bodies.read(request, ActivateIn, held.settings)
     with writing(held):

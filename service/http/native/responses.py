@@ -177,7 +177,7 @@ class ProgressOut(Out):
 
 
 class JobOut(Out):
-    """A rebuild."""
+    """A rebuild or a compaction."""
 
     id: str
     state: Literal["queued", "running", "succeeded", "failed", "cancelled"]
@@ -196,7 +196,7 @@ class JobOut(Out):
 
 
 class JobsOut(Out):
-    """Rebuilds, newest first."""
+    """Jobs, newest first."""
 
     jobs: list[JobOut]
 
