@@ -1,4 +1,4 @@
-"""What every dialect of reranking renders."""
+"""An answer to `/rerank` before a dialect gives it its form."""
 
 import math
 import time
@@ -15,14 +15,14 @@ from polyrank.model.text.assembly import Truncation
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document as it was sent: the text that is read, and what comes back with its result."""
+    """A document as it was sent: the text that the model reads, and the fields that its result repeats."""
 
     text: str
     echo: dict[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankedDocument:
     """A document in the answer; `index` is its place in the request."""
 
     index: int
@@ -35,17 +35,17 @@ class Reranked:
     """The answer.
 
     Attributes:
-        model: by the name that clients know it by.
+        model: the name that clients know it by.
         places: best first.
         sent: how many documents were ranked.
-        tokens: that the model read.
+        tokens: how many the model read.
         cut: what it did not read.
-        with_documents: whether results hold their documents.
-        request_id: of the request.
+        with_documents: results hold their documents.
+        request_id: the request's.
     """
 
     model: str
-    places: list[Place]
+    places: list[RankedDocument]
     sent: int
     tokens: int
     cut: Truncation
@@ -54,18 +54,18 @@ class Reranked:
 
     @property
     def id(self) -> str:
-        """The answer's own name."""
+        """The answer's own id."""
         return f"rr-{self.request_id}"
 
     @property
     def warnings(self) -> list[str]:
         """What was cut, in words."""
-        told = []
+        said = []
         if self.cut.tokens:
-            told.append(f"truncated: the query lost {self.cut.tokens} tokens")
+            said.append(f"truncated: the query lost {self.cut.tokens} tokens")
         if self.cut.candidates:
-            told.append(f"truncated: {self.cut.candidates} documents lost their end")
-        return told
+            said.append(f"truncated: {self.cut.candidates} documents lost their end")
+        return said
 
 
 def document_of(sent: str | dict[str, JsonValue], at: int, rank_fields: Sequence[str], max_chars: int) -> Document:
@@ -82,7 +82,7 @@ def document_of(sent: str | dict[str, JsonValue], at: int, rank_fields: Sequence
         [sent.get("text")],
         [value for name, value in sent.items() if name != "id" and isinstance(value, str)][:1],
     ):
-        if strings := [each for each in texts if isinstance(each, str)]:
+        if strings := [text for text in texts if isinstance(text, str)]:
             if (length := sum(map(len, strings))) > max_chars:
                 raise InvalidInput(f"documents.{at}: has {length} characters; at most {max_chars} are allowed")
             return Document("\n".join(strings), echo)
@@ -90,34 +90,34 @@ def document_of(sent: str | dict[str, JsonValue], at: int, rank_fields: Sequence
 
 
 def relevance(scores: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Map scores to 0..1, each for itself: their sigmoid, computed in float64.
+    """Map each score to 0..1 by the sigmoid, computed in float64.
 
-    A Cross-encoder's score is a logit. A Bi- or Poly-encoder's is one beside the scores of other candidates, so that
-    its sigmoid keeps the order, but is no probability. Different scores between -20 and 20 stay different, but for
-    those next to 0; above 36.7 the result is 1.
+    The order stays. For a Cross-encoder, whose score is a logit, the result is a probability. For a Bi- or
+    Poly-encoder it is not: their scores mean something only beside those of other candidates. Different scores
+    between -20 and 20 stay different, except next to 0; above 36.7 the result is 1.
 
     >>> relevance(np.array([0.0, 2.0, -2.0], np.float32)).round(4).tolist()
     [0.5, 0.8808, 0.1192]
     """
     wide = scores.astype(np.float64)
-    small = np.exp(-np.abs(wide))  # of the magnitude: never overflows
+    small = np.exp(-np.abs(wide))  # of the negative magnitude: this never overflows
     return np.where(wide >= 0, 1.0, small) / (1.0 + small)
 
 
 def placed(
     documents: Sequence[Document], scores: NDArray[np.float32], limit: int | None, raw_scores: bool
-) -> list[Place]:
-    """Order documents by score, equal ones as sent; at most `limit` of them."""
+) -> list[RankedDocument]:
+    """Order documents by score, equal ones as sent; return the first `limit`."""
     shown = (scores if raw_scores else relevance(scores)).tolist()
     order = np.argsort(-scores, kind="stable")[:limit].tolist()
-    return [Place(at, shown[at], documents[at]) for at in order]
+    return [RankedDocument(at, shown[at], documents[at]) for at in order]
 
 
 def search_units(documents: int) -> int:
-    """What Cohere would bill: one for each hundred documents begun."""
+    """Return what Cohere would bill: one unit for every hundred documents begun."""
     return math.ceil(documents / 100)
 
 
 def now() -> int:
-    """Seconds since the epoch."""
+    """Return the seconds since the epoch."""
     return int(time.time())

@@ -1,4 +1,4 @@
-"""Which of the served models a request names, and answers."""
+"""The models that are served, by the names that other systems' clients give them."""
 
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -13,10 +13,10 @@ class Served:
     """A model that answers requests.
 
     Attributes:
-        name: that clients know it by.
-        max_input_tokens: that it reads; more are cut.
-        serving: the generation that it belongs to; None: it is the cross-encoder.
-        loaded_at: seconds since the epoch; 0 where it came with the server.
+        name: the one that clients know it by.
+        max_input_tokens: how many tokens of a text it reads; the rest is cut.
+        serving: the generation that it belongs to; None for the cross-encoder.
+        loaded_at: seconds since the epoch; 0 where it was loaded with the server.
     """
 
     name: str
@@ -26,12 +26,12 @@ class Served:
     loaded_at: float = 0.0
 
     def is_named(self, name: str) -> bool:
-        """Whether a client means this one: by its name, the last part of it, or the fingerprint."""
+        """Whether a client means this model: by its name, the last part of the name, or the fingerprint."""
         return name in (self.name, PurePath(self.name).name, self.fingerprint)
 
 
 def every(held: Resources) -> list[Served]:
-    """All that are loaded, the one that reranks first."""
+    """Return all models that are loaded, the one that reranks first."""
     scorer, serving = held.engine.scorer, held.live.current
     cross = [Served(scorer.name, scorer.fingerprint, scorer.max_input_tokens)] if scorer is not None else []
     return [*cross, *([] if serving is None else [_late(serving)])]
@@ -43,17 +43,22 @@ def _late(serving: Serving) -> Served:
 
 
 def reranker(held: Resources, name: str | None, strict: bool | None) -> Served:
-    """Return the model that is named, or the one that reranks.
+    """Return the model that the request names; without a name, or a known one, the model that reranks.
+
+    Args:
+        held: the app's resources.
+        name: what the request names.
+        strict: an unknown name is an error; None: as the setting `strict_model` says.
 
     Raises:
-        ModelNotServed: another one is named, and no other may answer.
-        NotReady: none is loaded.
+        ModelNotServed: the name is unknown, and that is an error.
+        NotReady: no model is loaded.
     """
     return _named(every(held) or [_late(held.live.require())], name, _is_strict(held, strict))
 
 
 def embedder(held: Resources, name: str | None, strict: bool | None) -> tuple[Served, Serving]:
-    """Return the model that embeds; errors as `reranker`."""
+    """Return the model that embeds, by the rules and with the errors of `reranker`."""
     serving = held.live.require()
     return _named([_late(serving)], name, _is_strict(held, strict)), serving
 
@@ -74,6 +79,6 @@ def _named(served: list[Served], name: str | None, strict: bool) -> Served:
 
 
 def announced(held: Resources) -> Served | None:
-    """Return the model that `/info` tells TEI's clients of; None where it is not loaded."""
+    """Return the model that `/info` shows to TEI's clients; None where it is not loaded."""
     embeds = held.settings.info_model_type == "embedding"
     return next((each for each in every(held) if each.serving is not None or not embeds), None)

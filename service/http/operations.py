@@ -1,23 +1,73 @@
-"""Health, facts and metrics."""
+"""Health, facts and metrics: for operators, and under the paths where other systems' clients look for them."""
 
-import orjson
+from typing import Any, Literal
+
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from polyrank import __version__
 from polyrank.service.errors import Draining, NotReady
-from polyrank.service.http.compat.dialects import tei
-from polyrank.service.http.compat.responses import LiveOut, ReadyOut
-from polyrank.service.http.native.responses import InfoOut, StatusOut
-from polyrank.service.http.plumbing import served_models
+from polyrank.service.http.compat import served_models, tei
+from polyrank.service.http.native.responses import ModelOut
+from polyrank.service.http.plumbing.described import fails
+from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.http.plumbing.guards import METRICS, OPEN, RANK
-from polyrank.service.http.plumbing.openapi import fails
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.live.serving import Serving
 from polyrank.service.resources import resources
 
 router = APIRouter(tags=["operations"])
+
+
+class StatusOut(Out):
+    """A health check's answer."""
+
+    status: Literal["ok", "ready"]
+    generation: str | None = None
+
+
+class LiveOut(Out):
+    """Open Inference Protocol: alive."""
+
+    live: bool
+
+
+class ReadyOut(Out):
+    """Open Inference Protocol: ready."""
+
+    ready: bool
+
+
+class LimitsOut(Out):
+    """Bounds of a request."""
+
+    max_body_bytes: int
+    max_candidates: int
+    max_text_chars: int
+    max_timeout_ms: int
+
+
+class LoadedModelOut(ModelOut):
+    """A model that is loaded, and the back-end that runs it."""
+
+    backend: str
+
+
+class InfoOut(tei.TeiInfoOut):
+    """What this server is, and what TEI's clients look for."""
+
+    name: Literal["polyrank"]
+    version: str
+    generation: str | None
+    model: LoadedModelOut | None
+    reranker: LoadedModelOut | None
+    vectors: Literal["local", "redis"]
+    limits: LimitsOut
+
+
+_ALIVE: dict[str, Any] = {"responses": fails(NotReady), "dependencies": [OPEN], "response_model_exclude_unset": True}
+_READY: dict[str, Any] = {**_ALIVE, "responses": fails(NotReady, Draining)}
 
 
 @router.get("/", include_in_schema=False, dependencies=[OPEN])
@@ -26,23 +76,22 @@ async def root() -> Response:
     return RedirectResponse("/docs")
 
 
-@router.get("/livez", response_model=StatusOut, responses=fails(NotReady), dependencies=[OPEN])
-@router.get("/healthz", response_model=StatusOut, responses=fails(NotReady), dependencies=[OPEN])
-async def alive(request: Request) -> Response:
+@router.get("/livez", **_ALIVE)
+@router.get("/healthz", **_ALIVE)
+async def alive(request: Request) -> StatusOut:
     """The process answers, and so does its model's thread; where not, only a restart helps."""
     engine = resources(request).engine
     if engine.stuck:
         raise NotReady(engine.failed or "")
-    return Response(orjson.dumps({"status": "ok"}), media_type="application/json")
+    return StatusOut(status="ok")
 
 
-@router.get("/readyz", response_model=StatusOut, responses=fails(NotReady, Draining), dependencies=[OPEN])
-@router.get("/health", response_model=StatusOut, responses=fails(NotReady, Draining), dependencies=[OPEN])
-@router.get("/ping", response_model=StatusOut, responses=fails(NotReady, Draining), dependencies=[OPEN])
-async def ready(request: Request) -> Response:
+@router.get("/readyz", **_READY)
+@router.get("/health", **_READY)
+@router.get("/ping", **_READY)
+async def ready(request: Request) -> StatusOut:
     """A verified generation and its model are loaded, and the server does not drain. Redis has no say in it."""
-    body = {"status": "ready", "generation": _ready(request).generation.id}
-    return Response(orjson.dumps(body), media_type="application/json")
+    return StatusOut(status="ready", generation=_ready(request).generation.id)
 
 
 def _ready(request: Request) -> Serving:
@@ -55,26 +104,26 @@ def _ready(request: Request) -> Serving:
     return serving
 
 
-@router.get("/v2/health/live", response_model=LiveOut, responses=fails(NotReady), dependencies=[OPEN])
-async def protocol_live(request: Request) -> Response:
+@router.get("/v2/health/live", **_ALIVE)
+async def protocol_live(request: Request) -> LiveOut:
     """Open Inference Protocol: as `/livez`."""
     await alive(request)
-    return Response(orjson.dumps({"live": True}), media_type="application/json")
+    return LiveOut(live=True)
 
 
-@router.get("/v2/health/ready", response_model=ReadyOut, responses=fails(NotReady, Draining), dependencies=[OPEN])
-async def protocol_ready(request: Request) -> Response:
+@router.get("/v2/health/ready", **_READY)
+async def protocol_ready(request: Request) -> ReadyOut:
     """Open Inference Protocol: as `/readyz`."""
     _ready(request)
-    return Response(orjson.dumps({"ready": True}), media_type="application/json")
+    return ReadyOut(ready=True)
 
 
-@router.get("/info", response_model=InfoOut, responses=fails(), dependencies=[RANK])
-async def info(request: Request) -> Response:
+@router.get("/info", response_model=InfoOut, response_model_exclude_unset=True, responses=fails(), dependencies=[RANK])
+async def info(request: Request) -> dict[str, Any]:
     """What this server is, what it serves, its bounds, and what TEI's clients look for."""
     held = resources(request)
     serving, scorer, settings = held.live.current, held.engine.scorer, held.settings
-    body = {
+    return {
         **tei.info(served_models.announced(held), settings.info_model_type, held.engine.batch_tokens, settings),
         "name": "polyrank",
         "version": __version__,
@@ -89,7 +138,6 @@ async def info(request: Request) -> Response:
             "max_timeout_ms": settings.max_timeout_ms,
         },
     }
-    return Response(orjson.dumps(body), media_type="application/json")
 
 
 def _model(scorer: LateScorer | PairScorer) -> dict[str, str]:

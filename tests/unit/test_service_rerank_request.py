@@ -1,12 +1,11 @@
-"""Which dialect a body is in."""
+"""Which dialect a request is in."""
 
 from typing import Any
 
 import pytest
 
 from polyrank.service.errors import DialectUnknown, HeaderInvalid
-from polyrank.service.http.compat.dialects.choice import DIALECTS, of_body, of_header
-from polyrank.service.http.compat.schemas import CompatRerankIn
+from polyrank.service.http.compat.rerank_request import DIALECTS, CompatRerankIn, dialect_of, dialect_of_header
 
 TEXTS, DOCUMENTS = {"texts": ["a"]}, {"documents": ["a"]}
 
@@ -29,26 +28,26 @@ def body(fields: dict[str, Any]) -> CompatRerankIn:
     ],
 )
 def test_the_shape_tells(fields: dict[str, Any], dialect: str) -> None:
-    assert of_body(body(fields), None, None) == dialect
+    assert dialect_of(body(fields), None, None) == dialect
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_setting_tells_what_the_shape_cannot_and_a_header_everything(dialect: Any) -> None:
-    assert of_body(body(DOCUMENTS), None, dialect) == dialect
-    assert of_body(body(DOCUMENTS | {"top_k": 1}), None, dialect) == dialect
-    assert of_body(body(TEXTS), None, dialect) == "tei"
+    assert dialect_of(body(DOCUMENTS), None, dialect) == dialect
+    assert dialect_of(body(DOCUMENTS | {"top_k": 1}), None, dialect) == dialect
+    assert dialect_of(body(TEXTS), None, dialect) == "tei"
     for fields in (TEXTS, DOCUMENTS, DOCUMENTS | {"top_k": 1}):
-        assert of_body(body(fields), dialect, "cohere") == dialect
+        assert dialect_of(body(fields), dialect, "cohere") == dialect
 
 
 def test_nothing_to_rank_is_no_dialect() -> None:
     for fields in ({}, {"texts": None}, {"documents": None}):
         with pytest.raises(DialectUnknown, match="documents"):
-            of_body(body(fields), "tei", "voyage")
+            dialect_of(body(fields), "tei", "voyage")
 
 
 def test_the_header() -> None:
-    assert of_header(None) is None
-    assert of_header(" TEI ") == "tei"
+    assert dialect_of_header(None) is None
+    assert dialect_of_header(" TEI ") == "tei"
     with pytest.raises(HeaderInvalid, match="tei, cohere, jina, infinity, voyage"):
-        of_header("vespa")
+        dialect_of_header("vespa")

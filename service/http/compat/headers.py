@@ -1,4 +1,4 @@
-"""Response headers of compatible routes: TEI's, and what the answer was made with."""
+"""Response headers of compatible routes: TEI's timings, and which model answered."""
 
 import time
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any, Final
 from starlette.requests import Request
 
 _MILLISECONDS = {"type": "number", "minimum": 0}
-_TOLD: Final = {
+_HEADERS: Final = {
     "x-total-time": ("milliseconds", _MILLISECONDS),
     "x-tokenization-time": ("milliseconds", _MILLISECONDS),
     "x-queue-time": ("milliseconds", _MILLISECONDS),
@@ -17,7 +17,7 @@ _TOLD: Final = {
     "x-index-generation": ("whose model it is; absent for a cross-encoder", {"type": "string"}),
 }
 DESCRIBED: Final[dict[str, Any]] = {
-    "headers": {name: {"description": told, "schema": schema} for name, (told, schema) in _TOLD.items()}
+    "headers": {name: {"description": meaning, "schema": schema} for name, (meaning, schema) in _HEADERS.items()}
 }
 INFERENCE = ("encode", "retrieve", "fetch", "score", "rerank")
 
@@ -25,14 +25,14 @@ INFERENCE = ("encode", "retrieve", "fetch", "score", "rerank")
 def of_answer(
     request: Request, seconds: Mapping[str, float], cut: int, fingerprint: str, generation: str | None
 ) -> dict[str, str]:
-    """Tell times in milliseconds, and what cannot be told in every dialect's body.
+    """Return the headers of an answer: times in milliseconds, and facts that not every dialect's body has room for.
 
     Args:
-        request: answered.
+        request: the one that is answered.
         seconds: by stage; empty where there was nothing to do.
         cut: how many texts were not read to their end.
-        fingerprint: of the model.
-        generation: whose model it is; None where it belongs to none.
+        fingerprint: the model's.
+        generation: the one whose model answered; None for a cross-encoder.
     """
     ms = {
         "x-total-time": time.monotonic() - request.state.arrived,

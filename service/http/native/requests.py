@@ -1,17 +1,17 @@
-"""What requests may hold: strict models, bounds included.
+"""What the requests of polyrank's own routes may hold: strict models, with bounds.
 
-A field that is not listed here is refused. When a key occurs twice in one JSON object, the last one counts. The bounds
-that an operator may change (candidates, length of a text) are checked in bodies.py; the ones here are ceilings.
+Unknown fields are refused. When a key occurs twice in a JSON object, the last one counts. The bounds here are
+ceilings; routes check the lower ones that an operator sets (number of candidates, length of a text).
 """
 
-import math
 from collections import Counter
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, RootModel, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, RootModel, model_validator
 
 from polyrank.index_builder.vectors.ids import text_id
 from polyrank.service.http.native.filters_in import FILTER_DESCRIPTION, checked_filter
+from polyrank.service.http.plumbing.fields import Text, storable
 from polyrank.service.ranking.values import TOP_N
 from polyrank.service.settings import CANDIDATES_CEILING
 
@@ -20,42 +20,19 @@ MAX_PERSONA = 100
 MAX_ID_CHARS = 1024
 
 
-def _not_blank(text: str) -> str:
-    if not text or text.isspace():
-        raise ValueError("must not be empty")
-    return text
-
-
 def _no_reserved_keys(values: dict[str, Any]) -> dict[str, Any]:
     if any(key.startswith("$") for key in values):
         raise ValueError("keys must not begin with '$'")
     return values
 
 
-def storable(value: JsonValue) -> JsonValue:
-    """Refuse, at any depth, numbers that JSON or a store would make something else: NaN, infinities, beyond 64 bits."""
-    stack = [value]
-    while stack:
-        match stack.pop():
-            case dict() as inner:
-                stack.extend(inner.values())
-            case list() as inner:
-                stack.extend(inner)
-            case float() as number if not math.isfinite(number):
-                raise ValueError("numbers must be finite")
-            case int() as number if not -(2**63) <= number < 2**63:
-                raise ValueError("whole numbers must fit 64 bits")
-    return value
-
-
-Text = Annotated[str, AfterValidator(_not_blank), WithJsonSchema({"type": "string", "pattern": r"\S"})]
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
 Filter = Annotated[dict[str, JsonValue], AfterValidator(checked_filter), AfterValidator(storable)]
 Metadata = Annotated[dict[str, JsonValue], AfterValidator(_no_reserved_keys), AfterValidator(storable)]
 
 
 class Strict(BaseModel):
-    """No unknown field, no coercion, no NaN."""
+    """A request without unknown fields, coercion or NaN."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -144,7 +121,7 @@ class RankIn(Strict):
         return self
 
     def top_n(self) -> int | None:
-        """How many the cross-encoder reads; None: it is not asked."""
+        """Return how many candidates the cross-encoder reads; None: it is not asked."""
         if isinstance(self.rerank, RerankIn):
             return self.rerank.top_n
         return RerankIn().top_n if self.rerank else None
@@ -193,8 +170,8 @@ class UpsertIn(RootModel[Annotated[list[PoolCandidateIn], Field(min_length=1, fa
     )
 
     def ids(self) -> list[str]:
-        """The ids, made from a hash of the text where there is none."""
-        return [each.id or text_id(each.text) for each in self.root]
+        """Return the ids; where one is missing, it is made from a hash of the text."""
+        return [candidate.id or text_id(candidate.text) for candidate in self.root]
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:

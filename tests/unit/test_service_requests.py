@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from pydantic import ValidationError
 
-from polyrank.service.http.native.schemas import MAX_ID_CHARS, MAX_PERSONA, MAX_TURNS, IndexIn, RankIn, Strict
+from polyrank.service.http.native.requests import MAX_ID_CHARS, MAX_PERSONA, MAX_TURNS, IndexIn, RankIn, Strict
 
 
 def accepted(kind: type[Strict], **fields: object) -> Strict:

@@ -1,11 +1,13 @@
-"""Bodies of compatible routes: lenient where clients need it, and nowhere else."""
+"""Requests of other systems' clients: lenient where the clients need it, and nowhere else."""
 
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from polyrank.service.http.compat.schemas import CompatRerankIn, EmbeddingsIn, EmbedIn, SimilarityIn
+from polyrank.service.http.compat.openai import EmbeddingsIn
+from polyrank.service.http.compat.rerank_request import CompatRerankIn
+from polyrank.service.http.compat.tei import EmbedIn, SimilarityIn
 
 RERANK = {"query": "q", "documents": ["a"]}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from polyrank.model.errors import InvalidInput
-from polyrank.service.changes.confine import confined
+from polyrank.service.changes.jobs import confined
 from polyrank.service.errors import NotConfigured
 
 
