@@ -40,7 +40,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.leftovers import discard
 from polyrank.index_builder.store.manifest import MANIFEST_FILE, BuildStats, Manifest, ModelReference
 from polyrank.index_builder.vectors.codec import DTYPES
-from polyrank.index_builder.vectors.encoder import Encode, Model, TextEncoder, encode_texts
+from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_texts
 from polyrank.index_builder.vectors.local import LocalEmbeddings
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.errors import InvalidInput
