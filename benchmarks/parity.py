@@ -72,7 +72,7 @@ def measured(name: str, backend: str, files: dict[str, list[Dialogue]], texts: S
     gc.collect()
     chosen = [each for dialogues in files.values() for each in dialogues[:contexts]]
     ranker = loaded(name, backend)
-    if isinstance(ranker, polyrank.CrossRanker):
+    if not ranker.retrieves:
         rng = np.random.default_rng(0)
         drawn = [[texts[at] for at in rng.choice(len(texts), PAIRS, replace=False)] for _ in range(PAIRS_OF)]
         read = zip(chosen[:: max(1, len(chosen) // PAIRS_OF)], drawn, strict=False)

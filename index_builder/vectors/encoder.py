@@ -29,7 +29,7 @@ class Model(Protocol):
 
     Attributes:
         name: what it was loaded by.
-        architecture: its kind, "bi" or "poly".
+        architecture: its name in polyrank.model.registry.
         fingerprint: identifies everything that its vectors depend on; 64 hexadecimal digits.
         dim: D.
         backend: name of what runs its forward passes.

@@ -20,6 +20,7 @@ from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import UpdateLog
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelError
+from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.search.scan import Scan, prepare
 from polyrank.model.search.scan.guarded import GuardedScan
 from polyrank.model.text.assembly import Conversation, Truncation
@@ -216,7 +217,7 @@ class Opener:
             ranker: LateScorer = self._load(str(generation.model_directory))
         except InvalidInput as error:  # a back-end's words for a model that it cannot run
             raise ModelError(f"{generation.manifest.model.name} does not run here: {error}") from error
-        if ranker.architecture not in ("bi", "poly"):
+        if not ARCHITECTURES[ranker.architecture].retrieves:
             raise CheckpointInvalid(f"a {ranker.architecture}-encoder has no vectors to retrieve by")
         if ranker.fingerprint != wanted:
             raise FingerprintMismatch(wanted, ranker.fingerprint)

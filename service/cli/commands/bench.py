@@ -85,16 +85,15 @@ def _encode(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _rerank(arguments: argparse.Namespace) -> dict[str, Any]:
     from polyrank.model.config import ModelConfig
-    from polyrank.model.rankers.cross import CrossRanker
     from polyrank.model.rankers.load import from_base, load
     from polyrank.service.cli.measuring.encode import measure_rerank, texts_of
 
     texts = texts_of(arguments.pool, limit=100)
     ranker = load(arguments.model, backend=chosen_backend(arguments.backend))
-    if not isinstance(ranker, CrossRanker):
+    if ranker.retrieves:
         config = ModelConfig(architecture="cross", base_name="", weights="base")
         ranker = from_base(arguments.model, config, chosen_backend(arguments.backend))
-    assert isinstance(ranker, CrossRanker), "asked for"
+    assert not ranker.retrieves, "asked for"
     return {"model": arguments.model, "backend": ranker.backend, "rows": measure_rerank(ranker, texts)}
 
 

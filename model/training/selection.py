@@ -1,4 +1,4 @@
-"""The selection slice: held-out dialogues of the training files, by which the best checkpoint is chosen."""
+"""The selection slice: held-out dialogues of the training files, which choose the best checkpoint."""
 
 import random
 from collections.abc import Sequence
@@ -8,44 +8,44 @@ from torch import nn
 
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.data.corpus import Corpus
-from polyrank.model.training.objectives.objective import CrossObjective, LateObjective
+from polyrank.model.training.objectives.objective import Batch, Objective
 
-_SEED = 0  # the same batches in every run: runs are compared by them
+_SEED = 0  # the same in every run, so that runs can be compared
 
 
 class Look(NamedTuple):
-    """One look at the slice: mean loss, share of gold replies ranked first in their batch, mean cosine of the codes."""
+    """Figures of the slice: mean loss, share of gold replies ranked first in their batch, mean cosine of the codes."""
 
     loss: float
     recall_at_1: float
     code_cosine: float
 
     def figures(self) -> dict[str, float]:
-        """The same by name."""
+        """Return the figures by name."""
         return self._asdict()
 
 
 def selection_batches(corpora: Sequence[Corpus], n_replies: int) -> list[list[Dialogue]]:
-    """Cut each file's slice into batches; a rest too small to be one joins the last.
+    """Cut each file's slice into batches of `n_replies`; a rest of less than half a batch joins the last one.
 
-    n_replies: how many replies a batch of training has, its rows' and those lent by others: its rows are each other's
-    negatives, so that a look is as hard as a step.
+    n_replies: how many replies a training batch has, its rows' and those of others. Here rows are each other's
+    negatives, so a look is then as hard as a step.
     """
     found: list[list[Dialogue]] = []
     for corpus in corpora:
         examples = list(corpus.examples(selection=True))
-        random.Random(_SEED).shuffle(examples)  # neighbours in a file are turns of one dialogue
+        random.Random(_SEED).shuffle(examples)  # neighbours in a file may be turns of one dialogue
         cuts = range(0, max(1, len(examples) - n_replies // 2), n_replies)
         ends = [*cuts[1:], len(examples)]
         found += [examples[start:end] for start, end in zip(cuts, ends, strict=True)]
     return found
 
 
-def look(encoder: nn.Module, objective: LateObjective | CrossObjective, batches: Sequence[Sequence[Dialogue]]) -> Look:
+def look(encoder: nn.Module, objective: Objective, batches: Sequence[Sequence[Dialogue]]) -> Look:
     """Measure all batches with dropout off; larger batches count for more."""
     draw = random.Random(_SEED)
     encoder.eval()
-    measured = [objective.measure(batch, draw) for batch in batches]
+    measured = [objective.measure(Batch(batch, (), draw)) for batch in batches]
     encoder.train()
     rows = sum(each.rows for each in measured)
     return Look(
