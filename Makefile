@@ -2,6 +2,7 @@
 #   make demo [ONCE=1] [PORT=8000]    the bundled sample: build, rank an example, serve (ONCE: evaluate instead)
 #   make test [WORKERS=2]             the whole suite, in so many processes of one thread each; ends where one crashes
 #   make test-clients                 other systems' own clients against a server, in environments of their own
+#   make test-benchmarks              the benchmark scripts, over tiny models and without a GPU
 #   make test-kernels                 the GPU's kernels, in Triton's interpreter and compiled; no GPU is needed, but Linux
 #   make lint                         what of its tools is not installed is named; with CI set it is an error
 #   make format
@@ -21,7 +22,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-clients test-kernels lint format docs figures clean
+.PHONY: demo test test-clients test-benchmarks test-kernels lint format docs figures clean
 
 demo: .venv/.demo
 	$(BIN)/polyrank demo --port $(PORT) $(if $(ONCE),--once)
@@ -34,6 +35,9 @@ test: .venv/.dev
 test-clients: .venv/.demo .venv-clients/.done .venv-cohere/.done
 	POLYRANK_PYTHON=$(BIN)/python .venv-clients/bin/python -m pytest -c tests/clients/pytest.ini tests/clients
 	POLYRANK_PYTHON=$(BIN)/python .venv-cohere/bin/python -m pytest -c tests/clients/pytest.ini tests/clients/test_cohere.py
+
+test-benchmarks: .venv/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n0 benchmarks/tests
 
 test-kernels: .venv/.dev .venv-triton/.done
 	TRITON_INTERPRET=1 PYTHONPATH=.venv-triton $(BIN)/python -m pytest -n0 tests/kernels

@@ -1,10 +1,10 @@
-"""The same contexts ranked with vectors from the matrix and from Redis: same ids, same scores, damage noticed.
+"""Rank the same contexts with vectors from the matrix and from Redis: ids and scores must agree, damage be noticed.
 
     python benchmarks/local_against_redis.py --pool F [F...] --data F [--model MODEL] [--count 200]
 
-Builds the pool twice into temporary stores, without and with a real redis-server (started here), serves both
-(`--vectors local`, `--vectors redis`), sends the contexts to both, then damages one value in Redis and asks again. Exit
-status 0 only if every answer was the same and the metrics show where vectors were read.
+Builds the pool twice into temporary stores, without and with a real redis-server, and serves both (`--vectors local`,
+`--vectors redis`). Sends the contexts to both, then damages one value in Redis and asks again. Exit status 0 only if
+all answers agree and the metrics show where vectors were read.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from polyrank.service.cli.measuring.serving import served
 
 
 def vectors_read(url: str) -> dict[str, float]:
-    """polyrank_cache_requests_total by tier and result."""
+    """Read polyrank_cache_requests_total by tier and result."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=30) as response:
         lines = response.read().decode().splitlines()
     found = [line for line in lines if line.startswith("polyrank_cache_requests_total{")]

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from polyrank.service import app
 from polyrank.service.cli import parser
-from polyrank.service.http.plumbing import openapi
+from polyrank.service.http import openapi
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.settings import PREFIX, Settings
 

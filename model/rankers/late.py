@@ -13,7 +13,7 @@ from polyrank.model.inference.backend import Backend
 from polyrank.model.inference.forwards import LateForwards
 from polyrank.model.search.topk import top_k
 from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Turn, require_positive
-from polyrank.model.text.tokenizer import Piece
+from polyrank.model.text.tokenizer import Token
 
 
 class LateRanker:
@@ -61,7 +61,7 @@ class LateRanker:
         """Return token ids of each candidate, and how many were cut."""
         return self._assembler.candidates(texts)
 
-    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Piece]]:
+    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Token]]:
         """Return the tokens of each text with the characters they stand for, uncut; `wrapped` in special tokens."""
         return self._assembler.pieces(texts, wrapped)
 

@@ -11,7 +11,9 @@ from starlette.testclient import TestClient
 import polyrank
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.service.app import create_app
-from polyrank.service.http.native.responses import IndexOut, InfoOut, Problem, RankOut, StatusOut
+from polyrank.service.http.native.responses import IndexOut, RankOut
+from polyrank.service.http.operations import InfoOut, StatusOut
+from polyrank.service.http.plumbing.problems import Problem
 from polyrank.service.settings import Settings
 
 COUNT = 50

@@ -19,7 +19,7 @@ import polyrank.model
 REPOSITORY = Path(__file__).parents[2]
 MODULES = [module.name for module in walk_packages(polyrank.model.__path__, "polyrank.model.")]
 # Compiled by Triton, which the suite does not install.
-MODULES.remove("polyrank.model.search.scan.gpu_kernels")
+MODULES.remove("polyrank.model.search.scan.gpu.kernels")
 
 
 def run(*arguments: object, cwd: Path) -> str:

@@ -1,8 +1,9 @@
-"""`polyrank bench`: our own figures on this machine."""
+"""`polyrank bench`: what each stage costs on this machine."""
 
 import argparse
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +20,15 @@ MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 POOL = Path("examples/support/pool.jsonl")
 DATA = Path("examples/support/conversations.jsonl")
 
+Subject = Callable[[argparse.Namespace], dict[str, Any]]
+
 
 def add_to(commands: Any) -> None:
     """Add the command and its subjects to the parser."""
     parser = commands.add_parser("bench", help="measure scoring, encoding, ranking, reranking or building")
     subjects = parser.add_subparsers(title="subjects", metavar="SUBJECT", required=True)
     scoring = _subject(subjects, "scoring", _scoring, "closed form against the paper's two products")
-    scoring.add_argument("--seconds", type=float, default=2.0, help="a size; default: 2")
+    scoring.add_argument("--seconds", type=float, default=2.0, help="for each size; default: 2")
     for name, measure, text in (
         ("encode", _encode, "candidates a second, one context, and 32 together"),
         ("rerank", _rerank, "fifty pairs of a cross-encoder; a base model's with a random head costs the same"),
@@ -42,14 +45,14 @@ def add_to(commands: Any) -> None:
     rank.add_argument("--redis", metavar="URL", help="read vectors from this Redis (--vectors redis)")
 
 
-def _subject(subjects: Any, name: str, measure: Any, text: str) -> argparse.ArgumentParser:
+def _subject(subjects: Any, name: str, measure: Subject, text: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subjects.add_parser(name, help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.set_defaults(run=partial(_run, name, measure))
     return parser
 
 
-def _run(name: str, measure: Any, arguments: argparse.Namespace) -> int:
+def _run(name: str, measure: Subject, arguments: argparse.Namespace) -> int:
     quiet_libraries()
     from polyrank.service.cli.measuring.timing import machine
 
@@ -61,12 +64,12 @@ def _run(name: str, measure: Any, arguments: argparse.Namespace) -> int:
         if key != "rows":
             print(f"{key}: {value}")
     for row in result["rows"]:
-        print("  " + "  ".join(f"{key} {value:.5g}" if _is_number(value) else f"{value}" for key, value in row.items()))
+        print("  " + "  ".join(_cell(key, value) for key, value in row.items()))
     return 0
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float))
+def _cell(key: str, value: Any) -> str:
+    return f"{key} {value:.5g}" if isinstance(value, (int, float)) else f"{value}"
 
 
 def _scoring(arguments: argparse.Namespace) -> dict[str, Any]:
