@@ -6,7 +6,8 @@
 #   make test-kernels                 the GPU's kernels, in Triton's interpreter and compiled; no GPU is needed, but Linux
 #   make lint                         what of its tools is not installed is named; with CI set it is an error
 #   make format
-#   make docs                         write docs/openapi.json and the table of settings anew
+#   make docs                         write docs/openapi.json and the generated pages of docs/reference/
+#   make figures                      draw the figures of docs/results.md, in an environment of their own under build/
 # TORCH_INDEX=https://download.pytorch.org/whl/cpu spares a machine without a GPU the CUDA packages.
 
 # The first Python on the path that can do it; a name on the path may be a shim of a version that is not installed.
@@ -21,7 +22,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-clients test-benchmarks test-kernels lint format docs clean
+.PHONY: demo test test-clients test-benchmarks test-kernels lint format docs figures clean
 
 demo: .venv/.demo
 	$(BIN)/polyrank demo --port $(PORT) $(if $(ONCE),--once)
@@ -54,6 +55,9 @@ format: .venv/.dev
 
 docs: .venv/.dev
 	$(BIN)/python docs/generate.py
+
+figures: .venv/.dev
+	$$($(BIN)/python -c "from benchmarks.peers.environments import python_of; print(python_of('figures'))") docs/draw.py
 
 clean:
 	rm -rf .venv .venv-clients .venv-cohere .venv-triton .demo-store build dist

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.index.choice import KINDS
-from polyrank.index_builder.pool.pool import read_pool
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.pool.rows import read_pool
+from polyrank.index_builder.store.generation_store import GenerationStore
 
 MIB = 1 << 20
 
@@ -98,7 +98,9 @@ def write_pool(path: Path, count: int) -> None:
 def measure(pool: Path, root: Path, index: str, dim: int) -> dict[str, Any]:
     watch = Watch()
     with watch.looking():
-        built = build(HashEncoder(dim), read_pool([pool], root), root, index=index, progress=watch.progress)
+        built = build(
+            HashEncoder(dim), read_pool([pool], root), root, BuildOptions(index=index), progress=watch.progress
+        )
     path = GenerationStore(root).path(built.generation)
     faiss_file = path / "index.faiss"
     return {

@@ -18,8 +18,8 @@ from statistics import median
 from http_calls import call
 from redis_server import redis_server
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.rankers.load import load_late
 from polyrank.service.cli.measuring.serving import served
 

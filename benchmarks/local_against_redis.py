@@ -20,8 +20,8 @@ import redis
 from http_calls import call
 from redis_server import redis_server
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import read_pool
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.rankers.load import load_late
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.service.cli.measuring.serving import served
@@ -52,7 +52,9 @@ def main() -> int:
     bodies = [{"context": [turn.text for turn in each.conversation.turns], "top_k": 10} for each in dialogues]
     with tempfile.TemporaryDirectory() as directory, redis_server() as redis_url:
         for name, url in (("embedded", None), ("redis", redis_url)):
-            built = build(ranker, read_pool(arguments.pool, Path(directory)), Path(directory) / name, redis_url=url)
+            built = build(
+                ranker, read_pool(arguments.pool, Path(directory)), Path(directory) / name, BuildOptions(redis_url=url)
+            )
             print(f"{name}: {built.count} candidates, {built.rejected} rejected, {built.seconds:.1f} s")
         with (
             served(Path(directory) / "embedded") as (local, _, _),

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 import polyrank
-from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.checkpoint.base import MINILM
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evaluation.lists import rank_lists
@@ -72,7 +72,7 @@ def measured(name: str, backend: str, files: dict[str, list[Dialogue]], texts: S
     gc.collect()
     chosen = [each for dialogues in files.values() for each in dialogues[:contexts]]
     ranker = loaded(name, backend)
-    if isinstance(ranker, polyrank.CrossRanker):
+    if not ranker.retrieves:
         rng = np.random.default_rng(0)
         drawn = [[texts[at] for at in rng.choice(len(texts), PAIRS, replace=False)] for _ in range(PAIRS_OF)]
         read = zip(chosen[:: max(1, len(chosen) // PAIRS_OF)], drawn, strict=False)

@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.checkpoint.files import CONFIG_FILE
+from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.evaluation.intervals import group_numbers, intervals
 from polyrank.model.evaluation.lists import rank_lists
 from polyrank.model.evaluation.metrics import recall_at_k
-from polyrank.model.rankers.load import load, read_config
+from polyrank.model.rankers.load import load
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.run import Data, train
@@ -39,7 +39,7 @@ ARCHITECTURES = ("bi", "poly")
 
 def config_of(architecture: str, base: str, steps: int, seed: int) -> TrainConfig:
     """Return the recipe of `checkpoints/train.sh`, for fewer steps."""
-    return TrainConfig(
+    return TrainConfig.of(
         architecture="poly" if architecture == "poly" else "bi",
         base=base,
         steps=steps,

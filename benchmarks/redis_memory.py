@@ -21,8 +21,8 @@ import redis
 from numpy.typing import NDArray
 from redis_server import redis_server
 
-from polyrank.index_builder.redis.client import connect
-from polyrank.index_builder.vectors.redis import RedisStore, StoredVectors, drop_generation
+from polyrank.index_builder.redis_client import connect
+from polyrank.index_builder.vectors.redis import RedisEmbeddings, StoredVectors, drop_generation
 from polyrank.service.cli.measuring.timing import wall_seconds
 
 GENERATION = "20260101T000000000000-0123abcd"
@@ -61,7 +61,7 @@ def described(seconds: list[float]) -> str:
 def measure(url: str, count: int, dim: int, rounds: int) -> None:
     vectors = np.random.default_rng(0).normal(size=(count, dim)).astype(np.float16)
     names = [f"candidate-{n}" for n in range(count)]
-    with closing(RedisStore(url, GENERATION, dim, "float16", TIMEOUT_SECONDS)) as copy:
+    with closing(RedisEmbeddings(url, GENERATION, dim, "float16", TIMEOUT_SECONDS)) as copy:
         before = used_bytes(url)
         rate = load(copy, names, vectors)
         copy.commit()

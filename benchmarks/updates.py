@@ -20,8 +20,8 @@ from typing import Any
 
 from http_calls import call
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.rankers.load import load_late
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.service.cli.measuring.serving import served

@@ -1,36 +1,18 @@
-"""What can go wrong while serving; no error here knows of HTTP (problems.py maps them).
+"""What can go wrong while serving. No error here knows of HTTP.
+
+To add an error, write its class here, and give it a row in the table of `http/plumbing/problems.py` if its answer
+differs from its parent's. The docstring of a class says when it is raised; errors of the other packages are in
+`model/errors.py` and `index_builder/errors.py`.
 
 RankingError
-  InvalidInput
-    UnknownCandidates     none of the ids sent is in the generation
-    TooManyCandidates     more candidates than one request may carry
-    TooManyValues         more values of any kind in one body than anybody needs
-    NotConfigured         the request needs something this server was started without
-    IdempotencyMismatch   the same Idempotency-Key came with another body
-    ModelNotServed        the model that is named is not served, and no other may answer
-    NoTexts               nothing to embed or to rank
-    DialectUnknown        neither `texts` nor `documents`
+  InvalidInput        the request is wrong: UnknownCandidates, TooManyCandidates, TooManyValues, NotConfigured,
+                      IdempotencyMismatch, ModelNotServed, NoTexts, DialectUnknown
   ServiceError
-    SettingsError         a setting is unknown or has a bad value
-    BodyMalformed         not JSON in UTF-8
-    BodyTooLarge          more bytes than one request may carry
-    BodyTimeout           the body did not arrive in time
-    MediaTypeUnsupported  not application/json, or compressed
-    HeaderInvalid         a request header cannot be used
-    Unauthenticated       no API key that is in force
-    Forbidden             the API key is not for this
-    RateLimited           the caller's calls are used up for now
-    NotReady              nothing to serve yet
-    Draining              the server is about to stop
-    ServerFailed          the server cannot start
-    Overloaded            too many requests wait already
-    DeadlineExceeded      the request's time was over before it was answered
-    GenerationMismatch    the caller expects another generation than the one served
-    RevisionNotReached    the update that the caller asks for has not arrived here
-    StoreReadOnly         the store cannot be written to
-    InferenceFailed       the model produced something that is not a score
-    ClientGone            the caller hung up before the answer
-    ServiceUnreachable    (command line) no service answers, or it refuses
+    of a request      BodyMalformed, BodyTooLarge, BodyTimeout, MediaTypeUnsupported, HeaderInvalid, ClientGone
+    of a caller       Unauthenticated, Forbidden, RateLimited
+    of the server     NotReady, Draining, Overloaded, DeadlineExceeded, InferenceFailed, StoreReadOnly
+    of expectations   GenerationMismatch, RevisionNotReached
+    never answered    SettingsError, WorkerFailed, ServiceUnreachable
 """
 
 from collections.abc import Sequence
@@ -44,10 +26,9 @@ class UnknownCandidates(InvalidInput):
     """The generation holds none of the ids that were sent."""
 
     def __init__(self, ids: Sequence[str]) -> None:
-        shown = ", ".join(repr(i[:64]) for i in ids[:SHOWN_IDS])
+        shown = ", ".join(repr(candidate_id[:64]) for candidate_id in ids[:SHOWN_IDS])
         more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
         super().__init__(f"the generation holds none of the candidates: {shown}{more}")
-        self.ids = tuple(ids)
 
 
 class TooManyCandidates(InvalidInput):
@@ -55,7 +36,6 @@ class TooManyCandidates(InvalidInput):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"at most {limit} candidates a request")
-        self.limit = limit
 
 
 class TooManyValues(InvalidInput):
@@ -63,11 +43,10 @@ class TooManyValues(InvalidInput):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"at most {limit} values a body, those in lists and objects counted")
-        self.limit = limit
 
 
 class NotConfigured(InvalidInput):
-    """The request needs something the server was started without; the message names the setting."""
+    """The request needs something that the server was started without; the message names the setting."""
 
 
 class IdempotencyMismatch(InvalidInput):
@@ -75,15 +54,13 @@ class IdempotencyMismatch(InvalidInput):
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"this Idempotency-Key belongs to job {job_id}, which was started with another body")
-        self.job_id = job_id
 
 
 class ModelNotServed(InvalidInput):
-    """The request names a model that is not served, and lets no other answer."""
+    """The request names a model that is not served, and no other may answer."""
 
     def __init__(self, name: str, served: Sequence[str]) -> None:
         super().__init__(f"model {name[:128]!r} is not served; served: {', '.join(served)}")
-        self.name = name
 
 
 class NoTexts(InvalidInput):
@@ -91,7 +68,7 @@ class NoTexts(InvalidInput):
 
 
 class DialectUnknown(InvalidInput):
-    """The body is in none of the dialects of reranking."""
+    """The body has neither `texts` nor `documents`, so its dialect is unknown."""
 
 
 class ServiceError(RankingError):
@@ -111,7 +88,6 @@ class BodyTooLarge(ServiceError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"at most {limit} bytes a request")
-        self.limit = limit
 
 
 class BodyTimeout(ServiceError):
@@ -131,15 +107,14 @@ class Unauthenticated(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """The caller's API key is not for this."""
+    """The caller's API key lacks the scope."""
 
     def __init__(self, scope: str) -> None:
         super().__init__(f"this needs an API key with the scope {scope}")
-        self.scope = scope
 
 
 class RateLimited(ServiceError):
-    """The caller's calls are used up for now."""
+    """The caller has used up its rate for now."""
 
     def __init__(self, retry_after_seconds: int) -> None:
         super().__init__(f"too many calls; try again in {retry_after_seconds} s")
@@ -147,13 +122,13 @@ class RateLimited(ServiceError):
 
 
 class NotReady(ServiceError):
-    """There is nothing to answer from; the message says why."""
+    """Nothing can be answered yet, or any more; the message says why."""
 
     retry_after_seconds = 5
 
 
 class Draining(ServiceError):
-    """The server is about to stop; requests that come nevertheless are still answered for some seconds."""
+    """The server is about to stop. `/readyz` says so; requests are still answered for some seconds."""
 
     retry_after_seconds = 5
 
@@ -161,16 +136,16 @@ class Draining(ServiceError):
         super().__init__("the server is about to stop; send requests elsewhere")
 
 
-class ServerFailed(ServiceError):
-    """A serving process could not be started."""
+class WorkerFailed(ServiceError):
+    """A serving process could not be started (the parent of several ends with it)."""
 
 
 class Overloaded(ServiceError):
-    """There is more to do already than can be waited for.
+    """So many requests wait that another one is refused.
 
     Args:
-        waiting: requests that are there already.
-        retry_after_seconds: when there will be room, as far as can be told.
+        waiting: how many wait already.
+        retry_after_seconds: an estimate of when there will be room.
     """
 
     def __init__(self, waiting: int, retry_after_seconds: int = 1) -> None:
@@ -179,11 +154,10 @@ class Overloaded(ServiceError):
 
 
 class DeadlineExceeded(ServiceError):
-    """The request's time was over before its answer was there."""
+    """The request's time was over before the answer was there; `stage` is how far it came."""
 
     def __init__(self, stage: str) -> None:
         super().__init__(f"the time allowed for the request was over ({stage})")
-        self.stage = stage
 
 
 class GenerationMismatch(ServiceError):
@@ -191,12 +165,10 @@ class GenerationMismatch(ServiceError):
 
     def __init__(self, expected: str, actual: str) -> None:
         super().__init__(f"expected generation {expected[:128]}, serving {actual}")
-        self.expected = expected
-        self.actual = actual
 
 
 class RevisionNotReached(ServiceError):
-    """The update that the caller wants to see has not arrived here."""
+    """The update that the caller wants to see has not arrived at this server in time."""
 
     def __init__(self, wanted: int, served: int) -> None:
         super().__init__(f"revision {wanted} was asked for, but {served} is served")
@@ -205,19 +177,19 @@ class RevisionNotReached(ServiceError):
 
 
 class StoreReadOnly(ServiceError):
-    """The store cannot be written to: it is served from, and changed from elsewhere."""
+    """This server may not write to the store; it only serves from it."""
 
     def __init__(self) -> None:
         super().__init__("this server may not write to its store; change it from where it can be written")
 
 
 class InferenceFailed(ServiceError):
-    """The model produced something that is not a finite score."""
+    """The model failed, or produced a score that is not finite."""
 
 
 class ClientGone(ServiceError):
-    """The caller hung up before the answer was there."""
+    """The client hung up before the answer was there."""
 
 
 class ServiceUnreachable(ServiceError):
-    """A client found no service at the URL, or one that refused."""
+    """Raised by the command line: no service answers at the URL, or it refuses."""

@@ -4,15 +4,15 @@ import math
 import os
 from pathlib import Path
 
-# Where Linux tells the quota of a container: cgroup v2 in one file, v1 in two.
+# Files with the quota of a container: one with cgroup v2, two with v1.
 _V2 = "cpu.max"
 _V1 = ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
 
 
 def available(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Count the processors that this process may run on, within its container's quota.
+    """Return how many processors this process may use, within its container's quota.
 
-    More threads than that are worse than none: they wait for each other by spinning, and spend the quota on it.
+    More threads than that make it slower: they wait for each other by spinning, which uses up the quota.
 
     Args:
         cgroup: where the control groups are mounted.
@@ -22,7 +22,7 @@ def available(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def _quota(cgroup: Path) -> float:
-    """Processors' worth of time a second; infinite where there is no quota."""
+    """Return the quota in processors; that of the whole machine where there is none."""
     try:
         quota, period = (cgroup / _V2).read_text().split()
     except (OSError, ValueError):

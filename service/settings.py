@@ -1,7 +1,7 @@
-"""Deployment settings: one frozen object, read once by an entry point.
+"""The settings of a server: one frozen object that an entry point makes once.
 
-`Settings(...)` depends on its arguments alone; only `Settings.load` looks at the environment and at the TOML file that
-POLYRANK_CONFIG names. Flags win over the environment, the environment over the file.
+`Settings.load` merges flags, POLYRANK_ variables and the TOML file that POLYRANK_CONFIG names; flags win over
+variables, variables over the file. The constructor uses its arguments alone.
 """
 
 import os
@@ -22,14 +22,14 @@ from pydantic_settings import (
 )
 
 from polyrank.index_builder.errors import StoreUnavailable
-from polyrank.index_builder.redis.client import SERVING_TIMEOUT_SECONDS, connect
+from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
 from polyrank.model.inference.names import BackendName
 from polyrank.service.auth import keys
 from polyrank.service.errors import SettingsError
 
 PREFIX = "POLYRANK_"
 CONFIG = "POLYRANK_CONFIG"
-API_KEY = "POLYRANK_API_KEY"  # of a client: no setting, but no unknown variable either
+API_KEY = "POLYRANK_API_KEY"  # read by clients; not a setting, but known
 CANDIDATES_CEILING = 100_000
 
 
@@ -38,6 +38,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True)
 
+    # Ordered by how often people set them: `make docs` keeps this order.
     store: Path = Field(description="the store's directory: generations, jobs, the log of updates")
     host: str = Field(default="127.0.0.1", description="where to listen")
     port: int = Field(default=8000, ge=0, le=65535, description="0: any free one, printed when ready")
@@ -45,10 +46,63 @@ class Settings(BaseSettings):
     redis_url: SecretStr | None = Field(
         default=None, description="Redis for vectors of sent texts and copies of generations; rebuilds write there too"
     )
+    keys_file: Path | None = Field(
+        default=None, description="API keys, as `polyrank keys` writes them; not set: everybody may do everything"
+    )
+    workers: int = Field(default=1, ge=1, le=64, description="serving processes on one socket, each with its own model")
+    pool_root: Path | None = Field(default=None, description="`POST /index` may name pools under it")
+    model_root: Path | None = Field(default=None, description="`POST /index` may name models under it")
     vectors: Literal["local", "redis"] = Field(
         default="local",
         description="where candidates' vectors are read; with Redis the matrix need not be on this disk",
     )
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="and above is logged")
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="lines for people or JSON objects; texts are never logged"
+    )
+    metrics_access: Literal["open", "admin"] = Field(
+        default="open", description="whether `/metrics` needs an admin key"
+    )
+    tracing: bool = Field(default=False, description="send spans to the collector that the `OTEL_*` variables name")
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="web pages of these may call from a browser; separated by commas in the variable"
+    )
+
+    backend: BackendName = Field(
+        default="auto", description="what runs the models; auto: torch or openvino, whichever is faster here"
+    )
+    device: str = Field(
+        default="auto",
+        pattern=r"auto|cpu|cuda(:\d+)?",
+        description="of models and scan; `cuda:1`: the second GPU; auto: a GPU if any, but for OpenVINO's back-ends",
+    )
+    threads: int | None = Field(
+        default=None,
+        ge=1,
+        description="of torch and FAISS; not set: as the processors and the container's quota allow",
+    )
+    deterministic: bool = Field(
+        default=False, description="the model reads each text alone: equal requests get bit-equal scores, more slowly"
+    )
+
+    max_timeout_ms: int = Field(default=10_000, ge=1, description="the longest and the default `timeout_ms`")
+    max_candidates: int = Field(
+        default=10_000, ge=1, le=CANDIDATES_CEILING, description="sent with one request; 413 above"
+    )
+    max_text_chars: int = Field(default=20_000, ge=1, description="of one text; 422 above")
+    max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, description="of one request; 413 above")
+    max_queue_tokens: int = Field(
+        default=262_144, ge=1, description="of all requests that wait or are worked on; 503 with `Retry-After` above"
+    )
+    max_connections: int = Field(default=2000, ge=1, description="open at a time in each process; 503 above")
+    rate_limit_per_s: float | None = Field(
+        default=None,
+        ge=keys.LEAST_PER_S,
+        allow_inf_nan=False,
+        description="calls of a key that has no rate of its own, or of everybody together where there are no keys",
+    )
+
     text_cache_ttl_s: int = Field(
         default=86_400, ge=0, le=365 * 86_400, description="vectors of sent texts live in Redis so long; 0: not at all"
     )
@@ -59,63 +113,20 @@ class Settings(BaseSettings):
         default=0, ge=0, le=365 * 86_400, description="answers of `/rank` are kept so long; 0: not at all"
     )
     result_cache_mb: int = Field(default=64, ge=0, le=1_000_000, description="MiB in memory for answers of `/rank`")
-    pool_root: Path | None = Field(default=None, description="`POST /index` may name pools under it")
-    model_root: Path | None = Field(default=None, description="`POST /index` may name models under it")
-    max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, description="of one request; 413 above")
-    max_candidates: int = Field(
-        default=10_000, ge=1, le=CANDIDATES_CEILING, description="sent with one request; 413 above"
-    )
-    max_text_chars: int = Field(default=20_000, ge=1, description="of one text; 422 above")
-    max_timeout_ms: int = Field(default=10_000, ge=1, description="the longest and the default `timeout_ms`")
-    max_queue_tokens: int = Field(
-        default=262_144, ge=1, description="of all requests that wait or are worked on; 503 with `Retry-After` above"
-    )
-    batch_tokens: int | None = Field(
-        default=None, ge=1, description="of what a model reads at a time, padding included; not set: by the device"
-    )
-    device: str = Field(
-        default="auto",
-        pattern=r"auto|cpu|cuda(:\d+)?",
-        description="of models and scan; `cuda:1`: the second GPU; auto: a GPU if any, but for OpenVINO's back-ends",
-    )
-    backend: BackendName = Field(
-        default="auto", description="what runs the models; auto: torch or openvino, whichever is faster here"
-    )
-    deterministic: bool = Field(
-        default=False, description="the model reads each text alone: equal requests get bit-equal scores, more slowly"
-    )
-    threads: int | None = Field(
-        default=None,
-        ge=1,
-        description="of torch and FAISS; not set: as the processors and the container's quota allow",
-    )
-    keys_file: Path | None = Field(
-        default=None, description="API keys, as `polyrank keys` writes them; not set: everybody may do everything"
-    )
-    rate_limit_per_s: float | None = Field(
-        default=None,
-        ge=keys.LEAST_PER_S,
-        allow_inf_nan=False,
-        description="calls of a key that has no rate of its own, or of everybody together where there are no keys",
-    )
-    rate_limit_burst: int | None = Field(
-        default=None,
-        ge=1,
-        le=keys.MOST_AT_ONCE,
-        description="calls at once after a pause; not set: those of a second",
-    )
-    metrics_access: Literal["open", "admin"] = Field(
-        default="open", description="whether `/metrics` needs an admin key"
-    )
-    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=(), description="web pages of these may call from a browser; separated by commas in the variable"
+
+    keep_generations: int = Field(
+        default=2, ge=1, description="kept after a rebuild by `POST /index`, the active one among them"
     )
     compact_after: int = Field(
         default=10_000, ge=0, description="upserts and deletions that make the server compact; 0: never by itself"
     )
-    keep_generations: int = Field(
-        default=2, ge=1, description="kept after a rebuild by `POST /index`, the active one among them"
+    drain_delay_s: float = Field(
+        default=5.0,
+        ge=0,
+        le=300,
+        description="after SIGTERM requests are accepted so long, while balancers learn of it",
     )
+
     rerank_dialect: Literal["tei", "cohere", "jina", "infinity", "voyage"] | None = Field(
         default=None,
         description="of `/rerank` bodies with `documents`; not set: Voyage's where they have `top_k`, or Cohere's",
@@ -126,19 +137,6 @@ class Settings(BaseSettings):
     info_model_type: Literal["reranker", "embedding"] = Field(
         default="reranker", description="what `/info` tells TEI's clients that this server is"
     )
-    tracing: bool = Field(default=False, description="send spans to the collector that the `OTEL_*` variables name")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="and above is logged")
-    log_format: Literal["text", "json"] = Field(
-        default="text", description="lines for people or JSON objects; texts are never logged"
-    )
-    workers: int = Field(default=1, ge=1, le=64, description="serving processes on one socket, each with its own model")
-    drain_delay_s: float = Field(
-        default=5.0,
-        ge=0,
-        le=300,
-        description="after SIGTERM requests are accepted so long, while balancers learn of it",
-    )
-    max_connections: int = Field(default=2000, ge=1, description="open at a time in each process; 503 above")
 
     @classmethod
     def settings_customise_sources(
@@ -149,22 +147,22 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Let the constructor see its arguments alone; `load` brings the other sources."""
+        """Let the constructor use its arguments alone; `load` reads the other sources."""
         return (init_settings,)
 
     @field_validator("redis_url")
     @classmethod
-    def _redis_url_is_one(cls, url: SecretStr | None) -> SecretStr | None:
-        if url:  # an empty variable is none
+    def _check_redis_url(cls, url: SecretStr | None) -> SecretStr | None:
+        if url:  # an empty variable means that there is none
             try:
-                connect(url.get_secret_value(), SERVING_TIMEOUT_SECONDS).close()  # nothing is sent before a command
+                connect(url.get_secret_value(), SERVING_TIMEOUT_SECONDS).close()  # parses the URL; nothing is sent
             except StoreUnavailable as error:
                 raise ValueError(str(error)) from None
         return url
 
     @field_validator("keys_file", mode="before")
     @classmethod
-    def _an_empty_variable_is_none(cls, path: object) -> object:
+    def _take_empty_as_none(cls, path: object) -> object:
         return path or None
 
     @field_validator("cors_origins", mode="before")
@@ -174,21 +172,11 @@ class Settings(BaseSettings):
 
     @field_validator("cors_origins")
     @classmethod
-    def _origins_are_some(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        for each in origins:
-            if each != "*" and not _is_origin(each):
-                raise ValueError(f"{each!r} is no origin; write https://shop.example, without a path, or *")
+    def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if origin != "*" and not _is_origin(origin):
+                raise ValueError(f"{origin!r} is no origin; write https://shop.example, without a path, or *")
         return origins
-
-    @model_validator(mode="after")
-    def _what_goes_together(self) -> Self:
-        if self.rate_limit_burst is not None and self.rate_limit_per_s is None:
-            raise ValueError("rate_limit_burst goes with rate_limit_per_s")
-        if self.metrics_access == "admin" and self.keys_file is None:
-            raise ValueError("metrics_access = admin needs keys_file")
-        if self.backend.startswith("openvino") and self.device.startswith("cuda"):
-            raise ValueError(f"backend = {self.backend} runs on CPUs; use torch on a GPU")
-        return self
 
     @field_validator("backend")
     @classmethod
@@ -200,14 +188,18 @@ class Settings(BaseSettings):
     @field_validator("tracing")
     @classmethod
     def _tracing_needs_its_packages(cls, tracing: bool) -> bool:
-        if tracing and not all(find_spec(f"opentelemetry.{each}") for each in ("sdk", "exporter")):
+        if tracing and not all(find_spec(f"opentelemetry.{name}") for name in ("sdk", "exporter")):
             raise ValueError("install its packages: pip install '.[otel]' in polyrank's source")
         return tracing
 
     @model_validator(mode="after")
-    def _redis_vectors_need_redis(self) -> Self:
+    def _settings_go_together(self) -> Self:
         if self.vectors == "redis" and self.redis_url is None:
             raise ValueError("vectors = redis needs redis_url (--redis URL)")
+        if self.metrics_access == "admin" and self.keys_file is None:
+            raise ValueError("metrics_access = admin needs keys_file")
+        if self.backend.startswith("openvino") and self.device.startswith("cuda"):
+            raise ValueError(f"backend = {self.backend} runs on CPUs; use torch on a GPU")
         return self
 
     @classmethod
@@ -215,10 +207,10 @@ class Settings(BaseSettings):
         """Merge flags, environment and file.
 
         Args:
-            overrides: settings given as flags; None stands for a flag that was not given.
+            overrides: the flags; None means that a flag was not given.
 
         Raises:
-            SettingsError: one line that names the setting and what is wrong with it, or with the keys file.
+            SettingsError: a setting or the keys file is wrong; the message is one line that names it.
         """
         _refuse_unknown_variables(os.environ)
         flags = {name: value for name, value in overrides.items() if value is not None}
@@ -232,7 +224,7 @@ class Settings(BaseSettings):
         return settings
 
     def redis(self) -> str | None:
-        """Return the Redis URL in clear; the object's own repr hides it."""
+        """Return the Redis URL with its password, which `repr` of the settings hides."""
         return self.redis_url.get_secret_value() if self.redis_url else None
 
 
@@ -244,7 +236,7 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
 
 
 def _is_origin(text: str) -> bool:
-    """Whether it is what browsers send: scheme, host and perhaps a port, in lower case."""
+    """Whether the text is an origin as browsers send it: scheme, host and perhaps a port, in lower case."""
     try:
         parts = urlsplit(text)
         return bool(parts.scheme and parts.hostname) and parts.port != 0 and text == f"{parts.scheme}://{parts.netloc}"

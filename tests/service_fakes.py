@@ -12,17 +12,17 @@ import numpy as np
 from brute_force import paper_scores
 from numpy.typing import NDArray
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import Candidate
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
 from polyrank.model.text.tokenizer import Token
+from polyrank.service.live.models import PairScorer
 from polyrank.service.live.serving import Opener, Serving
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine, EngineSettings
-from polyrank.service.ranking.scorers import PairScorer
 from polyrank.service.ranking.values import Ranked, RankRequest
 
 DIM = 16
@@ -66,6 +66,12 @@ class WordRanker:
         self.on_encode()
         return [np.stack([self._vector(ids[code::CODES] or ids) * 5 for code in range(CODES)]) for ids in contexts]
 
+    def encode_context_batch(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        return self.encode_contexts(contexts)
+
+    def encode_candidate_batch(self, candidates: Sequence[list[int]]) -> NDArray[np.float32]:
+        return self.encode_candidates(candidates)
+
     def encode_candidates(
         self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
     ) -> NDArray[np.float32]:
@@ -100,6 +106,9 @@ class WordCross:
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         said = [token for turn in conversation.turns for token in _tokens(turn.text)]
         return Pairs([said], [_tokens(text) for text in texts], [0] * len(texts)), Truncation()
+
+    def score_pair_batch(self, pairs: Pairs) -> NDArray[np.float32]:
+        return self.score_pairs(pairs)
 
     def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
         read = zip(pairs.owners, pairs.candidates, strict=True)
@@ -143,10 +152,7 @@ def build_store(
         ranker or WordRanker(),
         rows,
         root,
-        index=index,
-        activate=activate,
-        redis_url=redis_url,
-        dtype=dtype,
+        BuildOptions(index=index, activate=activate, redis_url=redis_url, dtype=dtype),
     ).generation
 
 
@@ -192,7 +198,7 @@ def brute_force(
     rows = serving.snapshot.matching({})
     candidates = serving.snapshot.candidates(rows)
     _, own, added = serving.snapshot.split(rows)
-    matrix = np.concatenate([serving.generation.store.matrix[own], serving.snapshot.vectors_added[added]])
+    matrix = np.concatenate([serving.generation.embeddings.matrix[own], serving.snapshot.vectors_added[added]])
     scores = paper_scores(matrix, codes)
     order = np.argsort(-scores, kind="stable")
     return [(candidates[row].id, float(scores[row])) for row in order if keep(candidates[row])][:top_k]

@@ -15,9 +15,9 @@ from pathlib import Path
 from benchmarks.gpu.pack import halved
 
 from polyrank.model.checkpoint.base import BaseModel, resolve_base
-from polyrank.model.checkpoint.files import CONFIG_FILE, WEIGHTS_FILE, write_config
+from polyrank.model.checkpoint.files import CONFIG_FILE, WEIGHTS_FILE, read_config, write_config
 from polyrank.model.errors import InvalidInput, RankingError
-from polyrank.model.rankers.load import load, read_config
+from polyrank.model.rankers.load import load
 
 
 def adopt(checkpoint: Path, base_name: str) -> str:

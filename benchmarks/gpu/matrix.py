@@ -55,7 +55,7 @@ def config_of(name: str, base: Path, examples: int = EXAMPLES) -> TrainConfig:
     """Return the settings of a run; raises InvalidInput if they make no sense."""
     settings = {**SHARED, **RUNS[name][1]}
     steps = max(1, examples // settings["batch_size"])
-    return TrainConfig(base=str(base), steps=steps, warmup_steps=round(WARM_UP * steps), **settings)
+    return TrainConfig.of(base=str(base), steps=steps, warmup_steps=round(WARM_UP * steps), **settings)
 
 
 def left_to_do(names: list[str], results: Path, pack: Path, examples: int) -> dict[str, TrainConfig]:

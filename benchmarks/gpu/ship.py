@@ -47,7 +47,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 def config_of(name: str, base: Path, **changed: Any) -> TrainConfig:
     """Return the settings of a published model's run; raises InvalidInput if a changed one makes no sense."""
-    return TrainConfig(**{"base": str(base), **RECIPE, **MODELS[name], **changed})
+    return TrainConfig.of(**{"base": str(base), **RECIPE, **MODELS[name], **changed})
 
 
 def ship(name: str, config: TrainConfig, pack: Path, output: Path) -> None:

@@ -1,6 +1,6 @@
 """What batching across requests gains, and what it costs a single caller.
 
-    python -m benchmarks.load.batching [--seconds 20] [--compare deterministic=true] [--compare batch_tokens=1024 ...]
+    python -m benchmarks.load.batching [--seconds 20] [--compare deterministic=true] [--compare NAME=VALUE ...]
 
 For the default settings and for each `--compare`: short contexts from 1, 8, 32 and 64 callers at a time, then at random
 times with a quarter of the default's throughput. Prints a table, and one JSON object as the last line.

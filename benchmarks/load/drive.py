@@ -19,8 +19,8 @@ from benchmarks.load.figures import Answer, poisson, summary
 from benchmarks.load.generator import Phase, Plan
 from benchmarks.load.mix import SAMPLE, Mix
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.rankers.load import load_late
 from polyrank.service.cli.measuring.serving import url_when_ready
 

@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.text.dialogues import read_dialogues
 
 SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "support"

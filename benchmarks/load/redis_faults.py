@@ -27,8 +27,8 @@ from benchmarks.load.generator import Phase
 from benchmarks.redis_proxy import LOADING, RedisProxy
 from benchmarks.redis_server import running_redis
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import read_pool
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.rankers.load import load_late
 from polyrank.service.caching.breaker import FAILURES_IN_A_ROW, State
 from polyrank.service.cli.measuring.timing import machine
@@ -105,7 +105,7 @@ def row(fault: str, answers: list[Answer]) -> dict[str, Any]:
 def served(options: argparse.Namespace) -> Iterator[tuple[Running, subprocess.Popen[bytes], RedisProxy]]:
     """Run a Redis with the vectors of a store, a proxy before it, and a server that reads vectors only from there."""
     with tempfile.TemporaryDirectory() as store, running_redis() as (url, process):
-        build(load_late(options.model), read_pool([options.pool]), Path(store), redis_url=url)
+        build(load_late(options.model), read_pool([options.pool]), Path(store), BuildOptions(redis_url=url))
         proxy = RedisProxy(url)
         settings = {"redis_url": proxy.url, "vectors": "redis", "vector_cache_mb": 0}
         try:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.text.dialogues import read_dialogues
 
 MOST_TURNS = 6

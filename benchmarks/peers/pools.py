@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import polyrank
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.pool.rows import Candidate
 
 
 class Pools:
@@ -35,7 +35,7 @@ class Pools:
             rows = [Candidate(id=str(row), text=text) for row, text in enumerate(self._texts[:size])]
             vectors = self._vectors()
             build(
-                self._ranker, rows, store, index="exact",
+                self._ranker, rows, store, BuildOptions(index="exact"),
                 vectors=lambda start, ids, _texts, _done: (vectors[start : start + len(ids)], 0),
             )  # fmt: skip
         return store

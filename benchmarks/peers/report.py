@@ -1,4 +1,4 @@
-"""Write the results of the comparisons into docs/results.md, between two marks, and draw the plots.
+"""Write the results of the comparisons into docs/measurements/peers.md, between two marks, and draw the plots.
 
 python -m benchmarks.peers.report [--results DIR] [--cache DIR]
 """
@@ -18,7 +18,7 @@ from benchmarks.peers.environments import CACHE, python_of
 from benchmarks.peers.goals import Goal, of_calls, of_servers
 from benchmarks.peers.ratios import OURS
 
-PAGE = REPOSITORY / "docs" / "results.md"
+PAGE = REPOSITORY / "docs" / "measurements" / "peers.md"
 FIGURES = REPOSITORY / "docs" / "figures"
 BEGIN, END = "<!-- peers: written by benchmarks.peers.report -->", "<!-- peers: end -->"
 
@@ -34,7 +34,7 @@ def section(results: dict[str, dict[str, Any]]) -> str:
     if ranked:
         parts += [
             _table(ranked, SERVER_COLUMNS),
-            "![throughput](figures/throughput.svg) ![latency](figures/latency.svg)",
+            "![throughput](../figures/throughput.svg) ![latency](../figures/latency.svg)",
         ]
     return "\n\n".join(parts)
 

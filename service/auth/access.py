@@ -1,6 +1,6 @@
-"""Who calls, what they may, and how often; the keys file is followed while the server runs.
+"""Who calls, what they may do, and how often; changes of the keys file take effect while the server runs.
 
-Knows nothing of HTTP: guards.py takes the keys out of requests.
+This knows nothing of HTTP: `http/plumbing/guards.py` takes the keys out of requests.
 """
 
 import logging
@@ -13,7 +13,6 @@ from pathlib import Path
 
 from polyrank.service.auth import keys
 from polyrank.service.auth.keys import Key, Scope
-from polyrank.service.auth.token_bucket import TokenBucket
 from polyrank.service.errors import Forbidden, RateLimited, SettingsError, Unauthenticated
 from polyrank.service.observe.metrics import Metrics
 
@@ -24,19 +23,40 @@ Stamp = tuple[int, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who sent a request: the name of the key, and what it may."""
+    """Who sent a request: the name of the key, and its scopes."""
 
     name: str
     scopes: frozenset[Scope]
 
 
-# Everybody, where the server has no keys file.
+# Every caller, where the server has no keys file.
 ANYBODY = Principal("", frozenset({"rank", "admin"}))
+
+
+class TokenBucket:
+    """Bounds how often somebody calls: it holds at most `burst` tokens and gains `rate_per_s`; a call takes one."""
+
+    def __init__(self, rate_per_s: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rate_per_s = rate_per_s
+        self.burst = burst
+        self._clock = clock
+        self._tokens = float(burst)
+        self._at = clock()
+
+    def take(self) -> float:
+        """Take a token; returns 0.0, or, where there is none, the seconds until there will be one."""
+        now = self._clock()
+        self._tokens = min(self.burst, self._tokens + (now - self._at) * self.rate_per_s)
+        self._at = now
+        if self._tokens >= 1:
+            self._tokens -= 1
+            return 0.0
+        return (1 - self._tokens) / self.rate_per_s
 
 
 @dataclass(frozen=True, slots=True)
 class _InForce:
-    """One state of the keys file: replaced as a whole, so that no request sees half of another."""
+    """One state of the keys file. It is replaced as a whole, so that no request sees half of a change."""
 
     keys: tuple[Key, ...]
     principals: dict[str, Principal]
@@ -44,22 +64,23 @@ class _InForce:
 
 
 class Access:
-    """Finds out who sent a request, from the keys that are in force.
+    """Identifies callers by the keys that are in force, and bounds how often they call.
 
     Args:
         path: the keys file; None: everybody may do everything.
-        default_rate: requests a second, and how many at once, of a key that names no rate; None: no limit.
+        default_rate: calls a second of a key that names no rate; None: no limit.
         metrics: counts reloads of the keys file.
         clock: monotonic seconds.
 
     Raises:
-        SettingsError: the keys file is missing or broken. (Later it is not: the keys read before stay in force.)
+        SettingsError: the keys file is missing or broken at the start. (If it breaks later, the keys read before stay
+            in force.)
     """
 
     def __init__(
         self,
         path: Path | None,
-        default_rate: tuple[float | None, int | None],
+        default_rate: float | None,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -74,10 +95,10 @@ class Access:
             self._in_force = self._made_of(keys.read(self._path), {})
 
     def look(self) -> None:
-        """Take over the keys file if it has changed; one that is broken changes nothing and is told once."""
+        """Read the keys file if it has changed; a broken one changes nothing and is logged once."""
         if self._path is None or (stamp := _stamp(self._path)) == self._stamp:
             return
-        self._stamp = stamp  # taken before the file is read: a change in between is seen by the next look
+        self._stamp = stamp  # taken before the file is read, so that the next look sees a change in between
         try:
             read = keys.read(self._path)
         except SettingsError as error:
@@ -89,24 +110,24 @@ class Access:
         log.info("keys read", extra={"fields": {"keys": len(read)}})
 
     def identify(self, given: Sequence[bytes]) -> Principal:
-        """Return who sent these keys, of which one must be in force; of several the one that may do most.
+        """Return who sent these keys. If several are in force, the one with the widest scope applies.
 
         Raises:
-            Unauthenticated: none is.
+            Unauthenticated: none of the keys is in force.
         """
         if self._path is None:
             return ANYBODY
         in_force = self._in_force
-        found = [key for each in given if (key := keys.find(in_force.keys, each)) is not None]
+        found = [key for sent in given if (key := keys.find(in_force.keys, sent)) is not None]
         if found:
-            return max((in_force.principals[key.name] for key in found), key=lambda each: len(each.scopes))
+            return max((in_force.principals[key.name] for key in found), key=lambda principal: len(principal.scopes))
         raise Unauthenticated("the API key is not one of this server's" if given else "send an API key")
 
     def require(self, principal: Principal, scope: Scope) -> None:
-        """Check that the caller may do this.
+        """Check that the caller has a scope.
 
         Raises:
-            Forbidden: not with this key.
+            Forbidden: the caller's key has not.
         """
         if scope not in principal.scopes:
             raise Forbidden(scope)
@@ -115,24 +136,24 @@ class Access:
         """Count a call against the caller's rate.
 
         Raises:
-            RateLimited: it is used up for now.
+            RateLimited: the rate is used up for now.
         """
         bucket = self._in_force.buckets.get(principal.name)
         if bucket is not None and (seconds := bucket.take()):
             raise RateLimited(max(1, math.ceil(seconds)))
 
     def _made_of(self, read: tuple[Key, ...], before: dict[str, TokenBucket]) -> _InForce:
+        """Make a state of these keys; a bucket whose rate stays the same is kept, so that a reload refills none."""
         principals = {key.name: _principal(key) for key in read}
-        rates = {key.name: (key.rate_per_s, key.burst) if key.rate_per_s else self._default for key in read}
+        rates = {key.name: (key.rate_per_s, key.burst) if key.rate_per_s else (self._default, None) for key in read}
         if self._path is None:
-            rates = {ANYBODY.name: self._default}
+            rates = {ANYBODY.name: (self._default, None)}
         buckets = {}
-        for name, (rate_per_s, burst) in rates.items():
+        for name, (rate_per_s, given_burst) in rates.items():
             if rate_per_s is not None:
-                new = TokenBucket(rate_per_s, burst or math.ceil(rate_per_s), self._clock)
-                old = before.get(name)
-                same = old is not None and (old.rate_per_s, old.burst) == (new.rate_per_s, new.burst)
-                buckets[name] = old if old is not None and same else new  # a reload fills nobody's bucket
+                old, burst = before.get(name), given_burst or math.ceil(rate_per_s)
+                same = old is not None and (old.rate_per_s, old.burst) == (rate_per_s, burst)
+                buckets[name] = old if old is not None and same else TokenBucket(rate_per_s, burst, self._clock)
         return _InForce(read, principals, buckets)
 
 
@@ -141,7 +162,7 @@ def _principal(key: Key) -> Principal:
 
 
 def _stamp(path: Path) -> Stamp:
-    """Differs whenever the file was written, replaced, or given other rights; None: it is not there."""
+    """Return a value that changes when the file is written, replaced or given other rights; None: it is not there."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,9 +1,9 @@
-"""The keys file: who may call a server, kept as hashes.
+"""The keys file: who may call a server.
 
     {"keys": [{"name": "shop", "sha256": "<of the key, in hex>", "scopes": ["rank"], "rate_per_s": 50, "burst": 100}]}
 
-A key is random, 256 bits of it, so a plain SHA-256 tells nothing of it. `rate_per_s` and `burst` may be left out.
-Knows nothing of HTTP.
+`rate_per_s` and `burst` may be left out. The file holds a hash instead of the key; a key has 256 random bits, so a
+plain SHA-256 gives nothing away. This knows nothing of HTTP.
 """
 
 import fcntl
@@ -11,8 +11,8 @@ import hmac
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_urlsafe
@@ -24,10 +24,10 @@ from polyrank.model.durable import replacing
 from polyrank.service.errors import SettingsError
 
 KEY_BYTES = 32
-KEY_PREFIX = "prk_"  # lets scanners for leaked secrets know it
+KEY_PREFIX = "prk_"  # scanners for leaked secrets recognise it
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
-LEAST_PER_S = 0.001  # a call in a quarter of an hour: who would want less wants none
+LEAST_PER_S = 0.001  # a call in a quarter of an hour
 MOST_AT_ONCE = 1_000_000_000
 
 Scope = Literal["rank", "admin"]
@@ -38,7 +38,7 @@ class _Strict(BaseModel):
 
 
 class Key(_Strict):
-    """One key: its name goes to the log, its hash nowhere."""
+    """One key. The log shows its name, nothing shows its hash."""
 
     name: str = Field(pattern=f"^{NAME.pattern}$")
     sha256: str = Field(pattern="^[0-9a-f]{64}$", repr=False)
@@ -65,21 +65,21 @@ class _File(_Strict):
 
 
 def hashed(key: bytes) -> str:
-    """Return what is kept of a key: its SHA-256 in hex."""
+    """Return the SHA-256 of a key, in hex."""
     return sha256(key).hexdigest()
 
 
 def new_key() -> str:
-    """Draw a key."""
+    """Draw a random key."""
     return KEY_PREFIX + token_urlsafe(KEY_BYTES)
 
 
 def find(keys: Iterable[Key], given: bytes) -> Key | None:
-    """Return the key that was given; how long it takes does not tell how near a wrong one is."""
+    """Return the key that was given, if any; the time this takes does not depend on how near a wrong one is."""
     digest, found = hashed(given), None
     for key in keys:
         if hmac.compare_digest(digest, key.sha256):
-            found = key  # and on: every key is compared
+            found = key  # no break: every key is compared
     return found
 
 
@@ -87,7 +87,7 @@ def read(path: Path) -> tuple[Key, ...]:
     """Read a keys file.
 
     Raises:
-        SettingsError: it is missing or not what a keys file is; one line without anything of its content.
+        SettingsError: it is missing or broken; the message is one line and shows nothing of the content.
     """
     try:
         return _File.model_validate_json(path.read_bytes()).keys
@@ -100,31 +100,33 @@ def read(path: Path) -> tuple[Key, ...]:
         raise SettingsError(f"keys_file: {path} is no keys file: {where + ': ' if where else ''}{what}") from None
 
 
-def change(path: Path, changed: Callable[[tuple[Key, ...]], Sequence[Key]]) -> None:
-    """Write the file anew with other keys, one writer at a time; a server sees the old file or the new one.
+@contextmanager
+def changing(path: Path) -> Iterator[list[Key]]:
+    """Yield the keys of a file as a list to change, and write the list at the end of the block.
 
-    A new file may be read by its owner alone; one that exists keeps its owner and its mode.
+    There is one writer at a time, and a server sees the old file or the new one. Only its owner may read a new file; an
+    existing one keeps its owner and its mode. An error in the block changes nothing.
 
     Args:
         path: the file; it need not exist.
-        changed: from the keys that are there to those that shall be.
 
     Raises:
         SettingsError: the file exists and is no keys file.
         OSError: it cannot be written.
     """
-    path = path.resolve()  # a link stays one
-    held = os.open(path.parent, os.O_RDONLY)  # the file itself is replaced, so its directory is what is locked
+    path = path.resolve()  # a link stays a link
+    directory = os.open(path.parent, os.O_RDONLY)  # the file is replaced, so the lock is on its directory
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(directory, fcntl.LOCK_EX)
         old = path.stat() if path.exists() else None
-        keys = changed(read(path) if old else ())
+        keys = list(read(path)) if old else []
+        yield keys
         rows = [key.model_dump(mode="json", exclude_none=True) for key in keys]
         with replacing(path) as temporary:
             temporary.chmod(old.st_mode & 0o777 if old else 0o600)
             temporary.write_text(json.dumps({"keys": rows}, indent=2) + "\n", encoding="utf-8")
             if old:
-                with suppress(PermissionError):  # of another user; root can
+                with suppress(PermissionError):  # the file is another user's; only root may
                     os.chown(temporary, old.st_uid, old.st_gid)
     finally:
-        os.close(held)
+        os.close(directory)

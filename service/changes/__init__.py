@@ -1,1 +1,1 @@
-"""Changes to what is served: updates of single candidates, rebuild jobs, compaction."""
+"""Changes to what is served: updates of single candidates, rebuild jobs, compactions."""

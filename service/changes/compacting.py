@@ -1,12 +1,12 @@
-"""When the server compacts what it serves."""
+"""Decides when the server compacts what it serves."""
 
 import asyncio
 import logging
 
 from polyrank.index_builder.errors import JobConflict
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.changes.jobs import Jobs
-from polyrank.service.live.live import Live
+from polyrank.service.live.switching import Live
 
 log = logging.getLogger(__name__)
 
@@ -15,10 +15,10 @@ class Compacting:
     """Starts a compaction when updates have changed many rows.
 
     Args:
-        store: what is compacted is its active generation.
+        store: its active generation is what would be compacted.
         live: what is served.
-        jobs: where compactions run.
-        after: so many upserts and deletions; 0: never.
+        jobs: runs compactions.
+        after: how many upserts and deletions make one due; 0: it never is.
     """
 
     def __init__(self, store: GenerationStore, live: Live, jobs: Jobs, after: int) -> None:
@@ -33,17 +33,17 @@ class Compacting:
         if current.generation.id != self._generation:
             self._generation, self._due = current.generation.id, self._after
         changed = current.snapshot.changed
-        if changed < self._due or not current.snapshot.count or not current.generation.store.has_matrix:
+        if changed < self._due or not current.snapshot.count or not current.generation.embeddings.has_matrix:
             return
         if await asyncio.to_thread(self._store.current_or_none) != current.generation.id:
-            return  # a stand-in is served
+            return  # another one stands in for the active generation
         try:
             record = await self._jobs.compact()
         except JobConflict:
-            return  # the next look is in a second
+            return  # tried again at the next look
         except OSError as error:
             self._due = 2 * changed
             log.warning("nothing can be compacted from here", extra={"fields": {"why": error}})
             return
-        self._due = 2 * changed  # one that fails is not tried again at once
+        self._due = 2 * changed  # if this one fails, the next try comes later
         log.info("compacting", extra={"fields": {"job": record.id, "changed": changed}})

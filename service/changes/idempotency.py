@@ -1,4 +1,4 @@
-"""Which job an Idempotency-Key started, kept beside the jobs so that a restart does not forget it."""
+"""Remembers, across restarts, which job an Idempotency-Key started."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ KEPT = timedelta(hours=24)
 
 
 def checked(key: str | None) -> str | None:
-    """Return the header's value if it can be a key.
+    """Return the value of the header if it is a key.
 
     Raises:
         HeaderInvalid: it is empty, too long or has other than visible ASCII characters.
@@ -27,7 +27,7 @@ def checked(key: str | None) -> str | None:
 
 
 class IdempotencyKeys:
-    """The keys of the last 24 hours, in `STORE/jobs/idempotency.json`; for one caller at a time."""
+    """The keys of the last 24 hours, in `STORE/jobs/idempotency.json`; to be used by one caller at a time."""
 
     def __init__(self, store: Path) -> None:
         self._path = store / "jobs" / "idempotency.json"
@@ -46,10 +46,10 @@ class IdempotencyKeys:
         return str(entry["job"])
 
     def remember(self, key: str, body_sha256: str, job_id: str) -> None:
-        """Bind the key to a job, and forget the old ones."""
+        """Bind the key to a job, and forget keys older than 24 hours."""
         now = datetime.now(UTC)
         entries = {
-            each: entry for each, entry in self._read().items() if now - datetime.fromisoformat(entry["at"]) < KEPT
+            old: entry for old, entry in self._read().items() if now - datetime.fromisoformat(entry["at"]) < KEPT
         }
         entries[key] = {"job": job_id, "body_sha256": body_sha256, "at": now.isoformat()}
         write_atomically(self._path, orjson.dumps(entries))

@@ -1,10 +1,11 @@
-"""Rebuilds: at most one at a time, each in a process of its own, supervised until the new generation is served."""
+"""Rebuild and compaction jobs: at most one at a time, each in a builder's process.
+
+A job is queued (its record is on the disk), its builder is started, and a task watches it to its end: the record says
+how it ended, the new generation is served, and only then clients see the job as ended.
+"""
 
 import asyncio
 import logging
-import os
-import signal
-import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,21 +17,26 @@ from typing import Any
 
 import orjson
 
-from polyrank.index_builder.build.jobs import CANCELLED, FAILED, RUNNING, SUCCEEDED, JobRecord, JobRequest, JobStore
-from polyrank.index_builder.build.stages import PUBLISHING
+from polyrank.index_builder.build.job_records import (
+    CANCELLED,
+    FAILED,
+    RUNNING,
+    SUCCEEDED,
+    JobRecord,
+    JobRequest,
+    JobStore,
+)
+from polyrank.index_builder.build.progress import PUBLISHING
 from polyrank.index_builder.errors import JobConflict, JobNotFound, PoolInvalid
-from polyrank.index_builder.pool.pool import read_pool
-from polyrank.index_builder.store.copies import discard_killed
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.store.updates.updates import Updates
+from polyrank.index_builder.pool.rows import read_pool
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.updates import UpdateLogs
 from polyrank.model.errors import InvalidInput, RankingError
-from polyrank.service.changes.confine import confined
-from polyrank.service.changes.environment import of_builder
+from polyrank.service.changes.builder_process import BuilderProcess
 from polyrank.service.changes.idempotency import IdempotencyKeys
+from polyrank.service.errors import NotConfigured
 from polyrank.service.settings import Settings
 
-GRACE_SECONDS = 10.0
-TAIL_BYTES = 4096
 SWITCHING = "switch"
 
 log = logging.getLogger(__name__)
@@ -44,7 +50,7 @@ class Rebuild:
         pool: a path under the pool root; None: the candidates below are the pool.
         candidates: the pool's rows, as objects with id, text and metadata.
         model: a path under the model root; None: the active generation's model.
-        activate: whether the generation is served once it is built.
+        activate: serve the generation once it is built.
     """
 
     pool: str | None = None
@@ -54,13 +60,13 @@ class Rebuild:
 
 
 class Jobs:
-    """Starts, watches and cancels rebuilds of one store.
+    """Starts, watches and cancels the jobs of one store.
 
     Args:
         settings: the store, the roots and Redis.
-        backend: what is to run a job's model.
+        backend: returns the back-end that runs a job's model.
         on_success: serves the new generation; the job counts as running until it returns.
-        on_end: told each job that has ended.
+        on_end: receives every job that has ended.
     """
 
     def __init__(
@@ -77,10 +83,10 @@ class Jobs:
         self._store = JobStore(settings.store)
         self._keys = IdempotencyKeys(settings.store)
         self._starting = asyncio.Lock()
-        self._builds: dict[str, _Build] = {}
+        self._builders: dict[str, tuple[BuilderProcess, asyncio.Task[None]]] = {}
 
     async def start(self, rebuild: Rebuild, raw: bytes, key: str | None, has_active: bool) -> JobRecord:
-        """Start a rebuild; a key that was used before gives the job that it started.
+        """Start a rebuild; a key that was used before returns the job that it started.
 
         Args:
             rebuild: what to build.
@@ -91,10 +97,11 @@ class Jobs:
         Raises:
             JobConflict: another job has not finished.
             IdempotencyMismatch: the key was used with another rebuild.
+            NotConfigured: the request names a pool or a model, but the server has no root for them.
             InvalidInput: the pool or the model is not where the request says.
         """
         async with self._starting:
-            record, is_new = await asyncio.to_thread(self._create, rebuild, raw, key, has_active)
+            record, is_new = await asyncio.to_thread(self._queue_once, rebuild, raw, key, has_active)
             if is_new:
                 await self._spawn(record)
         return self._seen(record)
@@ -106,15 +113,18 @@ class Jobs:
             JobConflict: another job has not finished.
         """
         async with self._starting:
-            record = await asyncio.to_thread(self._create_compaction)
+            record = await asyncio.to_thread(self._queue_compaction)
             await self._spawn(record)
         return self._seen(record)
 
-    def _create_compaction(self) -> JobRecord:
+    # --- queueing, in a thread
+
+    def _queue_compaction(self) -> JobRecord:
         self._refuse_second()
         return self._store.create(JobRequest(pool=(), compacts=True))
 
-    def _create(self, rebuild: Rebuild, raw: bytes, key: str | None, has_active: bool) -> tuple[JobRecord, bool]:
+    def _queue_once(self, rebuild: Rebuild, raw: bytes, key: str | None, has_active: bool) -> tuple[JobRecord, bool]:
+        """Return the key's job, or queue a new one; and whether it is new."""
         digest = sha256(raw).hexdigest()
         if key is not None and (job_id := self._keys.job_of(key, digest)) is not None:
             with suppress(JobNotFound):  # the record of an old job may be gone
@@ -128,8 +138,8 @@ class Jobs:
     def _refuse_second(self) -> None:
         if (active := self._store.active()) is not None:
             raise JobConflict(active.id)
-        if self._builds:  # its record has ended, its process has not
-            raise JobConflict(next(iter(self._builds)))
+        if self._builders:  # the job's record has ended, its process has not
+            raise JobConflict(next(iter(self._builders)))
 
     def _queue(self, rebuild: Rebuild, has_active: bool) -> JobRecord:
         if rebuild.model is None and not has_active:
@@ -145,73 +155,26 @@ class Jobs:
             with pool.open("wb") as file:
                 for candidate in rebuild.candidates:
                     file.write(orjson.dumps(candidate, option=orjson.OPT_APPEND_NEWLINE))
-            revision = Updates(self._settings.store).highest()  # what comes after the request is newer than its pool
+            revision = UpdateLogs(self._settings.store).highest()  # updates after the request are newer than its pool
             request = JobRequest(pool=(str(pool),), model=model, activate=rebuild.activate, revision=revision)
             return self._store.create(request, job_id)
         except BaseException:
             pool.unlink(missing_ok=True)
             raise
 
+    # --- running
+
     async def _spawn(self, record: JobRecord) -> None:
+        redis_url, backend = self._settings.redis(), self._backend(record.request)
+        is_publishing = partial(self._is_publishing, record.id)
         try:
-            process = await asyncio.create_subprocess_exec(
-                # -P: nothing is imported from the folder that the server was started in.
-                *(sys.executable, "-P", "-m", "polyrank.index_builder"),
-                *("--store", str(self._settings.store), "--job", record.id),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-                env=of_builder(self._settings.redis(), self._backend(record.request)),
-                start_new_session=True,  # Ctrl-C at the server's terminal is for the server
-            )
+            builder = await BuilderProcess.start(self._settings.store, record.id, redis_url, backend, is_publishing)
         except OSError as error:
             failed = record.finish(FAILED, error=f"the builder could not be started: {error.strerror}")
             await asyncio.to_thread(self._store.update, failed)
             self._on_end(failed)
             return
-        build = _Build(process, partial(self._is_publishing, record.id))
-        self._builds[record.id] = build
-        build.task = asyncio.create_task(self._supervise(record.id, build))
-
-    async def _supervise(self, job_id: str, build: "_Build") -> None:
-        """Wait for the builder's end, see that the record tells of it, and serve what was built."""
-        try:
-            tail = await build.wait()
-            record = await asyncio.to_thread(self._settle, job_id, build, tail)
-            fields = {"job": job_id, "state": record.state, "error": record.error, "said": tail or None}
-            log.info("rebuild ended", extra={"fields": fields})
-            if record.state == SUCCEEDED:
-                await self._on_success()
-            self._on_end(record)
-        except Exception:
-            log.exception("rebuild %s could not be seen through", job_id)
-        finally:
-            del self._builds[job_id]
-
-    def _settle(self, job_id: str, build: "_Build", tail: str) -> JobRecord:
-        """Write the end down where the builder could not."""
-        record = self._store.get(job_id)
-        status = build.process.returncode
-        # "interrupted" is what a reader of the record concludes before this does; here, more is known.
-        if record.is_finished and not (record.error or "").startswith("interrupted"):
-            return record
-        if build.cancelled:
-            self._discard(record)
-            record = record.finish(CANCELLED)
-        else:
-            record = record.finish(FAILED, error=f"the builder ended with status {status}: {tail or 'it said nothing'}")
-        self._store.update(record)
-        return record
-
-    def _discard(self, record: JobRecord) -> None:
-        """Remove what a builder has left that had to be killed; what stays nevertheless, the next build removes."""
-        if record.started is None:
-            return
-        store = GenerationStore(self._settings.store)
-        try:
-            discard_killed(store, datetime.fromisoformat(record.started), self._settings.redis())
-        except (OSError, RankingError) as error:
-            log.warning("a cancelled build has left something", extra={"fields": {"job": record.id, "why": error}})
+        self._builders[record.id] = builder, asyncio.create_task(self._watch(record.id, builder))
 
     def _is_publishing(self, job_id: str) -> bool:
         try:
@@ -219,32 +182,74 @@ class Jobs:
         except JobNotFound:
             return False
 
+    async def _watch(self, job_id: str, builder: BuilderProcess) -> None:
+        """Wait for the builder's end, see that the record says how it ended, and serve what was built."""
+        try:
+            status, last_line = await builder.wait()
+            record = await asyncio.to_thread(self._settled, job_id, builder.cancelled, status, last_line)
+            fields = {"job": job_id, "state": record.state, "error": record.error, "said": last_line or None}
+            log.info("rebuild ended", extra={"fields": fields})
+            if record.state == SUCCEEDED:
+                await self._on_success()
+            self._on_end(record)
+        except Exception:
+            log.exception("rebuild %s could not be seen through", job_id)
+        finally:
+            del self._builders[job_id]
+
+    def _settled(self, job_id: str, cancelled: bool, status: int, last_line: str) -> JobRecord:
+        """Return the record of a job whose builder has ended; write the end down where the builder could not."""
+        record = self._store.get(job_id)
+        # A reader may have concluded "interrupted" a moment ago; here the reason is known.
+        if record.is_finished and not (record.error or "").startswith("interrupted"):
+            return record
+        if cancelled:
+            self._discard(record)
+            record = record.finish(CANCELLED)
+        else:
+            said = last_line or "it said nothing"
+            record = record.finish(FAILED, error=f"the builder ended with status {status}: {said}")
+        self._store.update(record)
+        return record
+
+    def _discard(self, record: JobRecord) -> None:
+        """Remove what a killed builder has left; if that fails, the next build removes it."""
+        if record.started is None:
+            return
+        store = GenerationStore(self._settings.store)
+        try:
+            store.discard_killed(datetime.fromisoformat(record.started), self._settings.redis())
+        except (OSError, RankingError) as error:
+            log.warning("a cancelled build has left something", extra={"fields": {"job": record.id, "why": error}})
+
+    # --- looking, cancelling, ending
+
     async def get(self, job_id: str) -> JobRecord:
-        """Look a job up.
+        """Return a job.
 
         Raises:
             JobNotFound: no job has this id.
         """
-        ending = set(self._builds)
+        ending = set(self._builders)
         return self._seen(await asyncio.to_thread(self._store.get, job_id), ending)
 
     async def list(self, limit: int) -> list[JobRecord]:
-        """The latest jobs, newest first."""
-        ending = set(self._builds)
+        """Return the latest jobs, newest first."""
+        ending = set(self._builders)
         return [self._seen(record, ending) for record in (await asyncio.to_thread(self._store.records))[:limit]]
 
     async def running(self) -> JobRecord | None:
-        """The job that has not ended, if any."""
+        """Return the job that has not ended, if any."""
         return next((record for record in await self.list(limit=10) if not record.is_finished), None)
 
     def _seen(self, record: JobRecord, ending: Collection[str] = ()) -> JobRecord:
-        """As clients see it: a job has not ended before its builder is gone and what it built is served.
+        """Return a job as clients see it: it runs until its builder is gone and what it built is served.
 
         Args:
             record: as it was read.
-            ending: the builds that had not ended when the reading began: what was read may since have been amended.
+            ending: jobs that had builders when the reading began; what was read may have been amended since.
         """
-        if record.is_finished and (record.id in self._builds or record.id in ending):
+        if record.is_finished and (record.id in self._builders or record.id in ending):
             stage = SWITCHING if record.state == SUCCEEDED else record.stage
             return record.evolve(state=RUNNING, stage=stage, error=None, finished=None)
         return record
@@ -255,58 +260,42 @@ class Jobs:
         Raises:
             JobNotFound: no job has this id.
         """
-        build = self._builds.get(job_id)
-        if build is not None:
-            build.cancel()
+        if job_id in self._builders:
+            self._builders[job_id][0].cancel()
         else:
             await asyncio.to_thread(self._store.withdraw, job_id)
         return await self.get(job_id)
 
     async def close(self) -> None:
-        """Cancel what is running and wait for it."""
-        for build in list(self._builds.values()):
-            build.cancel()
-            if build.task is not None:
-                await build.task
+        """Cancel what is running and wait for its end."""
+        for builder, watching in list(self._builders.values()):
+            builder.cancel()
+            await watching
 
 
-class _Build:
-    """A builder's process.
+def confined(root: Path | None, given: str, field: str) -> Path:
+    """Return the path that a client names, which must lie below a root.
 
     Args:
-        process: just started.
-        is_publishing: tells whether it ends soon by itself, and would leave what others see if it were killed.
+        root: the setting `<field>_root`.
+        given: relative to the root; links are followed before the check.
+        field: the request's field, for messages.
+
+    Raises:
+        NotConfigured: the root is not set.
+        InvalidInput: the path leads out of the root, or to nothing.
     """
-
-    def __init__(self, process: asyncio.subprocess.Process, is_publishing: Callable[[], bool]) -> None:
-        self.process = process
-        self._is_publishing = is_publishing
-        self.task: asyncio.Task[None] | None = None
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        """SIGTERM now, SIGKILL when the grace is over and it does not publish meanwhile; at the first call only."""
-        if self.cancelled or self.process.returncode is not None:
-            return
-        self.cancelled = True
-        with suppress(ProcessLookupError):
-            self.process.terminate()
-        asyncio.get_running_loop().call_later(GRACE_SECONDS, self._kill)
-
-    def _kill(self) -> None:
-        if self.process.returncode is None and not self._is_publishing():
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-
-    async def wait(self) -> str:
-        """Wait for the end; returns the last line it said on standard error."""
-        assert self.process.stderr is not None, "opened as a pipe"
-        tail = b""
-        while chunk := await self.process.stderr.read(TAIL_BYTES):
-            tail = (tail + chunk)[-TAIL_BYTES:]
-        await self.process.wait()
-        lines = tail.decode("utf-8", "replace").strip().splitlines()
-        return lines[-1].strip() if lines else ""
+    if root is None:
+        setting = f"{field}_root"
+        raise NotConfigured(f"{field}: this server reads none; start it with the setting {setting}")
+    try:
+        base = root.resolve()
+        path = (base / given).resolve()
+        if path != base and path.is_relative_to(base) and path.exists():
+            return path
+    except (OSError, RuntimeError, ValueError):  # too long, a loop of links, a NUL byte
+        pass
+    raise InvalidInput(f"{field}: there is no {given[:200]!r} under the server's {field} root")
 
 
 def _check_kind(pool: Path) -> None:

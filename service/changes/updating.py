@@ -1,41 +1,36 @@
-"""Updates of the generation that is served: encoded, put on the disk, searchable, and only then acknowledged."""
+"""Updates of the generation that is served: encoded, written to the log, made searchable, and then acknowledged."""
 
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.pool.pool import Candidate
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.store.updates.log import Update, UpdateLog
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.vectors.codec import rounded
 from polyrank.service.errors import NotReady, Overloaded, RevisionNotReached
-from polyrank.service.live.live import Live
 from polyrank.service.live.serving import Serving
+from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine
 
-# For so long a request waits for an update of another process, which look at each other's once a second.
+# A request waits so long for an update of another process. Processes read each other's updates once a second.
 ARRIVES_WITHIN_SECONDS = 2.0
-# For so long an update waits for a switch that another process has begun.
+# An update waits so long for this process to follow a switch that another one has made.
 SWITCHES_WITHIN_SECONDS = 10.0
-# And for so long for others that write, or switch, at that moment.
+# An update waits so long for other processes that write or switch.
 WRITES_WITHIN_SECONDS = 10.0
-# So many updates may be under way.
+# So many updates may be in progress at a time.
 MOST_WAITING = 256
 _LOOK_SECONDS = 0.02
-
-T = TypeVar("T")
-
-Vectors = NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +38,7 @@ class Acknowledged:
     """A change that is on the disk and searchable.
 
     Attributes:
-        generation: the id of what was updated.
+        generation: the id of the generation that was updated.
         revision: the update's.
         missing: ids to delete that were not there.
     """
@@ -53,14 +48,22 @@ class Acknowledged:
     missing: Sequence[str] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """Vectors (N, D) of candidates, in the dtype of the store, and the model and dtype that they belong to."""
+
+    maker: tuple[str, str]
+    vectors: NDArray[np.floating]
+
+
 class Updating:
-    """Writes updates, one at a time; other processes on the store wait for each other.
+    """Writes updates, one at a time; processes on the same store wait for each other.
 
     Args:
         store: where the logs are.
         live: what is served.
-        engine: encodes.
-        metrics: told what was changed.
+        engine: encodes candidates.
+        metrics: counts what was changed.
     """
 
     def __init__(self, store: GenerationStore, live: Live, engine: Engine, metrics: Metrics) -> None:
@@ -72,50 +75,36 @@ class Updating:
         self._log: UpdateLog | None = None
 
     async def upsert(self, candidates: Sequence[Candidate]) -> Acknowledged:
-        """Add candidates, or put them in the place of those with the same ids.
+        """Add candidates; one with the id of another takes its place.
 
         Raises:
             NotReady: nothing is served, or not what is active.
-            Overloaded: too many are under way.
+            Overloaded: too many updates are in progress.
             UpdatesBusy: other processes change the store for too long.
             BuildError: a vector is not finite.
             GenerationCorrupt: the update log is damaged.
             OSError: nothing was written, or it may have been and cannot be acknowledged.
         """
-        made_by, vectors = "", cast(Vectors, np.empty((0, 0)))
-
-        async def attempt(serving: Serving) -> Acknowledged | None:
-            nonlocal made_by, vectors
-            maker = f"{serving.ranker.fingerprint} {serving.generation.manifest.dtype}"
-            if made_by != maker:
-                made_by, vectors = maker, await self._vectors(serving, candidates)
-            return await self._in_writer(lambda: self._write(serving.generation.id, candidates, vectors, ()))
-
-        acknowledged = await self._on_active(attempt)
+        acknowledged = await self._change(candidates, ())
         self._metrics.count_updated("upsert", len(candidates))
         return acknowledged
 
     async def delete(self, ids: Sequence[str]) -> Acknowledged:
         """Remove candidates; errors as `upsert`."""
-
-        async def attempt(serving: Serving) -> Acknowledged | None:
-            nothing = np.empty((0, serving.ranker.dim), np.float32)
-            return await self._in_writer(lambda: self._write(serving.generation.id, (), nothing, ids))
-
-        acknowledged = await self._on_active(attempt)
+        acknowledged = await self._change((), ids)
         self._metrics.count_updated("delete", len(ids) - len(acknowledged.missing))
         return acknowledged
 
     async def reached(self, revision: int, deadline: float) -> Serving:
-        """What is served, once it knows of an update.
+        """Wait until what is served holds an update, and return it.
 
         Args:
             revision: the update's.
-            deadline: on the monotonic clock.
+            deadline: on the monotonic clock, in seconds.
 
         Raises:
             NotReady: nothing is served.
-            RevisionNotReached: the update did not come.
+            RevisionNotReached: the update did not come in time.
             GenerationCorrupt: the update log is damaged.
         """
         until = min(deadline, time.monotonic() + ARRIVES_WITHIN_SECONDS)
@@ -129,6 +118,14 @@ class Updating:
                     await asyncio.sleep(min(_LOOK_SECONDS, left))
         return serving
 
+    def _refreshed(self) -> Awaitable[Serving | None]:
+        """Read the log once for all requests that wait."""
+        if self._refreshing is None or self._refreshing.done():
+            reading = asyncio.get_running_loop().run_in_executor(self._reader, self._live.refresh)
+            reading.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits by then
+            self._refreshing = reading
+        return asyncio.shield(self._refreshing)
+
     async def follow(self) -> None:
         """Take over what other processes have written."""
         await asyncio.get_running_loop().run_in_executor(self._reader, self._live.take_over)
@@ -138,51 +135,52 @@ class Updating:
         self._writer.shutdown(wait=True)
         self._reader.shutdown(wait=True)
 
-    def _refreshed(self) -> Awaitable[Serving | None]:
-        """One look at the log for all that wait."""
-        if self._refreshing is None or self._refreshing.done():
-            look = asyncio.get_running_loop().run_in_executor(self._reader, self._live.refresh)
-            look.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be waiting any more
-            self._refreshing = look
-        return asyncio.shield(self._refreshing)
+    # --- the way of an update, top to bottom
 
-    async def _on_active(self, attempt: Callable[[Serving], Awaitable[Acknowledged | None]]) -> Acknowledged:
-        """Attempt it once what is served is the active generation, too."""
+    async def _change(self, upserts: Sequence[Candidate], deletes: Sequence[str]) -> Acknowledged:
         if self._waiting >= MOST_WAITING:
             raise Overloaded(self._waiting)
         self._waiting += 1
         try:
-            return await self._attempted(attempt)
+            return await self._written(upserts, deletes)
         finally:
             self._waiting -= 1
 
-    async def _attempted(self, attempt: Callable[[Serving], Awaitable[Acknowledged | None]]) -> Acknowledged:
+    async def _written(self, upserts: Sequence[Candidate], deletes: Sequence[str]) -> Acknowledged:
+        """Write the update as soon as the active generation is the one that is served here; encode it before."""
+        in_thread = asyncio.get_running_loop().run_in_executor
         until = time.monotonic() + SWITCHES_WITHIN_SECONDS
+        encoded: _Encoded | None = None
         while True:
             serving = self._live.require()
-            current = await asyncio.get_running_loop().run_in_executor(self._reader, self._store.current)
-            if current == serving.generation.id and (acknowledged := await attempt(serving)) is not None:
-                return acknowledged
+            current = await in_thread(self._reader, self._store.current)
+            if current == serving.generation.id:
+                encoded = await self._encoded(serving, upserts, encoded)
+                write = partial(self._write, current, upserts, encoded.vectors, deletes)
+                if (acknowledged := await in_thread(self._writer, write)) is not None:
+                    return acknowledged
             if current in self._live.refused or time.monotonic() > until:
                 raise NotReady(f"the active generation {current} is not served here, so it cannot be updated here")
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _in_writer(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._writer, work)
-
-    async def _vectors(self, serving: Serving, candidates: Sequence[Candidate]) -> Vectors:
-        """In the store's dtype; a candidate whose text stays as it is keeps its vector."""
+    async def _encoded(self, serving: Serving, candidates: Sequence[Candidate], before: _Encoded | None) -> _Encoded:
+        """Encode the candidates, unless they were encoded for the same model; an unchanged text keeps its vector."""
+        maker = serving.ranker.fingerprint, serving.generation.manifest.dtype
+        if before is not None and before.maker == maker:
+            return before
+        if not candidates:
+            return _Encoded(maker, np.empty((0, serving.ranker.dim), np.float32))
         vectors, new = await self._engine.look_up(partial(_known, serving, candidates))
         if len(new):
             texts = [candidates[at].text for at in new.tolist()]
             encoded = await self._engine.encode(serving.ranker, texts, math.inf)
             vectors[new] = rounded(encoded.vectors, serving.generation.manifest.dtype)
-        return vectors
+        return _Encoded(maker, vectors)
 
     def _write(
-        self, generation: str, upserts: Sequence[Candidate], vectors: Vectors, deletes: Sequence[str]
+        self, generation: str, upserts: Sequence[Candidate], vectors: NDArray[np.floating], deletes: Sequence[str]
     ) -> Acknowledged | None:
-        """Append to the generation's log and serve it; None where it is not the active one any more."""
+        """Append to the generation's log and serve it; None where the generation is not the active one any more."""
         with self._store.updates.writing(WRITES_WITHIN_SECONDS):
             if self._store.current() != generation:
                 return None
@@ -190,13 +188,15 @@ class Updating:
             if serving is None or serving.generation.id != generation:
                 return None
             rows = serving.snapshot.rows(deletes)
-            missing = [each for each, row in zip(deletes, rows.tolist(), strict=True) if row < 0]
-            # Ids that are not there are written, too: a generation that is being built may hold them.
+            missing = [candidate_id for candidate_id, row in zip(deletes, rows.tolist(), strict=True) if row < 0]
+            # Missing ids are written, too: a generation that is being built may hold them.
             revision = self._append(serving, upserts, vectors, deletes)
         self._live.refresh()
         return Acknowledged(generation, revision, missing)
 
-    def _append(self, serving: Serving, upserts: Sequence[Candidate], vectors: Vectors, deletes: Sequence[str]) -> int:
+    def _append(
+        self, serving: Serving, upserts: Sequence[Candidate], vectors: NDArray[np.floating], deletes: Sequence[str]
+    ) -> int:
         manifest = serving.generation.manifest
         if self._log is None or self._log.subject.generation != manifest.id:
             self._log = self._store.updates.of(manifest)
@@ -206,13 +206,13 @@ class Updating:
         return revision
 
 
-def _known(serving: Serving, candidates: Sequence[Candidate]) -> tuple[Vectors, NDArray[np.int64]]:
-    """Vectors (N, D), of those filled in whose texts stay as they are; the places of the others, ascending."""
-    rows = serving.snapshot.rows([each.id for each in candidates])
+def _known(serving: Serving, candidates: Sequence[Candidate]) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
+    """Return vectors (N, D), filled in where a text stays as it is, and the rows of the others, ascending."""
+    rows = serving.snapshot.rows([candidate.id for candidate in candidates])
     known = np.flatnonzero(rows >= 0)
     before = serving.snapshot.candidates(rows[known])
     same = [at for at, old in zip(known.tolist(), before, strict=True) if old.text == candidates[at].text]
-    vectors = np.empty((len(candidates), serving.ranker.dim), serving.generation.store.dtype)
+    vectors = np.empty((len(candidates), serving.ranker.dim), serving.generation.embeddings.dtype)
     if same:
         vectors[same] = serving.gather(rows[same]).vectors
     return vectors, np.setdiff1d(np.arange(len(candidates)), same, assume_unique=True)

@@ -1,4 +1,4 @@
-"""The `polyrank` command: parse, delegate, turn errors into one line and an exit status.
+"""The `polyrank` command: parses arguments, runs a command, and turns an error into one line and an exit status.
 
 Exit status: 0 done, 1 the work failed, 2 wrong usage.
 """
@@ -35,13 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say(message: str, status: int) -> int:
-    line = " ".join(message.splitlines())  # what a library or a server had to say may be of several
+    line = " ".join(message.splitlines())  # a library or a server may have said several lines
     print(f"polyrank: {line}", file=sys.stderr)
     return status
 
 
 def parser() -> argparse.ArgumentParser:
-    """Make the parser of all commands."""
+    """Return the parser of all commands."""
     top = argparse.ArgumentParser(prog="polyrank", description="Retrieve and rank replies with Poly-encoders.")
     top.add_argument("--version", action="version", version=f"polyrank {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)

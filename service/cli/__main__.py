@@ -1,4 +1,4 @@
-"""`python -m polyrank.service.cli`: the command where the console script is not on the path."""
+"""`python -m polyrank.service.cli`: the command, where the console script is not on the path."""
 
 import sys
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from polyrank.index_builder.pool.pool import Candidate, Rejected, read_pool
+from polyrank.index_builder.pool.rows import Candidate, Rejected, read_pool
 from polyrank.service.cli.output import UsageError
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C that is never lost."""
+"""Sees that no Ctrl-C is lost."""
 
 import signal
 import sys
@@ -10,11 +10,11 @@ _AGAIN_SECONDS = 0.01
 
 @contextmanager
 def no_interrupt_lost() -> Iterator[None]:
-    """Raise KeyboardInterrupt again where Python drops it.
+    """Raise KeyboardInterrupt again where Python drops it; for the main thread.
 
-    One that arrives while a destructor or a weak reference's callback runs is printed and forgotten
-    (`sys.unraisablehook`), and the command would go on as if nobody had pressed a key. An alarm sends it again, until
-    it reaches code that it can end. For the main thread.
+    Python prints and forgets an interrupt that arrives while a destructor or the callback of a weak reference runs
+    (`sys.unraisablehook`), and the command would go on. Here an alarm sends it again, until it reaches code that it can
+    end.
     """
     previous_hook, previous_alarm = sys.unraisablehook, signal.signal(signal.SIGALRM, signal.default_int_handler)
 

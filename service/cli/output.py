@@ -1,4 +1,4 @@
-"""What commands print: results on standard output, progress on standard error."""
+"""Prints results on standard output, and progress on standard error."""
 
 import logging
 import sys
@@ -12,12 +12,12 @@ from tqdm import tqdm
 from polyrank.model.errors import RankingError
 
 _LOG_EVERY_SECONDS = 5.0
-# A build encodes and appends in turns, with the same numbers; a bar each would begin anew with every turn.
+# A build encodes and appends in turns, with the same numbers; two bars would begin anew with every turn.
 _NOT_SHOWN = {"append"}
 
 
 class UsageError(RankingError):
-    """The arguments parse but make no sense together."""
+    """The arguments can be parsed but make no sense together."""
 
 
 def print_json(result: Mapping[str, Any]) -> None:
@@ -27,9 +27,9 @@ def print_json(result: Mapping[str, Any]) -> None:
 
 
 class Progress:
-    """Shows (stage, done, total): a bar with rate and time left on a terminal, plain lines elsewhere.
+    """Shows how far work is: a bar with rate and time left on a terminal, plain lines elsewhere.
 
-    Use as a context manager; call it with the numbers.
+    Use it as a context manager, and call it with stage, done and total.
     """
 
     def __init__(self, unit: str) -> None:
@@ -65,7 +65,7 @@ class Progress:
         now = time.monotonic()
         if stage != self._stage:
             self._stage, self._began, self._logged = stage, now, now
-            self._first = done  # a build that goes on where another was killed has done nothing yet
+            self._first = done  # already done by a build that was killed
             return
         if now - self._logged >= _LOG_EVERY_SECONDS:
             self._logged = now

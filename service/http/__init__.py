@@ -1,1 +1,1 @@
-"""Routes and what goes through them."""
+"""HTTP: polyrank's own routes (native), those for other systems' clients (compat), and what both need (plumbing)."""

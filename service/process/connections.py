@@ -1,6 +1,6 @@
-"""HTTP connections that cannot be held open by sending little, and that end when the server is about to.
+"""HTTP connections with bounds: on their number, and on the time and size of a request's head.
 
-uvicorn bounds neither the time nor the size of a request's head, and closes idle connections alone when it stops.
+uvicorn bounds none of these, and when it stops it closes idle connections only.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from polyrank.service.http.plumbing.problems import Kind, ProblemAnswer
 
 HEAD_SECONDS: Final = 10.0
 HEAD_BYTES: Final = 32 * 1024
-# For so long a connection that is to be closed is read: closing on unread data would reset it, answer and all.
+# A connection that is to be closed is read for so long: closing on unread data would reset it and lose the answer.
 LINGER_SECONDS: Final = 1.0
 
 MALFORMED: Final = Kind(400, "malformed-request", "This is not HTTP")
@@ -29,8 +29,8 @@ class Connections(ServerState):
     """What the connections of a server share.
 
     Args:
-        most: so many may be open.
-        count_rejected: told why one was turned away.
+        most: how many may be open.
+        count_rejected: receives the reason why a connection was refused.
 
     Attributes:
         draining: every answer ends its connection.
@@ -42,11 +42,11 @@ class Connections(ServerState):
         self.draining = False
 
     def drain(self) -> None:
-        """Let what is being answered, and all that comes, be the last of its connection."""
+        """Let every answer from now on, also those in progress, be the last one of its connection."""
         self.draining = True
-        for each in self.connections:
-            if isinstance(each, Connection):
-                each.end_after_answer()
+        for connection in self.connections:
+            if isinstance(connection, Connection):
+                connection.end_after_answer()
 
 
 class Connection(HttpToolsProtocol):
@@ -62,7 +62,7 @@ class Connection(HttpToolsProtocol):
         self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Wait for a first head, unless there are connections enough."""
+        """Wait for the first head, or refuse the connection where too many are open."""
         super().connection_made(transport)
         if len(self.connections) > self.server_state.most:
             self.server_state.count_rejected("connections")
@@ -71,12 +71,12 @@ class Connection(HttpToolsProtocol):
             self._await_head(HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timer."""
+        """Stop the timer."""
         self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came; between requests it can only be a head."""
+        """Parse what came; between requests that is a head."""
         if self._refused:
             return
         if self._is_idle() and self._head_timer is None:
@@ -99,21 +99,21 @@ class Connection(HttpToolsProtocol):
             self.end_after_answer()
 
     def on_message_complete(self) -> None:
-        """End a request; what comes next is another one's head."""
+        """End a request; what comes next is the head of another one."""
         super().on_message_complete()
         self._in_head = True
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP in the form of all errors."""
+        """Answer what is not HTTP with a problem, as all errors."""
         self._refuse(MALFORMED, msg)
 
     def end_after_answer(self) -> None:
-        """Close when the answer that is due was sent, and say so in it."""
+        """Close the connection after the answer in progress, and say so in the answer."""
         if self.cycle is not None and not self.cycle.response_started:
             self.cycle.keep_alive = False
 
     def shutdown(self) -> None:
-        """End soon: a request that has begun to arrive is answered, as one that is being answered is."""
+        """End soon: a request that has begun to arrive, or is in progress, is answered first."""
         if self._is_idle() and self._head_timer is not None:
             self._await_head(LINGER_SECONDS)
         else:
@@ -143,7 +143,7 @@ class Connection(HttpToolsProtocol):
         self._refuse(TOO_LARGE, f"at most {HEAD_BYTES} bytes of request line and headers")
 
     def _refuse(self, kind: Kind, detail: str, headers: dict[str, str] | None = None) -> None:
-        """Answer without the app, and close; a request before it is answered instead of it, and the last one."""
+        """Answer without the app, and close; where a request is in progress, its answer is the last one instead."""
         if self._refused:
             return
         self._refused = True

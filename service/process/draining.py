@@ -1,8 +1,9 @@
-"""uvicorn's server with an end in the right order: answering while balancers learn of it, then closed, then empty.
+"""uvicorn's server, stopped without losing a request.
 
-Draining begins -> /readyz is 503 and every answer ends its connection -> new requests are answered for `drain_delay_s`
--> no connection can begin, those that have are accepted, the listener is closed -> what was accepted is answered, for
-at most FINISH_SECONDS.
+1. Draining begins: `/readyz` is 503, and every answer ends its connection.
+2. For `drain_delay_s` new requests are still answered, while balancers learn of it.
+3. No new connection can begin; those that have begun are accepted, and the listener is closed.
+4. What was accepted is answered, for at most FINISH_SECONDS.
 """
 
 import asyncio
@@ -20,19 +21,19 @@ from polyrank.service.process.connections import Connection, Connections
 from polyrank.service.process.listening import HANDSHAKE_SECONDS, refuse_new
 from polyrank.service.resources import Resources
 
-KEEP_ALIVE_SECONDS = 75  # above a balancer's idle timeout: the side that closes first must be the balancer
+KEEP_ALIVE_SECONDS = 75  # longer than a balancer's idle timeout, so that the balancer is the side that closes
 FINISH_SECONDS = 20
 
 log = logging.getLogger(__name__)
 
 
 class Server(uvicorn.Server):
-    """Serves an app that has been started; signals are its caller's.
+    """Serves an app; the caller handles signals and the app's lifespan.
 
     Args:
-        app: inside of its lifespan.
+        app: its lifespan has begun.
         on_ready: called when requests are accepted.
-        on_beat: called about once a second as long as the event loop and the model's thread turn.
+        on_beat: called about once a second as long as the event loop and the model's thread are alive.
     """
 
     def __init__(self, app: FastAPI, on_ready: Callable[[], None], on_beat: Callable[[], None] | None = None) -> None:
@@ -41,7 +42,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 http=Connection,
-                lifespan="off",  # entered by the caller, so that its errors come as they are
+                lifespan="off",  # the caller enters it, so that its errors reach the caller
                 access_log=False,
                 log_config=None,
                 server_header=False,
@@ -57,12 +58,12 @@ class Server(uvicorn.Server):
         self._state = app.state
         self._on_beat = on_beat
         self._delay = held.settings.drain_delay_s
-        self._shares_socket = held.settings.workers > 1  # then the parent refuses for all
+        self._shares_socket = held.settings.workers > 1  # then the parent refuses new connections for all
         self._on_ready = on_ready
         self._stops_at: float | None = None
 
     def drain(self) -> None:
-        """Begin to stop; to be called in the event loop. A second call changes nothing."""
+        """Begin to stop; call it in the event loop. A second call changes nothing."""
         if self._stops_at is None:
             self._stops_at = time.monotonic() + self._delay
             log.info("draining", extra={"fields": {"accepts_for_seconds": self._delay}})
@@ -74,7 +75,7 @@ class Server(uvicorn.Server):
         return contextlib.nullcontext()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept, then tell."""
+        """Start to accept, then call `on_ready`."""
         await super().startup(sockets)
         self._on_ready()
 
@@ -83,7 +84,7 @@ class Server(uvicorn.Server):
             self._on_beat()
 
     async def on_tick(self, counter: int) -> bool:
-        """Tell whether it is time to stop accepting."""
+        """Return whether it is time to stop accepting."""
         is_over = self._stops_at is not None and time.monotonic() >= self._stops_at
         return await super().on_tick(counter) or is_over
 

@@ -1,4 +1,7 @@
-"""The listening socket: bound at the start, and closed at the end without resetting a connection."""
+"""The listening socket: bound at the start, and closed at the end without resetting a connection.
+
+uvicorn only closes it, which resets the connections that wait to be accepted: under load requests are lost.
+"""
 
 import ctypes
 import socket
@@ -7,19 +10,19 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-# A handshake that has begun when new ones are refused ends within so long, and its connection is accepted.
+# Handshakes that have begun when new ones are refused end within so long; their connections are accepted.
 HANDSHAKE_SECONDS: Final = 0.2
 
 _SO_ATTACH_FILTER: Final = 26
-# Classic BPF over the TCP header: load the flags, drop what has SYN set, let everything else pass.
+# A classic BPF program over the TCP header: load the flags, drop what has SYN set, let everything else pass.
 _DROP_SYN: Final = ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Listen.
+    """Return a socket that listens.
 
     Raises:
-        OSError: the address is taken, or none of this machine's.
+        OSError: the address is taken, or is not one of this machine.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, protocol)
@@ -34,13 +37,13 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def refuse_new(listener: socket.socket) -> None:
-    """Let no further handshake begin, for all processes that share the socket; those that have begun can end.
+    """Let no further handshake begin, in any process that shares the socket; those that have begun can end.
 
-    Closing a listener resets the connections that nobody has accepted yet, and there may always be one more. A client
-    whose first packet is dropped sends it again after a second, and is refused by the closed port then.
+    Without this there could always be one more connection that nobody has accepted when the socket is closed. A client
+    whose first packet is dropped sends it again after a second, and then the closed port refuses it.
     """
     if sys.platform == "linux":
         program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in _DROP_SYN))
         filters = struct.pack("HL", len(_DROP_SYN), ctypes.addressof(program))
-        with suppress(OSError):  # where the kernel has no filters, a connection may be reset
+        with suppress(OSError):  # without filters in the kernel a connection may be reset
             listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filters)

@@ -1,4 +1,4 @@
-"""Listen, then serve until told to stop: in this process, or in several that this one supervises."""
+"""Listens, and serves until a signal stops it: in this process, or in several that this one supervises."""
 
 import asyncio
 import gc
@@ -20,7 +20,7 @@ from polyrank.service.process import supervisor
 from polyrank.service.process.listening import bind
 from polyrank.service.settings import Settings
 
-# Of a process that was told twice to stop, and left requests unanswered.
+# The exit status after a second signal, which leaves requests unanswered.
 CUT_SHORT = 1
 FILES_BESIDE_CONNECTIONS = 256
 
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 
 def run(settings: Settings) -> int:
-    """Serve until SIGTERM or Ctrl-C, then drain; a second one exits at once.
+    """Serve until SIGTERM or Ctrl-C, then drain; a second signal ends the process at once.
 
-    Once requests are accepted, a line on standard output tells where.
+    A line on standard output gives the address as soon as requests are accepted.
 
     Returns:
-        The exit status: 0 stopped as told, 1 could not start, or was told twice to stop.
+        The exit status: 0 after one signal, 1 after two, or where the server could not start.
     """
     logs.configure(settings.log_level, settings.log_format)
     log.info("settings", extra={"fields": settings.model_dump(mode="json")})
@@ -52,26 +52,26 @@ def run(settings: Settings) -> int:
 
 
 class StopSignals:
-    """What SIGTERM and SIGINT do: before `stop` is known the process ends, then they drain it, then they end it.
+    """Handles SIGTERM and SIGINT: the first one stops the server, or ends the process where nothing is served yet.
 
     Args:
-        repeated: what every further one does.
+        repeated: handles every further signal.
     """
 
     def __init__(self, repeated: Callable[[], None] = lambda: os._exit(CUT_SHORT)) -> None:
         self._repeated = repeated
         self._stop: Callable[[], object] | None = None
         self._stopping = False
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, self._handle)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._handle)
 
     def stops(self, stop: Callable[[], object]) -> None:
-        """Name what stops the process in good order."""
+        """Set what the first signal calls to stop the server in good order."""
         self._stop = stop
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         if self._stop is None:
-            os._exit(0)  # a model that is being loaded, in a thread, cannot be told to stop
+            os._exit(0)  # a thread that loads a model cannot be stopped
         if self._stopping:
             self._repeated()
             return
@@ -86,28 +86,28 @@ def serve(
     on_ready: Callable[[], None],
     on_beat: Callable[[], None] | None = None,
 ) -> None:
-    """Serve on a listening socket until a signal stops it; the socket is closed then.
+    """Serve on a socket until a signal stops the server; the socket is closed then.
 
     Args:
-        settings: of the app.
+        settings: the app's.
         listener: bound and listening.
-        signals: handled from now on.
+        signals: stops the server.
         on_ready: called when requests are accepted.
-        on_beat: called about once a second as long as the event loop and the model's thread turn.
+        on_beat: called about once a second as long as the event loop and the model's thread are alive.
 
     Raises:
         ModelError, InvalidInput: the reranker cannot be loaded, or is none.
     """
     _allow_files(settings.max_connections)
-    from polyrank.service.app import create_app  # torch: only once a signal while it is imported ends the process
+    from polyrank.service.app import create_app  # imports torch; by now a signal ends the process at once
     from polyrank.service.process.draining import Server
 
     app = create_app(settings)
 
     async def lifetime() -> None:
         async with app.router.lifespan_context(app):
-            # What is there now stays. Large requests make Python look for garbage: through all of it that would take
-            # a tenth of a second, and nobody would be answered meanwhile.
+            # The objects that exist now stay. Large requests make Python look for garbage; looking through all of
+            # these objects, too, would stop every answer for a tenth of a second.
             gc.collect()
             gc.freeze()
             server, loop = Server(app, on_ready, on_beat), asyncio.get_running_loop()
@@ -119,7 +119,7 @@ def serve(
 
 
 def _allow_files(connections: int) -> None:
-    """Open as many files as connections and a store may need, if the system lets us."""
+    """Let the process open as many files as its connections and the store may need, if the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + FILES_BESIDE_CONNECTIONS
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,8 +1,12 @@
 """The parent of several serving processes on one listening socket: starts them, replaces those that end, stops them.
 
-It imports neither torch nor FAISS, forks nothing, and never reads from the socket. A worker's standard input carries
-its settings, and its end tells that the parent is gone; on standard output the worker tells READY, BEAT about once a
-second, or FAILED and why.
+It imports neither torch nor FAISS, forks nothing, and never accepts a connection. A worker reads its settings from its
+standard input; the end of that input means that the parent is gone. On standard output the worker writes READY, BEAT
+about once a second, or FAILED and the reason.
+
+uvicorn's own supervisor does not keep our promises, as a trial of 0.54 showed: its workers outlive a killed parent; one
+worker that cannot be replaced ends all; a worker whose event loop hangs is not noticed, because a thread answers for
+it; and the parent learns neither that all are ready nor why one cannot start.
 """
 
 import asyncio
@@ -19,33 +23,33 @@ from tempfile import TemporaryDirectory
 from prometheus_client.multiprocess import mark_process_dead
 
 from polyrank.service import processors
-from polyrank.service.errors import ServerFailed
+from polyrank.service.errors import WorkerFailed
 from polyrank.service.observe import metrics
 from polyrank.service.process.listening import refuse_new
 from polyrank.service.settings import Settings
 
 READY, BEAT, FAILED = "ready", "beat", "failed"
-# A worker that has been silent for so long hangs.
+# A worker that was silent for so long hangs.
 SILENT_SECONDS = 30.0
-# Between two tries to replace a worker that cannot be started.
+# Pauses between two tries to replace a worker that cannot be started.
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
 
 log = logging.getLogger(__name__)
 
 
 def run(settings: Settings, listener: socket.socket, on_ready: Callable[[], None]) -> int:
-    """Serve by `settings.workers` processes until told to stop; a second signal kills them.
+    """Serve by `settings.workers` processes until a signal stops them; a second signal kills them.
 
     Args:
-        settings: of each worker. Without `threads` they share the processors.
+        settings: for every worker. Without `threads` the workers share the processors.
         listener: bound and listening.
-        on_ready: called once all have become ready.
+        on_ready: called once all workers are ready.
 
     Returns:
-        The exit status: 0 stopped as told, 1 told twice.
+        The exit status: 0 after one signal, 1 after two.
 
     Raises:
-        ServerFailed: a worker could not be started.
+        WorkerFailed: a worker could not be started.
     """
     if settings.threads is None:
         share = max(1, processors.available() // settings.workers)
@@ -58,8 +62,8 @@ class _Worker:
     """A serving process.
 
     Attributes:
-        is_ready: it has accepted requests.
-        failure: why it could not start, if it said so.
+        is_ready: it accepts requests.
+        failure: why it could not start; empty where it has not said so.
     """
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -68,10 +72,10 @@ class _Worker:
         self.failure = ""
 
     async def said(self, within_seconds: float | None) -> str:
-        """Wait for its next word; empty at its end.
+        """Return its next word; empty at its end.
 
         Raises:
-            TimeoutError: it says nothing.
+            TimeoutError: it was silent for so long.
         """
         assert self.process.stdout is not None, "opened as a pipe"
         word, _, rest = (await asyncio.wait_for(self.process.stdout.readline(), within_seconds)).decode().partition(" ")
@@ -92,38 +96,38 @@ class _Supervisor:
         self._settings, self._listener, self._directory, self._on_ready = settings, listener, directory, on_ready
         self._workers: set[_Worker] = set()
         self._stopping = asyncio.Event()
-        self._was_ready = self._told_twice = False
+        self._was_ready = self._second_signal = False
         self._failure = ""
 
     async def run(self) -> int:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(each, self._on_signal)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
         await asyncio.gather(*(self._keep(slot) for slot in range(self._settings.workers)))
         if self._failure:
-            raise ServerFailed(self._failure)
-        return int(self._told_twice)
+            raise WorkerFailed(self._failure)
+        return int(self._second_signal)
 
     def _on_signal(self) -> None:
         if self._stopping.is_set():
-            self._told_twice = True
-            for each in self._workers:
-                each.send(signal.SIGKILL)
+            self._second_signal = True
+            for worker in self._workers:
+                worker.send(signal.SIGKILL)
         else:
             asyncio.get_running_loop().call_later(self._settings.drain_delay_s, self._close)
             self._stop()
 
     def _close(self) -> None:
-        """End accepting; the workers, which drain meanwhile, close the socket a moment later."""
+        """Stop accepting; the workers, which drain meanwhile, close the socket a moment later."""
         refuse_new(self._listener)
         self._listener.close()
 
     def _stop(self) -> None:
         self._stopping.set()
-        for each in self._workers:
-            each.send(signal.SIGTERM)
+        for worker in self._workers:
+            worker.send(signal.SIGTERM)
 
     async def _keep(self, slot: int) -> None:
-        """Keep one worker running; those that come after each other in a slot go on with the same counters."""
+        """Keep one worker running; its successors in the slot go on with its counters."""
         pause = 0.0
         while not self._stopping.is_set():
             was_ready, why = await self._run_one(slot)
@@ -139,7 +143,7 @@ class _Supervisor:
                 await asyncio.wait_for(self._stopping.wait(), pause)
 
     async def _run_one(self, slot: int) -> tuple[bool, str]:
-        """Run a worker to its end: whether it had become ready, and how it ended."""
+        """Run a worker to its end; returns whether it had become ready, and why it ended."""
         try:
             worker = await self._start(slot)
         except OSError as error:
@@ -155,14 +159,8 @@ class _Supervisor:
 
     async def _start(self, slot: int) -> _Worker:
         process = await asyncio.create_subprocess_exec(
-            *(
-                sys.executable,
-                "-P",
-                "-m",
-                "polyrank.service.process.worker_process",
-                str(self._listener.fileno()),
-                str(slot),
-            ),
+            *(sys.executable, "-P", "-m", "polyrank.service.process.worker_process"),
+            *(str(self._listener.fileno()), str(slot)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             pass_fds=[self._listener.fileno()],
@@ -177,14 +175,14 @@ class _Supervisor:
         return worker
 
     async def _heard(self, worker: _Worker) -> bool:
-        """Wait for a word of a worker; returns whether there may be more."""
+        """Wait for a worker's next word; returns whether there may be more."""
         try:
             word = await worker.said(SILENT_SECONDS if worker.is_ready else None)
             if word == READY:
                 self._count_in(worker)
             return bool(word)
         except TimeoutError:
-            if not self._stopping.is_set():  # then it has other things to do
+            if not self._stopping.is_set():  # a worker that stops is silent
                 log.error("a worker hangs", extra={"fields": {"pid": worker.process.pid}})
                 worker.send(signal.SIGKILL)
             return True
@@ -193,6 +191,6 @@ class _Supervisor:
         worker.is_ready = True
         if self._was_ready:
             log.info("a worker is ready", extra={"fields": {"pid": worker.process.pid}})
-        elif sum(each.is_ready for each in self._workers) == self._settings.workers:
+        elif sum(worker.is_ready for worker in self._workers) == self._settings.workers:
             self._was_ready = True
             self._on_ready()

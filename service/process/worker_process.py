@@ -1,7 +1,7 @@
-"""A serving process, which the supervisor starts: `python -m polyrank.service.process.worker_process FD SLOT`.
+"""A serving process, started by the supervisor: `python -m polyrank.service.process.worker_process FD SLOT`.
 
-SIGTERM, or the parent's end, drains it; further ones change nothing, for some supervisors tell every process of a
-group. Ctrl-C is for the parent.
+SIGTERM or the parent's end drains it. A second signal changes nothing, because some supervisors send theirs to every
+process of a group. Ctrl-C is for the parent.
 """
 
 import os
@@ -23,33 +23,33 @@ from polyrank.service.settings import Settings
 
 
 def main() -> int:
-    """Serve with the settings that come on standard input; returns the exit status."""
+    """Serve with the settings from standard input; returns the exit status."""
     descriptor, slot = map(int, sys.argv[1:])
     signals = StopSignals(repeated=lambda: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Its files are named by the slot, not by the pid: who comes after it goes on with its counters.
+    # Its files of metrics are named by the slot instead of the pid, so that its successor goes on with its counters.
     values.ValueClass = values.MultiProcessValue(lambda: slot)
     settings: Settings = pickle.load(sys.stdin.buffer)
     logs.configure(settings.log_level, settings.log_format)
-    threading.Thread(target=_outlive_nobody, name="parent", daemon=True).start()
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     try:
-        serve(settings, socket.socket(fileno=descriptor), signals, partial(_tell, READY), partial(_tell, BEAT))
+        serve(settings, socket.socket(fileno=descriptor), signals, partial(_say, READY), partial(_say, BEAT))
     except RankingError as error:
-        _tell(f"{FAILED} {' '.join(str(error).split())}")
+        _say(f"{FAILED} {' '.join(str(error).split())}")
         return 1
     return 0
 
 
-def _tell(words: str) -> None:
-    with suppress(BrokenPipeError):  # `_outlive_nobody` sees to it
+def _say(words: str) -> None:
+    with suppress(BrokenPipeError):  # the parent is gone, which `_end_with_parent` notices
         os.write(sys.stdout.fileno(), f"{words}\n".encode())
 
 
-def _outlive_nobody() -> None:
-    while os.read(sys.stdin.fileno(), 1024):  # past the buffer, whose lock the interpreter wants at its end
+def _end_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 1024):  # not by sys.stdin: the interpreter wants its lock at the end
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":
-    os._exit(main())  # everything is closed and written; to take torch apart takes seconds
+    os._exit(main())  # all is closed and written; unloading torch would take seconds

@@ -10,8 +10,10 @@ from service_fakes import load
 
 from polyrank import __version__
 from polyrank.service.app import create_app
-from polyrank.service.http.compat.dialects import errors, headers
-from polyrank.service.http.plumbing import openapi, problems
+from polyrank.service.http import openapi
+from polyrank.service.http.compat import error_forms as errors
+from polyrank.service.http.compat import headers
+from polyrank.service.http.plumbing import problems
 from polyrank.service.settings import Settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]

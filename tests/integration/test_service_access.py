@@ -37,7 +37,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def with_keys(store: Path, file: Path) -> FastAPI:
-    keys.change(file, lambda _: HELD)
+    with keys.changing(file) as held:
+        held[:] = HELD
     return create_app(Settings(store=store, keys_file=file, metrics_access="admin", cors_origins=(ORIGIN,)), load)
 
 
@@ -55,7 +56,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def following(store: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """A server with a keys file of its own, which it looks at often."""
-    monkeypatch.setattr(resources, "FOLLOW_SECONDS", 0.02)
+    monkeypatch.setattr(resources, "LOOK_SECONDS", 0.02)
     with serve(with_keys(store, file)) as served:
         yield served
 
@@ -221,7 +222,8 @@ def test_a_broken_file_leaves_the_keys_in_force(
     wait_until(lambda: following.metric("keys_reloads_total", result="refused") == 2)
     assert status(following, "GET /info", READER) == 200
     assert "plain-secret" not in caplog.text
-    keys.change(file, lambda _: HELD[1:])
+    with keys.changing(file) as held:
+        held[:] = HELD[1:]
     wait_until(lambda: status(following, "GET /info", READER) == 401)
 
 

@@ -246,10 +246,10 @@ def test_an_unexpected_failure_is_told_to_the_log_alone(server: Served, monkeypa
 
 
 def test_no_text_of_a_user_is_logged(server: Served, caplog) -> None:
-    caplog.set_level("DEBUG", logger="polyrank.service")
+    caplog.set_level("DEBUG", logger="polyrank")
     server.rank(context="confidential", candidates=["private", {"id": "c1"}], rerank=True)
     server.rank(context="confidential", top_k="private")
-    assert [record for record in caplog.records if record.name == "service.request"]
+    assert [record for record in caplog.records if record.name == "polyrank.request"]
     logged = caplog.text + str([vars(record) for record in caplog.records])
     assert "confidential" not in logged
     assert "private" not in logged

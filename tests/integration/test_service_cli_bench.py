@@ -13,8 +13,8 @@ from served import serve
 from service_fakes import load
 
 import polyrank
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import read_pool
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.pool.rows import read_pool
 from polyrank.service.app import create_app
 from polyrank.service.cli.measuring import encode, scoring, serving
 from polyrank.service.cli.measuring.timing import medians_ms
@@ -118,7 +118,7 @@ def test_rank_serves_the_store(
     capsys: Capture, checkpoints: Path, pool: Path, tmp_path: Path, redis_process: RedisProcess
 ) -> None:
     store = tmp_path / "store"
-    build(polyrank.load(checkpoints / "poly"), read_pool([pool]), store, redis_url=redis_process.url)
+    build(polyrank.load(checkpoints / "poly"), read_pool([pool]), store, BuildOptions(redis_url=redis_process.url))
     data = write_rows(tmp_path / "data.jsonl", [{"context": [f"w{n}"], "response": "w1"} for n in range(20)])
     outcome = call(
         capsys,

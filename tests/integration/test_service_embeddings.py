@@ -16,19 +16,12 @@ from starlette.testclient import TestClient
 from tiny import CLS, SEP, word_ids, write_checkpoint
 
 import polyrank
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import build
 from polyrank.model.rankers.late import LateRanker
 from polyrank.service.app import create_app
 from polyrank.service.errors import Overloaded
-from polyrank.service.http.compat.responses import (
-    EmbeddingsOut,
-    EmbedOut,
-    ModelsOut,
-    OpenAiErrorOut,
-    SimilarityOut,
-    TeiErrorOut,
-    TokenizeOut,
-)
+from polyrank.service.http.compat.openai import EmbeddingsOut, ModelsOut, OpenAiErrorOut
+from polyrank.service.http.compat.tei import EmbedOut, SimilarityOut, TeiErrorOut, TokenizeOut
 from polyrank.service.settings import Settings
 
 TEXTS = ["w1 w2", "w3", "w1 w2 w4 w5"]

@@ -22,10 +22,10 @@ from starlette.testclient import TestClient
 from unprivileged import bound_by_permissions, python_bound_by_permissions, read_only
 from updated import LiveStore
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.app import create_app
-from polyrank.service.changes import jobs as jobs_module
+from polyrank.service.changes import builder_process
 from polyrank.service.cli.output import Progress
 from polyrank.service.settings import Settings
 
@@ -195,7 +195,7 @@ def as_builder(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     script = tmp_path / "python"
     script.write_text(f'#!/bin/sh\n{command} "$@"\n')
     script.chmod(0o755)
-    monkeypatch.setattr(jobs_module.sys, "executable", str(script))
+    monkeypatch.setattr(builder_process.sys, "executable", str(script))
 
 
 @pytest.mark.parametrize("kind", ["rebuild", "compaction"])

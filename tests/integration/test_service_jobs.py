@@ -16,12 +16,12 @@ from service_fakes import pool
 from starlette.testclient import TestClient
 
 import polyrank
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.build.jobs import FAILED, RUNNING, JobRecord, JobRequest, JobStore
+from polyrank.index_builder.build.job_records import FAILED, RUNNING, JobRecord, JobRequest, JobStore
+from polyrank.index_builder.build.pipeline import build
 from polyrank.index_builder.errors import JobConflict
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.app import create_app
-from polyrank.service.changes import jobs as jobs_module
+from polyrank.service.changes import builder_process
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.http.native.responses import JobOut, JobsOut
 from polyrank.service.settings import Settings
@@ -108,7 +108,7 @@ def stub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Non
         wrapper = tmp_path / "python"
         wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{path}" "$@"\n')
         wrapper.chmod(0o755)
-        monkeypatch.setattr(jobs_module.sys, "executable", str(wrapper))
+        monkeypatch.setattr(builder_process.sys, "executable", str(wrapper))
 
     return put
 
@@ -271,11 +271,11 @@ def test_what_was_read_before_the_end_is_no_end(tmp_path: Path, monkeypatch: pyt
     record = store.create(JobRequest(pool=("a.jsonl",)))
 
     def read_then_settled(_: JobStore, job_id: str) -> JobRecord:
-        jobs._builds.clear()
+        jobs._builders.clear()
         return record.finish(FAILED, error="interrupted: the process that ran it is gone")
 
     monkeypatch.setattr(JobStore, "get", read_then_settled)
-    monkeypatch.setattr(jobs, "_builds", {record.id: object()})
+    monkeypatch.setattr(jobs, "_builders", {record.id: object()})
     assert asyncio.run(jobs.get(record.id)).state == RUNNING
     assert asyncio.run(jobs.get(record.id)).state == FAILED
 
@@ -294,7 +294,7 @@ def test_a_builder_that_is_killed_is_failed(api: Api) -> None:
 
 
 def test_a_builder_that_ignores_sigterm_is_killed(api: Api, stub: Callable[[str], None], monkeypatch) -> None:
-    monkeypatch.setattr(jobs_module, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(builder_process, "GRACE_SECONDS", 0.2)
     ready = api.store / "ready"
     stub(f"import signal\nsignal.signal(15, signal.SIG_IGN)\nopen({str(ready)!r}, 'w')\ntime.sleep(60)")
     job = api.job(api.start(candidates=[{"text": "w1"}]))
@@ -307,7 +307,7 @@ def test_a_builder_that_ignores_sigterm_is_killed(api: Api, stub: Callable[[str]
 def test_a_builder_that_had_to_be_killed_when_it_was_cancelled_leaves_nothing(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_module, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(builder_process, "GRACE_SECONDS", 0.1)
     job = api.job(api.start(pool="huge.jsonl"))
     api.wait(job["id"], lambda job: job["stage"] == "encode")
     pid = JobStore(api.store).get(job["id"]).pid
@@ -323,9 +323,9 @@ def test_a_builder_that_had_to_be_killed_when_it_was_cancelled_leaves_nothing(
 def test_a_cancel_while_the_builder_publishes_comes_too_late(
     api: Api, stub: Callable[[str], None], monkeypatch
 ) -> None:
-    monkeypatch.setattr(jobs_module, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(builder_process, "GRACE_SECONDS", 0.1)
     stub(
-        "import signal\nfrom pathlib import Path\nfrom polyrank.index_builder.build.jobs import JobStore\n"
+        "import signal\nfrom pathlib import Path\nfrom polyrank.index_builder.build.job_records import JobStore\n"
         "jobs = JobStore(Path(sys.argv[-3]))\n"
         "with jobs.running(sys.argv[-1]) as record:\n"
         "    signal.signal(15, signal.SIG_IGN)\n"
@@ -340,7 +340,7 @@ def test_a_cancel_while_the_builder_publishes_comes_too_late(
 
 
 def test_a_builder_that_cannot_be_started_is_failed(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs_module.sys, "executable", "/no/such/python")
+    monkeypatch.setattr(builder_process.sys, "executable", "/no/such/python")
     job = api.job(api.start(candidates=[{"text": "w1"}]))
     assert api.wait(job["id"])["state"] == "failed"
     assert api.count("failed") == 1
@@ -360,7 +360,7 @@ def test_a_job_of_another_server_is_seen_and_cancelled(api: Api, roots: tuple[Pa
     import subprocess
 
     record = JobStore(api.store).create(JobRequest(pool=(str(roots[0] / "huge.jsonl"),)))
-    command = [sys.executable, "-m", "index_builder", "--store", str(api.store), "--job", record.id]
+    command = [sys.executable, "-m", "polyrank.index_builder", "--store", str(api.store), "--job", record.id]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     api.wait(record.id, lambda job: job["state"] == "running")
     assert api.start(candidates=[{"text": "w1"}]).status_code == 409

@@ -11,13 +11,16 @@ from service_fakes import build_store, load, pool
 from starlette.testclient import TestClient
 
 import polyrank
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import build
 from polyrank.model.rankers.load import load_cross
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app
-from polyrank.service.http.compat.dialects.errors import RERANK_PATHS
-from polyrank.service.http.compat.responses import CompatRerankOut, OpenAiErrorOut, TeiRerankOut, VoyageRerankOut
-from polyrank.service.http.native.responses import InfoOut
+from polyrank.service.http.compat.cohere import CompatRerankOut
+from polyrank.service.http.compat.error_forms import RERANK_PATHS
+from polyrank.service.http.compat.openai import OpenAiErrorOut
+from polyrank.service.http.compat.tei import TeiRerankOut
+from polyrank.service.http.compat.voyage import VoyageRerankOut
+from polyrank.service.http.operations import InfoOut
 from polyrank.service.settings import Settings
 
 QUERY = "w1 w2"

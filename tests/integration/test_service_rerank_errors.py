@@ -15,7 +15,10 @@ from polyrank.service.auth import keys
 from polyrank.service.auth.keys import Key
 from polyrank.service.errors import Overloaded
 from polyrank.service.http.compat import rerank as routes_rerank
-from polyrank.service.http.compat.responses import AnyErrorOut, DetailErrorOut, OpenAiErrorOut, TeiErrorOut
+from polyrank.service.http.compat.cohere import AnyErrorOut
+from polyrank.service.http.compat.openai import OpenAiErrorOut
+from polyrank.service.http.compat.tei import TeiErrorOut
+from polyrank.service.http.compat.voyage import DetailErrorOut
 from polyrank.service.settings import Settings
 
 FORMS = {
@@ -140,7 +143,8 @@ def test_keys_and_rates_are_refused_in_the_form_that_the_header_names(tmp_path: 
     held = [
         Key(name="slow", sha256=keys.hashed(b"slow"), scopes=("rank",), rate_per_s=0.01, burst=1),
     ]
-    keys.change(tmp_path / "keys.json", lambda _: held)
+    with keys.changing(tmp_path / "keys.json") as rows:
+        rows[:] = held
     settings = Settings(store=tmp_path / "store", keys_file=tmp_path / "keys.json")
     with TestClient(create_app(settings, load)) as client:
         for dialect, kind in FORMS.items():

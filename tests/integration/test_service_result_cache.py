@@ -183,7 +183,8 @@ def test_callers_share_answers_where_they_may_do_the_same(start: Start, tmp_path
     file = tmp_path / "keys.json"
     scopes: dict[str, tuple[keys.Scope, ...]] = {"a": ("rank",), "b": ("rank",), "c": ("rank", "admin")}
     made = [keys.Key(name=name, sha256=keys.hashed(name.encode()), scopes=may) for name, may in scopes.items()]
-    keys.change(file, lambda _: made)
+    with keys.changing(file) as held:
+        held[:] = made
     server = start(keys_file=file)
     told = [ask(server, {"Authorization": f"Bearer {name}"})[0] for name in ("a", "b", "c", "a", "c")]
     assert told == ["miss", "hit", "miss", "hit", "hit"]

@@ -117,7 +117,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
         def emit(self, record: logging.LogRecord) -> None:
             kept.append(JsonFormat().format(record))
 
-    caplog.set_level(logging.INFO, "service.request")
+    caplog.set_level(logging.INFO, "polyrank.request")
     handler = Keep()
     logging.getLogger("polyrank.request").addHandler(handler)
     try:

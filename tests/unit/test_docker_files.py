@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from polyrank.service import cli
-from polyrank.service.changes import jobs
-from polyrank.service.http.native import operations as routes_ops
+from polyrank.service.changes import builder_process
+from polyrank.service.http import operations as routes_ops
 from polyrank.service.observe import tracing
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.process import draining
@@ -217,7 +217,7 @@ def test_api_waits_for_redis_and_for_the_first_generation(compose: dict[str, Any
 
 def test_a_stop_is_given_the_time_that_it_may_take(compose: dict[str, Any]) -> None:
     drains = Settings.model_fields["drain_delay_s"].default + draining.FINISH_SECONDS
-    most = drains + jobs.GRACE_SECONDS + tracing.CLOSE_SECONDS
+    most = drains + builder_process.GRACE_SECONDS + tracing.CLOSE_SECONDS
     for name in ("api", GPU):
         grace = re.fullmatch(r"(\d+)s", compose["services"][name]["stop_grace_period"])
         assert grace is not None

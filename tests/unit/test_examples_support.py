@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from polyrank.service.http.native.schemas import RankIn
+from polyrank.service.http.native.requests import RankIn
 
 ROOT = Path(__file__).parents[2]
 SUPPORT = ROOT / "examples" / "support"

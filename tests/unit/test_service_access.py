@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from polyrank.service.auth import keys
-from polyrank.service.auth.access import ANYBODY, Access
+from polyrank.service.auth.access import ANYBODY, Access, TokenBucket
 from polyrank.service.errors import Forbidden, RateLimited, SettingsError, Unauthenticated
 from polyrank.service.observe.metrics import Metrics
 
@@ -18,7 +18,7 @@ SCOPES = {"reader": ["rank"], "boss": ["admin"]}
 class Fixture:
     """An Access by a keys file and a clock that the test moves; each key's secret is its name."""
 
-    def __init__(self, path: Path, rate: tuple[float | None, int | None] = (None, None)) -> None:
+    def __init__(self, path: Path, rate: float | None = None) -> None:
         self.path = path
         self.now = 0.0
         self.metrics = Metrics()
@@ -52,7 +52,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_without_a_file_everybody_may_do_everything(tmp_path: Path) -> None:
-    access = Access(None, (None, None), Metrics())
+    access = Access(None, None, Metrics())
     for given in ([], [b"whatever"]):
         assert access.identify(given) == ANYBODY
     for _ in range(1000):
@@ -142,7 +142,7 @@ def test_a_broken_file_leaves_the_keys_and_is_told_once(
 
 def test_a_key_has_its_own_rate_or_that_of_the_settings(path: Path) -> None:
     write(path, reader={"rate_per_s": 0.4, "burst": 1}, boss={})
-    fixture = Fixture(path, rate=(2.0, None))
+    fixture = Fixture(path, rate=2.0)
     fixture.call("reader")
     with pytest.raises(RateLimited) as caught:
         fixture.call("reader")
@@ -158,7 +158,7 @@ def test_a_key_has_its_own_rate_or_that_of_the_settings(path: Path) -> None:
 
 
 def test_without_keys_the_rate_is_everybodys(tmp_path: Path) -> None:
-    access = Access(None, (0.5, 2), Metrics(), lambda: 0.0)
+    access = Access(None, 2.0, Metrics(), lambda: 0.0)
     access.spend(ANYBODY)
     access.spend(ANYBODY)
     with pytest.raises(RateLimited):
@@ -184,3 +184,48 @@ def test_a_key_without_the_scope_spends_nothing(path: Path) -> None:
     with pytest.raises(Forbidden):
         fixture.call("reader", scope="admin")
     assert fixture.call("reader") == "reader"
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_burst_then_the_rate() -> None:
+    clock = Clock()
+    bucket = TokenBucket(2.0, 3, clock)
+    assert [bucket.take() for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
+    clock.now += 0.25
+    assert bucket.take() == 0.25
+    clock.now += 0.25
+    assert bucket.take() == 0.0
+    assert bucket.take() == 0.5
+
+
+def test_a_pause_fills_it_to_the_burst_and_no_further() -> None:
+    clock = Clock()
+    bucket = TokenBucket(10.0, 2, clock)
+    clock.now += 3600
+    assert [bucket.take() > 0 for _ in range(3)] == [False, False, True]
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [(1.0, 60), (7.0, 13), (0.1, 300)])
+def test_over_time_it_is_the_rate(rate: float, seconds: int) -> None:
+    clock = Clock()
+    bucket = TokenBucket(rate, 2, clock)
+    taken = 0
+    for _ in range(seconds * 100):
+        clock.now += 0.01
+        taken += not bucket.take()
+    assert taken == pytest.approx(rate * seconds, abs=2.5)
+
+
+def test_waiting_as_long_as_it_says_is_enough() -> None:
+    clock = Clock()
+    bucket = TokenBucket(3.0, 1, clock)
+    bucket.take()
+    for _ in range(50):
+        clock.now += bucket.take() + 1e-9
+        assert bucket.take() == 0.0

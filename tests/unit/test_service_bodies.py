@@ -1,17 +1,20 @@
-"""From a checked body to the ranking to do."""
+"""Deadlines and bounds of a request."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from service_fakes import build_store, load
 from starlette.requests import Request
+from starlette.testclient import TestClient
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
+from polyrank.service.app import create_app
 from polyrank.service.errors import HeaderInvalid, TooManyCandidates
-from polyrank.service.http.native.schemas import IndexIn, RankIn, UpsertIn
-from polyrank.service.http.plumbing.bodies import check_pool, check_upsert, deadline, to_request
+from polyrank.service.http.native.rank import to_request
+from polyrank.service.http.native.requests import RankIn
+from polyrank.service.http.plumbing.bodies import deadline
 from polyrank.service.ranking.values import Given
 from polyrank.service.settings import Settings
 
@@ -90,16 +93,22 @@ def test_every_text_has_the_same_bound(where: str, wrapped: Callable[[str], obje
         to_request(body(**{where: wrapped("0123456789+")}), SETTINGS, 0.0)
 
 
-@pytest.mark.parametrize("kind", [IndexIn, UpsertIn])
-def test_the_bounds_of_candidates_that_stay(kind: type[IndexIn] | type[UpsertIn]) -> None:
-    def sent(*texts: str) -> Any:
-        rows = [{"id": str(n), "text": text} for n, text in enumerate(texts)]
-        return kind.model_validate({"candidates": rows} if kind is IndexIn else rows)
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[TestClient]:
+    build_store(tmp_path)
+    with TestClient(create_app(SETTINGS.model_copy(update={"store": tmp_path}), load)) as made:
+        yield made
 
-    check = check_pool if kind is IndexIn else check_upsert
-    check(sent("0123456789"), SETTINGS)
-    with pytest.raises(InvalidInput, match="11 characters"):
-        check(sent("a", "0123456789+"), SETTINGS)
-    if kind is UpsertIn:
-        with pytest.raises(TooManyCandidates):
-            check(sent(*"abcd"), SETTINGS)
+
+def test_the_bounds_of_candidates_that_stay(client: TestClient) -> None:
+    def sent(*texts: str) -> list[dict[str, str]]:
+        return [{"id": str(n), "text": text} for n, text in enumerate(texts)]
+
+    assert client.put("/index/candidates", json=sent("0123456789")).status_code == 200
+    assert client.put("/index/candidates", json=sent(*"abcd")).status_code == 413
+    for refused in (
+        client.put("/index/candidates", json=sent("a", "0123456789+")),
+        client.post("/index", json={"candidates": sent("a", "0123456789+")}),
+    ):
+        assert refused.status_code == 422
+        assert "candidates: a text has 11 characters; at most 10" in refused.json()["detail"]

@@ -19,6 +19,11 @@ def key(name: str = "shop", secret: str = "k", **fields: Any) -> Key:
     return Key(name=name, sha256=keys.hashed(secret.encode()), **{"scopes": ("rank",), **fields})
 
 
+def add(path: Path, made: Key) -> None:
+    with keys.changing(path) as held:
+        held.append(made)
+
+
 def written(path: Path, *rows: dict[str, Any]) -> Path:
     path.write_text(json.dumps({"keys": rows}))
     return path
@@ -113,10 +118,10 @@ def test_a_missing_file_or_a_directory(tmp_path: Path) -> None:
 
 def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    keys.change(path, lambda held: [*held, key("a", "one")])
+    add(path, key("a", "one"))
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o640)
-    keys.change(path, lambda held: [*held, key("b", "two", rate_per_s=2.0)])
+    add(path, key("b", "two", rate_per_s=2.0))
     assert path.stat().st_mode & 0o777 == 0o640
     assert keys.read(path) == (key("a", "one"), key("b", "two", rate_per_s=2.0))
     assert "one" not in path.read_text()
@@ -128,7 +133,7 @@ def test_a_link_stays_and_leads_to_the_new_keys(tmp_path: Path) -> None:
     link = tmp_path / "keys"
     link.symlink_to(tmp_path / "mounted" / "keys")
     for name in ("a", "b"):
-        keys.change(link, lambda held, name=name: [*held, key(name, name)])
+        add(link, key(name, name))
     assert link.is_symlink()
     assert keys.read(tmp_path / "mounted" / "keys") == (key("a", "a"), key("b", "b"))
 
@@ -137,17 +142,14 @@ def test_a_change_that_fails_leaves_the_file(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("{")
     with pytest.raises(SettingsError):
-        keys.change(path, lambda held: held)
+        add(path, key("a", "one"))
     assert path.read_text() == "{"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_no_key_of_several_writers_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    threads = [
-        threading.Thread(target=keys.change, args=(path, lambda held, n=n: [*held, key(f"k{n}", f"s{n}")]))
-        for n in range(8)
-    ]
+    threads = [threading.Thread(target=add, args=(path, key(f"k{n}", f"s{n}"))) for n in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

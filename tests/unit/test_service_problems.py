@@ -9,13 +9,13 @@ from pydantic import ValidationError
 import polyrank.index_builder.errors as index_errors
 import polyrank.service.errors as service_errors
 from polyrank.model.errors import InvalidInput, RankingError
-from polyrank.service.http.native.schemas import RankIn
+from polyrank.service.http.native.requests import RankIn
 from polyrank.service.http.plumbing import problems
 
 # Two end the process before there is a request, one is a client's, and one ends a build in its process.
 NEVER_ANSWERED = {
     service_errors.SettingsError,
-    service_errors.ServerFailed,
+    service_errors.WorkerFailed,
     service_errors.ServiceUnreachable,
     index_errors.LeaseLost,
 }

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from service_fakes import build_store, count_nothing, load, pool
 
-from polyrank.index_builder.build.jobs import JobRecord, JobRequest
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.build.job_records import JobRecord, JobRequest
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service import resources
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.errors import SettingsError
-from polyrank.service.live.live import Live
 from polyrank.service.live.serving import Opener
+from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF
 from polyrank.service.resources import collect, device_of
@@ -92,7 +92,7 @@ def test_the_last_rebuild_that_succeeded_is_told_and_no_compaction() -> None:
 
 def test_nothing_is_begun_any_more_when_the_jobs_are_closed(store: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     store.build()
-    monkeypatch.setattr(resources, "FOLLOW_SECONDS", 0.001)
+    monkeypatch.setattr(resources, "LOOK_SECONDS", 0.001)
     close, told = Jobs.close, list[int]()
 
     def looking() -> int:

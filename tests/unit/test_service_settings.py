@@ -44,7 +44,6 @@ def test_the_constructor_sees_its_arguments_alone(config: Path, monkeypatch: pyt
         ({"store": "s", "rate_limit_per_s": 0}, "rate_limit_per_s"),
         ({"store": "s", "rate_limit_per_s": 5e-324}, "rate_limit_per_s"),
         ({"store": "s", "rate_limit_per_s": "inf"}, "rate_limit_per_s"),
-        ({"store": "s", "rate_limit_burst": 5}, "rate_limit_burst goes with rate_limit_per_s"),
         ({"store": "s", "metrics_access": "admin"}, "metrics_access = admin needs keys_file"),
         ({"store": "s", "keys_file": "nowhere/keys"}, "keys_file: nowhere/keys cannot be read"),
         ({"store": "s", "cors_origins": "https://a.example/"}, "is no origin"),

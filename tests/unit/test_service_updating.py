@@ -16,8 +16,8 @@ from updated import LiveStore
 
 from polyrank.index_builder.build.compaction import compact
 from polyrank.index_builder.errors import GenerationCorrupt, UpdatesBusy
-from polyrank.index_builder.pool.pool import Candidate
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.changes import updating
 from polyrank.service.errors import InferenceFailed, NotReady, Overloaded, RevisionNotReached
 
@@ -79,7 +79,8 @@ def test_what_was_served_before_stays_as_it_was(here: LiveStore) -> None:
     here.upsert(Candidate("new", "w1 w2 w3"), Candidate("c1", "w1 w2 w3"))
     here.delete("c2")
     assert [each.id for each in rank(before, asked(top_k=100)).places] == [each.id for each in ranked.places]
-    assert before.loaded is here.serving.loaded, "nothing is loaded anew"
+    assert before.ranker is here.serving.ranker, "nothing is loaded anew"
+    assert before.scan is here.serving.scan
 
 
 def test_a_text_that_stays_as_it_is_keeps_its_vector(here: LiveStore, monkeypatch: pytest.MonkeyPatch) -> None:

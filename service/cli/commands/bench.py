@@ -13,7 +13,7 @@ from polyrank.service.cli.models import BACKEND, chosen_backend, load_late
 from polyrank.service.cli.output import Progress, UsageError, print_json, quiet_libraries
 
 if TYPE_CHECKING:
-    from polyrank.index_builder.build.build import BuildResult
+    from polyrank.index_builder.build.pipeline import BuildResult
     from polyrank.model.rankers.late import LateRanker
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -88,16 +88,15 @@ def _encode(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _rerank(arguments: argparse.Namespace) -> dict[str, Any]:
     from polyrank.model.config import ModelConfig
-    from polyrank.model.rankers.cross import CrossRanker
     from polyrank.model.rankers.load import from_base, load
     from polyrank.service.cli.measuring.encode import measure_rerank, texts_of
 
     texts = texts_of(arguments.pool, limit=100)
     ranker = load(arguments.model, backend=chosen_backend(arguments.backend))
-    if not isinstance(ranker, CrossRanker):
+    if ranker.retrieves:
         config = ModelConfig(architecture="cross", base_name="", weights="base")
         ranker = from_base(arguments.model, config, chosen_backend(arguments.backend))
-    assert isinstance(ranker, CrossRanker), "asked for"
+    assert not ranker.retrieves, "asked for"
     return {"model": arguments.model, "backend": ranker.backend, "rows": measure_rerank(ranker, texts)}
 
 
@@ -113,8 +112,8 @@ def _build(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _build_into(store: Path, ranker: "LateRanker", pool: Path) -> "BuildResult":
-    from polyrank.index_builder.build.build import build
-    from polyrank.index_builder.pool.pool import read_pool
+    from polyrank.index_builder.build.pipeline import build
+    from polyrank.index_builder.pool.rows import read_pool
 
     with Progress("candidates") as progress:
         return build(ranker, read_pool([pool], store), store, progress=progress)

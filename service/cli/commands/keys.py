@@ -1,8 +1,7 @@
-"""`polyrank keys`: who may call a server, in the file that its setting `keys_file` names."""
+"""`polyrank keys`: adds, lists and removes API keys in the file that the setting `keys_file` names."""
 
 import argparse
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,22 +34,19 @@ def add_to(commands: Any) -> None:
 def _add(arguments: argparse.Namespace) -> int:
     _check(arguments)
     secret = keys.new_key()
-    made = Key(
+    key = Key(
         name=arguments.name,
         sha256=keys.hashed(secret.encode()),
         scopes=(arguments.scope,),
         rate_per_s=arguments.rate,
         burst=arguments.burst,
     )
-
-    def added(held: Sequence[Key]) -> list[Key]:
-        if any(key.name == made.name for key in held):
-            raise UsageError(f"{arguments.file} has a key {made.name!r} already; choose another name or remove it")
-        return [*held, made]
-
-    keys.change(arguments.file, added)
+    with keys.changing(arguments.file) as held:
+        if any(other.name == key.name for other in held):
+            raise UsageError(f"{arguments.file} has a key {key.name!r} already; choose another name or remove it")
+        held.append(key)
     if arguments.json:
-        print_json({"name": made.name, "scopes": made.scopes, "key": secret})
+        print_json({"name": key.name, "scopes": key.scopes, "key": secret})
     else:
         print(secret)
     return 0
@@ -84,15 +80,13 @@ def _rate(key: Key) -> str:
 
 
 def _remove(arguments: argparse.Namespace) -> int:
-    def left(held: Sequence[Key]) -> list[Key]:
+    if not arguments.file.is_file():
+        raise UsageError(f"{arguments.file} is no file; polyrank keys add makes one")
+    with keys.changing(arguments.file) as held:
         rest = [key for key in held if key.name != arguments.name]
         if len(rest) == len(held):
             raise UsageError(f"{arguments.file} has no key {arguments.name!r}")
-        return rest
-
-    if not arguments.file.is_file():
-        raise UsageError(f"{arguments.file} is no file; polyrank keys add makes one")
-    keys.change(arguments.file, left)
+        held[:] = rest
     if arguments.json:
         print_json({"removed": arguments.name})
     else:

@@ -8,18 +8,18 @@ from typing import Any
 from polyrank.model.inference.names import BACKENDS
 from polyrank.service.settings import Settings
 
-# Read by native libraries when they are loaded; what the environment says already stays.
+# Variables that native libraries read when they are loaded; values already in the environment stay.
 NATIVE = {
-    # Else torch's threads spin for a while after each product, on cores that the next model's forward needs.
+    # By default torch's threads spin after each product, on cores that the next model's forward needs.
     "OMP_WAIT_POLICY": "PASSIVE",
-    # oneDNN keeps what it made for each shape of batch, of which there is no end: with its own bound of 1024 memory
-    # grew by 170 MiB in 150 seconds. A forward needs a handful at a time; making one again costs nothing that was seen.
+    # oneDNN keeps a primitive for each shape of batch, and shapes have no end: with its default bound of 1024 memory
+    # grew by 170 MiB in 150 seconds. A forward needs a handful at a time; making one again had no measurable cost.
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32",
 }
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to the parser; every flag may also be a POLYRANK_ variable or stand in the TOML file."""
+    """Add the command to the parser; every flag is also a POLYRANK_ variable and a key of the TOML file."""
     parser = commands.add_parser("serve", help="serve POST /rank over a store")
     parser.add_argument("--store", type=Path, help="the store's directory")
     parser.add_argument("--reranker", metavar="MODEL", help="a cross-encoder for `rerank`")
@@ -36,11 +36,11 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until told to stop."""
+    """Serve until a signal stops it."""
     flags = {name: value for name, value in vars(arguments).items() if name != "run"}
     settings = Settings.load(flags)
     for name, value in NATIVE.items():
         os.environ.setdefault(name, value)
-    from polyrank.service.process import server  # torch: only once the settings are known to be good
+    from polyrank.service.process import server  # imports torch, so only after the settings were checked
 
     return server.run(settings)

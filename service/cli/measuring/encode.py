@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker

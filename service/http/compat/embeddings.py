@@ -1,4 +1,4 @@
-"""Embeddings of candidates in the dialects of OpenAI and TEI, and the models that are served."""
+"""The routes of OpenAI and TEI that embed texts as candidates, cut them into tokens, or list the models."""
 
 from functools import partial
 from typing import Any
@@ -13,26 +13,27 @@ from starlette.responses import Response
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.tokenizer import Token
 from polyrank.service.errors import ModelNotServed, NoTexts
-from polyrank.service.http.compat.dialects import headers, openai
-from polyrank.service.http.compat.responses import (
-    EmbeddingsOut,
+from polyrank.service.http.compat import headers, openai, served_models
+from polyrank.service.http.compat.openai import EmbeddingsIn, EmbeddingsOut, ModelsOut, OpenAiErrorOut
+from polyrank.service.http.compat.tei import (
+    EmbedIn,
     EmbedOut,
-    ModelsOut,
-    OpenAiErrorOut,
+    SimilarityIn,
     SimilarityOut,
     TeiErrorOut,
+    TokenizeIn,
     TokenizeOut,
 )
-from polyrank.service.http.compat.schemas import EmbeddingsIn, EmbedIn, SimilarityIn, TokenizeIn
-from polyrank.service.http.plumbing import bodies, served_models
+from polyrank.service.http.plumbing import bodies
+from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, fails, takes
 from polyrank.service.http.plumbing.guards import RANK
-from polyrank.service.http.plumbing.openapi import ASKS, DEADLINE_IN, fails, takes
-from polyrank.service.live.serving import LateScorer, Serving
+from polyrank.service.live.models import LateScorer
+from polyrank.service.live.serving import Serving
 from polyrank.service.observe.account import Account
 from polyrank.service.ranking.engine import Embeddings
 from polyrank.service.resources import Resources, resources
 
-MAX_TOKENIZED_CHARS = 400_000  # of all texts: an answer holds some 70 bytes a token
+MAX_TOKENIZED_CHARS = 400_000  # of all texts together: the answer takes some 70 bytes a token
 
 router = APIRouter(tags=["compatible"], dependencies=[RANK])
 
@@ -51,7 +52,7 @@ _MODELS: dict[str, Any] = {"response_model": ModelsOut, "responses": fails(form=
 async def embeddings(request: Request) -> Response:
     """Embed texts as candidates, as OpenAI's interface does; vectors have length 1."""
     held = resources(request)
-    body = await bodies.read_compat(request, EmbeddingsIn, held.settings)
+    body = await bodies.read(request, EmbeddingsIn, held.settings, ranked=("input",))
     served, serving = served_models.embedder(held, body.model, body.strict_model)
     texts = _texts(held, "input", body.input)
     _check_dimensions(body.dimensions, serving)
@@ -65,7 +66,7 @@ async def embeddings(request: Request) -> Response:
 async def embed(request: Request) -> Response:
     """Embed texts as candidates, as TEI does."""
     held = resources(request)
-    body = await bodies.read_compat(request, EmbedIn, held.settings)
+    body = await bodies.read(request, EmbedIn, held.settings, ranked=("inputs",))
     serving = held.live.require()
     texts = _texts(held, "inputs", body.inputs)
     _check_dimensions(body.dimensions, serving)
@@ -78,7 +79,7 @@ async def embed(request: Request) -> Response:
 async def similarity(request: Request) -> Response:
     """Compare texts by the cosine of their vectors as candidates."""
     held = resources(request)
-    inputs = (await bodies.read_compat(request, SimilarityIn, held.settings)).inputs
+    inputs = (await bodies.read(request, SimilarityIn, held.settings, ranked=("inputs",))).inputs
     serving = held.live.require()
     _texts(held, "inputs.sentences", inputs.sentences)
     texts = _texts(held, "inputs", [inputs.source_sentence, *inputs.sentences])
@@ -93,7 +94,7 @@ async def similarity(request: Request) -> Response:
 async def tokenize(request: Request) -> Response:
     """Cut texts into the tokens of the model that embeds; nothing is left out where a text is too long for it."""
     held = resources(request)
-    body = await bodies.read_compat(request, TokenizeIn, held.settings)
+    body = await bodies.read(request, TokenizeIn, held.settings, ranked=("inputs",))
     texts = _texts(held, "inputs", body.inputs)
     if (length := sum(map(len, texts))) > MAX_TOKENIZED_CHARS:
         raise InvalidInput(f"inputs: have {length} characters; at most {MAX_TOKENIZED_CHARS} are allowed together")
@@ -104,9 +105,9 @@ async def tokenize(request: Request) -> Response:
 
 
 def _tokens(ranker: LateScorer, wrapped: bool, text: str) -> bytes:
-    """The tokens of a text as JSON, which is made where the text is read: on the event loop it would take too long."""
+    """Return the tokens of a text as JSON. This runs off the event loop, where it would take too long."""
     [pieces] = ranker.pieces([text], wrapped)
-    return orjson.dumps([_token(each) for each in pieces])
+    return orjson.dumps([_token(piece) for piece in pieces])
 
 
 def _token(piece: Token) -> dict[str, Any]:
@@ -116,20 +117,27 @@ def _token(piece: Token) -> dict[str, Any]:
 
 @router.get("/v1/models", **_MODELS)
 @router.get("/models", **_MODELS)
-async def models(request: Request) -> Response:
+async def models(request: Request) -> dict[str, Any]:
     """The models that are served: the first one reranks, those that embed say so."""
-    served = served_models.every(resources(request))
     listed = [
-        (each.name, ["rerank"] if each.serving is None else ["rerank", "embed"], int(each.loaded_at)) for each in served
+        {
+            "id": model.name,
+            "object": "model",
+            "owned_by": "polyrank",
+            "created": int(model.loaded_at),
+            "capabilities": ["rerank"] if model.serving is None else ["rerank", "embed"],
+        }
+        for model in served_models.every(resources(request))
     ]
-    return Response(orjson.dumps(openai.models(listed)), media_type="application/json")
+    return {"object": "list", "data": listed}
 
 
 def _texts(held: Resources, where: str, sent: str | list[str]) -> list[str]:
     texts = [sent] if isinstance(sent, str) else sent
     if not texts:
         raise NoTexts(f"{where}: is empty; send at least one text")
-    bodies.check_texts(where, texts, held.settings)
+    bodies.check_count(texts, held.settings)
+    bodies.check_lengths(where, texts, held.settings)
     return texts
 
 
@@ -144,7 +152,7 @@ async def _embed(request: Request, held: Resources, serving: Serving, texts: lis
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scale rows to length 1; rows of zeros stay."""
+    """Scale the rows (N, D) to length 1; rows of zeros stay as they are."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit: NDArray[np.float32] = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
     return unit
@@ -152,6 +160,6 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def _answer(request: Request, answer: Any, made: Embeddings, serving: Serving) -> Response:
     request.state.account = Account(serving.generation.id, seconds=made.seconds)
-    told = headers.of_answer(request, made.seconds, made.cut, serving.ranker.fingerprint, serving.generation.id)
+    facts = headers.of_answer(request, made.seconds, made.cut, serving.ranker.fingerprint, serving.generation.id)
     body = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response(body, headers=told, media_type="application/json")
+    return Response(body, headers=facts, media_type="application/json")

@@ -1,4 +1,4 @@
-"""Reranking in the dialects of other systems; docs/compatibility.md tells which client needs what."""
+"""`/rerank` in the dialects of other systems; docs/how-to/other-clients.md says which client needs what."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,19 +8,27 @@ import numpy as np
 import orjson
 from fastapi import APIRouter
 from numpy.typing import NDArray
+from pydantic import RootModel
 from starlette.requests import Request
 from starlette.responses import Response
 
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.service.errors import DialectUnknown, InferenceFailed, ModelNotServed, NoTexts
-from polyrank.service.http.compat.dialects import choice, cohere, headers, infinity, tei, voyage
-from polyrank.service.http.compat.dialects.reranked import Document, Reranked, document_of, placed
-from polyrank.service.http.compat.responses import AnyRerankOut, RerankErrorOut
-from polyrank.service.http.compat.schemas import CompatRerankIn
-from polyrank.service.http.plumbing import bodies, served_models
+from polyrank.service.http.compat import cohere, headers, served_models, tei, voyage
+from polyrank.service.http.compat.error_forms import RerankErrorOut
+from polyrank.service.http.compat.rerank_request import (
+    DIALECTS,
+    HEADER,
+    CompatRerankIn,
+    Dialect,
+    dialect_of,
+    dialect_of_header,
+)
+from polyrank.service.http.compat.reranked import Document, Reranked, document_of, placed
+from polyrank.service.http.compat.served_models import Served
+from polyrank.service.http.plumbing import bodies
+from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, PROBLEM, fails, header, takes
 from polyrank.service.http.plumbing.guards import RANK
-from polyrank.service.http.plumbing.openapi import ASKS, DEADLINE_IN, DIALECT_IN, PROBLEM, fails, takes
-from polyrank.service.http.plumbing.served_models import Served
 from polyrank.service.observe.account import Account
 from polyrank.service.observe.labels import Degraded
 from polyrank.service.ranking.values import Given, RankRequest
@@ -29,22 +37,16 @@ from polyrank.service.resources import Resources, resources
 router = APIRouter(tags=["compatible"], dependencies=[RANK])
 
 
-@dataclass(frozen=True, slots=True)
-class _Scored:
-    """Scores (N,) of texts; tokens that were read, what was cut, seconds by stage, what they do without."""
-
-    scores: NDArray[np.float32]
-    tokens: int
-    cut: Truncation
-    seconds: dict[str, float]
-    degraded: Sequence[Degraded] = ()
+class AnyRerankOut(RootModel[cohere.CompatRerankOut | tei.TeiRerankOut | voyage.VoyageRerankOut]):
+    """The dialect's answer."""
 
 
+_DIALECT_IN = header(HEADER, "the form of the answer; absent: told by the body", {"enum": [*DIALECTS]})
 _ERRORS = fails(*ASKS, NoTexts, DialectUnknown, ModelNotServed, body=True, form=RerankErrorOut)
-_ERRORS[422]["content"] |= PROBLEM  # where not even the dialect can be told
+_ERRORS[422]["content"] |= PROBLEM  # where not even the dialect is known
 _DESCRIBED: dict[str, Any] = {
     "response_model": AnyRerankOut,
-    "openapi_extra": takes(CompatRerankIn, [DIALECT_IN, *DEADLINE_IN]),
+    "openapi_extra": takes(CompatRerankIn, [_DIALECT_IN, *DEADLINE_IN]),
     "responses": {200: headers.DESCRIBED, **_ERRORS},
 }
 
@@ -55,17 +57,17 @@ _DESCRIBED: dict[str, Any] = {
 async def rerank(request: Request) -> Response:
     """Rank documents against a query, as the rerankers of TEI, Cohere, Jina, vLLM, infinity and Voyage do."""
     held = resources(request)
-    named = choice.of_header(request.headers.get(choice.HEADER))
+    named = dialect_of_header(request.headers.get(HEADER))
     deadline = bodies.deadline(request, held.settings)
-    body = await bodies.read_compat(request, CompatRerankIn, held.settings)
-    request.state.dialect = dialect = choice.of_body(body, named, held.settings.rerank_dialect)
-    bodies.check_texts("query", [body.query], held.settings)
+    body = await bodies.read(request, CompatRerankIn, held.settings, ranked=("texts", "documents"))
+    request.state.dialect = dialect = dialect_of(body, named, held.settings.rerank_dialect)
+    bodies.check_lengths("query", [body.query], held.settings)
     sent, longest = body.sent or [], held.settings.max_text_chars
     bodies.check_count(sent, held.settings)
     fields = tuple(dict.fromkeys(body.rank_fields or ()))
-    documents = [document_of(each, at, fields, longest) for at, each in enumerate(sent)]
-    texts = [each.text for each in documents]
-    bodies.check_texts("documents", texts, held.settings)
+    documents = [document_of(one, at, fields, longest) for at, one in enumerate(sent)]
+    texts = [document.text for document in documents]
+    bodies.check_lengths("documents", texts, held.settings)
     if not texts and dialect == "tei":
         raise NoTexts("texts: is empty; send at least one")
     served = served_models.reranker(held, body.model, body.strict_model)
@@ -74,8 +76,19 @@ async def rerank(request: Request) -> Response:
     return _answer(request, dialect, body, documents, served, scored)
 
 
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """Scores (N,) of texts, with how many tokens were read, what was cut, and seconds by stage."""
+
+    scores: NDArray[np.float32]
+    tokens: int
+    cut: Truncation
+    seconds: dict[str, float]
+    degraded: Sequence[Degraded] = ()
+
+
 async def _score(held: Resources, served: Served, query: str, texts: Sequence[str], deadline: float) -> _Scored:
-    """Scores by the cross-encoder, or by the generation's own model."""
+    """Score the texts by the cross-encoder, or by the generation's own model."""
     if not texts:
         return _Scored(np.empty(0, np.float32), 0, Truncation(), {})
     conversation = Conversation.of(query)
@@ -102,7 +115,7 @@ async def _score(held: Resources, served: Served, query: str, texts: Sequence[st
 
 def _answer(
     request: Request,
-    dialect: choice.Dialect,
+    dialect: Dialect,
     body: CompatRerankIn,
     documents: list[Document],
     served: Served,
@@ -119,17 +132,18 @@ def _answer(
     )
     generation = None if served.serving is None else served.serving.generation.id
     request.state.account = Account(generation, scored.degraded, scored.seconds)
-    told = headers.of_answer(request, scored.seconds, scored.cut.candidates, served.fingerprint, generation)
-    return Response(orjson.dumps(_rendered(dialect, reranked, request)), headers=told, media_type="application/json")
+    facts = headers.of_answer(request, scored.seconds, scored.cut.candidates, served.fingerprint, generation)
+    content = orjson.dumps(_rendered(dialect, reranked, request.url.path))
+    return Response(content, headers=facts, media_type="application/json")
 
 
-def _rendered(dialect: choice.Dialect, reranked: Reranked, request: Request) -> Any:
+def _rendered(dialect: Dialect, reranked: Reranked, path: str) -> Any:
     match dialect:
         case "tei":
             return tei.answer(reranked)
         case "voyage":
             return voyage.answer(reranked)
         case "infinity":
-            return infinity.answer(reranked)
+            return cohere.answer(reranked, "1", plain_documents=True)
         case "cohere" | "jina":
-            return cohere.answer(reranked, "1" if request.url.path == "/v1/rerank" else "2")
+            return cohere.answer(reranked, "1" if path == "/v1/rerank" else "2")

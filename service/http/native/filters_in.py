@@ -1,4 +1,4 @@
-"""What a request's filter may say; what it means is in polyrank.index_builder.store.filters."""
+"""Checks the filter of a request. What a filter means is in `polyrank.index_builder.store.filters`."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,11 @@ _RANGE = ("gt", "gte", "lt", "lte")
 
 
 def checked_filter(filter_: dict[str, Any]) -> dict[str, Any]:
-    """The filter as it is; raises ValueError with the place and what may stand there."""
+    """Return the filter unchanged if it is one.
+
+    Raises:
+        ValueError: it is none; the message says where, and what may stand there.
+    """
     conditions = _conditions(filter_, "", 1)
     if conditions > MAX_CONDITIONS:
         raise ValueError(f"has {conditions} conditions; at most {MAX_CONDITIONS} are allowed")
@@ -24,7 +28,7 @@ def checked_filter(filter_: dict[str, Any]) -> dict[str, Any]:
 
 
 def _conditions(filter_: object, where: str, depth: int) -> int:
-    """Check a filter and count its conditions; one that has none counts too, for it costs a pass over the rows."""
+    """Check a filter and count its conditions; an empty filter counts as one, because it costs a pass over the rows."""
     if not isinstance(filter_, dict):
         raise ValueError(f"{where}: must be a filter, an object")
     if depth > MAX_DEPTH:
@@ -35,7 +39,7 @@ def _conditions(filter_: object, where: str, depth: int) -> int:
         if key in ("$and", "$or"):
             if not isinstance(wanted, list) or not wanted:
                 raise ValueError(f"{place}: must be a list of filters, one at least")
-            count += sum(_conditions(each, f"{place}[{at}]", depth + 1) for at, each in enumerate(wanted))
+            count += sum(_conditions(inner, f"{place}[{at}]", depth + 1) for at, inner in enumerate(wanted))
         elif key == "$not":
             count += _conditions(wanted, place, depth + 1)
         elif key.startswith("$"):

@@ -1,15 +1,14 @@
-"""The index: what is served, switching, and rebuilding."""
+"""`/index`: what is served, switching to another generation, and rebuilding."""
 
 import asyncio
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-import orjson
 from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from polyrank.index_builder.build.jobs import JobRecord
+from polyrank.index_builder.build.job_records import JobRecord
 from polyrank.index_builder.errors import (
     DiskFull,
     FingerprintMismatch,
@@ -26,17 +25,17 @@ from polyrank.model.errors import InvalidInput
 from polyrank.service.changes import idempotency
 from polyrank.service.changes.jobs import Rebuild
 from polyrank.service.errors import HeaderInvalid, IdempotencyMismatch, NotConfigured, NotReady, StoreReadOnly
+from polyrank.service.http.native.requests import ActivateIn, IndexIn
 from polyrank.service.http.native.responses import IndexOut, JobOut, JobsOut
-from polyrank.service.http.native.schemas import ActivateIn, IndexIn
 from polyrank.service.http.plumbing import bodies
+from polyrank.service.http.plumbing.described import fails, takes
 from polyrank.service.http.plumbing.guards import ADMIN
-from polyrank.service.http.plumbing.openapi import fails, takes
 from polyrank.service.live.serving import Serving
 from polyrank.service.resources import Resources, resources, writing
 
 router = APIRouter(prefix="/index", tags=["index"], dependencies=[ADMIN])
 
-RETRY_AFTER = {"Retry-After": "2"}
+RETRY_AFTER_SECONDS = "2"
 _WRITES = (StoreReadOnly, DiskFull)
 _SWITCHES = (GenerationNotFound, GenerationError, FingerprintMismatch, MatrixMissing, *_WRITES)
 _LOCATED: dict[int | str, dict[str, Any]] = {
@@ -45,7 +44,7 @@ _LOCATED: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("", response_model=IndexOut, responses=fails())
-async def index(request: Request) -> Response:
+async def index(request: Request) -> dict[str, Any]:
     """The generation that is served, the others kept, those refused, and the rebuild that is running."""
     return await _overview(resources(request))
 
@@ -59,18 +58,21 @@ async def index(request: Request) -> Response:
 )
 async def rebuild(
     request: Request,
+    response: Response,
     idempotency_key: Annotated[
         str | None, Header(description="repeats give the same job", json_schema_extra={"pattern": idempotency.PATTERN})
     ] = None,
-) -> Response:
+) -> dict[str, Any]:
     """Build a new generation and, unless `activate` is false, serve it. One build at a time."""
     held = resources(request)
     key = idempotency.checked(idempotency_key)
-    body, raw = await bodies.read(request, IndexIn)
-    bodies.check_pool(body, held.settings)
+    body = await bodies.read(request, IndexIn, held.settings)
+    bodies.check_lengths("candidates", [candidate.text for candidate in body.candidates or ()], held.settings)
+    candidates = [candidate.model_dump() for candidate in body.candidates or ()]
+    wanted = Rebuild(pool=body.pool, candidates=candidates, model=body.model, activate=body.activate)
     with writing(held):
-        record = await held.jobs.start(_rebuild(body), raw, key, has_active=held.live.current is not None)
-    return _json(_job(record), 202, {"Location": f"/index/jobs/{record.id}", **RETRY_AFTER})
+        record = await held.jobs.start(wanted, await request.body(), key, has_active=held.live.current is not None)
+    return _started(record, response)
 
 
 @router.post(
@@ -79,57 +81,65 @@ async def rebuild(
     response_model=JobOut,
     responses=fails(NotReady, NothingToCompact, MatrixMissing, JobConflict, *_WRITES) | _LOCATED,
 )
-async def compact(request: Request) -> Response:
-    """Build what is served anew with its updates, and switch to that; no answer changes."""
+async def compact(request: Request, response: Response) -> dict[str, Any]:
+    """Rebuild what is served with its updates, and switch to the result; no answer changes."""
     held = resources(request)
     serving = held.live.require()
     if await asyncio.to_thread(held.store.current_or_none) != serving.generation.id:
         raise NotReady("what is served stands in for the active generation, which could not be loaded")
     if not serving.snapshot.changed:
         raise NothingToCompact("what is served was not updated since it was built")
-    serving.generation.store.require_matrix()
+    serving.generation.embeddings.require_matrix()
     with writing(held):
         record = await held.jobs.compact()
-    return _json(_job(record), 202, {"Location": f"/index/jobs/{record.id}", **RETRY_AFTER})
+    return _started(record, response)
+
+
+def _started(record: JobRecord, response: Response) -> dict[str, Any]:
+    response.headers["Location"] = f"/index/jobs/{record.id}"
+    response.headers["Retry-After"] = RETRY_AFTER_SECONDS
+    return _job(record)
 
 
 @router.get("/jobs", response_model=JobsOut, responses=fails(InvalidInput))
-async def jobs(request: Request, limit: Annotated[int, Query(ge=1, le=100)] = 20) -> Response:
-    """The latest rebuilds, newest first."""
+async def jobs(request: Request, limit: Annotated[int, Query(ge=1, le=100)] = 20) -> dict[str, Any]:
+    """The latest jobs, newest first."""
     records = await resources(request).jobs.list(limit)
-    return _json({"jobs": [_job(record) for record in records]})
+    return {"jobs": [_job(record) for record in records]}
 
 
 @router.get("/jobs/{job_id}", response_model=JobOut, responses=fails(JobNotFound))
-async def job(request: Request, job_id: str) -> Response:
-    """How far a rebuild is, or how it ended."""
+async def job(request: Request, response: Response, job_id: str) -> dict[str, Any]:
+    """How far a job is, or how it ended."""
     record = await resources(request).jobs.get(job_id)
-    return _json(_job(record), headers={} if record.is_finished else RETRY_AFTER)
+    if not record.is_finished:
+        response.headers["Retry-After"] = RETRY_AFTER_SECONDS
+    return _job(record)
 
 
 @router.post("/jobs/{job_id}/cancel", status_code=202, response_model=JobOut, responses=fails(JobNotFound, *_WRITES))
-async def cancel(request: Request, job_id: str) -> Response:
-    """Stop a rebuild; nothing of it is left. One that has ended stays as it is, one that publishes already will end."""
+async def cancel(request: Request, job_id: str) -> dict[str, Any]:
+    """Stop a job and remove what it has built. One that has ended stays as it is; one that publishes goes on."""
     held = resources(request)
     with writing(held):
         record = await held.jobs.cancel(job_id)
-    return _json(_job(record), 202)
+    return _job(record)
 
 
 @router.post(
     "/activate", response_model=IndexOut, openapi_extra=takes(ActivateIn), responses=fails(*_SWITCHES, body=True)
 )
-async def activate(request: Request) -> Response:
-    """Switch to a generation; requests that have begun end on the one they began with."""
+async def activate(request: Request) -> dict[str, Any]:
+    """Switch to a generation; requests in progress end on the one they began with."""
     held = resources(request)
-    body, _ = await bodies.read(request, ActivateIn)
+    body = await bodies.read(request, ActivateIn, held.settings)
     with writing(held):
         await asyncio.get_running_loop().run_in_executor(held.loader, held.live.activate, body.generation)
     return await _overview(held)
 
 
 @router.post("/rollback", response_model=IndexOut, responses=fails(*_SWITCHES))
-async def rollback(request: Request) -> Response:
+async def rollback(request: Request) -> dict[str, Any]:
     """Switch back to the generation that was active before."""
     held = resources(request)
     with writing(held):
@@ -137,10 +147,10 @@ async def rollback(request: Request) -> Response:
     return await _overview(held)
 
 
-async def _overview(held: Resources) -> Response:
+async def _overview(held: Resources) -> dict[str, Any]:
+    """Return the fields of an `IndexOut`."""
     running = await held.jobs.running()
-    body = await asyncio.to_thread(_generations, held)
-    return _json({**body, "job": None if running is None else _job(running)})
+    return {**await asyncio.to_thread(_generations, held), "job": running and _job(running)}
 
 
 def _generations(held: Resources) -> dict[str, Any]:
@@ -156,11 +166,8 @@ def _generations(held: Resources) -> dict[str, Any]:
             continue  # removed a moment ago
         except GenerationCorrupt as error:
             refused.setdefault(generation, error.reason)
-    active = None
-    if current is not None:
-        active = _active(current)
     listed = [{"id": generation, "reason": why} for generation, why in sorted(refused.items())]
-    return {"active": active, "others": others, "refused": listed}
+    return {"active": current and _active(current), "others": others, "refused": listed}
 
 
 def _active(serving: Serving) -> dict[str, Any]:
@@ -171,7 +178,7 @@ def _active(serving: Serving) -> dict[str, Any]:
         "revision": snapshot.revision,
         "added": len(snapshot.added),
         "removed": len(snapshot.removed),
-        "loaded_at": datetime.fromtimestamp(serving.loaded.loaded_at, UTC).isoformat(),
+        "loaded_at": datetime.fromtimestamp(serving.loaded_at, UTC).isoformat(),
     }
 
 
@@ -212,12 +219,3 @@ def _job(record: JobRecord) -> dict[str, Any]:
         "finished": record.finished,
         "links": {"self": here, "cancel": f"{here}/cancel"},
     }
-
-
-def _json(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(body), status, headers=headers, media_type="application/json")
-
-
-def _rebuild(body: IndexIn) -> Rebuild:
-    candidates = [candidate.model_dump() for candidate in body.candidates or ()]
-    return Rebuild(pool=body.pool, candidates=candidates, model=body.model, activate=body.activate)

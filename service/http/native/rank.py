@@ -1,4 +1,4 @@
-"""POST /rank."""
+"""`POST /rank`: from the request's body to the answer."""
 
 import time
 from collections.abc import Mapping
@@ -10,18 +10,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationError, MatrixMissing
+from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.service.errors import GenerationMismatch, NotConfigured, RevisionNotReached, UnknownCandidates
+from polyrank.service.http.native.requests import CandidateIn, ExpectIn, RankIn
 from polyrank.service.http.native.responses import RankOut, answer_of
-from polyrank.service.http.native.schemas import ExpectIn, RankIn
 from polyrank.service.http.plumbing import bodies
+from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, fails, header, takes
 from polyrank.service.http.plumbing.guards import RANK
-from polyrank.service.http.plumbing.openapi import ASKS, CACHE_CONTROL_IN, DEADLINE_IN, fails, takes
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.account import Account
+from polyrank.service.observe.labels import STAGES
 from polyrank.service.ranking import result_cache
-from polyrank.service.ranking.values import Ranked, Stages
+from polyrank.service.ranking.values import Given, Ranked, RankRequest
 from polyrank.service.resources import Resources, resources
+from polyrank.service.settings import Settings
 
+RANK_VALUES = 100_000  # of filters, ids and turns; a candidate is four values more at most
 X_CACHE: Final = "X-Cache"
 _CACHED: Final = {
     "headers": {
@@ -31,7 +35,9 @@ _CACHED: Final = {
         }
     }
 }
-
+_CACHE_CONTROL_IN: Final = header(
+    "Cache-Control", "`no-cache` or `no-store`: rank anew and keep nothing, where answers are kept", {"type": "string"}
+)
 _ERRORS: Final = fails(
     *ASKS,
     UnknownCandidates,
@@ -51,26 +57,64 @@ router = APIRouter(tags=["rank"], dependencies=[RANK])
     "/rank",
     response_model=RankOut,
     response_model_exclude_none=True,
-    openapi_extra=takes(RankIn, [*DEADLINE_IN, CACHE_CONTROL_IN]),
+    openapi_extra=takes(RankIn, [*DEADLINE_IN, _CACHE_CONTROL_IN]),
     responses={200: _CACHED, **_ERRORS},
 )
 async def rank(request: Request) -> Response:
     """Rank candidates, sent along or retrieved, against a conversation."""
     held = resources(request)
-    body = await bodies.read_rank(request, held.settings)
+    most_values = RANK_VALUES + 4 * held.settings.max_candidates
+    body = await bodies.read(request, RankIn, held.settings, ranked=("candidates",), max_values=most_values)
     deadline = bodies.deadline(request, held.settings, body.timeout_ms)
-    todo = bodies.to_request(body, held.settings, deadline)
+    todo = to_request(body, held.settings, deadline)
     serving = await _serving(held, body.min_revision, todo.deadline)
     _check_expected(body.expect, serving)
     key = _cache_key(request, held, serving, body)
     if held.results is not None and key is not None and (kept := await held.results.get(key, todo.budget)) is not None:
         request.state.account = Account(serving.generation.id)
-        return _response(request, kept, dict.fromkeys(Stages.NAMES, 0.0), "hit")
+        return _response(request, kept, dict.fromkeys(STAGES, 0.0), "hit")
     ranked = await bodies.while_connected(request, held.engine.rank(serving, todo))
     answer = _rendered(request, held, serving, ranked)
     if held.results is not None and key is not None and not ranked.degraded:
         held.results.put(key, answer)
     return _response(request, answer, ranked.seconds, None if key is None else "miss")
+
+
+def to_request(body: RankIn, settings: Settings, deadline: float) -> RankRequest:
+    """Translate a checked body into the ranking to do.
+
+    Args:
+        body: the request's.
+        settings: the server's bounds.
+        deadline: on the monotonic clock, in seconds.
+
+    Raises:
+        TooManyCandidates: more than the server allows.
+        InvalidInput: a text is longer than the server allows.
+    """
+    bodies.check_count(body.candidates or (), settings)
+    candidates = None if body.candidates is None else tuple(_given(sent) for sent in body.candidates)
+    sent_turns = [body.context] if isinstance(body.context, str) else body.context
+    turns = tuple(Turn(turn) if isinstance(turn, str) else Turn(turn.text, turn.role) for turn in sent_turns)
+    bodies.check_lengths("context", [turn.text for turn in turns], settings)
+    bodies.check_lengths("persona", body.persona, settings)
+    texts = [given.text for given in candidates or () if given.text is not None]
+    bodies.check_lengths("candidates", texts, settings)
+    return RankRequest(
+        conversation=Conversation(turns, tuple(body.persona)),
+        deadline=deadline,
+        candidates=candidates,
+        top_k=body.top_k,
+        retrieve_k=body.retrieve_k,
+        exact=body.exact,
+        top_n=body.top_n(),
+        filter=body.filter,
+        exclude_ids=tuple(body.exclude_ids),
+    )
+
+
+def _given(sent: str | CandidateIn) -> Given:
+    return Given(None, sent) if isinstance(sent, str) else Given(sent.id, sent.text)
 
 
 async def _serving(held: Resources, revision: int | None, deadline: float) -> Serving:
@@ -93,15 +137,21 @@ _NOT_IN_THE_ANSWER = {"timeout_ms", "expect", "min_revision"}
 
 
 def _cache_key(request: Request, held: Resources, serving: Serving, body: RankIn) -> str | None:
-    """Under which the answer is kept; None: it is not."""
-    if held.results is None or bodies.refuses_caches(request):
+    """Return the key under which the answer is kept; None: it is not kept."""
+    if held.results is None or _refuses_caches(request):
         return None
     asked = body.model_dump(mode="json", exclude=_NOT_IN_THE_ANSWER)
     return result_cache.key_of(request.state.principal.scopes, serving, held.engine.scorer, asked)
 
 
+def _refuses_caches(request: Request) -> bool:
+    """Whether the client wants an answer that was not given before and will not be given again."""
+    directives = ",".join(request.headers.getlist("cache-control")).lower().split(",")
+    return not {"no-cache", "no-store"}.isdisjoint(directive.strip() for directive in directives)
+
+
 def _rendered(request: Request, held: Resources, serving: Serving, ranked: Ranked) -> bytes:
-    """The answer, but for what belongs to this request."""
+    """Render the answer, except for what belongs to this request; a cache may keep it."""
     request.state.account = Account(serving.generation.id, ranked.degraded, ranked.seconds)
     held.metrics.observe_rank(ranked.seconds, ranked.scored, ranked.degraded, ranked.plan)
     if ranked.plan in ("index", "selector"):
@@ -113,7 +163,7 @@ def _rendered(request: Request, held: Resources, serving: Serving, ranked: Ranke
 
 
 def _response(request: Request, answer: bytes, seconds: Mapping[str, float], cache: str | None) -> Response:
-    """The answer, with what belongs to this request."""
+    """Add what belongs to this request: timings and its id."""
     total = time.monotonic() - request.state.arrived
     own = {
         "timings_ms": {stage: round(value * 1000, 3) for stage, value in {**seconds, "total": total}.items()},

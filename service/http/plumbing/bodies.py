@@ -1,15 +1,14 @@
-"""From the bytes of a request to a checked model, or an error that says what is wrong with them."""
+"""Reads the body of a request into a checked model, or raises an error that says what is wrong with it."""
 
 import asyncio
 import re
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence, Sized
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.service.errors import (
     BodyTimeout,
     ClientGone,
@@ -18,16 +17,13 @@ from polyrank.service.errors import (
     TooManyCandidates,
     TooManyValues,
 )
-from polyrank.service.http.native.schemas import CandidateIn, IndexIn, RankIn, UpsertIn
 from polyrank.service.http.plumbing import problems
 from polyrank.service.http.plumbing.json_values import count_values
-from polyrank.service.ranking.values import Given, RankRequest
 from polyrank.service.settings import Settings
 
 BODY_SECONDS = 30.0
-INLINE_BYTES = 64 * 1024  # validated in some 2 ms; a thread costs more than it frees
+INLINE_BYTES = 64 * 1024  # validated in some 2 ms; using a thread costs more than it frees
 MAX_VALUES = 1_000_000
-RANK_VALUES = 100_000  # filters, ids and turns; a candidate is four more at most
 TIMEOUT_HEADERS = ("X-Request-Timeout-Ms", "X-Client-Timeout-Ms")
 MILLISECONDS = re.compile("0{0,99}[1-9][0-9]{0,99}", re.ASCII)
 
@@ -35,33 +31,57 @@ M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
 
-async def read(request: Request, kind: type[M], max_values: int = MAX_VALUES) -> tuple[M, bytes]:
+async def read(
+    request: Request, kind: type[M], settings: Settings, ranked: Collection[str] = (), max_values: int = MAX_VALUES
+) -> M:
     """Read and validate a JSON body.
 
     Args:
-        request: whose body.
-        kind: what it must be.
-        max_values: how many values it may hold, at any depth.
+        request: the one whose body is read.
+        kind: what the body must be.
+        settings: the server's bounds.
+        ranked: fields that hold candidates; a list there that is longer than any server allows is TooManyCandidates.
+        max_values: how many values the body may hold, at any depth.
 
     Raises:
-        MediaTypeUnsupported: it is not plain application/json in UTF-8.
+        MediaTypeUnsupported: the body is not plain application/json in UTF-8.
         BodyTimeout: it did not arrive in time.
-        ClientGone: it never arrived.
-        TooManyValues: it holds more than anybody needs.
+        ClientGone: the client hung up before it arrived.
+        TooManyValues: it holds more than any request needs.
+        TooManyCandidates: see `ranked`; `check_count` checks this server's own bound.
         pydantic.ValidationError: it is not what the model says.
     """
     _check_media_type(request)
+    body = await _received(request)
+    try:
+        if len(body) <= INLINE_BYTES:
+            return kind.model_validate_json(body)
+        # In a thread: counting holds no interpreter lock, and validating lets go of it wherever a text is checked.
+        return await asyncio.to_thread(_validated, kind, body, max_values)
+    except ValidationError as error:
+        if not _too_long(error).isdisjoint(ranked):
+            raise TooManyCandidates(settings.max_candidates) from None
+        raise
+
+
+def _check_media_type(request: Request) -> None:
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise MediaTypeUnsupported("Content-Encoding is not supported; send the body as it is")
+    media_type, _, parameters = request.headers.get("content-type", "").lower().partition(";")
+    charset = parameters.strip().removeprefix("charset=").strip('"') or "utf-8"
+    if media_type.strip() != "application/json" or charset not in ("utf-8", "utf8"):
+        raise MediaTypeUnsupported("send Content-Type: application/json, in UTF-8")
+
+
+async def _received(request: Request) -> bytes:
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            body = await request.body()
+            return await request.body()
     except TimeoutError:
         raise BodyTimeout(f"the body did not arrive within {BODY_SECONDS:g} s") from None
     except ClientDisconnect:
         raise ClientGone("hung up while sending the body") from None
-    if len(body) <= INLINE_BYTES:
-        return kind.model_validate_json(body), body
-    # Counting needs no interpreter lock, and validating gives it back wherever a text is checked.
-    return await asyncio.to_thread(_validated, kind, body, max_values), body
 
 
 def _validated(kind: type[M], body: bytes, max_values: int) -> M:
@@ -70,11 +90,19 @@ def _validated(kind: type[M], body: bytes, max_values: int) -> M:
     return kind.model_validate_json(body)
 
 
+def _too_long(error: ValidationError) -> set[str | int]:
+    """Return the fields with lists that are longer than any server allows."""
+    if error.error_count() > problems.MAX_FOUND:
+        return set()
+    found = error.errors(include_input=False, include_url=False, include_context=False)
+    return {problem["loc"][0] for problem in found if problem["type"] == "too_long" and problem["loc"]}
+
+
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Do the work as long as somebody waits for it; the whole body was read before.
+    """Do the work as long as the client waits for it; the body must have been read before.
 
     Raises:
-        ClientGone: the client hung up first, and what had not begun was dropped.
+        ClientGone: the client hung up first. What had not begun by then was dropped.
     """
     doing, hangup = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
     try:
@@ -95,160 +123,50 @@ async def _gone(request: Request) -> None:
         pass
 
 
-async def read_rank(request: Request, settings: Settings) -> RankIn:
-    """Read the body of a ranking; errors as `read`, and:
-
-    Raises:
-        TooManyCandidates: more than any server allows; `to_request` checks this server's own bound.
-    """
-    try:
-        return (await read(request, RankIn, RANK_VALUES + 4 * settings.max_candidates))[0]
-    except ValidationError as error:
-        if ("candidates",) in _too_long(error):
-            raise TooManyCandidates(settings.max_candidates) from None
-        raise
-
-
-async def read_compat(request: Request, kind: type[M], settings: Settings) -> M:
-    """Read the body of a compatible route; errors as `read`, and:
-
-    Raises:
-        TooManyCandidates: more than any server allows; `check_texts` checks this server's own bound.
-    """
-    try:
-        return (await read(request, kind))[0]
-    except ValidationError as error:
-        if any(where[0] != "rank_fields" for where in _too_long(error)):
-            raise TooManyCandidates(settings.max_candidates) from None
-        raise
-
-
-def _too_long(error: ValidationError) -> list[tuple[str | int, ...]]:
-    """Where there are longer lists than any server allows."""
-    few = error.error_count() <= problems.MAX_FOUND
-    found = error.errors(include_input=False, include_url=False, include_context=False) if few else []
-    return [each["loc"] for each in found if each["type"] == "too_long"]
-
-
 def deadline(request: Request, settings: Settings, timeout_ms: int | None = None) -> float:
-    """When the answer must be there, on the monotonic clock.
+    """Return when the answer must be there, on the monotonic clock.
 
-    The shortest of what the server allows, what a header asks for, and what the body does.
+    The shortest timeout holds: the server's maximum, a header's, or the body's.
 
     Args:
         request: its headers, and when it came.
-        settings: the server's bound.
-        timeout_ms: of the body.
+        settings: the server's maximum.
+        timeout_ms: the body's.
 
     Raises:
         HeaderInvalid: a header holds no number of milliseconds.
     """
-    asked = [settings.max_timeout_ms] if timeout_ms is None else [settings.max_timeout_ms, timeout_ms]
+    allowed = [settings.max_timeout_ms] if timeout_ms is None else [settings.max_timeout_ms, timeout_ms]
     for name in TIMEOUT_HEADERS:
         sent = request.headers.get(name)
         if sent is not None:
             if not MILLISECONDS.fullmatch(sent.strip()):
                 raise HeaderInvalid(f"{name}: is not a whole number of milliseconds, 1 or more")
-            asked.append(int(sent))
-    return float(request.state.arrived) + min(asked) / 1000
+            allowed.append(int(sent))
+    return float(request.state.arrived) + min(allowed) / 1000
 
 
-def _check_media_type(request: Request) -> None:
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding != "identity":
-        raise MediaTypeUnsupported("Content-Encoding is not supported; send the body as it is")
-    media_type, _, parameters = request.headers.get("content-type", "").lower().partition(";")
-    charset = parameters.strip().removeprefix("charset=").strip('"') or "utf-8"
-    if media_type.strip() != "application/json" or charset not in ("utf-8", "utf8"):
-        raise MediaTypeUnsupported("send Content-Type: application/json, in UTF-8")
+def check_count(candidates: Sized, settings: Settings) -> None:
+    """Check how many candidates, texts or documents came with a request.
+
+    Raises:
+        TooManyCandidates: more than the server allows.
+    """
+    if len(candidates) > settings.max_candidates:
+        raise TooManyCandidates(settings.max_candidates)
 
 
-def refuses_caches(request: Request) -> bool:
-    """Whether the caller wants an answer that was not given before, and will not be given again."""
-    given = ",".join(request.headers.getlist("cache-control")).lower().split(",")
-    return not {"no-cache", "no-store"}.isdisjoint(each.strip() for each in given)
-
-
-def to_request(body: RankIn, settings: Settings, deadline: float) -> RankRequest:
-    """Translate a checked body into the ranking to do.
+def check_lengths(where: str, texts: Sequence[str], settings: Settings) -> None:
+    """Check the length of each text.
 
     Args:
-        body: what was sent.
-        settings: the bounds.
-        deadline: on the monotonic clock.
-
-    Raises:
-        TooManyCandidates: more than the server allows.
-        InvalidInput: a text is longer than the server allows.
-    """
-    if body.candidates is not None and len(body.candidates) > settings.max_candidates:
-        raise TooManyCandidates(settings.max_candidates)
-    candidates = None if body.candidates is None else tuple(_given(each) for each in body.candidates)
-    sent = [body.context] if isinstance(body.context, str) else body.context
-    turns = tuple(Turn(turn) if isinstance(turn, str) else Turn(turn.text, turn.role) for turn in sent)
-    _check_lengths("context", [turn.text for turn in turns], settings)
-    _check_lengths("persona", body.persona, settings)
-    _check_lengths("candidates", [given.text for given in candidates or () if given.text is not None], settings)
-    return RankRequest(
-        conversation=Conversation(turns, tuple(body.persona)),
-        deadline=deadline,
-        candidates=candidates,
-        top_k=body.top_k,
-        retrieve_k=body.retrieve_k,
-        exact=body.exact,
-        top_n=body.top_n(),
-        filter=body.filter,
-        exclude_ids=tuple(body.exclude_ids),
-    )
-
-
-def check_pool(body: IndexIn, settings: Settings) -> None:
-    """Check the bounds of candidates sent for a new generation.
+        where: the field that holds them, for the message.
+        texts: any number of them.
+        settings: the bound.
 
     Raises:
         InvalidInput: a text is longer than the server allows.
     """
-    _check_lengths("candidates", [candidate.text for candidate in body.candidates or ()], settings)
-
-
-def check_upsert(body: UpsertIn, settings: Settings) -> None:
-    """Check the bounds of an update.
-
-    Raises:
-        TooManyCandidates: more than the server allows.
-        InvalidInput: a text is longer than the server allows.
-    """
-    if len(body.root) > settings.max_candidates:
-        raise TooManyCandidates(settings.max_candidates)
-    _check_lengths("candidates", [candidate.text for candidate in body.root], settings)
-
-
-def check_texts(where: str, texts: list[str], settings: Settings) -> None:
-    """Check the bounds of texts sent to a compatible route.
-
-    Raises:
-        TooManyCandidates: more than the server allows.
-        InvalidInput: a text is longer than the server allows.
-    """
-    check_count(texts, settings)
-    _check_lengths(where, texts, settings)
-
-
-def check_count(sent: Sequence[object], settings: Settings) -> None:
-    """Check the bound of texts, or of what holds one, sent to a compatible route.
-
-    Raises:
-        TooManyCandidates: more than the server allows.
-    """
-    if len(sent) > settings.max_candidates:
-        raise TooManyCandidates(settings.max_candidates)
-
-
-def _given(sent: str | CandidateIn) -> Given:
-    return Given(None, sent) if isinstance(sent, str) else Given(sent.id, sent.text)
-
-
-def _check_lengths(where: str, texts: list[str], settings: Settings) -> None:
     longest = max(map(len, texts), default=0)
     if longest > settings.max_text_chars:
         raise InvalidInput(f"{where}: a text has {longest} characters; at most {settings.max_text_chars} are allowed")

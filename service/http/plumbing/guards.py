@@ -1,7 +1,6 @@
-"""The access rule of each route, as a FastAPI dependency: it is checked before the body is read.
+"""The access rules of routes, as FastAPI dependencies, which are checked before the body is read.
 
-A router or a route says `dependencies=[RANK]`, `[ADMIN]` or `[OPEN]`; errors rise where the route's own handler sees
-them.
+Every router or route declares one: `dependencies=[RANK]`, `[ADMIN]`, `[METRICS]` or `[OPEN]`.
 """
 
 from collections.abc import Callable
@@ -20,7 +19,10 @@ from polyrank.service.resources import resources
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Lets a request through whose key has the scope, and leaves who it is in `request.state.principal`.
+    """Lets requests through whose key has the scope; puts the caller into `request.state.principal`.
+
+    Attributes:
+        counts: a request spends from the rate of its key.
 
     Raises:
         Unauthenticated, Forbidden, RateLimited
@@ -44,7 +46,7 @@ async def anybody(request: Request) -> None:
 
 
 async def scraper(request: Request) -> None:
-    """Let those through who may read the metrics, as often as they like."""
+    """Let those through who may read the metrics; their calls do not count against a rate."""
     if resources(request).settings.metrics_access == "admin":
         await Needs("admin", counts=False)(request)
     else:
@@ -58,16 +60,16 @@ METRICS = Depends(scraper)
 
 
 def credentials(headers: Headers) -> list[bytes]:
-    """Return what may be a key: `Authorization` with or without `Bearer`, `X-API-Key`, `api-key`."""
+    """Return what may be keys: `Authorization` with or without `Bearer`, `X-API-Key`, `api-key`."""
     authorization = headers.get("authorization", "").strip()
     scheme, *rest = authorization.split(None, 1) or [""]
     bearer = "".join(rest) if scheme.lower() == "bearer" else authorization
     sent = (bearer, headers.get("x-api-key"), headers.get("api-key"))
-    return [each.strip().encode("latin-1") for each in sent if each and each.strip()]
+    return [key.strip().encode("latin-1") for key in sent if key and key.strip()]
 
 
 def rules(route: RouteContext) -> list[Callable[..., Any]]:
-    """Return the access rules that a route declares: one, where none was forgotten."""
+    """Return the access rules that a route declares. A list without any means that the rule was forgotten."""
     dependant = getattr(route, "dependant", None)
-    called = [each.call for each in dependant.dependencies] if dependant else []
+    called = [dependency.call for dependency in dependant.dependencies] if dependant else []
     return [call for call in called if isinstance(call, Needs) or call in (anybody, scraper)]

@@ -1,7 +1,7 @@
-"""How much a JSON body holds, counted before any of it is made into objects.
+"""Counts the values of a JSON body before it is parsed.
 
-A body of few bytes can hold very many values, and parsing it would hold the interpreter's lock for all of that time.
-Here NumPy looks at the bytes without the lock, a block at a time, so that whatever else runs goes on.
+A small body can hold very many values, and parsing it would hold the interpreter lock all that time. Here NumPy looks
+at the bytes without the lock, a block at a time, so that other threads go on.
 """
 
 import numpy as np
@@ -13,10 +13,10 @@ _COMMA, _BRACKET, _BRACE = b",[{"
 
 
 def count_values(body: bytes) -> int:
-    """Count the commas and opening brackets outside strings; a JSON text has at most one value more.
+    """Count the commas and opening brackets outside strings; a JSON text has at most one value more than that.
 
-    Keys count with their values. What follows the first fault of a text that is no JSON is counted somehow: no parser
-    reads on there.
+    A key counts together with its value. After the first syntax error the count means nothing, because no parser reads
+    on there.
 
     >>> count_values(b'{"a, b": [1, 2, "\\\\","], "c": {}}')
     6
@@ -37,11 +37,11 @@ def count_values(body: bytes) -> int:
 
 
 def _escaped(backslashes: NDArray[np.intp], escaping: bool) -> NDArray[np.intp]:
-    """Return where the bytes are that a backslash escapes: behind each run of an odd length.
+    """Return the positions of the bytes that a backslash escapes: behind every run of an odd number of backslashes.
 
     Args:
-        backslashes: where the backslashes are in the block.
-        escaping: the block before ended with one that escapes this block's first byte.
+        backslashes: their positions in the block, ascending.
+        escaping: the block before ends with a backslash that escapes this block's first byte.
     """
     if escaping:
         backslashes = np.concatenate([[-1], backslashes])

@@ -1,9 +1,14 @@
-"""What happens around every request, as plain ASGI: an id, a bound on the body, a metric, a log line, no traceback."""
+"""What happens around every request, as plain ASGI middleware.
+
+A request gets an id, a metric, a log line and a span; its body is bounded; HEAD is answered as GET; an error that
+nobody caught is an answer without a traceback.
+"""
 
 import asyncio
 import logging
 import re
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from uuid import uuid4
 
@@ -14,7 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyrank.model.errors import RankingError
 from polyrank.service.errors import BodyTooLarge
-from polyrank.service.http.compat.dialects import errors as dialect_errors
 from polyrank.service.http.plumbing import problems
 from polyrank.service.observe.account import Account
 from polyrank.service.observe.metrics import UNMATCHED, Metrics
@@ -24,16 +28,20 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 DRAIN_SECONDS = 2.0
 KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
+# Puts a problem in the form that the clients of a route expect.
+InForm = Callable[[Scope, problems.ProblemAnswer], Response]
+
 log = logging.getLogger("polyrank.request")
 
 
 class Requests:
-    """Outermost: names the request, counts, logs and traces its answer, and answers for what nobody caught."""
+    """Names every request; counts, logs and traces its answer; answers where the app raises. To be the outermost."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing, in_form: InForm) -> None:
         self.app = app
         self.metrics = metrics
         self.tracing = tracing
+        self.in_form = in_form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -59,10 +67,12 @@ class Requests:
             except Exception:
                 log.exception("request %s failed", request_id)
                 if not status:
-                    await _internal(scope, request_id)(scope, receive, send_named)
-            self._tell(scope, span, status or 499, time.monotonic() - began)
+                    problem = problems.from_error(RankingError("unexpected"), request_id)
+                    await self.in_form(scope, problem)(scope, receive, send_named)
+            self._record(scope, span, status or 499, time.monotonic() - began)
 
-    def _tell(self, scope: Scope, span: Span, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, span: Span, status: int, seconds: float) -> None:
+        """Write the answer to the metrics, the trace and the log."""
         route = getattr(scope.get("route"), "path", UNMATCHED)
         method = scope["method"] if scope["method"] in KNOWN_METHODS else "OTHER"
         account: Account = scope["state"]["account"]
@@ -76,13 +86,41 @@ class Requests:
         log.info("request", extra={"fields": known})
 
 
+def _request_id(headers: Headers) -> str:
+    given = headers.get("x-request-id", "")
+    return given if REQUEST_ID.fullmatch(given) else uuid4().hex
+
+
+class HeadAsGet:
+    """Answers HEAD by the route for GET, without the body; Content-Length is that of the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        as_get = {**scope, "method": "GET"}
+        try:
+            await self.app(as_get, receive, send_head)
+        finally:
+            scope["route"] = as_get.get("route")  # `Requests`, around this, counts by it
+
+
 class BodyBound:
     """Refuses a body over the bound, whether its length is announced or it comes in chunks."""
 
-    def __init__(self, app: ASGIApp, limit: int, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, limit: int, metrics: Metrics, in_form: InForm) -> None:
         self.app = app
         self.limit = limit
         self.metrics = metrics
+        self.in_form = in_form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -121,7 +159,7 @@ class BodyBound:
         """Answer at once, then read on for a while: closing on unread data would reset the connection."""
         self.metrics.count_rejected("too_large")
         problem = problems.from_error(BodyTooLarge(self.limit), scope["state"]["request_id"])
-        answer = dialect_errors.of_route(scope, problem)
+        answer = self.in_form(scope, problem)
         answer.headers["Connection"] = "close"
         await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
         await send({"type": "http.response.body", "body": answer.body, "more_body": True})
@@ -136,13 +174,4 @@ async def _drain(receive: Receive, most: int, more: bool) -> None:
     while more and drained <= most:
         message = await receive()
         drained += len(message.get("body", b""))
-        more = message.get("more_body", False)  # a disconnect has none either
-
-
-def _request_id(headers: Headers) -> str:
-    given = headers.get("x-request-id", "")
-    return given if REQUEST_ID.fullmatch(given) else uuid4().hex
-
-
-def _internal(scope: Scope, request_id: str) -> Response:
-    return dialect_errors.of_route(scope, problems.from_error(RankingError("unexpected"), request_id))
+        more = message.get("more_body", False)  # absent from a disconnect, too

@@ -1,21 +1,26 @@
-"""Errors as RFC 9457 problem details: one table from error to status, slug and title."""
+"""Errors as RFC 9457 problem details, and the table that maps each error to its status, slug and title.
+
+A new error is a class in `service/errors.py` and a row in TABLE here; nothing else has to change. Without a row it
+takes the row of its nearest ancestor.
+"""
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import orjson
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
 
 from polyrank.index_builder import errors as index
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.service import errors as service
+from polyrank.service.http.plumbing.fields import Out
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:polyrank:problem:"
+TOO_MANY_REQUESTS = 429
 MAX_ERRORS = 20
-MAX_FOUND = 1000  # pydantic tells all or nothing, in some 2 us each
+MAX_FOUND = 1000  # pydantic reports all of its findings or none, in some 2 us each
 MAX_NAME_CHARS = 64
 
 Headers = dict[str, str]
@@ -23,24 +28,29 @@ Headers = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How one sort of error is told to a client; a generic one keeps its message for the log."""
+    """How one sort of error is answered.
+
+    Attributes:
+        generic: the client gets no message of its own; the log has it.
+        rejected: the reason under which the metric of refused requests counts it; None: it is not counted.
+    """
 
     status: int
     slug: str
     title: str
     generic: bool = False
+    rejected: str | None = None
 
 
 INTERNAL: Final = Kind(500, "internal", "The server failed", generic=True)
 INVALID: Final = Kind(422, "invalid-input", "The request cannot be used")
 
-# An error without a row of its own takes its nearest ancestor's.
 TABLE: Final[dict[type[Exception], Kind]] = {
     RankingError: INTERNAL,
     InvalidInput: INVALID,
     service.UnknownCandidates: Kind(422, "unknown-candidates", "No candidate is known"),
-    service.TooManyCandidates: Kind(413, "too-many-candidates", "Too many candidates"),
-    service.TooManyValues: Kind(413, "too-many-values", "The body holds too many values"),
+    service.TooManyCandidates: Kind(413, "too-many-candidates", "Too many candidates", rejected="too_large"),
+    service.TooManyValues: Kind(413, "too-many-values", "The body holds too many values", rejected="too_large"),
     service.NotConfigured: Kind(422, "not-configured", "The server was started without this"),
     service.IdempotencyMismatch: Kind(422, "idempotency-mismatch", "The Idempotency-Key was used with another body"),
     service.ModelNotServed: Kind(404, "model-not-served", "No such model"),
@@ -49,16 +59,16 @@ TABLE: Final[dict[type[Exception], Kind]] = {
     service.BodyMalformed: Kind(400, "malformed-body", "The body is not JSON"),
     service.HeaderInvalid: Kind(400, "invalid-header", "A header cannot be used"),
     service.BodyTimeout: Kind(408, "body-timeout", "The body came too slowly"),
-    service.BodyTooLarge: Kind(413, "payload-too-large", "The body is too large"),
+    service.BodyTooLarge: Kind(413, "payload-too-large", "The body is too large", rejected="too_large"),
     service.MediaTypeUnsupported: Kind(415, "unsupported-media-type", "The body is not plain JSON"),
     service.Unauthenticated: Kind(401, "unauthenticated", "An API key is needed"),
     service.Forbidden: Kind(403, "forbidden", "The API key is not for this"),
-    service.RateLimited: Kind(429, "rate-limited", "Too many calls"),
+    service.RateLimited: Kind(TOO_MANY_REQUESTS, "rate-limited", "Too many calls", rejected="rate"),
     service.ClientGone: Kind(499, "client-gone", "The client hung up"),
-    service.NotReady: Kind(503, "not-ready", "Nothing is served yet"),
+    service.NotReady: Kind(503, "not-ready", "Nothing is served yet", rejected="not_ready"),
     service.Draining: Kind(503, "draining", "The server is about to stop"),
-    service.Overloaded: Kind(503, "overloaded", "Too many requests are waiting"),
-    service.DeadlineExceeded: Kind(504, "deadline-exceeded", "The time was over"),
+    service.Overloaded: Kind(503, "overloaded", "Too many requests are waiting", rejected="queue_full"),
+    service.DeadlineExceeded: Kind(504, "deadline-exceeded", "The time was over", rejected="deadline"),
     service.GenerationMismatch: Kind(409, "generation-mismatch", "Another generation is served"),
     service.RevisionNotReached: Kind(409, "revision-not-reached", "The update has not arrived here"),
     service.StoreReadOnly: Kind(409, "store-read-only", "The store cannot be changed from here"),
@@ -80,37 +90,73 @@ TABLE: Final[dict[type[Exception], Kind]] = {
 
 
 def kind_of(error: Exception) -> Kind:
-    """Find the row of an error's type, or of its nearest ancestor in the table."""
-    return next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), INTERNAL)
+    """Return the row of an error's type, or of its nearest ancestor in the table."""
+    return next((TABLE[base] for base in type(error).__mro__ if base in TABLE), INTERNAL)
+
+
+class ErrorOut(Out):
+    """One thing that is wrong with a request."""
+
+    where: str
+    what: str
+
+
+class Problem(BaseModel):
+    """An error (RFC 9457)."""
+
+    type: str = Field(examples=["urn:polyrank:problem:invalid-input"])
+    title: str
+    status: int
+    detail: str
+    request_id: str
+    errors: list[ErrorOut] | None = Field(default=None, description="with 422: where and what, never the values sent")
+    job: str | None = Field(default=None, description="with job-conflict: the job that is running")
 
 
 class ProblemAnswer(Response):
-    """A problem as it is answered; its parts stay at hand for other forms of errors (dialects/errors.py).
+    """A `Problem` as a response; `kind`, `detail` and `request_id` are kept for routes with other forms of errors.
 
-    Text that is not valid Unicode is replaced, never a reason to fail.
+    Text that is not valid Unicode is replaced, so that answering never fails.
     """
 
     media_type = MEDIA_TYPE
 
     def __init__(
-        self, kind: Kind, detail: str, request_id: str, headers: Headers | None = None, **members: Any
+        self,
+        kind: Kind,
+        detail: str,
+        request_id: str,
+        headers: Headers | None = None,
+        errors: list[ErrorOut] | None = None,
+        job: str | None = None,
     ) -> None:
         self.kind = kind
         self.detail = _encodable(detail)
         self.request_id = request_id
-        body = {
-            "type": TYPE_PREFIX + kind.slug,
-            "title": kind.title,
-            "status": kind.status,
-            "detail": self.detail,
-            "request_id": request_id,
-            **members,
-        }
-        super().__init__(orjson.dumps(body), kind.status, headers)
+        problem = Problem(
+            type=TYPE_PREFIX + kind.slug,
+            title=kind.title,
+            status=kind.status,
+            detail=self.detail,
+            request_id=request_id,
+            errors=errors,
+            job=job,
+        )
+        super().__init__(problem.model_dump_json(exclude_none=True), kind.status, headers)
 
 
-def headers_of(error: Exception) -> Headers:
-    """Return the headers that go with an error, however its body is written."""
+def from_error(error: RankingError, request_id: str) -> ProblemAnswer:
+    """Render a domain error."""
+    kind, headers, job = kind_of(error), _headers_of(error), None
+    if isinstance(error, index.JobConflict):
+        job = f"/index/jobs/{error.job_id}"
+        headers["Link"] = f'<{job}>; rel="related"'
+    errors = [ErrorOut(where="", what=_encodable(str(error)))] if kind.status == 422 else None
+    detail = "the server's log has the details under this request id" if kind.generic else str(error)
+    return ProblemAnswer(kind, detail, request_id, headers, errors, job)
+
+
+def _headers_of(error: Exception) -> Headers:
     headers: Headers = {}
     retry_after = getattr(error, "retry_after_seconds", 5 if kind_of(error).status == 503 else None)
     if retry_after is not None:
@@ -118,19 +164,6 @@ def headers_of(error: Exception) -> Headers:
     if isinstance(error, service.Unauthenticated):
         headers["WWW-Authenticate"] = "Bearer"
     return headers
-
-
-def from_error(error: RankingError, request_id: str) -> ProblemAnswer:
-    """Render a domain error."""
-    kind, headers = kind_of(error), headers_of(error)
-    members: dict[str, Any] = {}
-    if isinstance(error, index.JobConflict):
-        members["job"] = f"/index/jobs/{error.job_id}"
-        headers["Link"] = f'<{members["job"]}>; rel="related"'
-    if kind.status == 422:
-        members["errors"] = [{"where": "", "what": _encodable(str(error))}]
-    detail = "the server's log has the details under this request id" if kind.generic else str(error)
-    return ProblemAnswer(kind, detail, request_id, headers, **members)
 
 
 def from_validation(error: ValidationError, request_id: str) -> ProblemAnswer:
@@ -141,17 +174,23 @@ def from_validation(error: ValidationError, request_id: str) -> ProblemAnswer:
     found = error.errors(include_input=False, include_url=False, include_context=False)
     if found[0]["type"] == "json_invalid":
         return from_error(service.BodyMalformed(found[0]["msg"]), request_id)
-    listed = [{"where": _where(each["loc"]), "what": _what(str(each["msg"]))} for each in found[:MAX_ERRORS]]
-    detail = "; ".join(f"{each['where']}: {each['what']}" if each["where"] else each["what"] for each in listed[:3])
-    return ProblemAnswer(INVALID, detail, request_id, errors=listed)
+    return invalid(
+        [ErrorOut(where=_where(one["loc"]), what=_what(str(one["msg"]))) for one in found[:MAX_ERRORS]], request_id
+    )
 
 
-# pydantic puts the union's branch among the names: "list[union[str,TurnIn]]", "TurnIn", "str".
+def invalid(errors: list[ErrorOut], request_id: str) -> ProblemAnswer:
+    """Render what is wrong with a request; the detail names the first three things."""
+    detail = "; ".join(f"{error.where}: {error.what}" if error.where else error.what for error in errors[:3])
+    return ProblemAnswer(INVALID, detail, request_id, errors=errors)
+
+
+# pydantic puts the branch of a union among the names: "list[union[str,TurnIn]]", "TurnIn", "str".
 _BRANCH = re.compile(r".*[\[(].*|str|int|float|bool|none|[A-Z]\w*In", re.DOTALL)
 
 
 def _where(location: tuple[str | int, ...]) -> str:
-    """Dotted path to the offending field."""
+    """Return the dotted path to the offending field."""
     parts = (str(part)[:MAX_NAME_CHARS] for part in location if isinstance(part, int) or not _BRANCH.fullmatch(part))
     return _encodable(".".join(parts))
 

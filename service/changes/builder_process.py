@@ -1,0 +1,80 @@
+"""A builder's process: `python -m polyrank.index_builder --job ID`, started, cancelled and waited for."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+GRACE_SECONDS = 10.0
+TAIL_BYTES = 4096
+
+
+class BuilderProcess:
+    """A builder that has been started.
+
+    Args:
+        process: with standard error as a pipe.
+        is_publishing: whether it is about to end by itself, and would leave what others see if it were killed now.
+
+    Attributes:
+        cancelled: `cancel` was called before its end.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, is_publishing: Callable[[], bool]) -> None:
+        self._process = process
+        self._is_publishing = is_publishing
+        self.cancelled = False
+
+    @classmethod
+    async def start(
+        cls, store: Path, job_id: str, redis_url: str | None, backend: str, is_publishing: Callable[[], bool]
+    ) -> "BuilderProcess":
+        """Start the builder of a job.
+
+        Raises:
+            OSError: the process cannot be started.
+        """
+        process = await asyncio.create_subprocess_exec(
+            # -P: nothing is imported from the folder that the server was started in.
+            *(sys.executable, "-P", "-m", "polyrank.index_builder", "--store", str(store), "--job", job_id),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env=_environment(redis_url, backend),
+            start_new_session=True,  # Ctrl-C at the server's terminal is for the server
+        )
+        return cls(process, is_publishing)
+
+    def cancel(self) -> None:
+        """Send SIGTERM, and SIGKILL when the grace is over, unless it publishes then; a second call does nothing."""
+        if self.cancelled or self._process.returncode is not None:
+            return
+        self.cancelled = True
+        with suppress(ProcessLookupError):
+            self._process.terminate()
+        asyncio.get_running_loop().call_later(GRACE_SECONDS, self._kill)
+
+    def _kill(self) -> None:
+        if self._process.returncode is None and not self._is_publishing():
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def wait(self) -> tuple[int, str]:
+        """Wait for its end; returns the exit status and the last line on standard error."""
+        assert self._process.stderr is not None, "opened as a pipe"
+        tail = b""
+        while chunk := await self._process.stderr.read(TAIL_BYTES):
+            tail = (tail + chunk)[-TAIL_BYTES:]
+        status = await self._process.wait()
+        lines = tail.decode("utf-8", "replace").strip().splitlines()
+        return status, lines[-1].strip() if lines else ""
+
+
+def _environment(redis_url: str | None, backend: str) -> dict[str, str]:
+    """Return the server's environment, with the Redis and the back-end of this job."""
+    kept = {name: value for name, value in os.environ.items() if name != "POLYRANK_REDIS_URL"}
+    given = {"POLYRANK_BACKEND": backend, **({"POLYRANK_REDIS_URL": redis_url} if redis_url else {})}
+    return {**kept, **given}

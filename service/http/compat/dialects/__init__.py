@@ -1,1 +1,0 @@
-"""Answers and errors in the forms that the clients of other systems expect."""

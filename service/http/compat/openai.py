@@ -1,0 +1,118 @@
+"""Requests and answers of OpenAI's clients: embeddings, models, errors. infinity's clients expect its errors, too."""
+
+import base64
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
+
+from polyrank.service.http.compat.cohere import UsageOut
+from polyrank.service.http.compat.lenient import Count, Flag, Inputs, Lenient
+from polyrank.service.http.compat.reranked import now
+from polyrank.service.http.plumbing.fields import Out
+from polyrank.service.http.plumbing.problems import ProblemAnswer
+
+_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class EmbeddingsIn(Lenient):
+    """Texts to embed, as OpenAI's clients send them."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"input": ["Let me check.", "We open at nine."]}]})
+
+    input: Inputs
+    model: str | None = None
+    strict_model: Flag = Field(default=None, description="true: 404 where `model` is not served")
+    encoding_format: Literal["float", "base64"] | None = Field(
+        default=None, description="base64: of float32, little-endian; absent: float"
+    )
+    dimensions: Count | None = Field(default=None, description="the model's own, or absent, or 0")
+
+
+class EmbeddingOut(Out):
+    """A text's vector, of length 1."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str = Field(description="a string: base64 of float32, little-endian")
+
+
+class EmbeddingsOut(Out):
+    """The vectors, in the order of the texts."""
+
+    object: Literal["list"]
+    data: list[EmbeddingOut]
+    model: str
+    usage: UsageOut
+    id: str
+    created: int
+
+
+def embeddings(
+    vectors: NDArray[np.float32], model: str, tokens: int, request_id: str, as_base64: bool
+) -> dict[str, Any]:
+    """Render an `EmbeddingsOut`.
+
+    Args:
+        vectors: (N, D).
+        model: the name that clients know it by.
+        tokens: how many the model read.
+        request_id: the request's.
+        as_base64: vectors as base64 of float32, little-endian, instead of lists of numbers.
+    """
+    return {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": at, "embedding": _base64(vector) if as_base64 else vector}
+            for at, vector in enumerate(vectors)
+        ],
+        "model": model,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "id": f"emb-{request_id}",
+        "created": now(),
+    }
+
+
+def _base64(vector: NDArray[np.float32]) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+class ServedModelOut(Out):
+    """A model that requests may name."""
+
+    id: str
+    object: Literal["model"]
+    owned_by: Literal["polyrank"]
+    created: int = Field(description="when it was loaded, in seconds since the epoch; 0: with the server")
+    capabilities: list[Literal["rerank", "embed"]]
+
+
+class ModelsOut(Out):
+    """The models that are served; the first reranks."""
+
+    object: Literal["list"]
+    data: list[ServedModelOut]
+
+
+class OpenAiErrorDetailOut(Out):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAiErrorOut(Out):
+    """An error, as OpenAI and infinity write it."""
+
+    error: OpenAiErrorDetailOut
+
+
+def error(problem: ProblemAnswer) -> OpenAiErrorOut:
+    """Put a problem in OpenAI's form."""
+    status = problem.status_code
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    detail = OpenAiErrorDetailOut(message=problem.detail, type=kind, param=None, code=problem.kind.slug)
+    return OpenAiErrorOut(error=detail)

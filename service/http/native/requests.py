@@ -1,0 +1,193 @@
+"""What the requests of polyrank's own routes may hold: strict models, with bounds.
+
+Unknown fields are refused. When a key occurs twice in a JSON object, the last one counts. The bounds here are
+ceilings; routes check the lower ones that an operator sets (number of candidates, length of a text).
+"""
+
+from collections import Counter
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, RootModel, model_validator
+
+from polyrank.index_builder.vectors.ids import text_id
+from polyrank.service.http.native.filters_in import FILTER_DESCRIPTION, checked_filter
+from polyrank.service.http.plumbing.fields import Text, storable
+from polyrank.service.ranking.values import TOP_N
+from polyrank.service.settings import CANDIDATES_CEILING
+
+MAX_TURNS = 1000
+MAX_PERSONA = 100
+MAX_ID_CHARS = 1024
+
+
+def _no_reserved_keys(values: dict[str, Any]) -> dict[str, Any]:
+    if any(key.startswith("$") for key in values):
+        raise ValueError("keys must not begin with '$'")
+    return values
+
+
+Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
+Filter = Annotated[dict[str, JsonValue], AfterValidator(checked_filter), AfterValidator(storable)]
+Metadata = Annotated[dict[str, JsonValue], AfterValidator(_no_reserved_keys), AfterValidator(storable)]
+
+
+class Strict(BaseModel):
+    """A request without unknown fields, coercion or NaN."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class TurnIn(Strict):
+    """One turn and who said it."""
+
+    text: str
+    role: str | None = Field(default=None, min_length=1, max_length=64, examples=["user"])
+
+
+class CandidateIn(Strict):
+    """A candidate of the active generation (`id`), a text, or a text under a name (both)."""
+
+    id: Id | None = None
+    text: Text | None = None
+
+    @model_validator(mode="after")
+    def _named_or_given(self) -> Self:
+        if self.id is None and self.text is None:
+            raise ValueError("give `id`, `text` or both")
+        return self
+
+
+class RerankIn(Strict):
+    """How many of the best the cross-encoder reads."""
+
+    top_n: int = Field(default=TOP_N, ge=1, le=1000)
+
+
+class ExpectIn(Strict):
+    """What the caller believes is served; 409 when it is not."""
+
+    fingerprint: str | None = Field(default=None, max_length=128)
+    generation: str | None = Field(default=None, max_length=128)
+
+
+class RankIn(Strict):
+    """A context, and what to rank against it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"context": ["hi, my parcel is late", "sorry! what is the order number?", "it is 1234"], "top_k": 3},
+                {"context": "my parcel is late", "candidates": ["Let me check.", "We open at nine."], "rerank": True},
+            ]
+        }
+    )
+
+    context: str | Annotated[list[str | TurnIn], Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)] = Field(
+        description="oldest turn first; at least one turn has text"
+    )
+    persona: list[str] = Field(
+        default=[], max_length=MAX_PERSONA, fail_fast=True, description="facts about the replying side"
+    )
+    candidates: (
+        Annotated[list[Text | CandidateIn], Field(min_length=1, max_length=CANDIDATES_CEILING, fail_fast=True)] | None
+    ) = Field(default=None, description="absent: retrieve from the active generation")
+    top_k: int = Field(default=10, ge=1, le=1000)
+    retrieve_k: int = Field(default=200, ge=1, le=10_000, description="size of the retrieved union that is scored")
+    exact: bool = Field(default=False, description="score the whole pool")
+    rerank: bool | RerankIn = Field(default=False, description="cross-encoder over the first `top_n`")
+    filter: Filter | None = Field(
+        default=None, description=FILTER_DESCRIPTION, examples=[{"lang": ["en", "de"], "price": {"gte": 5, "lt": 10}}]
+    )
+    exclude_ids: list[Id] = Field(
+        default=[], max_length=10_000, fail_fast=True, json_schema_extra={"uniqueItems": False}
+    )
+    expect: ExpectIn | None = None
+    min_revision: int | None = Field(default=None, ge=0, description="wait for this update; 409 where it does not come")
+    timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
+
+    @model_validator(mode="after")
+    def _something_was_said(self) -> Self:
+        turns = [self.context] if isinstance(self.context, str) else self.context
+        if not any((turn if isinstance(turn, str) else turn.text).strip() for turn in turns):
+            raise ValueError("context: at least one turn must have text")
+        return self
+
+    @model_validator(mode="after")
+    def _retrieval_or_candidates(self) -> Self:
+        if self.candidates is not None:
+            beside = [name for name in ("filter", "exact", "retrieve_k") if name in self.model_fields_set]
+            if beside:
+                raise ValueError(f"{', '.join(beside)}: only for retrieval, not beside `candidates`")
+        return self
+
+    def top_n(self) -> int | None:
+        """Return how many candidates the cross-encoder reads; None: it is not asked."""
+        if isinstance(self.rerank, RerankIn):
+            return self.rerank.top_n
+        return RerankIn().top_n if self.rerank else None
+
+
+class PoolCandidateIn(Strict):
+    """A candidate for a new generation."""
+
+    id: Id | None = Field(default=None, description="absent: made from a hash of the text")
+    text: Text
+    metadata: Metadata = {}
+
+
+class IndexIn(Strict):
+    """What a new generation is built from: a pool file or the candidates themselves."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"pool": "replies.jsonl"},
+                {"candidates": [{"id": "r1", "text": "Let me check.", "metadata": {"lang": "en"}}], "activate": True},
+            ]
+        }
+    )
+
+    pool: str | None = Field(default=None, min_length=1, max_length=1024, description="a path under the pool root")
+    candidates: Annotated[list[PoolCandidateIn], Field(min_length=1, fail_fast=True)] | None = None
+    model: str | None = Field(
+        default=None, min_length=1, max_length=1024, description="a path under the model root; absent: the active one's"
+    )
+    activate: bool = True
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.pool is None) == (self.candidates is None):
+            raise ValueError("give either `pool` or `candidates`")
+        return self
+
+
+class UpsertIn(RootModel[Annotated[list[PoolCandidateIn], Field(min_length=1, fail_fast=True)]]):
+    """Candidates to add to the active generation, or to put in the place of those with the same ids."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={"examples": [[{"id": "r1", "text": "Let me check.", "metadata": {"lang": "en"}}]]},
+    )
+
+    def ids(self) -> list[str]:
+        """Return the ids; where one is missing, it is made from a hash of the text."""
+        return [candidate.id or text_id(candidate.text) for candidate in self.root]
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        (most, times), *_ = Counter(self.ids()).most_common(1)
+        if times > 1:
+            raise ValueError(f"the id {most[:80]!r} occurs {times} times")
+        return self
+
+
+class DeleteIn(Strict):
+    """Which candidates to remove from the active generation."""
+
+    ids: list[Id] = Field(min_length=1, max_length=CANDIDATES_CEILING, fail_fast=True)
+
+
+class ActivateIn(Strict):
+    """Which generation to switch to."""
+
+    generation: str = Field(min_length=1, max_length=128)

@@ -1,0 +1,155 @@
+"""Health, facts and metrics: for operators, and under the paths where other systems' clients look for them."""
+
+from typing import Any, Literal
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from polyrank import __version__
+from polyrank.service.errors import Draining, NotReady
+from polyrank.service.http.compat import served_models, tei
+from polyrank.service.http.native.responses import ModelOut
+from polyrank.service.http.plumbing.described import fails
+from polyrank.service.http.plumbing.fields import Out
+from polyrank.service.http.plumbing.guards import METRICS, OPEN, RANK
+from polyrank.service.live.models import LateScorer, PairScorer
+from polyrank.service.live.serving import Serving
+from polyrank.service.resources import resources
+
+router = APIRouter(tags=["operations"])
+
+
+class StatusOut(Out):
+    """A health check's answer."""
+
+    status: Literal["ok", "ready"]
+    generation: str | None = None
+
+
+class LiveOut(Out):
+    """Open Inference Protocol: alive."""
+
+    live: bool
+
+
+class ReadyOut(Out):
+    """Open Inference Protocol: ready."""
+
+    ready: bool
+
+
+class LimitsOut(Out):
+    """Bounds of a request."""
+
+    max_body_bytes: int
+    max_candidates: int
+    max_text_chars: int
+    max_timeout_ms: int
+
+
+class LoadedModelOut(ModelOut):
+    """A model that is loaded, and the back-end that runs it."""
+
+    backend: str
+
+
+class InfoOut(tei.TeiInfoOut):
+    """What this server is, and what TEI's clients look for."""
+
+    name: Literal["polyrank"]
+    version: str
+    generation: str | None
+    model: LoadedModelOut | None
+    reranker: LoadedModelOut | None
+    vectors: Literal["local", "redis"]
+    limits: LimitsOut
+
+
+_ALIVE: dict[str, Any] = {"responses": fails(NotReady), "dependencies": [OPEN], "response_model_exclude_unset": True}
+_READY: dict[str, Any] = {**_ALIVE, "responses": fails(NotReady, Draining)}
+
+
+@router.get("/", include_in_schema=False, dependencies=[OPEN])
+async def root() -> Response:
+    """Lead to the API's documentation."""
+    return RedirectResponse("/docs")
+
+
+@router.get("/livez", **_ALIVE)
+@router.get("/healthz", **_ALIVE)
+async def alive(request: Request) -> StatusOut:
+    """The process answers, and so does its model's thread; where not, only a restart helps."""
+    engine = resources(request).engine
+    if engine.stuck:
+        raise NotReady(engine.failed or "")
+    return StatusOut(status="ok")
+
+
+@router.get("/readyz", **_READY)
+@router.get("/health", **_READY)
+@router.get("/ping", **_READY)
+async def ready(request: Request) -> StatusOut:
+    """A verified generation and its model are loaded, and the server does not drain. Redis has no say in it."""
+    return StatusOut(status="ready", generation=_ready(request).generation.id)
+
+
+def _ready(request: Request) -> Serving:
+    if request.app.state.draining:
+        raise Draining
+    held = resources(request)
+    serving = held.live.require()
+    if failed := held.engine.failed:
+        raise NotReady(failed)
+    return serving
+
+
+@router.get("/v2/health/live", **_ALIVE)
+async def protocol_live(request: Request) -> LiveOut:
+    """Open Inference Protocol: as `/livez`."""
+    await alive(request)
+    return LiveOut(live=True)
+
+
+@router.get("/v2/health/ready", **_READY)
+async def protocol_ready(request: Request) -> ReadyOut:
+    """Open Inference Protocol: as `/readyz`."""
+    _ready(request)
+    return ReadyOut(ready=True)
+
+
+@router.get("/info", response_model=InfoOut, response_model_exclude_unset=True, responses=fails(), dependencies=[RANK])
+async def info(request: Request) -> dict[str, Any]:
+    """What this server is, what it serves, its bounds, and what TEI's clients look for."""
+    held = resources(request)
+    serving, scorer, settings = held.live.current, held.engine.scorer, held.settings
+    return {
+        **tei.info(served_models.announced(held), settings.info_model_type, held.engine.batch_tokens, settings),
+        "name": "polyrank",
+        "version": __version__,
+        "generation": serving and serving.generation.id,
+        "model": serving and {**_model(serving.ranker), "name": serving.generation.manifest.model.name},
+        "reranker": scorer and _model(scorer),
+        "vectors": settings.vectors,
+        "limits": {
+            "max_body_bytes": settings.max_body_bytes,
+            "max_candidates": settings.max_candidates,
+            "max_text_chars": settings.max_text_chars,
+            "max_timeout_ms": settings.max_timeout_ms,
+        },
+    }
+
+
+def _model(scorer: LateScorer | PairScorer) -> dict[str, str]:
+    return {
+        "name": scorer.name,
+        "architecture": scorer.architecture,
+        "fingerprint": scorer.fingerprint,
+        "backend": scorer.backend,
+    }
+
+
+@router.get("/metrics", include_in_schema=False, dependencies=[METRICS])
+async def metrics(request: Request) -> Response:
+    """Everything counted, for Prometheus."""
+    return Response(resources(request).metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,236 @@
+"""Which generation is served: the first one at the start, and every switch after it, without a failed request."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.manifest import FORMAT_VERSION
+from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.model.errors import ModelError, RankingError
+from polyrank.service.errors import NotReady
+from polyrank.service.live.serving import Opener, Serving
+from polyrank.service.observe.metrics import Metrics
+
+# What CURRENT named, and its stamp, which changes when the same id is activated again.
+_Seen = tuple[str, tuple[int, int] | None]
+
+log = logging.getLogger(__name__)
+
+
+class Live:
+    """Holds what is served, and replaces it as a whole.
+
+    `current` may be read from any thread; a request uses what it read until its end. The methods that load or take over
+    read files and load models: call them beside the event loop. They wait for each other.
+
+    Attributes:
+        current: what is served; None: no generation could be loaded yet.
+        refused: why generations are not served, by id; "CURRENT" stands for the pointer itself.
+    """
+
+    def __init__(self, store: GenerationStore, opener: Opener, metrics: Metrics) -> None:
+        self.current: Serving | None = None
+        self.refused: dict[str, str] = {}
+        self._store = store
+        self._opener = opener
+        self._metrics = metrics
+        self._switching = threading.Lock()
+        self._replacing = threading.Lock()
+        self._refusing = threading.Lock()
+        self._unreadable: str | None = None  # whose log `take_over` could not read
+        self._seen: _Seen | None = None  # CURRENT when it was last followed
+
+    def require(self) -> Serving:
+        """Return what is served.
+
+        Raises:
+            NotReady: nothing is; the message says why.
+        """
+        current = self.current
+        if current is None:
+            raise NotReady(self.reason())
+        return current
+
+    def reason(self) -> str:
+        """Return why nothing is served."""
+        if self.refused:
+            refused = "; ".join(f"{generation}: {why}" for generation, why in sorted(self.refused.items()))
+            return f"no generation can be served: {refused}"
+        if self._store.ids():
+            return "no generation is active; run polyrank store activate, or POST /index/activate"
+        return "the store holds no generation; run polyrank build, or POST /index"
+
+    def start(self) -> None:
+        """Serve the active generation; if it is refused, one that may stand in for it; else log why none is served."""
+        with self._switching:
+            self._seen = self._look()
+            for generation in self._store.serving_order():
+                try:
+                    self._serve(self._load(generation))
+                    return
+                except RankingError as error:
+                    self._refuse(generation, error)
+            log.warning("not ready", extra={"fields": {"why": self.reason()}})
+
+    def follow(self) -> None:
+        """Switch to what CURRENT names, if another process wrote it; if that is refused, the old one stays served."""
+        with self._switching:
+            seen = self._look()
+            if seen is not None and seen != self._seen:
+                named, _ = seen
+                if self.current is None or self.current.generation.id != named:
+                    self._switch_to(named)
+                self._seen = seen  # only now: after an error that is no refusal it is tried again
+
+    def _switch_to(self, named: str) -> None:
+        try:
+            self._serve(self._load(named))
+        except RankingError as error:
+            self._metrics.count_switch("refused")
+            self._refuse(named, error)
+
+    def take_over(self) -> None:
+        """Take over the updates that others wrote, without waiting for a switch. Logs damage once."""
+        try:
+            serving = self.refresh()
+        except GenerationCorrupt as error:
+            if error.generation not in self.refused:
+                self._refuse(error.generation, error)
+                self._unreadable = error.generation
+            return
+        if serving is not None and serving.generation.id == self._unreadable:
+            self._accept(serving.generation.id)
+            self._unreadable = None
+
+    def refresh(self) -> Serving | None:
+        """Take over the updates written since; returns what is served now.
+
+        Raises:
+            GenerationCorrupt: the update log is damaged; what was served stays served.
+            OSError: it cannot be read; likewise.
+        """
+        with self._replacing:
+            if self.current is not None:
+                try:
+                    self.current = self.current.caught_up()
+                except GenerationCorrupt:
+                    # After a switch elsewhere it may have been removed: the switch here comes next.
+                    if self.current.generation.id in self._store.ids():
+                        raise
+                self._show_snapshot(self.current)
+            return self.current
+
+    def _accept(self, generation: str) -> None:
+        with self._refusing:
+            self.refused = {each: why for each, why in self.refused.items() if each != generation}
+
+    def activate(self, generation: str) -> Serving:
+        """Switch to a generation. It is loaded first, so one that cannot be served never becomes the active one.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError: nothing changed. Only if its updates
+                could not be read once it was active, it stays active, and `follow` tries again.
+        """
+        with self._switching, self._switch_counted(generation):
+            loaded = self._load(generation)
+            self._store.make_active(loaded.generation.manifest, partial(encode_texts, loaded.ranker))
+            seen = generation, self._store.stamp()
+            serving = self._serve(loaded)
+            self._seen = seen  # only now: what is active and not served is tried again
+            return serving
+
+    def rollback(self) -> Serving:
+        """Switch back to the generation that was active before.
+
+        Raises:
+            GenerationNotFound: there is none.
+            GenerationCorrupt, FingerprintMismatch, ModelError: it cannot be served; likewise.
+        """
+        with self._switching:
+            while True:  # until no other process is faster
+                history = self._store.history()
+                if not history:
+                    raise GenerationNotFound("no generation was active before this one")
+                with self._switch_counted(history[-1]):
+                    loaded = self._load(history[-1])
+                    if self._store.go_back(loaded.generation.manifest):
+                        seen = history[-1], self._store.stamp()
+                        serving = self._serve(loaded)
+                        self._seen = seen
+                        return serving
+
+    @contextmanager
+    def _switch_counted(self, generation: str) -> Iterator[None]:
+        try:
+            yield
+        except GenerationNotFound:
+            raise
+        except RankingError as error:
+            self._metrics.count_switch("refused")
+            self._refuse(generation, error)
+            raise
+
+    def _look(self) -> _Seen | None:
+        """Read CURRENT; a damaged one is logged and counts as none."""
+        stamp = self._store.stamp()  # first, so that a change after it is seen the next time
+        try:
+            named = self._store.current()
+        except GenerationCorrupt as error:
+            if self.refused.get("CURRENT") != str(error):
+                self._refuse("CURRENT", error)
+            return None
+        self._accept("CURRENT")
+        return None if named is None else (named, stamp)
+
+    def _load(self, generation: str) -> Serving:
+        opened = self._store.open(generation)
+        try:
+            return self._opener.serve(opened, self._store.updates.of(opened.manifest), self.current)
+        except BaseException:
+            opened.close()
+            raise
+
+    def _serve(self, loaded: Serving) -> Serving:
+        with self._replacing:
+            first = self.current is None
+            self.current = serving = loaded.caught_up()  # with the updates written when it became the active one
+        manifest, ranker = serving.generation.manifest, serving.ranker
+        self._accept(manifest.id)
+        fingerprint = ranker.fingerprint
+        self._metrics.show_generation(manifest.id, fingerprint, FORMAT_VERSION, serving.loaded_at)
+        self._show_snapshot(serving)
+        self._metrics.show_model("ranker", manifest.model.name, ranker.architecture, fingerprint, ranker.backend)
+        if not first:
+            self._metrics.count_switch("ok")
+        fields = {"generation": manifest.id, "candidates": serving.snapshot.count, "index": manifest.index.kind}
+        log.info("serving", extra={"fields": fields})
+        if ranker.backend != manifest.backend:
+            both = {"generation": manifest.id, "serves": ranker.backend, "encoded_the_pool": manifest.backend}
+            log.warning("another back-end serves than encoded the pool: scores differ", extra={"fields": both})
+        return serving
+
+    def _show_snapshot(self, serving: Serving) -> None:
+        self._metrics.show_snapshot(serving.snapshot.revision, serving.snapshot.count, serving.snapshot.changed)
+
+    def _refuse(self, generation: str, error: RankingError) -> None:
+        with self._refusing:
+            self.refused = {**self.refused, generation: str(error)}
+        self._metrics.count_refused(_sort(error))
+        log.error("generation refused", extra={"fields": {"generation": generation, "why": str(error)}})
+
+
+def _sort(error: RankingError) -> str:
+    """Return the label under which a refused generation is counted."""
+    match error:
+        case GenerationCorrupt():
+            return "corrupt"
+        case FingerprintMismatch():
+            return "fingerprint"
+        case ModelError():
+            return "model"
+        case _:
+            return "other"

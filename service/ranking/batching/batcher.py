@@ -1,0 +1,262 @@
+"""The one thread that owns the models. It takes what waits, in batches, and never waits for a batch to fill.
+
+While a batch runs the next one gathers, so batches grow with the load by themselves. Contexts, candidates and pairs
+wait in lanes of their own (lanes.py). The lanes take turns: a context waits for one batch of long pairs, never for all
+of them.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from polyrank.model.architectures.batching import FORWARD_TOKENS
+from polyrank.service.errors import DeadlineExceeded, InferenceFailed
+from polyrank.service.observe.labels import LANES, Lane
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.observe.tracing import OFF, Tracing, current
+from polyrank.service.ranking.batching.lanes import Done, Entry, RunBatch, Waiter, Waiting, Work
+from polyrank.service.ranking.batching.packing import Rate, cost
+
+# After so many failed batches in a row the service is not ready.
+MOST_FAILURES = 5
+# While there is nothing to do the thread shows that it is alive every so often.
+IDLE_SECONDS = 1.0
+# A forward pass takes seconds at most: a thread that has been silent for so long is stuck.
+STUCK_SECONDS = 30.0
+CLOSE_SECONDS = 10.0
+
+# The lanes that readiness depends on: without the cross-encoder there are still answers.
+NEEDED: tuple[Lane, ...] = ("context", "candidate")
+
+log = logging.getLogger(__name__)
+
+
+class Batcher:
+    """Runs sequences of all requests through the models, in one thread.
+
+    Args:
+        budget: tokens a batch, padding included; 0: each sequence alone, so that its output does not depend on others.
+        metrics: counts batches.
+        tracing: records batches and the requests in them.
+        clock: monotonic seconds.
+
+    Attributes:
+        failed: why no outputs can be expected at the moment; None: all is well.
+        done_tokens: how many have gone through the models, ever.
+    """
+
+    def __init__(
+        self, budget: int, metrics: Metrics, tracing: Tracing = OFF, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.failed: str | None = None
+        self._budget, self._metrics, self._tracing, self._clock = budget, metrics, tracing, clock
+        self._changed = threading.Condition()
+        self._lanes = {lane: Waiting(budget) for lane in LANES}
+        self._turn = 0
+        self._shared: dict[Hashable, Work] = {}
+        self.done_tokens = 0
+        self._rates = {lane: Rate() for lane in LANES}
+        self._failures = dict.fromkeys(LANES, 0)
+        self._closing = False
+        self._beat = clock()
+        self._thread = threading.Thread(target=self._live, name="model", daemon=True)
+        self._thread.start()
+
+    async def run(
+        self,
+        lane: Lane,
+        run_batch: RunBatch,
+        sequences: Sequence[Any],
+        lengths: Sequence[int],
+        deadline: float,
+        key: Hashable = None,
+    ) -> Done:
+        """Run sequences through a model; cancelling this drops those that have not begun.
+
+        Args:
+            lane: which queue.
+            run_batch: a model's function.
+            sequences: its input.
+            lengths: of each sequence, in tokens.
+            deadline: on the monotonic clock; what has not begun by then does not begin.
+            key: of what is asked; callers with the same key at the same time share one answer.
+
+        Raises:
+            DeadlineExceeded: it did not begin in time.
+            InferenceFailed: the model failed on one of these sequences.
+        """
+        if not sequences:
+            return Done([], 0.0)
+        loop = asyncio.get_running_loop()
+        waiter = Waiter(loop.create_future(), loop, self._clock(), deadline, current())
+        with self._changed:
+            if self._closing or not self._thread.is_alive():
+                raise InferenceFailed(self.failed or "the model's thread has ended")
+            work = self._shared.get((run_batch, key)) if key is not None else None
+            if work is None:
+                work = self._enqueue(lane, Work(run_batch, sequences, lengths, key))
+            work.waiters.append(waiter)
+            self._changed.notify()
+        try:
+            return await waiter.future
+        finally:
+            if waiter.future.cancelled():
+                self._leave(lane, work, waiter)
+
+    def predict(self, lane: Lane, lengths: Sequence[int]) -> float:
+        """Predict the seconds until sequences of these lengths will have gone through a lane, behind what waits now.
+
+        Other lanes have their turns meanwhile: a batch for each of its batches, if they have so much to do.
+        """
+        tokens = sum(lengths)
+        most = self._lanes[lane].tokens + tokens
+        before = most + sum(min(most, waiting.tokens) for other, waiting in self._lanes.items() if other != lane)
+        forwards = 1 + before // self._budget if self._budget else len(lengths)
+        return self._rates[lane].predict(before + forwards * FORWARD_TOKENS)
+
+    def doubt(self, lane: Lane) -> None:
+        """Lower the prediction a little, because nothing was run that could correct it."""
+        self._rates[lane].doubt()
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the thread has ended, or has been silent for too long."""
+        return not self._thread.is_alive() or self._clock() - self._beat > STUCK_SECONDS
+
+    def close(self) -> None:
+        """Finish the batch that runs, drop what waits; a thread that is stuck is left behind."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(CLOSE_SECONDS)
+
+    def _enqueue(self, lane: Lane, work: Work) -> Work:
+        self._lanes[lane].add(work)
+        if work.key is not None:
+            self._shared[work.run, work.key] = work
+        return work
+
+    def _leave(self, lane: Lane, work: Work, waiter: Waiter) -> None:
+        with self._changed:
+            if waiter in work.waiters:  # else it was answered at this moment
+                work.waiters.remove(waiter)
+                self._metrics.observe_wait(lane, self._waited(work, waiter))
+                if not work.waiters:
+                    self._drop(lane, work)
+
+    def _drop(self, lane: Lane, work: Work) -> None:
+        self._lanes[lane].drop(work)
+        if self._shared.get((work.run, work.key)) is work:
+            del self._shared[work.run, work.key]
+
+    def _live(self) -> None:
+        """Run on the thread until it is closed."""
+        why = "the server is stopping"
+        try:
+            while (batch := self._next()) is not None:
+                self._run(*batch)
+                del batch  # it may hold the last reference to a model that is no longer served
+        except BaseException as error:
+            log.exception("the model's thread has ended")
+            why = self.failed = f"the model's thread has ended: {error!r}"
+        finally:
+            with self._changed:
+                self._closing = True
+                for lane, waiting in self._lanes.items():
+                    for work in waiting.all():
+                        self._answer(lane, work, InferenceFailed(why))
+
+    def _next(self) -> tuple[Lane, list[Entry]] | None:
+        """Wait for work and take a batch of it; None when there will be no more."""
+        with self._changed:
+            while not self._closing:
+                self._beat = self._clock()
+                for turn in range(len(LANES)):
+                    lane = LANES[(self._turn + turn) % len(LANES)]
+                    if batch := self._take(lane):
+                        self._turn = (self._turn + turn + 1) % len(LANES)
+                        return lane, batch
+                self._changed.wait(IDLE_SECONDS)
+            return None
+
+    def _take(self, lane: Lane) -> list[Entry]:
+        now = self._clock()
+        for work in self._lanes[lane].expired(now):
+            self._answer(lane, work, DeadlineExceeded("waiting for the model"))
+        return self._lanes[lane].take(now)
+
+    def _run(self, lane: Lane, batch: list[Entry]) -> None:
+        began = self._clock()
+        outputs = self._outputs(lane, batch)
+        lengths = [entry.length for entry in batch]
+        seconds = self._clock() - began
+        self._rates[lane].learn(cost(lengths), seconds)
+        self.done_tokens += sum(lengths)
+        self._metrics.observe_batch(lane, lengths)
+        requests = [waiter.request for work, _ in batch for waiter in work.waiters]
+        self._tracing.batch(lane, lengths, requests, seconds)
+        with self._changed:
+            for (work, at), output in zip(batch, outputs, strict=True):
+                if not work.waiters:
+                    continue  # it failed, or nobody waits any more
+                if isinstance(output, InferenceFailed):
+                    self._answer(lane, work, output)
+                    continue
+                work.outputs[at] = output
+                work.left -= 1
+                if not work.left:
+                    self._answer(lane, work, None)
+
+    def _outputs(self, lane: Lane, batch: list[Entry]) -> list[Any]:
+        """Return an output or an InferenceFailed for each entry; a batch that fails is tried entry by entry, once."""
+        outputs = self._attempt(lane, batch)
+        if len(batch) > 1 and isinstance(outputs[0], InferenceFailed):
+            outputs = [self._attempt(lane, [entry])[0] for entry in batch]
+        checked = [_checked(output) for output in outputs]
+        failed = all(isinstance(output, InferenceFailed) for output in checked)
+        self._failures[lane] = self._failures[lane] + 1 if failed else 0
+        most = max(self._failures[each] for each in NEEDED)
+        self.failed = f"the model failed {most} times in a row" if most >= MOST_FAILURES else None
+        return checked
+
+    def _attempt(self, lane: Lane, batch: list[Entry]) -> list[Any]:
+        self._beat = self._clock()
+        try:
+            return list(batch[0].work.run([work.sequences[at] for work, at in batch]))
+        except Exception as error:
+            log.exception("the model failed", extra={"fields": {"lane": lane, "sequences": len(batch)}})
+            return [InferenceFailed(f"the model failed: {error!r}")] * len(batch)
+
+    def _waited(self, work: Work, waiter: Waiter) -> float:
+        """Return the seconds until its first sequence was taken, or until now."""
+        return max(0.0, (self._clock() if work.began is None else work.began) - waiter.since)
+
+    def _answer(self, lane: Lane, work: Work, error: Exception | None) -> None:
+        waiters, work.waiters = work.waiters, []
+        self._drop(lane, work)
+        for waiter in waiters:
+            waited = self._waited(work, waiter)
+            self._metrics.observe_wait(lane, waited)
+            with suppress(RuntimeError):  # its loop has ended
+                waiter.loop.call_soon_threadsafe(_settle, waiter.future, error or Done(work.outputs, waited))
+
+
+def _checked(output: Any) -> Any:
+    if isinstance(output, InferenceFailed) or np.isfinite(output).all():
+        return output
+    return InferenceFailed("the model gave something that is not finite")
+
+
+def _settle(future: "asyncio.Future[Done]", outcome: Done | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

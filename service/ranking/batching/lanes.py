@@ -1,0 +1,134 @@
+"""What waits for the model in one lane: who is next, and with whom in a batch."""
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+from opentelemetry.trace import SpanContext
+
+from polyrank.service.ranking.batching.packing import pack
+
+# A batch is chosen from as many sequences as fill so many batches.
+WINDOW_BATCHES = 2
+# After so many batches' worth of one request those behind it come first.
+TURN_BATCHES = 2
+
+# Takes the sequences of one batch, gives an output for each. Bound to a model, so sequences of two models never mix.
+RunBatch = Callable[[list[Any]], Sequence[Any] | NDArray[Any]]
+
+
+class Done(NamedTuple):
+    """An output for each sequence, and the seconds before the first of them began."""
+
+    outputs: list[Any]
+    waited: float
+
+
+class Waiter(NamedTuple):
+    """One who waits for a work: since when, until when, and for which request."""
+
+    future: "asyncio.Future[Done]"
+    loop: asyncio.AbstractEventLoop
+    since: float
+    deadline: float
+    request: SpanContext
+
+
+class Work:
+    """The sequences of one request, or of several that ask for the same.
+
+    Attributes:
+        pending: positions of the sequences that have not begun, longest first.
+        left: how many are not done.
+        turn: tokens taken since its turn began.
+        began: when the first sequence was taken; None: not yet.
+        waiters: all who want the outputs; without any it is dropped.
+    """
+
+    def __init__(self, run: RunBatch, sequences: Sequence[Any], lengths: Sequence[int], key: Hashable) -> None:
+        self.run, self.sequences, self.lengths, self.key = run, sequences, lengths, key
+        self.outputs: list[Any] = [None] * len(sequences)
+        self.pending = dict.fromkeys(sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True))
+        self.left = len(sequences)
+        self.turn = 0
+        self.began: float | None = None
+        self.waiters: list[Waiter] = []
+
+
+class Entry(NamedTuple):
+    """One sequence of a work."""
+
+    work: Work
+    at: int
+
+    @property
+    def length(self) -> int:
+        """Its length in tokens."""
+        return self.work.lengths[self.at]
+
+
+class Waiting:
+    """Works in the order of their turns: first come, first served, but a long one lets others pass now and then.
+
+    Args:
+        budget: tokens a batch, padding included; 0: each sequence alone.
+
+    Attributes:
+        tokens: of all sequences that have not begun.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self.tokens = 0
+        self._budget = budget
+        self._works: dict[Work, None] = {}
+
+    def add(self, work: Work) -> None:
+        """Put a work behind all others."""
+        self._works[work] = None
+        self.tokens += sum(work.lengths)
+
+    def drop(self, work: Work) -> None:
+        """Forget what has not begun of a work."""
+        self.tokens -= sum(work.lengths[at] for at in work.pending)
+        work.pending.clear()
+        self._works.pop(work, None)
+
+    def all(self) -> list[Work]:
+        """Return every work that is not done."""
+        return list(self._works)
+
+    def expired(self, now: float) -> list[Work]:
+        """Return the works whose waiters are all out of time."""
+        return [work for work in self._works if now > max(waiter.deadline for waiter in work.waiters)]
+
+    def take(self, now: float) -> list[Entry]:
+        """Take the next batch, with the first in turn always in it; empty where nothing waits."""
+        window = self._window()
+        if not window:
+            return []
+        batch = [window[at] for at in pack([entry.length for entry in window], self._budget)]
+        for work, at in batch:
+            if work.began is None:
+                work.began = now
+            del work.pending[at]
+            work.turn += work.lengths[at]
+            self.tokens -= work.lengths[at]
+        for work in {work: None for work, _ in batch if work.turn >= TURN_BATCHES * self._budget}:
+            work.turn = 0
+            self._works[work] = self._works.pop(work)
+        return batch
+
+    def _window(self) -> list[Entry]:
+        """Return a few batches' worth of what waits for the same model as the first, in order of turns."""
+        window: list[Entry] = []
+        tokens = 0
+        for work in self._works:
+            if not work.pending or (window and work.run != window[0].work.run):
+                continue
+            for at in work.pending:
+                window.append(Entry(work, at))
+                tokens += work.lengths[at]
+                if tokens >= WINDOW_BATCHES * self._budget:
+                    return window
+        return window

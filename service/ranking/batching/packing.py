@@ -1,0 +1,84 @@
+"""Which sequences go through the model together, and what that costs."""
+
+from collections.abc import Sequence
+
+from polyrank.model.architectures.batching import FORWARD_TOKENS
+
+# Share of a batch that may be padding where that saves a forward pass.
+PADDING_SHARE = 0.25
+# Weight of what was known before, for each new measurement.
+KEPT = 0.9
+# Factor for each refusal. One slow moment must not make the work that it priced be refused for good.
+DOUBT = 0.95
+
+
+def pack(lengths: Sequence[int], budget: int) -> list[int]:
+    """Choose one batch: always the first sequence, and others whose lengths waste little padding.
+
+    The batch grows by the sequence that adds the least padding, as long as all padding is worth less than another
+    forward pass, and within the budget. A first sequence longer than the budget goes alone. (`length_batches` of the
+    model cuts everything into batches, where nobody waits for the first of them.)
+
+    Args:
+        lengths: of sequences that wait, in tokens; the first one has waited longest.
+        budget: tokens of the batch, padding included.
+
+    Returns:
+        Positions in `lengths`, the first of them 0.
+
+    >>> pack([30, 100, 29, 31], budget=512)
+    [0, 2, 3]
+    """
+    order = sorted(range(len(lengths)), key=lambda at: (lengths[at], at))
+    low = order.index(0)
+    high = low + 1  # the batch is order[low:high]
+    width, tokens = lengths[0], lengths[0]
+    while low > 0 or high < len(order):
+        count = high - low + 1
+        shorter = lengths[order[low - 1]] if low > 0 else None
+        longer = lengths[order[high]] if high < len(order) else None
+        # A longer one pads all that are in the batch; a shorter one is padded itself.
+        takes_longer = shorter is None or (longer is not None and (longer - width) * (count - 1) <= width - shorter)
+        taken = longer if takes_longer else shorter
+        assert taken is not None, "one of the two is left"
+        wide = max(width, taken)
+        padded = wide * count
+        if padded > budget or padded - tokens - taken > max(FORWARD_TOKENS, PADDING_SHARE * padded):
+            break
+        width, tokens = wide, tokens + taken
+        low, high = (low, high + 1) if takes_longer else (low - 1, high)
+    return [0, *(at for at in order[low:high] if at)]
+
+
+def cost(lengths: Sequence[int]) -> int:
+    """Return what a batch of these lengths costs, in tokens: padding and the forward pass itself included.
+
+    >>> cost([30, 28])
+    124
+    """
+    return FORWARD_TOKENS + max(lengths) * len(lengths)
+
+
+class Rate:
+    """Cost of a unit of work, learnt as the ratio of two decaying sums, so that large pieces of work count for more.
+
+    Args:
+        first: cost of a unit while nothing is known.
+    """
+
+    def __init__(self, first: float = 0.0) -> None:
+        self._cost = first
+        self._units = 1.0
+
+    def learn(self, units: float, cost: float) -> None:
+        """Take in a measurement."""
+        self._cost = KEPT * self._cost + cost
+        self._units = KEPT * self._units + units
+
+    def doubt(self) -> None:
+        """Lower the rate a little, because work that was refused for it teaches nothing."""
+        self._cost *= DOUBT
+
+    def predict(self, units: float) -> float:
+        """Return what so many units will cost."""
+        return units * self._cost / self._units

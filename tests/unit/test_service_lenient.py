@@ -1,0 +1,89 @@
+"""Requests of other systems' clients: lenient where the clients need it, and nowhere else."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from polyrank.service.http.compat.openai import EmbeddingsIn
+from polyrank.service.http.compat.rerank_request import CompatRerankIn
+from polyrank.service.http.compat.tei import EmbedIn, SimilarityIn
+
+RERANK = {"query": "q", "documents": ["a"]}
+
+
+def rerank(**fields: Any) -> CompatRerankIn:
+    return CompatRerankIn.model_validate({**RERANK, **fields})
+
+
+def test_null_stands_for_every_optional_field_and_unknown_ones_are_ignored() -> None:
+    optional = [name for name, field in CompatRerankIn.model_fields.items() if not field.is_required()]
+    nulls = dict.fromkeys([each for each in optional if each != "documents"])
+    assert rerank(**nulls, priority=3, max_tokens_per_doc=None, truncation_direction=5).sent == ["a"]
+    EmbeddingsIn.model_validate({"input": "a", "model": None, "encoding_format": None, "dimensions": None, "user": 1})
+    EmbedIn.model_validate({"inputs": "a", "normalize": None, "truncate": None, "prompt_name": None})
+
+
+def test_booleans_may_be_strings() -> None:
+    for sent, read in (("true", True), ("True", True), ("False", False), (True, True), (False, False)):
+        assert rerank(return_documents=sent).return_documents is read
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"return_documents": "yes"},
+        {"return_documents": 1},
+        {"top_n": -1},
+        {"top_n": 1.5},
+        {"top_n": "3"},
+        {"top_k": True},
+        {"query": 5},
+        {"query": "  "},
+        {"query": None},
+        {"documents": "a"},
+        {"documents": [1]},
+        {"documents": [{}]},
+        {"documents": [{"text": "a", "metadata": {"n": 2**64}}]},
+        {"documents": [{"text": "a", "metadata": float("nan")}]},
+        {"texts": ["b"]},
+        {"rank_fields": "title"},
+        {"rank_fields": ["title"] * 65},
+    ],
+)
+def test_what_is_wrong_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        rerank(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [
+        ({}, None),
+        ({"top_n": 0}, None),
+        ({"top_n": 3}, 3),
+        ({"top_k": 2}, 2),
+        ({"top_n": None, "top_k": 0}, None),
+        ({"top_n": 0, "top_k": 2}, None),
+    ],
+)
+def test_how_many(fields: dict[str, Any], limit: int | None) -> None:
+    assert rerank(**fields).limit == limit
+
+
+@pytest.mark.parametrize("kind", [EmbeddingsIn, EmbedIn])
+@pytest.mark.parametrize("sent", [[1, 2], [[1], [2]], [0]])
+def test_token_ids_are_refused_by_what_they_are(kind: type[BaseModel], sent: Any) -> None:
+    name = next(iter(kind.model_fields))
+    with pytest.raises(ValidationError, match="token ids are not taken"):
+        kind.model_validate({name: sent})
+
+
+def test_texts_to_embed_are_one_or_many() -> None:
+    assert EmbeddingsIn.model_validate({"input": "a"}).input == "a"
+    assert EmbeddingsIn.model_validate({"input": ["a", ""]}).input == ["a", ""]
+    for wrong in (None, 5, ["a", 1], {"text": "a"}):
+        with pytest.raises(ValidationError):
+            EmbeddingsIn.model_validate({"input": wrong})
+    with pytest.raises(ValidationError):
+        SimilarityIn.model_validate({"inputs": {"source_sentence": "a"}})

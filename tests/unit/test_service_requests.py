@@ -1,0 +1,131 @@
+"""The bounds and the grammar of requests."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from pydantic import ValidationError
+
+from polyrank.service.http.native.requests import MAX_ID_CHARS, MAX_PERSONA, MAX_TURNS, IndexIn, RankIn, Strict
+
+
+def accepted(kind: type[Strict], **fields: object) -> Strict:
+    return kind.model_validate_json(json.dumps(fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"context": ""},
+        {"context": "  \n "},
+        {"context": []},
+        {"context": [" ", ""]},
+        {"context": [{"role": "user"}]},
+        {"context": [{"text": "a", "who": "me"}]},
+        {"context": "a", "candidates": []},
+        {"context": "a", "candidates": [{}]},
+        {"context": "a", "candidates": [{"id": None}]},
+        {"context": "a", "candidates": [" "]},
+        {"context": "a", "candidates": [{"text": ""}]},
+        {"context": "a", "candidates": ["b"], "exact": False},
+        {"context": "a", "candidates": ["b"], "filter": {"x": 1}},
+        {"context": "a", "candidates": ["b"], "retrieve_k": 5},
+        {"context": "a", "top_k": 0},
+        {"context": "a", "top_k": -1},
+        {"context": "a", "top_k": 1001},
+        {"context": "a", "top_k": 3.0},
+        {"context": "a", "top_k": True},
+        {"context": "a", "retrieve_k": 0},
+        {"context": "a", "rerank": 1},
+        {"context": "a", "rerank": {"top_n": 0}},
+        {"context": "a", "rerank": {"top_n": 1001}},
+        {"context": "a", "filter": {"$and": []}},
+        {"context": "a", "filter": {"x": {"gte": "1", "lt": 2}}},
+        {"context": "a", "filter": {"x": []}},
+        {"context": "a", "filter": {"x": 2**63}},
+        {"context": "a", "filter": {"$not": {"x": {"gte": 1, "lt": 2**80}}}},
+        {"context": "a", "filter": {"x": [1, -(2**63) - 1]}},
+        {"context": "a", "timeout_ms": 0},
+        {"context": "a", "timeout_ms": -1},
+        {"context": "a", "exclude_ids": [""]},
+        {"context": "a", "explain": False},
+        {"context": "a", "min_revision": -1},
+        {"context": "a", "min_revision": True},
+        {"context": "a", "expect": {"model": "x"}},
+    ],
+)
+def test_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        accepted(RankIn, **fields)
+
+
+@pytest.mark.parametrize(
+    ("most", "one"),
+    [
+        (MAX_TURNS, lambda count: {"context": ["a"] * count}),
+        (MAX_TURNS, lambda count: {"context": [{"text": "a"}] * count}),
+        (MAX_PERSONA, lambda count: {"context": "a", "persona": ["p"] * count}),
+        (10_000, lambda count: {"context": "a", "exclude_ids": ["i"] * count}),
+        (MAX_ID_CHARS, lambda count: {"context": "a", "exclude_ids": ["i" * count]}),
+        (MAX_ID_CHARS, lambda count: {"context": "a", "candidates": [{"id": "i" * count}]}),
+        (64, lambda count: {"context": [{"text": "a", "role": "r" * count}]}),
+    ],
+    ids=["texts", "turns", "persona", "excluded", "excluded id", "candidate id", "role"],
+)
+def test_as_many_as_allowed_and_not_one_more(most: int, one: Callable[[int], dict[str, object]]) -> None:
+    accepted(RankIn, **one(most))
+    with pytest.raises(ValidationError):
+        accepted(RankIn, **one(most + 1))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"context": "a\0b"},
+        {"context": ["", "a"]},
+        {"context": [{"role": "user", "text": "a"}, "b"]},
+        {"context": "a", "candidates": ["b", {"id": "i"}, {"text": "t"}, {"id": "i", "text": "t"}]},
+        {"context": "a", "filter": {"x": [1, True, None, "s", 1.5], "y": None, "$or": [{"z": {"gte": 1}}, {}]}},
+        {"context": "a", "timeout_ms": 10**15},
+        {"context": "a", "expect": {"fingerprint": "f"}},
+        {"context": "a", "candidates": None, "exact": True},
+    ],
+)
+def test_accepted(fields: dict[str, object]) -> None:
+    accepted(RankIn, **fields)
+
+
+@pytest.mark.parametrize(("sent", "top_n"), [(False, None), (True, 20), ({}, 20), ({"top_n": 7}, 7)])
+def test_rerank_may_be_a_switch_or_a_number(sent: object, top_n: int | None) -> None:
+    body = accepted(RankIn, context="a", rerank=sent)
+    assert isinstance(body, RankIn)
+    assert body.top_n() == top_n
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"pool": "p", "candidates": [{"text": "a"}]},
+        {"candidates": []},
+        {"candidates": ["a"]},
+        {"candidates": [{"id": "a"}]},
+        {"candidates": [{"text": "a", "metadata": {"$x": 1}}]},
+        {"candidates": [{"text": "a", "metadata": {"x": 2**63}}]},
+        {"pool": "p", "activate": "yes"},
+        {"pool": "p", "index": "flat"},
+    ],
+)
+def test_refused_for_an_index(fields: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        IndexIn.model_validate_json(json.dumps(fields))
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e400", b'[[1, {"a": 1e999}]]'])
+def test_a_number_that_json_cannot_hold_is_refused_at_any_depth(number: bytes) -> None:
+    with pytest.raises(ValidationError):
+        IndexIn.model_validate_json(b'{"candidates": [{"text": "a", "metadata": {"x": %s}}]}' % number)
+
+
+def test_the_last_of_two_equal_keys_counts() -> None:
+    assert RankIn.model_validate_json(b'{"context": "a", "context": "b"}').context == "b"
