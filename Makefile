@@ -2,10 +2,12 @@
 #   make demo [ONCE=1] [PORT=8000]    the bundled sample: build, rank an example, serve (ONCE: evaluate instead)
 #   make test [WORKERS=2]             the whole suite, in so many processes of one thread each; ends where one crashes
 #   make test-clients                 other systems' own clients against a server, in environments of their own
+#   make test-benchmarks              the benchmark scripts, over tiny models and without a GPU
 #   make test-kernels                 the GPU's kernels, in Triton's interpreter and compiled; no GPU is needed, but Linux
 #   make lint                         what of its tools is not installed is named; with CI set it is an error
 #   make format
-#   make docs                         write docs/openapi.json and the table of settings anew
+#   make docs                         write docs/openapi.json and the generated pages of docs/reference/
+#   make figures                      draw the figures of docs/results.md, in an environment of their own under build/
 # TORCH_INDEX=https://download.pytorch.org/whl/cpu spares a machine without a GPU the CUDA packages.
 
 # The first Python on the path that can do it; a name on the path may be a shim of a version that is not installed.
@@ -20,7 +22,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-clients test-kernels lint format docs clean
+.PHONY: demo test test-clients test-benchmarks test-kernels lint format docs figures clean
 
 demo: .venv/.demo
 	$(BIN)/polyrank demo --port $(PORT) $(if $(ONCE),--once)
@@ -33,6 +35,9 @@ test: .venv/.dev
 test-clients: .venv/.demo .venv-clients/.done .venv-cohere/.done
 	POLYRANK_PYTHON=$(BIN)/python .venv-clients/bin/python -m pytest -c tests/clients/pytest.ini tests/clients
 	POLYRANK_PYTHON=$(BIN)/python .venv-cohere/bin/python -m pytest -c tests/clients/pytest.ini tests/clients/test_cohere.py
+
+test-benchmarks: .venv/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n0 benchmarks/tests
 
 test-kernels: .venv/.dev .venv-triton/.done
 	TRITON_INTERPRET=1 PYTHONPATH=.venv-triton $(BIN)/python -m pytest -n0 tests/kernels
@@ -50,6 +55,9 @@ format: .venv/.dev
 
 docs: .venv/.dev
 	$(BIN)/python docs/generate.py
+
+figures: .venv/.dev
+	$$($(BIN)/python -c "from benchmarks.peers.environments import python_of; print(python_of('figures'))") docs/draw.py
 
 clean:
 	rm -rf .venv .venv-clients .venv-cohere .venv-triton .demo-store build dist

@@ -1,12 +1,12 @@
-"""BM25 over a collection in BEIR's form: the line that a trained model has to be above.
+"""BM25 over a collection in BEIR's form: the baseline that a trained model must beat.
 
     pip install bm25s==0.3.16 PyStemmer==3.1.0
     python benchmarks/bm25.py --corpus corpus.jsonl --queries queries.jsonl --qrels qrels.tsv
 
-The files and the figures are those of `polyrank evaluate --corpus`, so that both can be measured in one run on the same
-queries. Lucene's BM25 with k1 0.9 and b 0.4 (the defaults of Anserini, from which the published figures come), lower
-case, English stop words, Porter's stemmer; a document is its title, a space and its text. Documents that share no word
-with the query are not retrieved; equal scores rank in the corpus's order. Only this script needs the two packages.
+The files and the metrics are those of `polyrank evaluate --corpus`. This is Lucene's BM25 with k1 0.9 and b 0.4 (the
+defaults of Anserini, from which the published figures come), lower case, English stop words and Porter's stemmer; a
+document is its title, a space and its text. Documents that share no word with the query are not retrieved; equal scores
+rank in the order of the corpus. Only this script needs the two packages.
 """
 
 import argparse

@@ -1,10 +1,11 @@
-"""What a build needs of memory and time as the pool grows: the model is left out, its place taken by a hash.
+"""How much memory and time a build needs as the pool grows. A hash takes the place of the model.
 
     python benchmarks/build_memory.py [--sizes 100000 1000000] [--index exact] [--dim 64] [--directory DIR] [--json]
 
-A process of its own builds each size. Its anonymous memory (RssAnon: what the kernel cannot drop or write back to a
-file) is read every 5 ms; "base" is what it needs before the build begins, libraries loaded. The growth a candidate is
-that of the peak from one size to the next. An index of FAISS is held in memory, and its file is as large.
+Each size is built by a process of its own. Its anonymous memory (RssAnon: what the kernel cannot drop or write back to
+a file) is read every 5 ms. "base" is the memory before the build begins, with libraries loaded. "growth" is how much
+the peak grows from one size to the next, for each candidate. An index of FAISS is held in memory, and its file has the
+same size.
 """
 
 import argparse
@@ -22,16 +23,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.index.choice import KINDS
-from polyrank.index_builder.pool.pool import read_pool
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.pool.rows import read_pool
+from polyrank.index_builder.store.generation_store import GenerationStore
 
 MIB = 1 << 20
 
 
 class HashEncoder:
-    """A text's vector is its hash."""
+    """Takes the hash of a text as its vector."""
 
     name, architecture, fingerprint, backend = "hash", "bi", "0123456789abcdef" * 4, "none"
 
@@ -54,7 +55,7 @@ class HashEncoder:
 
 
 class Watch:
-    """The largest RssAnon, in bytes, by stage of the build."""
+    """Records the largest RssAnon of each stage of the build, in bytes."""
 
     def __init__(self) -> None:
         self.peaks: dict[str, int] = {}
@@ -97,7 +98,9 @@ def write_pool(path: Path, count: int) -> None:
 def measure(pool: Path, root: Path, index: str, dim: int) -> dict[str, Any]:
     watch = Watch()
     with watch.looking():
-        built = build(HashEncoder(dim), read_pool([pool], root), root, index=index, progress=watch.progress)
+        built = build(
+            HashEncoder(dim), read_pool([pool], root), root, BuildOptions(index=index), progress=watch.progress
+        )
     path = GenerationStore(root).path(built.generation)
     faiss_file = path / "index.faiss"
     return {

@@ -1,38 +1,35 @@
-"""What `/rank` over sent texts takes when they are encoded each time, when memory and when Redis has their vectors.
+"""How long `/rank` over sent texts takes when they are encoded anew, and when memory or Redis holds their vectors.
 
     python benchmarks/cached_texts.py [--model MODEL] [--pool F] [--texts 100] [--count 20]
 
-Serves one store three times (`polyrank serve`, the last time with a real redis-server and nothing in memory) and sends
-the same texts again and again. Exit status 0 only if all gave the same scores.
+Serves one store three times with `polyrank serve`, the last time with a real redis-server and no cache in memory, and
+sends the same texts again and again. Exit status 0 only if all answers have the same scores.
 """
 
 import argparse
-import json
 import os
 import sys
 import tempfile
 import time
-import urllib.request
 from itertools import islice
 from pathlib import Path
 from statistics import median
 
+from http_calls import call
 from redis_server import redis_server
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.rankers.load import load_late
 from polyrank.service.cli.measuring.serving import served
 
 
 def ask(url: str, texts: list[str]) -> tuple[float, dict[int, float]]:
-    """Seconds, and the score of each text."""
-    body = json.dumps({"context": "hi, my parcel is late", "candidates": texts, "top_k": len(texts)}).encode()
-    request = urllib.request.Request(f"{url}/rank", body, {"Content-Type": "application/json"})
+    """Rank the texts; returns the seconds that took, and the score of each text."""
+    body = {"context": "hi, my parcel is late", "candidates": texts, "top_k": len(texts)}
     began = time.perf_counter()
-    with urllib.request.urlopen(request, timeout=60) as response:
-        results = json.load(response)["results"]
-    return time.perf_counter() - began, {each["index"]: each["score"] for each in results}
+    results = call(url, "POST", "/rank", body)["results"]
+    return time.perf_counter() - began, {result["index"]: result["score"] for result in results}
 
 
 def main() -> int:
@@ -52,7 +49,7 @@ def main() -> int:
             os.environ["POLYRANK_VECTOR_CACHE_MB"] = str(memory_mb)
             with served(Path(directory), flags) as (url, _, _):
                 first, score = ask(url, texts)
-                time.sleep(0.5)  # until they are written
+                time.sleep(0.5)  # time for the vectors to be written
                 seconds = sorted(ask(url, texts)[0] for _ in range(arguments.count))
                 scores.append(score)
                 scores.append(ask(url, texts)[1])

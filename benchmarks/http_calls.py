@@ -1,4 +1,4 @@
-"""JSON to a served store and back, for the benchmarks beside this file."""
+"""Call a served store with JSON; for the benchmarks in this folder."""
 
 import json
 import urllib.request
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def call(url: str, method: str, path: str, body: Any) -> dict[str, Any]:
-    """Send a JSON body; returns the answer's."""
+    """Send a JSON body; returns the body of the answer."""
     request = urllib.request.Request(
         f"{url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}, method=method
     )

@@ -1,16 +1,18 @@
-"""Recall and latency of the kinds of index on real replies and real contexts: what `--index auto` is set by.
+"""Recall and latency of each kind of index on real replies and contexts. The rules of `--index auto` come from this.
 
     export OMP_NUM_THREADS=1
     python benchmarks/index_kinds.py kinds   --cache DIR --model MODEL --replies F [F...] --contexts F [F...]
     python benchmarks/index_kinds.py filters --cache DIR ...
     python benchmarks/index_kinds.py scan    --cache DIR ... --grow 1000000
 
-Replies and contexts are files of dialogues (`.jsonl[.gz|.zst]`). What was encoded is kept in DIR as `replies.npy`
-(N, D) float16 and `codes.npy` (C, M, D) float32, and indexes beside them, and read from there the next time. `kinds`:
-recall of the whole path that the service takes (search, union, re-scoring) against the exact scan, and its time.
-`--grow`: a pool of so many rows, the first ones, or all and copies with noise, where recall says little and time much.
-`filters`: only a share of the rows is allowed: searching with a selector against scoring every row that is. Times are
-those that the process spent on a processor, so that what else runs does not count; with one thread they are a latency.
+Replies and contexts are files of dialogues (`.jsonl[.gz|.zst]`). They are encoded once and kept in DIR, as
+`replies.npy` (N, D) float16 and `codes.npy` (C, M, D) float32, with the indexes beside them.
+
+`kinds` measures recall against the exact scan, and time, of the whole path that the service takes: search, union,
+scoring. `--grow` makes a pool of so many rows: the first ones, or all of them and copies with noise. Recall says little
+about copies; time says much. `filters` allows only a share of the rows and compares searching with a selector with
+scoring every allowed row. Times are processor times of the process, so other work does not count; with one thread they
+are latencies.
 """
 
 import argparse
@@ -31,10 +33,10 @@ from polyrank.model.rankers.load import load_late
 from polyrank.model.search.scan import Query, Scan, prepare
 from polyrank.model.search.topk import top_k
 from polyrank.model.text.dialogues import read_dialogues
-from polyrank.service.cli.measuring.timing import machine
+from polyrank.service.cli.measuring.timing import machine, processor_seconds
 
 CHUNK_TEXTS = 8192
-NOISE = 0.3  # length of what is added to a copy, a unit vector
+NOISE = 0.3  # length of the noise that is added to a copy, itself a unit vector
 FACTORIES = ("HNSW32", "IVF2048,SQ8", "OPQ48,IVF2048,PQ48", "OPQ96,IVF2048,PQ96")
 EFFORTS = {"HNSW": ("efSearch", (32, 64, 128, 256, 512)), "IVF": ("nprobe", (8, 16, 32, 64, 128, 256))}
 SHARES = (1.0, 0.1, 0.01, 0.001, 0.0001)
@@ -45,7 +47,7 @@ Codes = NDArray[np.float32]
 
 
 def embed_replies(ranker: polyrank.LateRanker, files: list[Path]) -> Matrix:
-    """The distinct replies of all files, in order of first appearance, (N, D)."""
+    """Encode the distinct replies of all files, in order of first appearance, (N, D)."""
     texts = list(dict.fromkeys(each.response.strip() for file in files for each in read_dialogues(file)))
     chunks = []
     for start in range(0, len(texts), CHUNK_TEXTS):
@@ -56,7 +58,7 @@ def embed_replies(ranker: polyrank.LateRanker, files: list[Path]) -> Matrix:
 
 
 def embed_contexts(ranker: polyrank.LateRanker, files: list[Path], count: int, seed: int) -> Codes:
-    """About `count` contexts, the same share of each file, (C, M, D)."""
+    """Encode about `count` contexts, as many of each file, (C, M, D)."""
     rng = np.random.default_rng(seed)
     conversations = []
     for file in files:
@@ -67,7 +69,7 @@ def embed_contexts(ranker: polyrank.LateRanker, files: list[Path], count: int, s
 
 
 def encoded(arguments: argparse.Namespace) -> tuple[Matrix, Codes]:
-    """Reply vectors and context vectors, from the cache where they are there."""
+    """Return vectors of replies and contexts, from the cache if it has them."""
     replies, codes = arguments.cache / "replies.npy", arguments.cache / "codes.npy"
     if not (replies.exists() and codes.exists()):
         arguments.cache.mkdir(parents=True, exist_ok=True)
@@ -78,7 +80,7 @@ def encoded(arguments: argparse.Namespace) -> tuple[Matrix, Codes]:
 
 
 def grown(matrix: Matrix, size: int, rng: np.random.Generator) -> Matrix:
-    """The first rows, or all of them and noisy copies of random ones, of unit length."""
+    """Return the first rows, or all rows and noisy copies of random ones; of unit length."""
     parts, missing = [matrix[:size]], size - len(matrix)
     while missing > 0:
         copies = matrix[rng.integers(0, len(matrix), min(missing, CHUNK_TEXTS))].astype(np.float32)
@@ -90,12 +92,8 @@ def grown(matrix: Matrix, size: int, rng: np.random.Generator) -> Matrix:
 
 
 def milliseconds(run: Callable[[Codes], object], contexts: Codes) -> str:
-    """Median and 99th percentile over the contexts, of the process's own time: other processes do not count."""
-    seconds = []
-    for codes in contexts:
-        began = time.process_time()
-        run(codes)
-        seconds.append(time.process_time() - began)
+    """Return p50 and p99 of the processor time over the contexts."""
+    seconds = [processor_seconds(partial(run, codes)) for codes in contexts]
     p50, p99 = np.percentile(seconds, (50, 99)) * 1000
     return f"p50 {p50:7.2f} ms  p99 {p99:7.2f} ms"
 
@@ -153,7 +151,7 @@ def searched(matrix: Matrix, index: CandidateIndex, codes: Codes, only: NDArray[
 
 
 def built(matrix: Matrix, factory: str, cache: Path) -> tuple[CandidateIndex, float, int]:
-    """The index, from the cache where it is there; seconds of building it (0: was there); bytes of its file."""
+    """Return the index, from the cache if it is there; the seconds of building it, or 0; the bytes of its file."""
     spec, file = IndexSpec("custom", factory), cache / f"{factory}-{len(matrix)}.faiss"
     began, seconds = time.process_time(), 0.0
     if not file.exists():

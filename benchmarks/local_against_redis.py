@@ -1,10 +1,10 @@
-"""The same contexts ranked with vectors from the matrix and from Redis: same ids, same scores, damage noticed.
+"""Rank the same contexts with vectors from the matrix and from Redis: ids and scores must agree, damage be noticed.
 
     python benchmarks/local_against_redis.py --pool F [F...] --data F [--model MODEL] [--count 200]
 
-Builds the pool twice into temporary stores, without and with a real redis-server (started here), serves both
-(`--vectors local`, `--vectors redis`), sends the contexts to both, then damages one value in Redis and asks again. Exit
-status 0 only if every answer was the same and the metrics show where vectors were read.
+Builds the pool twice into temporary stores, without and with a real redis-server, and serves both (`--vectors local`,
+`--vectors redis`). Sends the contexts to both, then damages one value in Redis and asks again. Exit status 0 only if
+all answers agree and the metrics show where vectors were read.
 """
 
 import argparse
@@ -20,15 +20,15 @@ import redis
 from http_calls import call
 from redis_server import redis_server
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import read_pool
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.rankers.load import load_late
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.service.cli.measuring.serving import served
 
 
 def vectors_read(url: str) -> dict[str, float]:
-    """polyrank_cache_requests_total by tier and result."""
+    """Read polyrank_cache_requests_total by tier and result."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=30) as response:
         lines = response.read().decode().splitlines()
     found = [line for line in lines if line.startswith("polyrank_cache_requests_total{")]
@@ -52,7 +52,9 @@ def main() -> int:
     bodies = [{"context": [turn.text for turn in each.conversation.turns], "top_k": 10} for each in dialogues]
     with tempfile.TemporaryDirectory() as directory, redis_server() as redis_url:
         for name, url in (("embedded", None), ("redis", redis_url)):
-            built = build(ranker, read_pool(arguments.pool, Path(directory)), Path(directory) / name, redis_url=url)
+            built = build(
+                ranker, read_pool(arguments.pool, Path(directory)), Path(directory) / name, BuildOptions(redis_url=url)
+            )
             print(f"{name}: {built.count} candidates, {built.rejected} rejected, {built.seconds:.1f} s")
         with (
             served(Path(directory) / "embedded") as (local, _, _),

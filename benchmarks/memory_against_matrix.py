@@ -1,14 +1,12 @@
-"""What it takes to gather candidates' vectors from the memory-mapped matrix, and from this process's cache of vectors.
+"""What it costs to gather vectors of candidates from the memory-mapped matrix and from the process's vector cache.
 
     python benchmarks/memory_against_matrix.py [--count 100000] [--dim 384] [--rounds 1000]
 
-Both hold what is asked for: every page of the matrix is in memory, and the cache answers everything.
+Both are warm: every page of the matrix is in memory, and the cache holds every vector.
 """
 
 import argparse
 import tempfile
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -17,16 +15,7 @@ import numpy as np
 from polyrank.service.caching.budget import Budget
 from polyrank.service.caching.lru import Lru
 from polyrank.service.caching.vector_cache import VectorCache
-
-
-def timed(work: Callable[[], object], rounds: int) -> str:
-    seconds = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - began)
-    p50, p99 = np.percentile(seconds, [50, 99]) * 1000
-    return f"p50 {p50:.3f} ms, p99 {p99:.3f} ms"
+from polyrank.service.cli.measuring.timing import in_turns
 
 
 def main() -> None:
@@ -45,8 +34,10 @@ def main() -> None:
             rows = random.choice(arguments.count, k, replace=False)
             names = [f"candidate-{row}" for row in rows]
             cache.remember(names, matrix[rows])
-            print(f"{k} vectors from the matrix: {timed(partial(np.take, matrix, rows, axis=0), arguments.rounds)}")
-            print(f"{k} vectors from the cache:  {timed(partial(cache.read, names, Budget()), arguments.rounds)}")
+            calls = {"matrix": partial(np.take, matrix, rows, axis=0), "cache": partial(cache.read, names, Budget())}
+            for name, seconds in in_turns(calls, arguments.rounds).items():
+                p50, p99 = np.percentile(seconds, [50, 99]) * 1000
+                print(f"{k} vectors from the {name}: p50 {p50:.3f} ms, p99 {p99:.3f} ms")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""Table 5 and 9 of Humeau et al.: milliseconds from a context to the best of N candidates, on a CPU or a GPU.
+"""Tables 5 and 9 of Humeau et al.: milliseconds from a context to the best of N candidates, on a CPU or a GPU.
 
     python -m benchmarks.paper_table [--device cuda] [--backend torch] [--threads 2] [--seconds 30] [--shape tiny]
 
-Transformers of BERT-base's shape with random weights. A context of 128 tokens is encoded and all candidates scanned for
-the ten best (as the service does it, exactly); candidates are encoded ahead, but for the Cross-encoder, which reads a
-context of 128 tokens with each candidate of 16: as in the paper its times are inferred from pairs a second. `first` m
-context vectors of 128 tokens are 128 at most. Models take turns. Prints a line of JSON for each and then the table.
+The transformers have the shape of BERT-base and random weights. A Bi- or Poly-encoder encodes a context of 128 tokens
+and scans all candidates, encoded ahead, for the ten best, exactly as the service does. The Cross-encoder reads the
+context with each candidate of 16 tokens; as in the paper, its times follow from pairs a second. `first` m takes the
+first m token outputs as context vectors, so 128 at most. Models take turns. Prints a line of JSON for each model, then
+the table.
 """
 
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,17 +21,18 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.random_models import BERT_BASE, TINY, Shape, loaded, token_ids, write_base
-from benchmarks.timing import in_turns
+from benchmarks.timing import quartiles_ms
 from numpy.typing import NDArray
 
 from polyrank.model.inference.choice import BACKENDS
 from polyrank.model.search.scan import Query, prepare
 from polyrank.model.text.pairs import Pairs
+from polyrank.service.cli.measuring.timing import processor_seconds, wall_seconds
 
 CONTEXT_TOKENS, CANDIDATE_TOKENS = 128, 16
 SIZES = (1_000, 100_000)
 PAIRS = 8
-SAMPLE = 256  # candidates that are encoded; the pool is drawn with their mean and spread
+SAMPLE = 256  # candidates that are encoded; the rows of the pool are drawn with their mean and spread
 SHAPES = {"bert-base": (BERT_BASE, SIZES), "tiny": (TINY, (50, 200))}
 
 
@@ -45,7 +46,7 @@ MODELS: dict[str, dict[str, Any]] = {
     **{f"Poly, learnt {m}": _poly("codes", m) for m in (16, 64, 360)},
     "Cross": {"architecture": "cross"},
 }
-# Milliseconds at 1k and 100k candidates: an 80-core Xeon E5-2698, and a Quadro GP100. Learnt and first alike.
+# Milliseconds at 1k and 100k candidates, on an 80-core Xeon E5-2698 and a Quadro GP100; learnt and first alike.
 PAPER: dict[str, dict[str, tuple[int, int]]] = {
     "Bi": {"cpu": (115, 160), "cuda": (19, 22)},
     "16": {"cpu": (122, 678), "cuda": (18, 38)},
@@ -56,9 +57,14 @@ PAPER: dict[str, dict[str, tuple[int, int]]] = {
 
 
 def measure(
-    device: str, backend: str, shape: Shape, sizes: tuple[int, ...], seconds: float, clock: Callable[[], float]
+    device: str,
+    backend: str,
+    shape: Shape,
+    sizes: tuple[int, ...],
+    seconds: float,
+    measure_call: Callable[[Callable[[], Any]], float],
 ) -> Iterator[dict[str, Any]]:
-    """Time every model, all in turns; yields their rows."""
+    """Time all models in turns; yields a row for each."""
     rng = np.random.default_rng(0)
     context = token_ids(rng, np.array([CONTEXT_TOKENS]), shape)
     candidates = token_ids(rng, np.full(SAMPLE, CANDIDATE_TOKENS), shape)
@@ -78,7 +84,7 @@ def measure(
         calls[name, "encode"] = partial(ranker.encode_contexts, context)
         for n, scan in scans.items():
             calls[name, n] = partial(scan.top_k, [Query(codes[name], 10)])
-    took = in_turns(calls, seconds, clock=clock)
+    took = quartiles_ms(calls, seconds, measure=measure_call)
     for name in rankers:
         of_model = {str(what): took[name, what] for what in ("encode", *sizes)}
         totals = [round(took[name, "encode"][0] + took[name, n][0], 2) for n in sizes]
@@ -94,7 +100,7 @@ def _pool(rng: np.random.Generator, encoded: NDArray[np.float32], n: int) -> NDA
 
 
 def table(rows: list[dict[str, Any]], device: str, sizes: tuple[int, ...]) -> str:
-    """The rows in Markdown, the paper's own beside them."""
+    """Format the rows in Markdown, with the paper's figures."""
     heads = ["model", "encode", *(f"scan {n:,}" for n in sizes), *(f"{n:,} candidates" for n in sizes), "the paper's"]
     lines = [_line(heads), _line(["---"] * len(heads))]
     for row in rows:
@@ -123,7 +129,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     torch.set_num_threads(arguments.threads)
     shape, sizes = SHAPES[arguments.shape]
-    clock = time.process_time if arguments.processor_time else time.perf_counter
+    clock = processor_seconds if arguments.processor_time else wall_seconds
     rows = []
     for row in measure(arguments.device, arguments.backend, shape, sizes, arguments.seconds, clock):
         rows.append(row)

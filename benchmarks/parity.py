@@ -1,11 +1,11 @@
-"""How far each back-end's scores are from torch's, and what that does to rankings.
+"""How far the scores of each back-end are from torch's, and what that does to rankings.
 
     python benchmarks/parity.py --data examples/support/conversations.jsonl [F ...] --pool examples/support/pool.jsonl
 
-For each model and back-end: the difference of scores, context against every text of the pool (of the cross-encoder: its
-candidates), its 99th percentile and largest; the share of contexts whose ten best texts are the same set; and, but for
-cross-encoders, on each file R@1 over its own candidates, with how many points were lost. "cross": a base model with a
-random head, seeded.
+Prints for each model and back-end: the 99th percentile and the largest of the differences of scores, of every context
+with every text of the pool (for a Cross-encoder: with some texts drawn from it); the share of contexts whose ten best
+texts are the same set; and, except for Cross-encoders, R@1 on each file over its own candidates with the points gained
+or lost. The model "cross" is a base model with a seeded random head.
 """
 
 import argparse
@@ -19,22 +19,22 @@ import numpy as np
 import torch
 
 import polyrank
-from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.checkpoint.base import MINILM
 from polyrank.model.errors import InvalidInput
-from polyrank.model.evaluation.evaluate import evaluate
+from polyrank.model.evaluation.lists import rank_lists
 from polyrank.model.inference.names import AUTO, BACKENDS, TORCH
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 
 CROSS = "cross"
 TEXTS = 5000
-PAIRS_OF = 20  # contexts that the cross-encoder reads, with so many texts each
-PAIRS = 50
+PAIRS_OF = 20  # contexts that a Cross-encoder reads
+PAIRS = 50  # texts that it reads with each of them
 
 
 class Scores(NamedTuple):
-    """Scores (contexts, texts), and R@1 by file."""
+    """Scores (contexts, texts), and R@1 of each file."""
 
     scores: np.ndarray
     first: dict[str, float]
@@ -72,7 +72,7 @@ def measured(name: str, backend: str, files: dict[str, list[Dialogue]], texts: S
     gc.collect()
     chosen = [each for dialogues in files.values() for each in dialogues[:contexts]]
     ranker = loaded(name, backend)
-    if isinstance(ranker, polyrank.CrossRanker):
+    if not ranker.retrieves:
         rng = np.random.default_rng(0)
         drawn = [[texts[at] for at in rng.choice(len(texts), PAIRS, replace=False)] for _ in range(PAIRS_OF)]
         read = zip(chosen[:: max(1, len(chosen) // PAIRS_OF)], drawn, strict=False)
@@ -81,7 +81,7 @@ def measured(name: str, backend: str, files: dict[str, list[Dialogue]], texts: S
     codes = ranker.encode_contexts([ranker.tokenize_context(each.conversation)[0] for each in chosen])
     scores = np.stack([scores_of(candidates, each) for each in codes])
     first = {
-        each: float((evaluate(ranker, listed, lambda *_: None).ranks == 1).mean()) for each, listed in files.items()
+        each: float((rank_lists(ranker, listed, lambda *_: None).ranks == 1).mean()) for each, listed in files.items()
     }
     return Scores(scores, first)
 

@@ -1,11 +1,11 @@
-"""Poly-encoder against Bi-encoder: the same data, steps and seeds, paired over the examples of both yardsticks.
+"""Poly-encoder against Bi-encoder: same data, steps and seeds; differences paired over the examples.
 
     python benchmarks/poly_against_bi.py --data DATA --output FOLDER [--steps 150] [--seeds 0 1 2] [--base MODEL]
 
-DATA holds the converted sets (`checkpoints/train.sh` names the folders). Each run is the recipe of the shipped
-checkpoints, shortened to `--steps`; FOLDER keeps the checkpoints. What is finished there is not trained again, and what
-was interrupted goes on; runs of other settings are refused. The figure of an example is the mean over the seeds;
-intervals are over whole dialogues.
+DATA holds the converted sets (`checkpoints/train.sh` names the folders). Each run follows the recipe of the shipped
+checkpoints, shortened to `--steps`. FOLDER keeps the checkpoints: finished runs are not trained again, interrupted runs
+go on, and runs with other settings are refused. The figure of an example is the mean over the seeds; intervals are over
+whole dialogues.
 """
 
 import argparse
@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.checkpoint.files import CONFIG_FILE
+from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.errors import InvalidInput, RankingError
-from polyrank.model.evaluation.evaluate import evaluate
 from polyrank.model.evaluation.intervals import group_numbers, intervals
+from polyrank.model.evaluation.lists import rank_lists
 from polyrank.model.evaluation.metrics import recall_at_k
-from polyrank.model.rankers.load import load, read_config
+from polyrank.model.rankers.load import load
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.run import Data, train
@@ -38,8 +38,8 @@ ARCHITECTURES = ("bi", "poly")
 
 
 def config_of(architecture: str, base: str, steps: int, seed: int) -> TrainConfig:
-    """The recipe of `checkpoints/train.sh`, for fewer steps."""
-    return TrainConfig(
+    """Return the recipe of `checkpoints/train.sh`, for fewer steps."""
+    return TrainConfig.of(
         architecture="poly" if architecture == "poly" else "bi",
         base=base,
         steps=steps,
@@ -60,10 +60,10 @@ def config_of(architecture: str, base: str, steps: int, seed: int) -> TrainConfi
 
 
 def trained(config: TrainConfig, data: Path, output: Path) -> Path:
-    """The run's checkpoint, trained unless it is there.
+    """Train the run's checkpoint unless it exists; returns its folder.
 
     Raises:
-        InvalidInput: what lies there is of other settings, or was cut short before it could be resumed.
+        InvalidInput: the folder holds a run with other settings, or one that was cut short too early to be resumed.
         RankingError: a model or a file cannot be used.
     """
     resume = (output / STATE_FILE).is_file()
@@ -72,7 +72,7 @@ def trained(config: TrainConfig, data: Path, output: Path) -> Path:
         train(config, files, output, resume=resume, on_survey=lambda *_: None, watch=lambda *_: None)
         return output
     summary = read_config(output / CONFIG_FILE).training
-    if "steps" not in summary:  # which the end of a run adds; the first look saves a checkpoint before any step
+    if "steps" not in summary:  # added at the end of a run, while a checkpoint is saved before the first step
         raise InvalidInput(f"{output} holds a run that was cut short and cannot be resumed; remove it")
     if differing := config.differences(summary["settings"]):
         raise InvalidInput(f"{output} was trained with another {', '.join(differing)}; give another --output")
@@ -80,8 +80,8 @@ def trained(config: TrainConfig, data: Path, output: Path) -> Path:
 
 
 def hits(model: Path, dialogues: Sequence[Dialogue]) -> NDArray[np.float64]:
-    """1 where the gold reply comes first, (examples,)."""
-    return recall_at_k(evaluate(load(model), dialogues, lambda *_: None).ranks, 1).astype(np.float64)
+    """Return 1 for each example whose gold reply comes first, else 0, (examples,)."""
+    return recall_at_k(rank_lists(load(model), dialogues, lambda *_: None).ranks, 1).astype(np.float64)
 
 
 def report(name: str, dialogues: Sequence[Dialogue], models: dict[str, list[Path]]) -> None:

@@ -1,4 +1,4 @@
-"""Models of a given shape with random weights: enough to time what a trained one would cost."""
+"""Models of a given shape with random weights, which take as long as trained ones."""
 
 import json
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ POSITIONS = 512
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of a BERT: what decides about its cost."""
+    """The sizes of a BERT that determine its cost."""
 
     dim: int
     layers: int
@@ -61,7 +61,7 @@ def write_base(directory: Path, shape: Shape, seed: int = 0) -> Path:
 
 
 def loaded(base: Path, name: str, device: str, backend: str = "auto", **fields: Any) -> Any:
-    """A ranker over a base, on a device; fields are those of the config. Both sides of it share their transformer."""
+    """Load a ranker over a base on a device; `fields` are those of its config. Both sides share their transformer."""
     fields = {"shared_encoder": fields["architecture"] != "cross", **fields}
     checkpoint = base.parent / name
     from_base(str(base), ModelConfig(base_name="random", weights="base", **fields)).save(checkpoint)
@@ -69,6 +69,6 @@ def loaded(base: Path, name: str, device: str, backend: str = "auto", **fields: 
 
 
 def token_ids(rng: np.random.Generator, lengths: NDArray[np.int64], shape: Shape) -> list[list[int]]:
-    """Random sequences of these lengths, special tokens included."""
+    """Draw random sequences of these lengths, special tokens included."""
     first, last = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
     return [[first, *rng.integers(len(SPECIAL), shape.vocabulary, n - 2).tolist(), last] for n in lengths.tolist()]

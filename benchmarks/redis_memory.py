@@ -1,9 +1,9 @@
-"""What copies of generations and cached texts cost in Redis: memory, loading, fetching, removing.
+"""What generations and cached texts cost in Redis: memory, and time to load, fetch and remove them.
 
     python benchmarks/redis_memory.py [--count 100000] [--dims 384 768] [--rounds 2000]
 
-Starts a real redis-server for each dimension. Fetches are of 100 random candidates, and go on in a thread while the
-copy is removed. Vectors are random: their values do not matter to Redis.
+Starts a real redis-server for each dimension. A fetch asks for 100 random candidates; fetches go on in a thread while
+the generation is removed. Vectors are random, because their values do not matter to Redis.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -20,8 +21,9 @@ import redis
 from numpy.typing import NDArray
 from redis_server import redis_server
 
-from polyrank.index_builder.redis.client import connect
-from polyrank.index_builder.vectors.redis import RedisStore, StoredVectors, drop_generation
+from polyrank.index_builder.redis_client import connect
+from polyrank.index_builder.vectors.redis import RedisEmbeddings, StoredVectors, drop_generation
+from polyrank.service.cli.measuring.timing import wall_seconds
 
 GENERATION = "20260101T000000000000-0123abcd"
 FINGERPRINT = "0123abcd" * 8
@@ -36,7 +38,7 @@ def used_bytes(url: str) -> int:
 
 
 def load(store: StoredVectors, names: list[str], vectors: NDArray[np.float16]) -> float:
-    """Put all vectors; returns the rate."""
+    """Write all vectors; returns the rate."""
     began = time.perf_counter()
     for start in range(0, len(names), BATCH):
         store.put_many(names[start : start + BATCH], vectors[start : start + BATCH])
@@ -44,13 +46,10 @@ def load(store: StoredVectors, names: list[str], vectors: NDArray[np.float16]) -
 
 
 def fetch_seconds(store: StoredVectors, names: list[str], go_on: Callable[[int], bool]) -> list[float]:
-    """Seconds of each fetch, for as long as `go_on` of their number is true."""
-    chance, seconds = random.Random(0), []
+    """Fetch for as long as `go_on` of the number of fetches is true; returns the seconds of each."""
+    chance, seconds = random.Random(0), list[float]()
     while go_on(len(seconds)):
-        asked = chance.sample(names, ASKED)
-        began = time.perf_counter()
-        store.get_many(asked)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(wall_seconds(partial(store.get_many, chance.sample(names, ASKED))))
     return seconds
 
 
@@ -62,7 +61,7 @@ def described(seconds: list[float]) -> str:
 def measure(url: str, count: int, dim: int, rounds: int) -> None:
     vectors = np.random.default_rng(0).normal(size=(count, dim)).astype(np.float16)
     names = [f"candidate-{n}" for n in range(count)]
-    with closing(RedisStore(url, GENERATION, dim, "float16", TIMEOUT_SECONDS)) as copy:
+    with closing(RedisEmbeddings(url, GENERATION, dim, "float16", TIMEOUT_SECONDS)) as copy:
         before = used_bytes(url)
         rate = load(copy, names, vectors)
         copy.commit()
@@ -76,9 +75,7 @@ def measure(url: str, count: int, dim: int, rounds: int) -> None:
             target=lambda: during.extend(fetch_seconds(copy, names, lambda _: not removed.is_set()))
         )
         reader.start()
-        began = time.perf_counter()
-        drop_generation(url, GENERATION)
-        took = time.perf_counter() - began
+        took = wall_seconds(partial(drop_generation, url, GENERATION))
         removed.set()
         reader.join()
         print(f"  removed in {took:.2f} s; fetches meanwhile: {described(during)}")

@@ -1,4 +1,4 @@
-"""Between a client and its Redis, to be slow or wrong on demand."""
+"""A proxy between a client and its Redis that can be made slow or wrong."""
 
 import socket
 import threading
@@ -11,16 +11,16 @@ LOADING = b"-LOADING Redis is loading the dataset in memory\r\n"
 
 
 class RedisProxy:
-    """Hands bytes on in both directions until it is closed; safe to change while it does.
+    """Forwards bytes in both directions until it is closed. Its attributes may be changed at any time.
 
     Args:
-        url: of the Redis, over TCP.
+        url: URL of the Redis, over TCP.
 
     Attributes:
-        url: to be used instead.
-        delay: seconds before each piece of an answer.
-        says: what is answered to everything, without asking Redis; None: what Redis says.
-        cuts: whether answers break off in the middle, with the connection.
+        url: URL of the proxy.
+        delay: seconds to wait before each piece of an answer.
+        says: answer to everything without asking Redis; None: forward the answer of Redis.
+        cuts: whether to cut answers in the middle and close the connection.
     """
 
     def __init__(self, url: str) -> None:
@@ -34,16 +34,16 @@ class RedisProxy:
         self._thread(self._accept)
 
     def refuse(self) -> None:
-        """Take no connections, as if nothing listened there, until `listen`."""
+        """Refuse connections, as if nothing listened there, until `listen`."""
         self.close()
 
     def listen(self) -> None:
-        """Take connections again, at the same address."""
+        """Accept connections again, at the same address."""
         self._listener = socket.create_server(("127.0.0.1", urlsplit(self.url).port or 0))
         self._thread(self._accept)
 
     def drop(self) -> None:
-        """End the connections that there are."""
+        """Close all open connections."""
         for each in list(self._open):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -84,7 +84,7 @@ class RedisProxy:
                 client.sendall(answer)
 
     def close(self) -> None:
-        """Close every connection, and take no more."""
+        """Close all connections, and refuse new ones."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

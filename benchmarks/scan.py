@@ -1,26 +1,29 @@
-"""The exact scan against the paper's two products and FAISS flat, in one run, and how it grows with the pool.
+"""The exact scan compared with the paper's two products and FAISS flat, and how its cost grows with the pool.
 
     export OMP_NUM_THREADS=1
     python benchmarks/scan.py compare --cache DIR --model MODEL --replies F [F...] --contexts F [F...]
     python benchmarks/scan.py compare --random-bert
     python benchmarks/scan.py growth  --cache DIR ...
 
-Replies and contexts are files of dialogues, encoded once and kept in DIR as for index_kinds.py. `--random-bert` takes
-a BERT-base (D = 768) with random weights instead, over random tokens: 1024 candidates by the first output, and copies
-with noise. Sides of a round follow each other; a ratio is taken within its round. The paper's form is in float32 over
-float32 rows, unblocked as published and in blocks of 2048 rows; FAISS flat has one query a context, as a Bi-encoder
-asks, and is measured as it comes and with its matrix product, which it takes for many more queries by itself.
-Answers are checked against scoring every row. `growth`: time on a processor, which others cannot lengthen, and bytes of
-memory, from N = 10,000 on.
+Replies and contexts are files of dialogues; they are encoded once and kept in DIR, as index_kinds.py does.
+`--random-bert` takes a BERT-base (D = 768) with random weights over random tokens instead: 1024 candidates by the first
+output, and copies with noise.
+
+`compare` times the sides in turns; a ratio is taken within a round. The paper's form computes in float32 over float32
+rows, unblocked as published, and in blocks of 2048 rows. FAISS flat gets one query a context, as a Bi-encoder would
+ask, and is measured with its defaults and with its matrix product, which by default it uses only for many more queries.
+Answers are checked against scoring every row. `growth` measures processor time, which other processes cannot lengthen,
+and bytes of memory, from N = 10,000 on.
 """
 
 import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import count as counted_from
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,7 +41,7 @@ from polyrank.model.architectures.attention import code_attention
 from polyrank.model.search.scan import Query, Scan, prepare
 from polyrank.model.search.topk import scores_of
 from polyrank.service.cli.measuring.scoring import two_products
-from polyrank.service.cli.measuring.timing import machine
+from polyrank.service.cli.measuring.timing import in_turns, machine, processor_seconds, wall_seconds
 
 OURS = "scan"
 K = 10
@@ -51,7 +54,7 @@ Codes = NDArray[np.float32]
 
 
 def random_bert(size: int, count: int, m: int, seed: int) -> tuple[Matrix, Codes]:
-    """A pool (N, 768) and codes (C, M, 768) of a BERT-base that was never trained."""
+    """Draw a pool (N, 768) and codes (C, M, 768) from a BERT-base with random weights."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     bert = BertModel(BertConfig(), add_pooling_layer=False).eval()
@@ -72,27 +75,25 @@ def random_bert(size: int, count: int, m: int, seed: int) -> tuple[Matrix, Codes
 
 
 def unblocked(candidates: Tensor, codes: Tensor) -> Tensor:
-    """Score (N,) as the paper writes it, over the whole pool at once."""
+    """Score rows, (N,), as the paper does, over the whole pool at once."""
     attended = (candidates @ codes.T).softmax(dim=-1) @ codes
     return (attended * candidates).sum(dim=-1)
 
 
 def rounds(
-    sides: dict[str, Callable[[int], Any]], count: int, clock: Callable[[], float] = time.perf_counter
+    sides: dict[str, Callable[[int], Any]], count: int, measure: Callable[[Callable[[], Any]], float] = wall_seconds
 ) -> dict[str, list[float]]:
-    """Seconds of each side and round, sides in turns; a round is told its number."""
-    took: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(-1, count):
-        for name, side in sides.items():
-            began = clock()
-            side(number)
-            if number >= 0:  # the first warms up
-                took[name].append(clock() - began)
-    return took
+    """Time sides in turns; returns seconds of each side and round. A side gets the number of the round, from -1."""
+    calls = {name: partial(_next_round, side, counted_from(-1)) for name, side in sides.items()}
+    return in_turns(calls, count, measure=measure)
 
 
-def told(what: str, took: dict[str, list[float]]) -> list[dict[str, Any]]:
-    """Print a table, and return it for a file: milliseconds, and how many times ours."""
+def _next_round(side: Callable[[int], Any], numbers: Iterator[int]) -> None:
+    side(next(numbers))
+
+
+def tabled(what: str, took: dict[str, list[float]]) -> list[dict[str, Any]]:
+    """Print rows of a table, and return them for a file: milliseconds, and how many times ours they are."""
     compared = ratios(took, OURS)
     rows = []
     for name, seconds in took.items():
@@ -111,7 +112,7 @@ def check(scan: Scan, matrix: Matrix, contexts: Codes) -> None:
 
 
 def compare(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """One context, and several at once."""
+    """Compare all sides on one context, and on several at once."""
     candidates = torch.from_numpy(matrix.astype(np.float32))
     flat = faiss.IndexFlatIP(matrix.shape[1])
     flat.add(candidates.numpy())
@@ -146,8 +147,8 @@ def compare(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> l
         "FAISS flat by product": with_products,
     }
     with torch.inference_mode():
-        rows = told("1 context", rounds(one, arguments.rounds))
-        rows += told(f"{many} contexts", rounds(more, max(3, arguments.rounds // 3)))
+        rows = tabled("1 context", rounds(one, arguments.rounds))
+        rows += tabled(f"{many} contexts", rounds(more, max(3, arguments.rounds // 3)))
     return rows
 
 
@@ -156,7 +157,7 @@ def one_of(scan: Scan, contexts: Codes, number: int) -> None:
 
 
 def rank(contexts: Codes) -> None:
-    """Singular values above a bound: what a product of low rank would have to keep."""
+    """Count singular values above a bound: the rank that an approximate product would have to keep."""
     values = [np.linalg.svd(codes, compute_uv=False) for codes in contexts]
     kept = {bound: sorted(int((each > bound).sum()) for each in values) for bound in (1.0, 0.1)}
     for bound, each in kept.items():
@@ -164,7 +165,7 @@ def rank(contexts: Codes) -> None:
 
 
 def growth(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Processor time of a context, and memory beside the matrix, by pool size; the slopes between logarithms."""
+    """Measure processor time of a context and memory besides the matrix by pool size, and their logarithmic slopes."""
     rows = []
     rng = np.random.default_rng(arguments.seed)
     rounds({OURS: partial(one_of, prepare(grown(matrix, SIZES[0], rng)), contexts)}, 3)  # buffers that libraries keep
@@ -175,7 +176,7 @@ def growth(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> li
         scan = prepare(pool)
         prepared, held = time.process_time() - began, resident() - before
         check(scan, pool, contexts[:2])
-        took = rounds({OURS: partial(one_of, scan, contexts)}, arguments.rounds, time.process_time)
+        took = rounds({OURS: partial(one_of, scan, contexts)}, arguments.rounds, processor_seconds)
         ms = Figure.of(took[OURS]).times(1000)
         print(f"| {size} | {ms} | {held / 2**20:.0f} | {prepared:.2f} |", flush=True)
         rows.append({"n": size, "ms": asdict(ms), "bytes": held, "prepared_seconds": prepared})

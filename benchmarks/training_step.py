@@ -1,13 +1,14 @@
-"""What a training step costs on this machine's CPU, by dropout, kind of attention, and what is tuned.
+"""What a training step costs on a CPU, by dropout, implementation of attention, and what is tuned.
 
     python benchmarks/training_step.py [--base MODEL] [--sequences 32] [--tokens 128] [--rounds 6]
 
-One forward and backward pass of the base model's transformer under bfloat16 autocast, over random token ids; no
-optimizer. The ways take turns in each round, and the best of the rounds counts: other work on the machine only adds.
+Times one forward and backward pass of the base model's transformer under bfloat16 autocast, over random token ids,
+without an optimizer. The ways take turns in each round, and the best of the rounds counts: other work on the machine
+can only add time.
 """
 
 import argparse
-import time
+from functools import partial
 
 import torch
 from torch import nn
@@ -17,10 +18,10 @@ from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.checkpoint.base import resolve_base
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.model.training.student.tuning import add_adapters, select_layers, set_dropout
-from polyrank.service.cli.measuring.timing import machine
+from polyrank.service.cli.measuring.timing import in_turns, machine
 
 RANK = 32
-WAYS = {  # attention, dropout kept, adapters alone
+WAYS = {  # implementation of attention, whether dropout is kept, whether only adapters are tuned
     "as published": ("sdpa", True, False),
     "attention as plain products": ("eager", True, False),
     "no dropout": ("sdpa", False, False),
@@ -30,7 +31,7 @@ WAYS = {  # attention, dropout kept, adapters alone
 
 
 class Encoder(nn.Module):
-    """A transformer by itself, as the training code expects one."""
+    """A transformer alone, in the form that the training code expects."""
 
     def __init__(self, base: str, attention: str, dropout: bool, adapters: bool) -> None:
         super().__init__()
@@ -44,14 +45,12 @@ class Encoder(nn.Module):
         if not dropout:
             set_dropout(self, 0.0)
 
-    def seconds(self, batch: TokenBatch) -> float:
-        """Time one step."""
+    def step(self, batch: TokenBatch) -> None:
+        """Make one step."""
         self.zero_grad(set_to_none=True)
-        began = time.perf_counter()
         with torch.autocast("cpu", torch.bfloat16):
             states = self.backbone(batch)
         torch.autograd.backward(states.float().square().mean())
-        return time.perf_counter() - began
 
 
 def main() -> None:
@@ -66,10 +65,10 @@ def main() -> None:
     ids = torch.randint(1000, 20000, (given.sequences, given.tokens))
     batch = TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids))
     encoders = {name: Encoder(given.base, *way).train() for name, way in WAYS.items()}
-    rounds = [{name: encoder.seconds(batch) for name, encoder in encoders.items()} for _ in range(given.rounds)]
+    took = in_turns({name: partial(encoder.step, batch) for name, encoder in encoders.items()}, given.rounds)
     print(f"{given.sequences} x {given.tokens} tokens, {torch.get_num_threads()} threads; {machine()}")
-    for name in WAYS:
-        print(f"| {name} | {min(each[name] for each in rounds):.2f} s |")
+    for name, seconds in took.items():
+        print(f"| {name} | {min(seconds):.2f} s |")
 
 
 if __name__ == "__main__":

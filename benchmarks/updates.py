@@ -1,10 +1,10 @@
-"""How fast updates are taken, how soon they are searchable, and what they cost rankings.
+"""How fast updates are accepted, how soon they are searchable, and how much they slow down rankings.
 
     python benchmarks/updates.py --pool F [F...] --data F [--model MODEL] [--seconds 10]
 
-Serves the pool, then for each number of candidates a call: puts new candidates for so many seconds, and asks for each
-call's last text at once with `min_revision`, which must come first. Then the same candidates again with other metadata,
-whose texts cost no encoding. Rankings are timed before, and after all updates. One JSON object a line.
+Serves half of the pool. Then, for each number of candidates a call, puts new candidates for so many seconds, and ranks
+each call's last text at once with `min_revision`: it must be found. The same candidates follow with other metadata;
+their texts need no encoding. Rankings are timed before and after all updates. Prints one JSON object a line.
 """
 
 import argparse
@@ -13,23 +13,25 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 from http_calls import call
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.rankers.load import load_late
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.service.cli.measuring.serving import served
+from polyrank.service.cli.measuring.timing import wall_seconds
 
 SIZES = (1, 16, 256)
 
 
 def put(url: str, texts: list[str], ids: list[str], metadata: dict[str, Any]) -> tuple[float, float]:
-    """Seconds until the call returns, and until a ranking that asks for it has found the last text."""
+    """Put candidates; returns the seconds until the call returns, and until a ranking has found the last text."""
     body = [{"id": each, "text": text, "metadata": metadata} for each, text in zip(ids, texts, strict=True)]
     began = time.perf_counter()
     revision = call(url, "PUT", "/index/candidates", body)["revision"]
@@ -41,11 +43,7 @@ def put(url: str, texts: list[str], ids: list[str], metadata: dict[str, Any]) ->
 
 
 def ranking_ms(url: str, contexts: list[list[str]]) -> float:
-    seconds = []
-    for context in contexts:
-        began = time.perf_counter()
-        call(url, "POST", "/rank", {"context": context})
-        seconds.append(time.perf_counter() - began)
+    seconds = [wall_seconds(partial(call, url, "POST", "/rank", {"context": context})) for context in contexts]
     return statistics.median(seconds) * 1000
 
 
@@ -59,7 +57,7 @@ def main() -> int:
     rows = [row for row in read_pool(arguments.pool) if isinstance(row, Candidate)]
     dialogues = islice(read_dialogues(arguments.data), 100)
     contexts = [[turn.text for turn in each.conversation.turns] for each in dialogues]
-    half = len(rows) // 2  # of the pool is built, the other half's texts are put
+    half = len(rows) // 2  # of the pool is built; the texts of the other half are put
     with tempfile.TemporaryDirectory() as store:
         build(load_late(arguments.model), rows[:half], Path(store))
         with served(Path(store)) as (url, _, _):

@@ -1,47 +1,119 @@
-"""Write down what the code says of itself: docs/openapi.json and the table of settings; `make docs` runs it."""
+"""Write the reference pages that the code itself determines, and docs/openapi.json. `make docs` runs it.
+
+Each page of docs/reference/ has prose above a mark. Everything below the mark is written here.
+"""
 
 import argparse
-import re
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
+from unittest.mock import patch
 
 from pydantic.fields import FieldInfo
 
 from polyrank.service import app
-from polyrank.service.cli.commands import serve
+from polyrank.service.cli import parser
 from polyrank.service.http import openapi
+from polyrank.service.observe.metrics import Metrics
 from polyrank.service.settings import PREFIX, Settings
 
 DOCS = Path(__file__).parent
-OPERATIONS = DOCS / "operations.md"
-_TABLE = re.compile(r"(?<=<!-- settings: made by `make docs` -->\n)(\|.*\n)*")
+MARK = "<!-- Everything below is written by `make docs`. -->\n"
+HELP_COLUMNS = "100"  # argparse wraps help at the terminal's width; the page must not depend on it
 
 
-def flags() -> dict[str, str]:
-    """Setting -> the flag of `polyrank serve` that sets it."""
-    commands = argparse.ArgumentParser().add_subparsers()
-    serve.add_to(commands)
-    actions: list[argparse.Action] = commands.choices["serve"]._actions
-    return {action.dest: action.option_strings[-1] for action in actions if action.dest != "help"}
+def pages() -> dict[Path, str]:
+    """Return the generated part of each reference page."""
+    return {
+        DOCS / "reference" / "settings.md": settings_table(),
+        DOCS / "reference" / "cli.md": command_help(),
+        DOCS / "reference" / "metrics.md": metrics_table(),
+        DOCS / "reference" / "http.md": routes_table(),
+    }
+
+
+def renewed(page: str, generated: str) -> str:
+    """Return the page with everything below its mark replaced.
+
+    Raises:
+        ValueError: the page does not have exactly one mark.
+    """
+    if page.count(MARK) != 1:
+        raise ValueError(f"the page has {page.count(MARK)} marks; it needs one line {MARK!r}")
+    return f"{page.partition(MARK)[0]}{MARK}\n{generated}"
 
 
 def settings_table() -> str:
-    """The settings in the order in which they are declared, as Markdown."""
+    """Return a table of the settings, in the order in which they are declared."""
     given = flags()
     rows = [
         (f"`{name}`", _code(given.get(name)), f"`{PREFIX}{name.upper()}`", _default(field), _meaning(field))
         for name, field in Settings.model_fields.items()
     ]
-    head = [("setting", "flag", "variable", "default", "means"), ("---",) * 5]
-    return "".join(f"| {' | '.join(row)} |\n" for row in [*head, *rows])
+    return _table(("setting", "flag", "variable", "default", "meaning"), rows)
 
 
-def with_table(page: str) -> str:
-    """The page of operations with the table as it is now."""
-    replaced, count = _TABLE.subn(lambda _: settings_table(), page)
-    if count != 1:
-        raise ValueError(f"{OPERATIONS} has {count} places for the table of settings")
-    return replaced
+def flags() -> dict[str, str]:
+    """Return the flag of `polyrank serve` for each setting that has one."""
+    serve = dict(_commands(parser()))["polyrank serve"]
+    return {action.dest: action.option_strings[-1] for action in serve._actions if action.dest != "help"}
+
+
+def command_help() -> str:
+    """Return a section with the help text of each command."""
+    with patch.dict(os.environ, COLUMNS=HELP_COLUMNS):
+        sections = [f"## {name}\n\n```text\n{each.format_help()}```\n" for name, each in _commands(parser())]
+    return "\n".join(sections)
+
+
+def metrics_table() -> str:
+    """Return a table of the metrics in the order in which they are declared."""
+    registry = Metrics().registry
+    values: dict[str, dict[str, None]] = {}
+    for family in registry.collect():
+        for sample in family.samples:
+            for label, value in sample.labels.items():
+                values.setdefault(f"{family.name} {label}", {})[value] = None
+    rows = []
+    for collector in registry._collector_to_names:
+        for family in collector.describe() if hasattr(collector, "_labelnames") else ():
+            name = f"`{family.name}{'_total' if family.type == 'counter' else ''}`"
+            labels = [_label(each, [*values.get(f"{family.name} {each}", ())]) for each in collector._labelnames]
+            rows.append((name, family.type, "; ".join(labels), family.documentation))
+    return _table(("metric", "type", "labels", "meaning"), rows)
+
+
+def routes_table() -> str:
+    """Return a table of the HTTP routes by what they do, from the application's OpenAPI description."""
+    calls: dict[str, list[str]] = {}
+    for path, methods in _app().openapi()["paths"].items():
+        for method, operation in methods.items():
+            calls.setdefault(" ".join(operation["description"].split()), []).append(f"`{method.upper()} {path}`")
+    return _table(("call", "does"), [(", ".join(sorted(same)), does) for does, same in calls.items()])
+
+
+def _app() -> Any:
+    return app.create_app(Settings(store=Path(".")))
+
+
+def _commands(top: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield a parser and, depth first, those of its sub-commands, each with its full name."""
+    yield top.prog, top
+    for action in top._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from _commands(below)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = (head, ("---",) * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows))
+    return "".join(f"| {' | '.join(row)} |\n" for row in lines)
+
+
+def _label(name: str, values: Sequence[str]) -> str:
+    listed = f": {', '.join(values)}" if values else ""
+    return f"`{name}`{listed}"
 
 
 def _code(text: str | None) -> str:
@@ -57,13 +129,14 @@ def _default(field: FieldInfo) -> str:
 def _meaning(field: FieldInfo) -> str:
     choices: tuple[Any, ...] = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     listed = " or ".join(f"`{choice}`" for choice in choices)
-    return ": ".join(filter(None, [listed, field.description])).replace("|", "\\|")
+    return ": ".join(filter(None, [listed, field.description]))
 
 
 def main() -> None:
-    """Write both."""
-    openapi.write(app.create_app(Settings(store=Path("."))), DOCS / "openapi.json")
-    OPERATIONS.write_text(with_table(OPERATIONS.read_text(encoding="utf-8")), encoding="utf-8")
+    """Write the OpenAPI description and every reference page."""
+    openapi.write(_app(), DOCS / "openapi.json")
+    for path, generated in pages().items():
+        path.write_text(renewed(path.read_text(encoding="utf-8"), generated), encoding="utf-8")
 
 
 if __name__ == "__main__":

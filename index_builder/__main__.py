@@ -1,9 +1,8 @@
-"""`python -m index_builder --store S --job ID`: run one queued index job to its end.
+"""`python -m polyrank.index_builder --store S --job ID`: run one queued index job to its end.
 
-A process of its own, so that a build can be killed, niced and run out of memory without the service. SIGTERM, Ctrl-C
-and `JobStore.withdraw` cancel the job and leave nothing behind; once it publishes they come too late, and it ends as it
-would have without.
-Exit status: 0 done, 1 failed or cancelled, 2 wrong usage.
+The job has a process of its own, so that it can be killed, run at low priority and run out of memory without the
+service. SIGTERM, Ctrl-C and `JobStore.withdraw` cancel it, and nothing is left of it. Once it publishes they come too
+late, and it ends as it would have without them. Exit status: 0 done, 1 failed or cancelled, 2 wrong usage.
 """
 
 import argparse
@@ -17,33 +16,31 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from polyrank.index_builder.build.build import build
 from polyrank.index_builder.build.compaction import compact
-from polyrank.index_builder.build.jobs import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobStore
-from polyrank.index_builder.build.stages import PUBLISHING
+from polyrank.index_builder.build.job_records import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobRequest, JobStore
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.build.progress import PUBLISHING, OnProgress
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationNotFound
-from polyrank.index_builder.pool.pool import read_pool
+from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.generation import MODEL_DIRECTORY
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.encoder import CandidateEncoder
 from polyrank.model.errors import RankingError
 
 _REPORT_SECONDS = 0.5
-# It looks so often whether it is asked to stop by others than its parent.
-_LOOK_SECONDS = 0.5
-# Behind the server that answers meanwhile on the same machine.
-_NICENESS = 10
+_LOOK_FOR_WITHDRAWAL_SECONDS = 0.5
+_NICENESS = 10  # the server on the same machine goes first
 
 
 class _Cancelled(BaseException):
-    """Raised by the signal handlers wherever the build is."""
+    """Raised by the signal handler, wherever the build is."""
 
 
 class _Reporter:
-    """Writes progress into the job's record, at most every half second but for a new stage; sees when it publishes.
+    """Writes progress into the job's record: each new stage at once, the rest at most every half second.
 
-    A signal ends the build where it is; or, in a destructor, where Python drops what a handler raises, at the next
-    progress.
+    A signal stops the build at once. If it arrives inside a destructor, where Python swallows exceptions, the build
+    stops at its next progress report.
     """
 
     def __init__(self, jobs: JobStore, record: JobRecord) -> None:
@@ -62,7 +59,7 @@ class _Reporter:
         if self._cancelled:
             raise _Cancelled
         if stage in PUBLISHING:
-            _handle_signals(signal.SIG_IGN)  # a generation that others see must not be that of a cancelled job
+            _handle_signals(signal.SIG_IGN)  # a cancelled job must not leave a generation that others see
         now = time.monotonic()
         if stage not in self._stage_began:
             self._stage_began[stage] = now, done
@@ -77,8 +74,8 @@ class _Reporter:
 
 
 def main() -> int:
-    """Run the job named on the command line; its record tells how it went."""
-    parser = argparse.ArgumentParser(prog="python -m index_builder", description="Run one queued index job.")
+    """Run the job named on the command line; its record says how it ended."""
+    parser = argparse.ArgumentParser(prog="python -m polyrank.index_builder", description="Run one queued index job.")
     parser.add_argument("--store", type=Path, required=True, help="the store's directory")
     parser.add_argument("--job", required=True, help="the job's id")
     arguments = parser.parse_args()
@@ -95,10 +92,10 @@ def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
     os.nice(_NICENESS)
     _handle_signals(reporter.cancel)
     ended = threading.Event()
-    heeding = (jobs, reporter.record.id, ended)
-    threading.Thread(target=_heed_withdrawal, args=heeding, name="withdrawal", daemon=True).start()
+    watched = (jobs, reporter.record.id, ended)
+    threading.Thread(target=_watch_for_withdrawal, args=watched, name="withdrawal", daemon=True).start()
     try:
-        generation = _build(root, reporter)
+        generation = _generation(reporter.record.request, root, reporter)
     except _Cancelled:
         final = reporter.record.finish(CANCELLED)
     except RankingError as error:
@@ -114,9 +111,9 @@ def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
     return 0 if final.state == SUCCEEDED else 1
 
 
-def _heed_withdrawal(jobs: JobStore, job_id: str, ended: threading.Event) -> None:
+def _watch_for_withdrawal(jobs: JobStore, job_id: str, ended: threading.Event) -> None:
     while not jobs.is_withdrawn(job_id):
-        if ended.wait(_LOOK_SECONDS):
+        if ended.wait(_LOOK_FOR_WITHDRAWAL_SECONDS):
             return
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -126,23 +123,17 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Ha
         signal.signal(number, handler)
 
 
-def _build(root: Path, reporter: _Reporter) -> str:
-    request = reporter.record.request
+def _generation(request: JobRequest, root: Path, progress: OnProgress) -> str:
+    """Build what the job asks for; returns the generation's id."""
     redis_url = os.environ.get("POLYRANK_REDIS_URL") or None
     if request.compacts:
-        return compact(root, redis_url=redis_url, progress=reporter).generation
+        return compact(root, redis_url=redis_url, progress=progress).generation
     pool = read_pool(request.pool, root)
     encoder = _load(request.model) if request.model else _load_active(GenerationStore(root))
-    result = build(
-        encoder,
-        pool,
-        root,
-        index=request.index,
-        redis_url=redis_url,
-        activate=request.activate,
-        revision=request.revision,
-        progress=reporter,
+    options = BuildOptions(
+        index=request.index, redis_url=redis_url, activate=request.activate, revision=request.revision
     )
+    result = build(encoder, pool, root, options, progress=progress)
     if result.warning:
         with suppress(BrokenPipeError):  # the server that would log it may be gone
             sys.stderr.write(f"{result.warning}\n")
@@ -150,13 +141,13 @@ def _build(root: Path, reporter: _Reporter) -> str:
 
 
 def _load(name: str) -> CandidateEncoder:
-    from polyrank.model.rankers import load as checkpoint  # torch: only here, after the job was taken
+    from polyrank.model.rankers import load as checkpoint  # imports torch: only after the job was taken
 
     return checkpoint.load_late(name, backend=os.environ.get("POLYRANK_BACKEND") or "auto")
 
 
 def _load_active(store: GenerationStore) -> CandidateEncoder:
-    """The active generation's model, under the name that it had and not that of its copy."""
+    """The active generation's model, under its original name instead of the path of its copy."""
     current = store.current()
     if current is None:
         raise GenerationNotFound(f"{store.root} has no active generation whose model could be used; name a model")

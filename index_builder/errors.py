@@ -1,26 +1,12 @@
 """What can go wrong between a pool of candidates and a served generation.
 
 RankingError (polyrank.model.errors)
-  PoolError
-    PoolInvalid           the file cannot be read as a pool at all
-    PoolEmpty             no candidate was left
-    TooManyRejected       more bad rows than allowed
-  GenerationError
-    GenerationNotFound    no generation of that id, or none at all
-    GenerationCorrupt     a generation or pointer that fails its checks
-    FingerprintMismatch   vectors of another model than the one asked for
-    MatrixMissing         this replica was made without the matrix, which it would need
-  StoreError
-    StoreUnavailable      Redis does not answer, or refuses
-    UpdatesBusy           others write updates or switch for too long
-  BuildError              a build cannot go on; also raised itself
-    BuildBusy             another build of this store is running
-    NothingToCompact      the active generation was not updated, or nothing is left in it
-    CompactionOvertaken   another generation became active meanwhile
-    LeaseLost             another builder has overtaken this one
-    DiskFull              no room, or a quota or file size limit was met
+  PoolError        PoolInvalid, PoolEmpty, TooManyRejected
+  GenerationError  GenerationNotFound, GenerationCorrupt, FingerprintMismatch, MatrixMissing
+  StoreError       StoreUnavailable, UpdatesBusy
+  BuildError       BuildBusy, NothingToCompact, CompactionOvertaken, LeaseLost, DiskFull
   JobNotFound
-  JobConflict             another job is queued or running
+  JobConflict
 """
 
 import errno
@@ -39,9 +25,8 @@ class PoolError(RankingError):
 class PoolInvalid(PoolError):
     """The file cannot be read as a pool: missing, of an unknown kind, truncated, or without a usable header."""
 
-    def __init__(self, file: str, reason: str) -> None:
+    def __init__(self, file: Path, reason: str) -> None:
         super().__init__(f"{file}: {reason}")
-        self.file = file
         self.reason = reason
 
 
@@ -50,16 +35,13 @@ class PoolEmpty(PoolError):
 
 
 class TooManyRejected(PoolError):
-    """More rows were rejected than the build tolerates."""
+    """More rows were rejected than the build allows."""
 
     def __init__(self, rejected: int, total: int, allowed: float, log: Path, first: str) -> None:
         super().__init__(
             f"{rejected} of {total} rows are bad, more than the {allowed:.2%} allowed; "
             f"the first: {first}; all of them: {log}"
         )
-        self.rejected = rejected
-        self.total = total
-        self.allowed = allowed
         self.log = log
 
 
@@ -68,11 +50,11 @@ class GenerationError(RankingError):
 
 
 class GenerationNotFound(GenerationError):
-    """The store holds no such generation."""
+    """The store holds no such generation, or none at all."""
 
 
 class GenerationCorrupt(GenerationError):
-    """A generation fails its checks, so it is not served."""
+    """A generation or pointer fails its checks, so it is not served."""
 
     def __init__(self, generation: str, reason: str) -> None:
         super().__init__(f"generation {generation} is refused: {reason}")
@@ -81,7 +63,7 @@ class GenerationCorrupt(GenerationError):
 
 
 class FingerprintMismatch(GenerationError):
-    """Vectors would have met a model that did not make them."""
+    """The vectors were made by another model than the one that would use them."""
 
     def __init__(self, expected: str, actual: str) -> None:
         super().__init__(f"model fingerprint {expected} was expected, but this is {actual}")
@@ -90,15 +72,14 @@ class FingerprintMismatch(GenerationError):
 
 
 class MatrixMissing(GenerationError):
-    """A replica that reads vectors from Redis is asked for what only the matrix has."""
+    """This replica reads vectors from Redis, and the request needs the matrix."""
 
     def __init__(self, generation: str) -> None:
         super().__init__(f"this replica does not hold the matrix of generation {generation}; do this where it lies")
-        self.generation = generation
 
 
 class StoreError(RankingError):
-    """The embedding store failed."""
+    """The store failed."""
 
 
 class StoreUnavailable(StoreError):
@@ -106,7 +87,7 @@ class StoreUnavailable(StoreError):
 
 
 class UpdatesBusy(StoreError):
-    """Others write updates, or switch to another generation, for longer than one is willing to wait."""
+    """Other processes have been writing updates or switching the generation for too long."""
 
 
 class BuildError(RankingError):
@@ -122,7 +103,7 @@ class NothingToCompact(BuildError):
 
 
 class CompactionOvertaken(BuildError):
-    """The generation that was compacted is not the active one any more, so the compaction is of no use."""
+    """Another generation became active while the old one was compacted, so the compaction is of no use."""
 
 
 class LeaseLost(BuildError):
@@ -133,11 +114,10 @@ class LeaseLost(BuildError):
             f"another build into {root} has taken over: this one was paused or cut off from Redis for too long, "
             "and what it made is not active; build again if its pool is the newer one"
         )
-        self.root = root
 
 
 class DiskFull(BuildError):
-    """The file system took no more data."""
+    """The disk is full, or a quota or file size limit was reached."""
 
 
 class JobNotFound(RankingError):
@@ -145,7 +125,6 @@ class JobNotFound(RankingError):
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"no job {job_id!r}")
-        self.job_id = job_id
 
 
 class JobConflict(RankingError):
@@ -162,7 +141,7 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @contextmanager
 def disk_full_named(directory: Path) -> Iterator[None]:
-    """Turn the operating system's words for "no room" into `DiskFull`; other errors pass."""
+    """Turn the operating system's errors for "no room" into `DiskFull`; other errors pass."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself: the contents of `polyrank.json`, validated."""
+"""The contents of `polyrank.json`, validated: what a checkpoint says about itself."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -7,8 +7,8 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from polyrank.model.errors import CheckpointInvalid
+from polyrank.model.registry import ARCHITECTURES
 
-Architecture = Literal["bi", "poly", "cross"]
 ContextVectors = Literal["codes", "first", "last", "last+first"]
 Reduction = Literal["first", "mean", "first-m mean"]
 Weights = Literal["base", "adapter", "full"]
@@ -22,12 +22,12 @@ class AssemblyConfig:
     """How turns and persona become one token sequence (polyrank.model.text.assembly).
 
     Attributes:
-        version: of the assembly rules; a checkpoint of another version is refused.
-        turn_separator: put between turns; a special token's name, or text.
-        persona_separator: put between persona sentences, and between persona and turns.
-        role_markers: text put before a turn of that role, e.g. {"user": "customer:"}; other roles get none.
-        persona_marker: text put before the first persona sentence.
-        max_turns: history budget in turns; older ones are dropped. None: the token budget alone decides.
+        version: version of the assembly rules; a checkpoint of another version is refused.
+        turn_separator: stands between turns; a special token's name, or text.
+        persona_separator: stands between persona sentences, and between persona and turns.
+        role_markers: text before a turn of a role, e.g. {"user": "customer:"}; other roles get none.
+        persona_marker: text before the first persona sentence.
+        max_turns: how many turns are kept, newest first. None: as many as the token budget allows.
     """
 
     version: int = ASSEMBLY_VERSION
@@ -48,28 +48,28 @@ class ModelConfig:
     """Architecture facts of a checkpoint.
 
     Attributes:
-        architecture: bi, poly or cross.
-        base_name: the base model's name, for people; its identity is `base_sha256`.
-        base_sha256: sha256 of the base's model.safetensors; empty where the base has no part in the weights.
-        weights: "base": the transformer's weights are the base's own, by reference; "adapter": the base's plus a
-            low-rank difference that the checkpoint holds (checkpoint/adapter.py); "full": the checkpoint holds them.
-        residual: the Cross-encoder adds to the score of a Poly-encoder (architectures/residual.py), which the
-            checkpoint holds too and which the fields below describe.
+        architecture: a name in polyrank.model.registry.
+        base_name: the base model's name, for people; `base_sha256` is its identity.
+        base_sha256: sha256 of the base's model.safetensors; empty where the weights do not refer to a base.
+        weights: where the transformer's weights are. "base": the base's own, by reference. "adapter": the base's, plus
+            a low-rank difference in the checkpoint (checkpoint/adapter.py). "full": in the checkpoint.
+        residual: the Cross-encoder adds to the score of a Poly-encoder (architectures/cross.py). The checkpoint holds
+            both; the fields from `context_vectors` to `score_scale` describe the Poly-encoder.
         context_vectors: which context vectors the Poly-encoder uses (Humeau et al. 4.4, Appendix C).
         n_codes: M of the Poly-encoder.
-        reduction: one vector from the token states (Humeau et al. 4.2).
+        reduction: how token states become one vector (Humeau et al. 4.2).
         reduction_m: m of "first-m mean".
-        shared_encoder: one transformer for both sides, or one each.
-        normalize: unit-length token states in the code attention, context vectors and candidate embeddings.
+        shared_encoder: True: one transformer for both sides. False: one for each.
+        normalize: scale token states in the code attention, context vectors and candidate embeddings to unit length.
         code_scale: factor on the logits of the code attention.
         score_scale: factor on the dot products of context vectors and candidate embedding.
-        max_context_tokens: of one context, special tokens included.
-        max_candidate_tokens: of one candidate, special tokens included.
+        max_context_tokens: limit for one context, special tokens included.
+        max_candidate_tokens: limit for one candidate, special tokens included.
         assembly: how text becomes tokens.
-        training: free-form summary of the training run; no part of the model's identity.
+        training: free-form summary of the training run; not part of the model's identity.
     """
 
-    architecture: Architecture
+    architecture: str
     base_name: str
     base_sha256: str = ""
     weights: Weights = "full"
@@ -89,7 +89,9 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         _require_types(self, "")
-        _require(not self.residual or self.architecture == "cross", "residual is for cross")
+        known = ", ".join(ARCHITECTURES)
+        _require(self.architecture in ARCHITECTURES, f"architecture is {self.architecture!r}, not one of {known}")
+        _require(not self.residual or not ARCHITECTURES[self.architecture].retrieves, "residual is for cross")
         for name in ("n_codes", "reduction_m"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("code_scale", "score_scale"):
@@ -134,7 +136,7 @@ def _refuse_unknown(raw: Mapping[str, Any], known: set[str], prefix: str) -> Non
 
 
 def _require_types(config: AssemblyConfig | ModelConfig, prefix: str) -> None:
-    """JSON carries any type in any field: a wrong one is named here, before something far away trips over it."""
+    """Check each field against its annotation: JSON may hold any type anywhere."""
     for name, hint in get_type_hints(type(config)).items():
         value = getattr(config, name)
         _require(_is_a(value, hint), f"{prefix}{name} is {value!r}, not {_in_words(hint)}")
@@ -147,8 +149,8 @@ def _is_a(value: object, hint: Any) -> bool:
     if origin is UnionType:
         return any(_is_a(value, choice) for choice in get_args(hint))
     if origin is Mapping:
-        each_key, each_value = get_args(hint)
-        return isinstance(value, Mapping) and all(_is_a(k, each_key) and _is_a(v, each_value) for k, v in value.items())
+        key, item = get_args(hint)
+        return isinstance(value, Mapping) and all(_is_a(k, key) and _is_a(v, item) for k, v in value.items())
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:

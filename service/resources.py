@@ -14,10 +14,9 @@ from typing import cast
 import torch
 from starlette.requests import Request
 
-from polyrank.index_builder.build.jobs import SUCCEEDED, JobRecord, JobRequest, JobStore
+from polyrank.index_builder.build.job_records import SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
-from polyrank.index_builder.store import copies
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.inference.names import AUTO, TORCH
 from polyrank.service import processors
 from polyrank.service.auth.access import Access
@@ -37,7 +36,7 @@ from polyrank.service.ranking.scorers import LoadScorer, PairScorer, warm_up
 from polyrank.service.settings import Settings
 
 LOOK_SECONDS = 1.0
-# Larger batches gain nothing on a CPU, and make others wait longer: docs/results.md, "Batching".
+# Larger batches gain nothing on a CPU, and make others wait longer: docs/measurements/load.md.
 CPU_BATCH_TOKENS = 512
 GPU_BATCH_TOKENS = 16_384
 
@@ -171,7 +170,7 @@ def collect(settings: Settings, store: GenerationStore, live: Live) -> None:
     try:
         if live.current is None or live.current.generation.id != store.current():
             return
-        removed = copies.collect(store, settings.keep_generations, settings.redis())
+        removed = store.gc(settings.keep_generations, settings.redis())
     except (GenerationError, StoreUnavailable, OSError) as error:
         log.warning("old generations could not be removed", extra={"fields": {"why": error}})
         return

@@ -22,7 +22,7 @@ from pydantic_settings import (
 )
 
 from polyrank.index_builder.errors import StoreUnavailable
-from polyrank.index_builder.redis.client import SERVING_TIMEOUT_SECONDS, connect
+from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
 from polyrank.model.inference.names import BackendName
 from polyrank.service.auth import keys
 from polyrank.service.errors import SettingsError

@@ -1,5 +1,6 @@
 """Fixtures of the whole suite."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -16,6 +17,15 @@ settings.register_profile("polyrank", deadline=None)  # on a busy machine an exa
 settings.load_profile("polyrank")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what it puts into the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # or the processes that a test interrupts would not notice
+
+
+def pytest_collection_finish() -> None:
+    """Take what was imported out of the garbage collector's sight, as a server does when it is ready.
+
+    Every switch of models collects garbage, which would go through all of torch's objects in each of the tests.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

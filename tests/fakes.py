@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation import Generation
 
 
@@ -54,7 +54,7 @@ def pool(count: int, salt: str = "") -> list[Candidate]:
 def assert_whole(generation: Generation, encoder: HashEncoder, candidates: Sequence[Candidate]) -> None:
     """The generation is that of these candidates: rows, ids and vectors belong together."""
     assert generation.candidates.rows(np.arange(len(candidates))) == list(candidates)
-    assert (generation.store.ids.rows([each.id for each in candidates]) == np.arange(len(candidates))).all()
-    assert (generation.store.matrix == np.stack([encoder.vector(each.text) for each in candidates])).all()
+    assert (generation.embeddings.ids.rows([each.id for each in candidates]) == np.arange(len(candidates))).all()
+    assert (generation.embeddings.matrix == np.stack([encoder.vector(each.text) for each in candidates])).all()
     assert generation.manifest.count == len(candidates)
     assert generation.manifest.model.fingerprint == encoder.fingerprint

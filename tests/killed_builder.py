@@ -11,9 +11,9 @@ from pathlib import Path
 from fakes import HashEncoder, pool
 from nursery import serve, tell
 
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.store import candidates
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 
 # Vectors large enough for writing and hashing them to take some time.
 ENCODER = HashEncoder(dim=2048)
@@ -30,7 +30,7 @@ def run(root: Path, first_round: int) -> None:
             ENCODER,
             pool(POOL_SIZE, f"{first_round}.{number}-"),
             root,
-            index="flat",
+            BuildOptions(index="flat"),
             progress=lambda stage, _done, _total: tell("step", stage),
         ).generation
         tell("active", built)

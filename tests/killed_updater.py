@@ -16,10 +16,10 @@ from fakes import HashEncoder
 from nursery import serve, tell
 
 from polyrank.index_builder.build.compaction import compact
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store import candidates
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.store.updates.log import Update
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.update_log import Update
 
 # Records large enough for writing them to take some time.
 ENCODER = HashEncoder(dim=2048)

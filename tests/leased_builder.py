@@ -13,9 +13,8 @@ from secrets import token_hex
 
 from fakes import HashEncoder, pool
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.redis import lease
-from polyrank.index_builder.store import generations
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.store import generation_store, locks
 from polyrank.model.errors import RankingError
 
 COUNT = 20
@@ -31,9 +30,9 @@ def lock_of_another_host(_path: Path, *, within_seconds: float | None = None) ->
 def main() -> int:
     """Build, and stop once on the way."""
     root, url, step = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-    generations.locked = lock_of_another_host
-    lease._machine = lambda: token_hex(8)
-    lease.LEASE_SECONDS, lease.RENEW_SECONDS = LEASE_SECONDS, LEASE_SECONDS / 4
+    generation_store.locked = lock_of_another_host
+    locks._machine = lambda: token_hex(8)
+    locks.LEASE_SECONDS, locks.RENEW_SECONDS = LEASE_SECONDS, LEASE_SECONDS / 4
     stops = [step]
 
     def pause(stage: str, _done: int, _total: int | None) -> None:
@@ -42,7 +41,7 @@ def main() -> int:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     try:
-        build(HashEncoder(), pool(COUNT, "paused-"), root, index="flat", redis_url=url, progress=pause)
+        build(HashEncoder(), pool(COUNT, "paused-"), root, BuildOptions(index="flat", redis_url=url), progress=pause)
     except RankingError as error:
         sys.stderr.write(f"{error}\n")
         return 1

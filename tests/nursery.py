@@ -19,9 +19,9 @@ from typing import Protocol
 TESTS = Path(__file__).parent
 
 
-def tell(*words: str) -> None:
+def tell(*words: object) -> None:
     """Write a line at once; the pipe is gone when the parent is."""
-    os.write(1, (" ".join(words) + "\n").encode())
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 def serve(run: Callable[[Path, int], None]) -> None:
@@ -30,10 +30,10 @@ def serve(run: Callable[[Path, int], None]) -> None:
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
-            tell("pid", str(os.getpid()))
+            tell("pid", os.getpid())
             run(root, int(line))
         _, status = os.waitpid(pid, 0)
-        tell("dead", str(status))
+        tell("dead", status)
 
 
 class Nursery:

@@ -18,18 +18,14 @@ from typing import Any
 
 from fakes import HashEncoder, pool
 from numpy.typing import NDArray
+from nursery import tell
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.build.vector_source import encoded_by
+from polyrank.index_builder.build.encoding import encoded_by
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.store import candidates
 
 SHARD = 16
 ENCODER = HashEncoder(dim=32, longest=7)  # cuts some texts
-
-
-def tell(*words: object) -> None:
-    """Write a line at once; the pipe is gone when the parent is."""
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 def run(order: dict[str, Any]) -> None:
@@ -50,7 +46,7 @@ def run(order: dict[str, Any]) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     rows = pool(order["pool"], order["salt"])
-    built = build(ENCODER, rows, Path(order["root"]), index="hnsw", progress=progress, vectors=vectors)
+    built = build(ENCODER, rows, Path(order["root"]), BuildOptions(index="hnsw"), progress=progress, vectors=vectors)
     tell("resumed", built.resumed)
 
 

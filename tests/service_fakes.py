@@ -12,13 +12,13 @@ import numpy as np
 from brute_force import paper_scores
 from numpy.typing import NDArray
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import Candidate
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
-from polyrank.model.text.tokenizer import Piece
+from polyrank.model.text.tokenizer import Token
 from polyrank.service.live.serving import Opener, Serving
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine, EngineSettings
@@ -57,9 +57,9 @@ class WordRanker:
         ids = [_tokens(text) for text in texts]
         return [each[:MAX_TOKENS] for each in ids], sum(len(each) > MAX_TOKENS for each in ids)
 
-    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Piece]]:
+    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Token]]:
         return [
-            [Piece(_tokens(word[0])[0], word[0], word.span()) for word in re.finditer(r"\w+", text)] for text in texts
+            [Token(_tokens(word[0])[0], word[0], word.span()) for word in re.finditer(r"\w+", text)] for text in texts
         ]
 
     def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
@@ -143,10 +143,7 @@ def build_store(
         ranker or WordRanker(),
         rows,
         root,
-        index=index,
-        activate=activate,
-        redis_url=redis_url,
-        dtype=dtype,
+        BuildOptions(index=index, activate=activate, redis_url=redis_url, dtype=dtype),
     ).generation
 
 
@@ -192,7 +189,7 @@ def brute_force(
     rows = serving.snapshot.matching({})
     candidates = serving.snapshot.candidates(rows)
     _, own, added = serving.snapshot.split(rows)
-    matrix = np.concatenate([serving.generation.store.matrix[own], serving.snapshot.vectors_added[added]])
+    matrix = np.concatenate([serving.generation.embeddings.matrix[own], serving.snapshot.vectors_added[added]])
     scores = paper_scores(matrix, codes)
     order = np.argsort(-scores, kind="stable")
     return [(candidates[row].id, float(scores[row])) for row in order if keep(candidates[row])][:top_k]

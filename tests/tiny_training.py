@@ -87,7 +87,7 @@ def dialogue(context: str | Sequence[str], response: str, *negatives: str) -> Di
 
 def settings(base: Path, **changed: Any) -> TrainConfig:
     """Settings for a tiny base; a few are other than the defaults, because the examples are few."""
-    return TrainConfig(**{"base": str(base), **SETTINGS, **changed})
+    return TrainConfig.of(**{"base": str(base), **SETTINGS, **changed})
 
 
 class Seen:

@@ -8,9 +8,9 @@ from typing import Any
 
 from service_fakes import load
 
-from polyrank.index_builder.pool.pool import Candidate
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.store.updates.log import Update
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.update_log import Update
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.service.changes.updating import Acknowledged, Updating
 from polyrank.service.live.live import Live
@@ -22,7 +22,7 @@ from polyrank.service.ranking.engine import Engine, EngineSettings
 def updated(serving: Serving, *upserts: Candidate, deletes: Sequence[str] = ()) -> Serving:
     """After an update that was written nowhere."""
     vectors = encode_texts(serving.ranker, [each.text for each in upserts])
-    stored = vectors.astype(serving.generation.store.matrix.dtype).reshape(len(upserts), serving.ranker.dim)
+    stored = vectors.astype(serving.generation.embeddings.matrix.dtype).reshape(len(upserts), serving.ranker.dim)
     update = Update(serving.snapshot.revision + 1, upserts, stored, deletes)
     return replace(serving, snapshot=serving.snapshot.updated([update]))
 

@@ -1,10 +1,10 @@
-"""Let an adapter that was trained on the half-precision base refer to the base itself.
+"""Make an adapter that was trained on the half-precision base refer to the base itself.
 
     python -m benchmarks.gpu.adopt CHECKPOINT [CHECKPOINT ...] --base MODEL
 
-The checkpoint says by a sha256 which weights it was trained on. Rounding MODEL's weights must give exactly that file:
-then the two differ by no more than the rounding, which leaves about three digits of each number. Measure the adopted
-checkpoint again: the figures of its run are those of slightly different weights.
+A sha256 in the checkpoint names the weights that it was trained on. Rounding the weights of MODEL must give exactly
+that file. Then both differ only by the rounding, which keeps about three digits of each number. Measure the adopted
+checkpoint again: the figures of its run belong to slightly different weights.
 """
 
 import argparse
@@ -15,17 +15,17 @@ from pathlib import Path
 from benchmarks.gpu.pack import halved
 
 from polyrank.model.checkpoint.base import BaseModel, resolve_base
-from polyrank.model.checkpoint.files import CONFIG_FILE, WEIGHTS_FILE, write_config
+from polyrank.model.checkpoint.files import CONFIG_FILE, WEIGHTS_FILE, read_config, write_config
 from polyrank.model.errors import InvalidInput, RankingError
-from polyrank.model.rankers.load import load, read_config
+from polyrank.model.rankers.load import load
 
 
 def adopt(checkpoint: Path, base_name: str) -> str:
-    """Set the checkpoint's reference to the base; returns its new fingerprint. Doing it again changes nothing.
+    """Set the checkpoint's reference to the base; returns its new fingerprint. Repeating it changes nothing.
 
     Raises:
-        InvalidInput: the checkpoint holds no adapter, or it was trained on something else than this base rounded.
-        ModelNotFound, CheckpointInvalid: checkpoint or base cannot be used.
+        InvalidInput: the checkpoint holds no adapter, or was not trained on this base rounded.
+        ModelNotFound, CheckpointInvalid: the checkpoint or the base cannot be used.
     """
     if not (checkpoint / CONFIG_FILE).is_file():
         raise InvalidInput(f"{checkpoint} is no checkpoint: it has no {CONFIG_FILE}")
@@ -37,7 +37,10 @@ def adopt(checkpoint: Path, base_name: str) -> str:
         raise InvalidInput(f"{checkpoint} was trained on other weights than those of {base_name} in half precision")
     training = dict(config.training)
     if "settings" in training:
-        training["settings"] = {**training["settings"], "base": base.name}  # a folder that only the other machine had
+        training["settings"] = {
+            **training["settings"],
+            "base": base.name,
+        }  # it was a folder of the machine with the GPU
     adopted = replace(config, base_name=base.name, base_sha256=base.sha256, training=training)
     write_config(checkpoint / CONFIG_FILE, adopted)
     return load(checkpoint).fingerprint

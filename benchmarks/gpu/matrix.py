@@ -1,10 +1,10 @@
-"""The project's form of the tables of Humeau et al.: what each choice is worth, one line of JSON a run.
+"""The tables of Humeau et al. with our training: what each choice is worth, one line of JSON a run.
 
     python -m benchmarks.gpu.matrix --pack build/gpu --results matrix.jsonl [--runs bi poly-64 ...] [--dry-run]
 
-Every run sees as many examples of the same files, with the same seed and rates, and tunes the weights themselves. It
-differs from `bi` in what its name says, and where that is the batch size also in its number of steps. A run that
-RESULTS already has is skipped, so that several short calls make one table.
+Every run sees the same number of examples of the same files, with the same seed and rates, and tunes the weights
+themselves. It differs from `bi` only in what its name says; with another batch size also in the number of steps. A run
+that RESULTS already has is skipped, so that several short calls make one table.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.run import Data
 
-EXAMPLES = 131_072  # a run; the batch size decides in how many steps
+EXAMPLES = 131_072  # of each run; the batch size gives the number of steps
 WARM_UP = 0.1  # share of the steps
 SHARED: dict[str, Any] = {
     "batch_size": 512,
@@ -34,7 +34,7 @@ SHARED: dict[str, Any] = {
     "seed": 0,
     **READING,
 }
-# Tables of the paper that a run has a row in; the quickest and most wanted come first.
+# Each run with the tables of the paper that it has a row in; the quickest and most important runs come first.
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "bi": ("2 3 4 6 7", {"architecture": "bi"}),
     "poly-64": ("4 6 8", {"architecture": "poly", "n_codes": 64}),
@@ -52,16 +52,16 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def config_of(name: str, base: Path, examples: int = EXAMPLES) -> TrainConfig:
-    """Settings of a run; raises InvalidInput where they make no sense."""
+    """Return the settings of a run; raises InvalidInput if they make no sense."""
     settings = {**SHARED, **RUNS[name][1]}
     steps = max(1, examples // settings["batch_size"])
-    return TrainConfig(base=str(base), steps=steps, warmup_steps=round(WARM_UP * steps), **settings)
+    return TrainConfig.of(base=str(base), steps=steps, warmup_steps=round(WARM_UP * steps), **settings)
 
 
 def left_to_do(names: list[str], results: Path, pack: Path, examples: int) -> dict[str, TrainConfig]:
-    """The runs that have no result yet.
+    """Return the settings of the runs that have no result yet.
 
-    Raises InvalidInput where one has a result with other settings: a table of both would compare what cannot be.
+    Raises InvalidInput if a run has a result with other settings: they could not be compared in one table.
     """
     configs = {name: config_of(name, pack / BASE, examples) for name in names}
     lines = results.read_text(encoding="utf-8").splitlines() if results.is_file() else []
@@ -93,7 +93,7 @@ def print_plan(configs: dict[str, TrainConfig]) -> None:
 
 
 def run_all(configs: dict[str, TrainConfig], pack: Path, results: Path) -> bool:
-    """Append a line a run; returns whether all went well. One that does not fit into memory does not end the rest."""
+    """Append a line for each run; returns whether all succeeded. A run that fails does not end the others."""
     failed = False
     for name, config in configs.items():
         print(name, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""One run on the GPU: the product's training and evaluation, and what they took."""
+"""Train and evaluate on the GPU with the product's own code, and measure what it takes."""
 
 import gc
 import sys
@@ -14,8 +14,8 @@ from benchmarks.gpu.pack import EVALUATION
 from torch import Tensor
 
 from polyrank.model.architectures.batching import TokenBatch
-from polyrank.model.evaluation.evaluate import evaluate
 from polyrank.model.evaluation.intervals import group_numbers, intervals
+from polyrank.model.evaluation.lists import rank_lists
 from polyrank.model.evaluation.metrics import rank_values
 from polyrank.model.rankers.load import Ranker
 from polyrank.model.text.dialogues import read_dialogues
@@ -24,14 +24,14 @@ from polyrank.model.training.run import Data, train
 
 Record = dict[str, Any]
 
-# What is read of a dialogue: the same in every run, so that their figures can be compared.
+# How much of a dialogue is read: the same in every run, so that their figures can be compared.
 READING = {"max_turns": 6, "max_context_tokens": 128, "max_candidate_tokens": 48}
-CHUNK_TOKENS = 65_536  # a GPU wants large products; a batch of 512 is two of them
+CHUNK_TOKENS = 65_536  # large products suit a GPU; a batch of 512 makes two
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class Clock:
-    """Times the steps alone: what lies between two of them, unless a look at the selection slice does."""
+    """Times the steps alone: the time between two steps, unless a look at the selection slice comes between."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -51,11 +51,11 @@ class Clock:
 
 
 def trained(config: TrainConfig, data: Data, output: Path) -> tuple[Ranker, Record]:
-    """Train; returns the best checkpoint and what the run took.
+    """Train; returns the best checkpoint and the figures of the run.
 
-    `seconds` is all of it, `examples_per_second` the steps alone, `peak_memory_bytes` what tensors took on the GPU.
+    `seconds` is the whole run, `examples_per_second` the steps alone, `peak_memory_bytes` the tensors on the GPU.
     """
-    gc.collect()  # the run before this one, whose parts refer to each other
+    gc.collect()  # frees the previous run, whose objects form reference cycles
     if DEVICE == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -76,7 +76,7 @@ def trained(config: TrainConfig, data: Data, output: Path) -> tuple[Ranker, Reco
 
 
 def evaluated(ranker: Ranker, pack: Path, names: Sequence[str] = EVALUATION) -> Record:
-    """Figures on each file's own lists of candidates, with 95 % intervals over dialogues, as `polyrank evaluate`."""
+    """Measure on each file's own lists of candidates, with 95 % intervals over dialogues, like `polyrank evaluate`."""
     _run_on(DEVICE, ranker)
     return {name: _figures(ranker, pack / name) for name in names}
 
@@ -84,7 +84,7 @@ def evaluated(ranker: Ranker, pack: Path, names: Sequence[str] = EVALUATION) -> 
 def _figures(ranker: Ranker, path: Path) -> Record:
     began = time.perf_counter()
     dialogues = [each for each in read_dialogues(path) if each.candidates]
-    values = rank_values(evaluate(ranker, dialogues, lambda *_: None).ranks)
+    values = rank_values(rank_lists(ranker, dialogues, lambda *_: None).ranks)
     low, high = intervals(np.column_stack(list(values.values())), group_numbers(each.dialogue for each in dialogues))
     ends = zip(values.items(), low.tolist(), high.tolist(), strict=True)
     return {
@@ -95,9 +95,9 @@ def _figures(ranker: Ranker, path: Path) -> Record:
 
 
 def _run_on(device: str, ranker: Ranker) -> None:
-    """The encoder computes on a device; a ranker goes on to see tensors in main memory.
+    """Move the encoder to a device, while the ranker still gets tensors in main memory.
 
-    Pairs need no help: token ids go to wherever the encoder is, and the ranker fetches their scores.
+    Pairs need no change: their token ids go to the encoder's device, and the ranker fetches their scores.
     """
     encoder = ranker.encoder.to(device)
     for name in ("encode_context", "encode_candidates"):

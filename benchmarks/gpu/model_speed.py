@@ -1,4 +1,4 @@
-"""What `/rank` does with the model, and a build: contexts encoded and scanned for, candidates encoded."""
+"""What the model costs `/rank` and a build: encoding contexts and scanning for them, encoding candidates."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from benchmarks.gpu.scan_speed import drawn
 from benchmarks.random_models import BERT_BASE, MINILM, TINY, Shape, loaded, token_ids, write_base
-from benchmarks.timing import in_turns
+from benchmarks.timing import quartiles_ms
 
 from polyrank.model.search.scan import Query, prepare
 
-CONTEXT_TOKENS = (16, 128)  # the shortest and the longest
+CONTEXT_TOKENS = (16, 128)  # of the shortest and the longest context
 CANDIDATE_TOKENS = (4, 40)
 POLY: dict[str, Any] = {"architecture": "poly", "n_codes": 64, "normalize": True, "score_scale": 20.0}
 
 
 def measure(device: str, tiny: bool, seconds: float) -> Iterator[dict[str, Any]]:
-    """The shapes of all-MiniLM-L6-v2 and of BERT-base, random weights, 64 learnt codes."""
+    """Measure models of the shapes of all-MiniLM-L6-v2 and BERT-base, with random weights and 64 learnt codes."""
     for name, shape in (("tiny", TINY),) if tiny else (("MiniLM", MINILM), ("BERT-base", BERT_BASE)):
         with TemporaryDirectory() as folder:
             ranker = loaded(write_base(Path(folder) / "base", shape), "poly", device, backend="torch", **POLY)
@@ -39,7 +39,7 @@ def _rank(ranker: Any, name: str, shape: Shape, n: int, device: str, seconds: fl
             "scan": partial(scan.top_k, [Query(each, 10) for each in codes]),
             "both": lambda ids=ids: scan.top_k([Query(each, 10) for each in ranker.encode_contexts(ids)]),
         }
-        took = in_turns(calls, seconds)
+        took = quartiles_ms(calls, seconds)
         rate = round(count / took["both"][0] * 1000, 1)
         yield {"what": "rank", "model": name, "n": n, "contexts": count, "milliseconds": took, "a_second": rate}
 
@@ -47,7 +47,7 @@ def _rank(ranker: Any, name: str, shape: Shape, n: int, device: str, seconds: fl
 def _build(ranker: Any, shape: Shape, count: int, seconds: float) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     lengths = rng.integers(*CANDIDATE_TOKENS, count)
-    took = in_turns({"ms": partial(ranker.encode_candidates, token_ids(rng, lengths, shape))}, seconds, least=3)
+    took = quartiles_ms({"ms": partial(ranker.encode_candidates, token_ids(rng, lengths, shape))}, seconds, rounds=3)
     per_second = {"texts": count, "tokens": int(lengths.sum())}
     return {
         "candidates": count,

@@ -1,4 +1,4 @@
-"""What travels to the machine with the GPU: dialogues, and a base model's weights in half precision."""
+"""The files that are sent to the machine with the GPU: dialogues, and a base model's weights in half precision."""
 
 from pathlib import Path
 
@@ -27,6 +27,6 @@ EVALUATION = (CONVAI2_VALID, UBUNTU_VALID)
 
 
 def halved(weights: Path) -> bytes:
-    """A safetensors file with every fractional number rounded to half precision; the same bytes every time."""
+    """Return a safetensors file with every float rounded to half precision; always the same bytes."""
     tensors = read_weights(weights)
     return save({name: each.half() if each.is_floating_point() else each for name, each in tensors.items()})

@@ -1,9 +1,9 @@
-"""Put what the other scripts need into one folder that is small enough to travel.
+"""Put everything that the other scripts need into one folder that is small enough to send.
 
     python -m benchmarks.gpu.prepare --data DIR --base MODEL --output build/gpu
 
-`--data` holds the converted sets, one folder each (`pack.FILES`). They are compressed already and are copied as they
-are. Weights do not compress: half precision is what makes them smaller.
+`--data` holds the converted sets, one folder each (`pack.FILES`). They are compressed already and copied unchanged.
+Weights do not compress; half precision makes them smaller.
 """
 
 import argparse
@@ -21,7 +21,7 @@ def prepare(data: Path, base_name: str, output: Path) -> int:
     """Write the folder; returns its size in bytes.
 
     Raises:
-        InvalidInput: a file is missing, the folder is in use, or all of it would be too large.
+        InvalidInput: a file is missing, the folder is not empty, or the result would be too large.
         ModelNotFound, CheckpointInvalid: there is no such base model.
     """
     if output.exists() and any(output.iterdir()):

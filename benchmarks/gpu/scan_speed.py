@@ -1,4 +1,4 @@
-"""What an exact top-10 costs beside reading the matrix once, which no scan can do without."""
+"""What an exact top-10 costs, compared with reading the matrix once, which is the least that any scan needs."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.timing import in_turns
+from benchmarks.timing import quartiles_ms
 from numpy.typing import NDArray
 from torch import Tensor
 
 from polyrank.model.search.scan import Query, Scan, prepare
-from polyrank.model.search.scan.gpu import GpuScan, Tiles, tiles_for
+from polyrank.model.search.scan.gpu.scan import GpuScan, Tiles, tiles_for
 from polyrank.model.search.topk import top_k
 
 SCALE = 20.0
 K = 10
-# Others than those served with, to see whether they should be: for one context, and for 32.
+# Alternatives to the tiles that the service uses, for one context and for 32: to see whether one is better.
 TILES = {
     1: (
         Tiles(64, 1, 64, 64, 4, 4),
@@ -37,7 +37,7 @@ TILES = {
 
 
 def check(device: str, n: int) -> Iterator[dict[str, Any]]:
-    """Compare answers with those of the CPU: rows and scores, copies among the rows."""
+    """Compare rows and scores with those of the CPU; the matrix holds copies of rows."""
     for d, m, dtype in (
         (384, 1, torch.float16),
         (384, 64, torch.float16),
@@ -76,7 +76,7 @@ def measure(device: str, n: int, seconds: float) -> Iterator[dict[str, Any]]:
 
 
 def kernels(scan: Scan, queries: Sequence[Query]) -> dict[str, Any]:
-    """Microseconds of each kernel and copy of one call: where the time goes that is not the scan's."""
+    """Measure the microseconds of each kernel and copy of one call: where time goes besides the scan."""
     scan.top_k(queries)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         scan.top_k(queries)
@@ -90,16 +90,16 @@ def _tried(stored: Tensor, matrix: NDArray[Any], device: str, seconds: float) ->
         for tiles in choices:
             try:
                 yield _timed(stored, GpuScan(matrix, device, tiles), queries, seconds / 4, tiles)
-            except Exception as error:  # too much shared memory, above all
+            except Exception as error:  # mostly: too much shared memory
                 yield {"what": "scan", "tiles": tiles, "error": str(error)[:200]}
 
 
 def _timed(stored: Tensor, scan: Scan, queries: list[Query], seconds: float, tiles: Tiles | None) -> dict[str, Any]:
     n, d = stored.shape
     m = len(queries[0].codes)
-    # The sum is a number on the host, as the answer of a scan is.
+    # The sum ends on the host, as the answer of a scan does.
     calls = {"read": lambda: float(stored.sum(dtype=torch.float32)), "top_10": partial(scan.top_k, queries)}
-    took = in_turns(calls, seconds)
+    took = quartiles_ms(calls, seconds)
     return {
         "what": "scan",
         "n": n,
@@ -114,7 +114,7 @@ def _timed(stored: Tensor, scan: Scan, queries: list[Query], seconds: float, til
 
 
 def drawn(n: int, d: int, device: str) -> Tensor:
-    """Random unit rows, (n, d) float16, on the device."""
+    """Draw random unit rows on the device, (n, d) float16."""
     generator = torch.Generator(device).manual_seed(d)
     stored = torch.empty(n, d, dtype=torch.float16, device=device)
     for part in stored.split(2**17):
@@ -124,6 +124,6 @@ def drawn(n: int, d: int, device: str) -> Tensor:
 
 
 def contexts(count: int, m: int, d: int) -> list[NDArray[np.float32]]:
-    """Unit vectors times the scale, (m, d) of each context."""
+    """Draw unit vectors times the scale, (m, d) for each context."""
     codes = np.random.default_rng(m).standard_normal((count, m, d), np.float32)
     return list(codes * SCALE / np.linalg.norm(codes, axis=2, keepdims=True))

@@ -1,10 +1,10 @@
-"""Train one of the published chat models in a single ten-minute run, and measure it.
+"""Train one of the published chat models in a single run of ten minutes, and measure it.
 
     python -m benchmarks.gpu.ship chat-poly --pack build/gpu --output OUT [--steps N] [--batch-size N]
 
 The recipe is that of the models trained on a CPU, with larger batches and as many passes over the data as fit. OUT gets
-the checkpoint (an adapter of a few MB) and NAME.json with its figures, which is written after training and again after
-each evaluation: a run that is cut off keeps what it had. Only sets that allow commercial use are trained on.
+the checkpoint (an adapter of a few MB) and NAME.json with its figures. The figures are written after training and again
+after each evaluation, so a run that is cut off keeps those it had. Only sets that allow commercial use are used.
 """
 
 import argparse
@@ -46,8 +46,8 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def config_of(name: str, base: Path, **changed: Any) -> TrainConfig:
-    """Settings of a published model's run; raises InvalidInput where a changed one makes no sense."""
-    return TrainConfig(**{"base": str(base), **RECIPE, **MODELS[name], **changed})
+    """Return the settings of a published model's run; raises InvalidInput if a changed one makes no sense."""
+    return TrainConfig.of(**{"base": str(base), **RECIPE, **MODELS[name], **changed})
 
 
 def ship(name: str, config: TrainConfig, pack: Path, output: Path) -> None:

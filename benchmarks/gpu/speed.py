@@ -1,10 +1,11 @@
-"""Every figure of speed on a GPU, the quickest first, a line of JSON each.
+"""All figures of speed on a GPU, a line of JSON each, the quickest to take first.
 
     python -m benchmarks.gpu.speed [--only check scan rank] [--seconds 3]
-    python -m benchmarks.gpu.speed --device cpu --tiny --seconds 0.1          that it runs
+    python -m benchmarks.gpu.speed --device cpu --tiny --seconds 0.1          to see that it runs
 
-check: answers against the CPU's. scan: exact top-10 beside reading the matrix once. rank: contexts encoded and scanned
-for, and the rate of a build. The paper's table is `python -m benchmarks.paper_table --device cuda`.
+`check` compares answers with the CPU's. `scan` times an exact top-10 and reading the matrix once. `rank` times encoding
+contexts and scanning for them, and the rate of a build. The paper's table: `python -m benchmarks.paper_table --device
+cuda`.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""What batching over requests brings, and what it costs a caller who is alone.
+"""What batching across requests gains, and what it costs a single caller.
 
     python -m benchmarks.load.batching [--seconds 20] [--compare deterministic=true] [--compare NAME=VALUE ...]
 
-For the default settings and each of those to compare: short contexts from 1, 8, 32 and 64 callers at a time, then at a
-quarter of the default's capacity, at random times. Prints a table, and one JSON object as the last line.
+For the default settings and for each `--compare`: short contexts from 1, 8, 32 and 64 callers at a time, then at random
+times with a quarter of the default's throughput. Prints a table, and one JSON object as the last line.
 """
 
 import argparse
@@ -23,7 +23,7 @@ PATIENCE = 10.0
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row for each settings and load."""
+    """Measure every combination of settings and load; returns a row for each."""
     rows: list[dict[str, Any]] = []
     mix = mix_of(options)
     requests = mix.short(timeout_ms=int(PATIENCE * 1000))

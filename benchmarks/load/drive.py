@@ -1,4 +1,4 @@
-"""A server on one core, the generator on another."""
+"""Run a server on one core and the load generator on another."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,26 +19,26 @@ from benchmarks.load.figures import Answer, poisson, summary
 from benchmarks.load.generator import Phase, Plan
 from benchmarks.load.mix import SAMPLE, Mix
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.rankers.load import load_late
+from polyrank.service.cli.measuring.serving import url_when_ready
 
 REPOSITORY = SAMPLE.parents[1]
-READY = "polyrank is ready on "
 CONCURRENCIES = (1, 2, 4, 8, 16, 32)
-WITHOUT = 0.01
+FAILED_SHARE = 0.01  # of the requests may fail at a load that counts as within capacity
 WARM_SECONDS = 5.0
-MOST_PER_SECOND, MOST_BODIES = 1500, 30_000  # a closed phase repeats itself above
+MOST_PER_SECOND, MOST_BODIES = 1500, 30_000  # of a closed phase, which repeats its bodies if it sends more
 
 
 def cores() -> tuple[int, int | None]:
-    """The server's core, and the generator's; None where there is but one for both."""
+    """Return the core of the server and of the generator; None for the latter if there is only one core."""
     first, *others = sorted(os.sched_getaffinity(0))
     return first, (others[0] if others else None)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What all scripts here take."""
+    """Add the options of all scripts in this folder."""
     parser.add_argument("--pool", type=Path, default=SAMPLE / "pool.jsonl", help="default: the bundled sample")
     parser.add_argument("--data", type=Path, default=SAMPLE / "conversations.jsonl", help="contexts are drawn from it")
     parser.add_argument("--model", default=str(REPOSITORY / "checkpoints" / "chat-poly"))
@@ -47,28 +47,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def mix_of(options: argparse.Namespace) -> Mix:
-    """The requests that the options ask for."""
+    """Return the source of requests that the options ask for."""
     return Mix(options.data, options.pool, options.seed)
 
 
 @contextmanager
 def store_of(options: argparse.Namespace) -> Iterator[Path]:
-    """Build the pool into a store for the block."""
+    """Build the pool into a temporary store for the `with` block."""
     rows = [row for row in read_pool([options.pool]) if isinstance(row, Candidate)]
     with tempfile.TemporaryDirectory() as store:
         build(load_late(options.model), rows, Path(store))
         yield Path(store)
 
 
+@dataclass(frozen=True, slots=True)
 class Running:
     """A server process."""
 
-    def __init__(self, url: str, process: subprocess.Popen[str]) -> None:
-        self.url = url
-        self.pid = process.pid
+    url: str
+    pid: int
 
     def resident_bytes(self) -> int:
-        """What it holds in memory, its children's included."""
+        """Return its memory, that of its children included."""
         found = subprocess.run(
             ["ps", "-o", "rss=", "--pid", str(self.pid), "--ppid", str(self.pid)],
             capture_output=True, text=True, check=True,
@@ -78,11 +78,11 @@ class Running:
 
 @contextmanager
 def serving(store: Path, settings: Mapping[str, object] | None = None) -> Iterator[Running]:
-    """Run `polyrank serve` on one core, and with one thread, for the block.
+    """Run `polyrank serve` on one core and with one thread for the `with` block.
 
     Args:
-        store: what is served.
-        settings: by name, as POLYRANK_ variables give them.
+        store: the store to serve.
+        settings: settings by name, without the prefix POLYRANK_.
     """
     fields = {"threads": 1, "log_level": "error", **(settings or {})}
     variables = {f"POLYRANK_{name.upper()}": str(value) for name, value in fields.items()}
@@ -91,11 +91,7 @@ def serving(store: Path, settings: Mapping[str, object] | None = None) -> Iterat
     command = ["taskset", "--cpu-list", str(cores()[0]), *command]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=REPOSITORY) as process:
         try:
-            assert process.stdout is not None, "piped"
-            line = next((line for line in process.stdout if line.startswith(READY)), None)
-            if line is None:
-                raise SystemExit("the server did not start")
-            yield Running(line.removeprefix(READY).strip(), process)
+            yield Running(url_when_ready(process, "the server did not start"), process.pid)
         finally:
             process.terminate()
 
@@ -120,7 +116,7 @@ def drive(
 
 
 def resident_while(server: Running, seconds: float) -> Iterator[tuple[float, int]]:
-    """What a server holds, once a second: seconds since the beginning, and bytes."""
+    """Read a server's memory once a second; yields the seconds since the beginning, and bytes."""
     began = time.monotonic()
     while (passed := time.monotonic() - began) < seconds:
         yield passed, server.resident_bytes()
@@ -128,38 +124,38 @@ def resident_while(server: Running, seconds: float) -> Iterator[tuple[float, int
 
 
 def warm(server: Running, mix: Mix) -> None:
-    """Let the server see the pool's texts and some contexts, with time enough."""
+    """Warm up the server with texts of the pool and some contexts."""
     drive(server, mix.realistic(sent=0.5, fresh=0.0, timeout_ms=10_000), [Phase(WARM_SECONDS, concurrency=2)])
 
 
 def capacity(
     server: Running, requests: Iterator[dict[str, Any]], deadline: float, seconds: float
 ) -> tuple[float, list[dict[str, Any]]]:
-    """Find how much a server can bear: one caller who waits for an answer before asking again, then more.
+    """Find the highest load that a server can bear, with more and more callers who wait for each answer.
 
     Returns:
-        The most answers a second that came in time, of those numbers of callers of whom hardly one was left without (of
-        all, where there is none such); and the figures of each.
+        The highest rate of answers in time, over those numbers of callers where hardly a request failed (over all of
+        them, if there is none such); and the figures for each number of callers.
     """
     tried = []
     for concurrency in CONCURRENCIES:
         [answers] = drive(server, requests, [Phase(seconds, concurrency=concurrency)])
         figures = summary(answers, seconds, deadline)
         without = sum(count for status, count in figures["statuses"].items() if status != "200")
-        well = without <= WITHOUT * len(answers) and (figures["p99_ms"] or math.inf) <= deadline * 1000
+        well = without <= FAILED_SHARE * len(answers) and (figures["p99_ms"] or math.inf) <= deadline * 1000
         tried.append({"concurrency": concurrency, "well": well, **figures})
     kept = [each for each in tried if each["well"]] or tried
     return max(each["goodput_per_s"] for each in kept), tried
 
 
 def _most(phase: Phase) -> int:
-    """How many bodies a phase can need: a closed one sends as many as are answered."""
+    """Return how many bodies a phase can need: a closed one sends as many as are answered."""
     if phase.rate:
         return len(poisson(phase.rate, phase.seconds, phase.seed))
     return min(int(phase.seconds * MOST_PER_SECOND), MOST_BODIES)
 
 
 def table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
-    """Rows in Markdown."""
+    """Format rows in Markdown."""
     lines = [columns, ["---"] * len(columns), *([str(row.get(column, "")) for column in columns] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

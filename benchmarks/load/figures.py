@@ -1,4 +1,4 @@
-"""Arrivals before the load, figures after it; knows no HTTP."""
+"""Times of arrival before a load test, figures after it. Knows no HTTP."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of one request.
+    """The result of one request.
 
     Attributes:
-        phase: of the plan, from 0.
+        phase: number of the phase in the plan, from 0.
         scheduled: when it was due, in seconds since its phase began.
-        late: how much later the generator sent it; large ones make a run worthless.
+        late: how much later the generator sent it, in seconds; large values make a run worthless.
         seconds: from when it was due to the last byte of the answer, so that a stalled server is not spared.
-        status: of HTTP; 0: none came.
-        retry_after: seconds after which the answer says to come back, if it does.
-        timings_ms: of the answer's body, where the plan asks for them.
+        status: HTTP status; 0: no answer came.
+        retry_after: seconds of the header Retry-After, if there is one.
+        timings_ms: `timings_ms` of the body, if the plan asks for it.
     """
 
     phase: int
@@ -32,7 +32,7 @@ class Answer:
 
 
 def poisson(rate: float, seconds: float, seed: int) -> list[float]:
-    """Draw when requests arrive that come independently of each other, in seconds from now.
+    """Draw the arrivals of independent requests (a Poisson process), in seconds from now.
 
     >>> [round(each, 2) for each in poisson(2.0, 2.0, seed=1)]
     [0.54, 0.69, 1.94]
@@ -40,12 +40,12 @@ def poisson(rate: float, seconds: float, seed: int) -> list[float]:
     draw = np.random.default_rng(seed)
     gaps = draw.exponential(1 / rate, size=int(rate * seconds * 1.5) + 50)
     at = np.cumsum(gaps)
-    assert at[-1] > seconds, "half as many again are enough but once in a universe"
+    assert at[-1] > seconds, "half as many again are enough in practice"
     return [float(each) for each in at[at < seconds]]
 
 
 def percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
-    """The nearest-rank percentile in milliseconds: a value that occurred; None of none.
+    """Return the nearest-rank percentile in milliseconds, which is a value that occurred; None of no values.
 
     >>> percentile_ms([0.001, 0.002, 0.003, 0.004], 50), percentile_ms([0.001, 0.002], 99), percentile_ms([], 50)
     (2.0, 2.0, None)
@@ -56,12 +56,12 @@ def percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
 
 
 def summary(answers: Sequence[Answer], seconds: float, deadline: float) -> dict[str, Any]:
-    """Figures of one phase.
+    """Compute the figures of one phase.
 
     Args:
-        answers: of the phase.
-        seconds: how long it was.
-        deadline: a good answer came within so many seconds.
+        answers: the answers of the phase.
+        seconds: length of the phase.
+        deadline: seconds within which a good answer must come.
     """
     good = [each.seconds for each in answers if each.status == 200]
     refused = [each.seconds for each in answers if each.status == 503]
@@ -80,12 +80,12 @@ def summary(answers: Sequence[Answer], seconds: float, deadline: float) -> dict[
 
 
 def seconds_until_normal(answers: Sequence[Answer], normal_p99: float, step: float = 0.25) -> float | None:
-    """How long after a phase began all that came was answered, with a p99 as in normal times; None: never.
+    """Find the time after which every request of a phase was answered, with a normal p99; None: never.
 
     Args:
-        answers: of the phase, which came after an overload.
+        answers: the answers of the phase after an overload.
         normal_p99: in seconds, with some room for chance.
-        step: what is told apart.
+        step: resolution of the result, in seconds.
     """
     last = max((each.scheduled for each in answers), default=0.0)
     for start in np.arange(0.0, last, step):

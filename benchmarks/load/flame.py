@@ -1,8 +1,8 @@
-"""Folded stacks as a flame graph.
+"""Draw folded stacks as a flame graph.
 
     python -m benchmarks.load.flame STACKS OUT.svg
 
-STACKS has lines such as `thread;caller;called 12`, in any unit. Runs in the peers' environment `figures`.
+STACKS has lines such as `thread;caller;called 12`, in any unit. Runs in the environment `figures` of the peers.
 """
 
 import sys
@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-NARROWEST = 0.004  # of the whole: what takes less is not drawn
-LETTERS = 170  # that the whole width has room for
+NARROWEST = 0.004  # share of the whole: narrower boxes are not drawn
+LETTERS = 170  # that fit into the whole width
 COLOURS = {"model/": "#f2a65a", "service/": "#8fb8de", "index_builder/": "#9bc59d"}
 
 
 class Box(NamedTuple):
-    """A function's time under its callers': from where to where, and how deep."""
+    """The time of a function below its callers: left and right end, and depth."""
 
     left: float
     right: float
@@ -25,7 +25,7 @@ class Box(NamedTuple):
 
 
 def boxes(stacks: dict[tuple[str, ...], int], left: float = 0.0, depth: int = 0) -> Iterator[Box]:
-    """Boxes of stacks that begin alike, the widest first."""
+    """Yield the boxes of stacks that share their beginning, the widest first."""
     whole: dict[str, dict[tuple[str, ...], int]] = {}
     for stack, count in stacks.items():
         if len(stack) > depth:
@@ -38,7 +38,7 @@ def boxes(stacks: dict[tuple[str, ...], int], left: float = 0.0, depth: int = 0)
 
 
 def draw(stacks: dict[tuple[str, ...], int], file: Path) -> None:
-    """Draw those wide enough to be seen."""
+    """Draw the boxes that are wide enough to be seen."""
     import matplotlib
     from matplotlib.figure import Figure
 

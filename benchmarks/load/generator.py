@@ -2,9 +2,9 @@
 
     python -m benchmarks.load.generator PLAN.json ANSWERS.json
 
-An open phase sends by a schedule drawn beforehand, whatever the server does, and counts from when a request was due; a
-closed one has so many callers, who wait for their answers and, where refused, as long as they are told. Phases follow
-each other without a pause; what is still unanswered goes on.
+An open phase sends by a schedule drawn beforehand, whatever the server does, and counts from when a request was due. In
+a closed phase so many callers each wait for their answer and, if refused, for as long as Retry-After says. Phases
+follow each other without a pause; requests that are still unanswered go on.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to send where; bodies are lines of JSON, taken in turn over all phases."""
+    """What to send where; `bodies` is a file of JSON lines, taken in turn over all phases."""
 
     url: str
     path: str
@@ -68,7 +68,7 @@ class Client:
         self.answers: list[Answer] = []
 
     async def send(self, phase: int, began: float, scheduled: float) -> Answer:
-        """Send the next body now, and write down what becomes of it."""
+        """Send the next body now, and record the result."""
         request = self.requests[next(self.turn) % len(self.requests)]
         late = time.monotonic() - began - scheduled
         status, retry_after, timings = 0, None, None
@@ -100,7 +100,7 @@ class Client:
         return int(head[9:12]), _number(head, b"retry-after"), body
 
     def _kept(self) -> Connection | None:
-        """A connection that was used a moment ago; the server may be closing those that were not."""
+        """Return a connection that was used a moment ago; the server may be closing older ones."""
         while self.idle:
             since, connection = self.idle.pop()
             if time.monotonic() - since < KEPT_SECONDS:
@@ -109,7 +109,7 @@ class Client:
         return None
 
     async def open(self, number: int, phase: Phase) -> list[asyncio.Task[Answer]]:
-        """Send by the schedule; returns what may still be unanswered."""
+        """Send by the schedule; returns the requests, which may still be unanswered."""
         began, sent = time.monotonic(), []
         for due in poisson(phase.rate, phase.seconds, phase.seed):
             if (wait := began + due - time.monotonic()) > 0:
@@ -119,7 +119,7 @@ class Client:
         return sent
 
     async def closed(self, number: int, phase: Phase) -> None:
-        """Let so many callers ask until the time is over."""
+        """Let so many callers send requests until the time is over."""
         began = time.monotonic()
 
         async def one_after_another() -> None:
@@ -131,13 +131,13 @@ class Client:
 
 
 def _number(head: bytes, name: bytes) -> int | None:
-    """A header's number, in a head of small letters."""
+    """Read the number of a header from a head in lower case."""
     value = head.partition(b"\r\n" + name + b":")[2].partition(b"\r\n")[0]
     return int(value) if value else None
 
 
 async def run(plan: Plan) -> list[Answer]:
-    """Go through the phases."""
+    """Run all phases; returns the answers."""
     client, unanswered = Client(plan), list[asyncio.Task[Answer]]()
     for number, phase in enumerate(plan.phases):
         if phase.concurrency:
@@ -159,7 +159,7 @@ def read_plan(text: str) -> Plan:
 
 
 def lines(answers: list[Answer]) -> Iterator[str]:
-    """One JSON object an answer."""
+    """Format the answers, one JSON object a line."""
     return (json.dumps(asdict(each)) + "\n" for each in answers)
 
 
@@ -167,7 +167,7 @@ def main() -> int:
     plan = read_plan(Path(sys.argv[1]).read_text())
     if plan.core is not None:
         os.sched_setaffinity(0, {plan.core})
-    gc.disable()  # nothing here lives in cycles, and a pause would be told as the server's
+    gc.disable()  # nothing here is in reference cycles, and a pause would count as the server's
     answers = uvloop.run(run(plan))
     with open(sys.argv[2], "w") as out:
         out.writelines(lines(answers))

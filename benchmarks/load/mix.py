@@ -1,4 +1,4 @@
-"""Requests as a support chat makes them: contexts of one to six turns, all distinct; some bring their candidates."""
+"""Requests like those of a support chat: distinct contexts of one to six turns, some with their own candidates."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.text.dialogues import read_dialogues
 
 SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "support"
@@ -15,12 +15,12 @@ SENT = (20, 100)
 
 
 class Mix:
-    """Draws requests, no two of them alike: nothing can be answered from memory.
+    """Draws requests that all differ, so that no cache can answer them.
 
     Args:
-        dialogues: whose contexts are cut and mixed.
-        pool: whose texts are sent as candidates.
-        seed: of all that is drawn.
+        dialogues: file of dialogues whose contexts are cut and mixed.
+        pool: file of the texts that are sent as candidates.
+        seed: seed of all draws.
     """
 
     def __init__(self, dialogues: Path, pool: Path, seed: int = 0) -> None:
@@ -30,17 +30,17 @@ class Mix:
         self._numbers = count()
 
     def short(self, **fields: Any) -> Iterator[dict[str, Any]]:
-        """One turn each, ranked over the generation."""
+        """Yield contexts of one turn, to be ranked over the generation."""
         while True:
             yield {"context": [f"{self._turns()[0]} {next(self._numbers)}"], **fields}
 
     def realistic(self, sent: float, fresh: float, **fields: Any) -> Iterator[dict[str, Any]]:
-        """Contexts of some turns; candidates retrieved, or sent along.
+        """Yield contexts of some turns, some with candidates.
 
         Args:
             sent: share of the requests that bring candidates.
-            fresh: share of those candidates that no cache can know.
-            fields: of each request, besides.
+            fresh: share of these candidates that no cache can know.
+            fields: other fields of each request.
         """
         while True:
             number = next(self._numbers)
@@ -55,7 +55,7 @@ class Mix:
     def _context(self, number: int) -> list[str]:
         turns = [turn for _ in range(3) for turn in self._turns()]
         kept = turns[-self._draw.randint(1, MOST_TURNS) :]
-        return [*kept[:-1], f"{kept[-1]} {number}"]  # the number makes it another one
+        return [*kept[:-1], f"{kept[-1]} {number}"]  # the number makes the context unique
 
     def _candidates(self, number: int, fresh: float) -> list[str]:
         texts: Sequence[str] = self._draw.choices(self._texts, k=self._draw.randint(*SENT))

@@ -1,4 +1,4 @@
-"""What a ranking costs besides the work: by the caller's clock, less the model's and the search's stages.
+"""The overhead of a ranking: the caller's time minus the stages of the model and the search.
 
     python -m benchmarks.load.overhead [--seconds 30]
 

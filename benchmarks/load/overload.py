@@ -1,8 +1,8 @@
-"""Twice the load that a server can bear: how much it still does, and how soon it is well again.
+"""Twice the load that a server can bear: how much it still answers, and how soon it recovers.
 
     python -m benchmarks.load.overload [--seconds 60] [--timeout-ms 1000] [--sent 0.3] [--fresh 0.1]
 
-Finds the capacity C in a closed loop, then sends independent requests: 0.5 C, C, 2 C, and 0.5 C again, without a pause.
+Finds the capacity C in a closed loop, then sends independent requests at 0.5 C, C, 2 C and again 0.5 C without a pause.
 Prints a table, and one JSON object as the last line.
 """
 
@@ -18,7 +18,7 @@ from benchmarks.load.generator import Phase
 from polyrank.service.cli.measuring.timing import machine
 
 LOADS = (0.5, 1.0, 2.0, 0.5)
-# The p99 of some hundred requests is one request: so much above that of before is still normal.
+# A p99 up to so many times that before the overload is normal: of some hundred requests it is a single one.
 ROOM = 1.5
 COLUMNS = (
     "load", "sent_per_s", "goodput_per_s", "of_capacity", "p50_ms", "p99_ms", "refused", "refused_p99_ms",
@@ -27,7 +27,7 @@ COLUMNS = (
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run everything; returns what is printed."""
+    """Run everything; returns the object that is printed."""
     deadline = options.timeout_ms / 1000
     mix = mix_of(options)
     requests = mix.realistic(options.sent, options.fresh, timeout_ms=options.timeout_ms)

@@ -1,12 +1,12 @@
-"""Where a busy server's time goes, by function and thread: a flame graph.
+"""A flame graph of a busy server: where its time goes, by function and thread.
 
     pip install py-spy
     python -m benchmarks.load.profile OUT.svg [--callers 16] [--seconds 30] [--pool POOL --data DIALOGUES] [--cache DIR]
 
-Native functions, torch's and OpenVINO's, count to whoever called them. py-spy tells how a thread's time divides, and
-the system how much of a processor each thread had: py-spy takes threads for busy that wait for a core, and on some
-virtual machines those that wait for work. Stacks that end where ours wait (WAITING) are left out. Orange is the
-model's code, blue the service's, green the builder's, grey what they call.
+Native functions of torch and OpenVINO count for their callers. py-spy tells how the time of a thread divides, and the
+system how much processor time each thread had: py-spy takes threads that wait for a core to be busy, and on some
+virtual machines also those that wait for work. Stacks that end in one of our waits (WAITING) are left out. Orange is
+the model's code, blue the service's, green the builder's, grey other libraries.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def spent(pid: int) -> dict[int, float]:
-    """Seconds that each thread of a process has had of a processor, by its number."""
+    """Return the processor seconds of each thread of a process, by the thread's number."""
     found = {}
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
@@ -74,7 +74,7 @@ def spent(pid: int) -> dict[int, float]:
 
 
 def folded(lines: list[str], used: dict[int, float]) -> list[str]:
-    """Stacks of threads at work, without the frames that all threads have, in milliseconds of a processor."""
+    """Return the stacks of working threads, without the frames that all threads share, in processor milliseconds."""
     kept: Counter[tuple[int, str]] = Counter()
     for line in lines:
         stack, _, count = line.rpartition(" ")

@@ -1,11 +1,11 @@
-"""What a failing Redis costs /rank: p99 in normal times, until the breaker has opened, and after that.
+"""What a failing Redis costs /rank: latency without a fault, until the breaker opens, and after that.
 
     python -m benchmarks.load.redis_faults [--rate 10] [--rounds 10] [--seconds 4]
 
 Serves one store with `--vectors redis` over a real redis-server behind a proxy, and sends short contexts at random
-times. For each fault and round a closed breaker meets the fault; then Redis is well again, until the breaker is closed.
-Prints a table, and one JSON object as the last line. "Until the breaker opened" are the first requests of each round,
-as many as the breaker takes to open.
+times. Every round of a fault starts with a closed breaker; after it Redis is healed until the breaker is closed again.
+"Until the breaker opened" means the first requests of each round, as many as the breaker takes to open. Prints a table,
+and one JSON object as the last line.
 """
 
 import argparse
@@ -27,8 +27,8 @@ from benchmarks.load.generator import Phase
 from benchmarks.redis_proxy import LOADING, RedisProxy
 from benchmarks.redis_server import running_redis
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import read_pool
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.rankers.load import load_late
 from polyrank.service.caching.breaker import FAILURES_IN_A_ROW, State
 from polyrank.service.cli.measuring.timing import machine
@@ -67,7 +67,7 @@ FAULTS: dict[str, Fault] = {
 
 
 def heal(process: subprocess.Popen[bytes], proxy: RedisProxy) -> None:
-    """End whatever fault there is."""
+    """End any fault."""
     process.send_signal(signal.SIGCONT)
     proxy.delay, proxy.says = 0.0, None
     proxy.close()
@@ -75,21 +75,21 @@ def heal(process: subprocess.Popen[bytes], proxy: RedisProxy) -> None:
 
 
 def state(server: Running) -> float:
-    """What the breaker does."""
+    """Read the state of the breaker."""
     with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as response:
         found = re.search(r"^polyrank_redis_breaker_state (\S+)$", response.read().decode(), re.MULTILINE)
-    assert found is not None, "every server tells"
+    assert found is not None, "every server has this metric"
     return float(found[1])
 
 
 def wait_until_closed(server: Running, requests: Iterator[dict[str, Any]]) -> None:
-    """Ask until Redis is asked again."""
+    """Send requests until the breaker is closed."""
     while state(server) != State.CLOSED:
         drive(server, requests, [Phase(0.5, concurrency=1)])
 
 
 def row(fault: str, answers: list[Answer]) -> dict[str, Any]:
-    """Figures of some answers."""
+    """Compute the figures of some answers."""
     seconds = [each.seconds for each in answers if each.status == 200]
     return {
         "fault": fault,
@@ -103,9 +103,9 @@ def row(fault: str, answers: list[Answer]) -> dict[str, Any]:
 
 @contextmanager
 def served(options: argparse.Namespace) -> Iterator[tuple[Running, subprocess.Popen[bytes], RedisProxy]]:
-    """A store, a Redis with its vectors, a proxy before it, and a server that reads from there alone."""
+    """Run a Redis with the vectors of a store, a proxy before it, and a server that reads vectors only from there."""
     with tempfile.TemporaryDirectory() as store, running_redis() as (url, process):
-        build(load_late(options.model), read_pool([options.pool]), Path(store), redis_url=url)
+        build(load_late(options.model), read_pool([options.pool]), Path(store), BuildOptions(redis_url=url))
         proxy = RedisProxy(url)
         settings = {"redis_url": proxy.url, "vectors": "redis", "vector_cache_mb": 0}
         try:
@@ -116,7 +116,7 @@ def served(options: argparse.Namespace) -> Iterator[tuple[Running, subprocess.Po
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Two rows for each fault, after one without any."""
+    """Measure all faults; returns a row without a fault, then two rows for each."""
     mix = mix_of(options)
     requests = mix.short(timeout_ms=10_000)
     rows = []

@@ -1,9 +1,9 @@
-"""A server that is never idle for long: it fails nobody, and holds no more at the end than at the beginning.
+"""A server under load for minutes: no request may fail, and its memory may not grow.
 
     python -m benchmarks.load.soak [--minutes 5] [--callers 16]
 
-So many callers ask for one thing after another, so the load is what the machine bears at the moment, however its speed
-wanders. Prints one JSON object. The test behind the marker `soak` runs the same (docs/testing.md).
+Each caller sends its next request when the last one is answered, so the load follows the speed of the machine. Prints
+one JSON object. The test with the marker `soak` runs the same (docs/testing.md).
 """
 
 import argparse
@@ -20,11 +20,11 @@ from benchmarks.load.generator import Phase
 from polyrank.service.cli.measuring.timing import machine
 
 TIMEOUT_MS = 10_000
-WARM = 0.2  # of the time: caches fill, and the allocator finds its size
+WARM = 0.2  # share of the time in which caches fill and the allocator finds its size; not measured
 
 
 def soak(options: argparse.Namespace) -> dict[str, Any]:
-    """Run it; returns what is printed."""
+    """Run the load; returns the object that is printed."""
     seconds = options.minutes * 60
     mix = mix_of(options)
     requests = mix.realistic(sent=0.3, fresh=0.1, timeout_ms=TIMEOUT_MS)

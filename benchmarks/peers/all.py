@@ -1,4 +1,4 @@
-"""All comparisons, one after another, and what they found written into docs/results.md.
+"""Run all comparisons, one after another, and write what they found into docs/measurements/peers.md.
 
 python -m benchmarks.peers.all [--data F] [--pool F [F...]] [--rounds 5] [--cache DIR]
 """

@@ -1,4 +1,4 @@
-"""What the comparisons share: options, who takes part, tables and files of results."""
+"""Shared by all comparisons: options, participants, tables and files of results."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from benchmarks.load.drive import REPOSITORY, table
 from benchmarks.load.mix import SAMPLE
-from benchmarks.peers.contest import Side, in_turns, sides
+from benchmarks.peers.contest import Side, contest, sides
 from benchmarks.peers.environments import CACHE, python_of
 from benchmarks.peers.models import base_in
 from benchmarks.peers.ratios import OURS, Figure, ratios, rows
@@ -19,13 +19,17 @@ from benchmarks.peers.ratios import OURS, Figure, ratios, rows
 from polyrank.service.cli.measuring.timing import machine
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
-# The default first; then what its documentation recommends for processors; then what rounds more.
+# sentence-transformers' default; then the back-ends its documentation recommends for CPUs; then less precise ones.
 VARIANTS = ("torch", "openvino", "onnx", "onnx-O3", "openvino-f16", "openvino-f32", "torch-bf16", "onnx-int8")
+CALL_COLUMNS = ("work", "threads", "who", "ms", "times_ours", "cosine")
+SERVER_COLUMNS = (
+    "candidates", "callers", "who", "per_second", "p50_ms", "p99_ms", "per_second_times", "p50_times", "p99_times",
+)  # fmt: skip
 ENVIRONMENTS = {"torch": "sentence-transformers", "openvino": "openvino", "onnx": "onnx"}
 
 
 def parser_of(about: str | None) -> argparse.ArgumentParser:
-    """The options of all comparisons."""
+    """Make the parser with the options of all comparisons."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=SAMPLE / "conversations.jsonl", help="default: the bundled sample")
     parser.add_argument(
@@ -40,14 +44,14 @@ def parser_of(about: str | None) -> argparse.ArgumentParser:
 
 
 def add_variants(parser: argparse.ArgumentParser) -> None:
-    """Which of the peer's back-ends take part, and with how many threads."""
+    """Add options: which back-ends of the peer take part, and with how many threads."""
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--against", nargs="+", choices=VARIANTS, default=VARIANTS, metavar="BACKEND")
-    parser.add_argument("--also", nargs="+", default=[], metavar="BACKEND", help="more of ours, told beside the others")
+    parser.add_argument("--also", nargs="+", default=[], metavar="BACKEND", help="more of our back-ends to compare")
 
 
 class Work(NamedTuple):
-    """What is timed: a call of the workers, its inputs, and how many pieces of work all of them are."""
+    """What is timed: a call of the workers, its inputs, and the number of pieces of work in all inputs."""
 
     name: str
     call: str
@@ -58,14 +62,14 @@ class Work(NamedTuple):
 def compared(
     subject: str, works: Sequence[Work], options: argparse.Namespace, alike: tuple[str, Sequence[Any]] | None = None
 ) -> list[dict[str, Any]]:
-    """Rows of all works, for each number of threads.
+    """Time all works for each number of threads; returns a row for each side.
 
     Args:
-        subject: what the workers are asked for.
-        works: what is timed.
-        options: of `parser_of` and `add_variants`.
-        alike: a call of which all sides should make the same vectors, and its input: rows get the least cosine to
-            those of sentence-transformers' default.
+        subject: "encode" or "rerank".
+        works: what to time.
+        options: values of `parser_of` and `add_variants`.
+        alike: a call for which all sides should give the same vectors, and its input; each row gets the smallest
+            cosine between its vectors and those of sentence-transformers' default.
     """
     models = options.cache / "models"
     base_in(models)
@@ -84,7 +88,7 @@ def compared(
             for name, cosine in (_cosines(competitors, *alike) if alike else {}).items():
                 about[name]["cosine"] = cosine
             for work in works:
-                took = in_turns(competitors, work.call, work.inputs, options.rounds)
+                took = contest(competitors, work.call, work.inputs, options.rounds)
                 told = rows(took, work.count, {"work": work.name, "threads": threads})
                 found += [{**row, **about[row["who"]]} for row in told]
                 print(f"{work.name}, {threads} threads: {ratios(took)}", file=sys.stderr, flush=True)
@@ -92,7 +96,7 @@ def compared(
 
 
 def _cosines(competitors: Sequence[Side], call: str, given: Sequence[Any]) -> dict[str, float]:
-    """The least cosine of each side's vectors to those of the reference, where that takes part."""
+    """Return the smallest cosine of each side's vectors to the reference's; nothing if the reference is not there."""
     vectors = {side.name: np.asarray(side.results(call, [given])[0], np.float64) for side in competitors}
     for each in vectors.values():
         each /= np.linalg.norm(each, axis=1, keepdims=True)
@@ -107,7 +111,7 @@ def _command(python: str | Path, worker: str, subject: str, models: Path, *optio
 
 
 def finish(name: str, found: list[dict[str, Any]], columns: Sequence[str], options: argparse.Namespace) -> int:
-    """Print a table, and the whole as the last line; keep it in the folder of results."""
+    """Print a table, and everything as JSON in the last line; write the JSON to the folder of results."""
     told = {"commit": _commit(), "machine": machine(), "backend": options.backend, "seed": options.seed}
     result = {"benchmark": name, **told, "rows": found}
     print(table([in_words(row) for row in found], columns))
@@ -118,7 +122,7 @@ def finish(name: str, found: list[dict[str, Any]], columns: Sequence[str], optio
 
 
 def in_words(row: dict[str, Any]) -> dict[str, Any]:
-    """A row for a table."""
+    """Format the values of a row for a table."""
     figure = {"median", "low", "high"}
     return {
         key: str(Figure(**value))

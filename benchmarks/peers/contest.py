@@ -1,4 +1,4 @@
-"""Sides that do the same work in turns, each in a process of its own."""
+"""Sides of a comparison: they do the same work in turns, each in a process of its own."""
 
 import json
 import os
@@ -12,16 +12,18 @@ from typing import Any
 
 from benchmarks.load.drive import REPOSITORY
 
-# The threads of the one before may go on spinning for a moment.
+from polyrank.service.cli.measuring.timing import in_turns
+
+# Threads of the side before may go on spinning for a moment.
 PAUSE_SECONDS = 0.3
 
 
 class Side:
-    """A worker (worker.py) that is ready.
+    """A worker process (worker.py) that is ready.
 
     Attributes:
-        name: of the side.
-        about: what it tells of itself: versions, precision.
+        name: name of the side.
+        about: what the worker says about itself: versions, precision.
     """
 
     def __init__(self, process: subprocess.Popen[str], name: str) -> None:
@@ -30,11 +32,11 @@ class Side:
         self.about: dict[str, Any] = self._heard()["about"]
 
     def seconds(self, call: str, inputs: Sequence[Any]) -> list[float]:
-        """How long a call takes on each input, one after another."""
+        """Return how long a call takes on each input, one after another."""
         return list(self._asked({"call": call, "inputs": inputs})["seconds"])
 
     def results(self, call: str, inputs: Sequence[Any]) -> list[Any]:
-        """What comes of each input."""
+        """Return the result of a call on each input."""
         return list(self._asked({"call": call, "inputs": inputs, "show": True})["results"])
 
     def _asked(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +55,7 @@ class Side:
 
 
 def limits(threads: int) -> dict[str, str]:
-    """Environment variables of everything that is compared: threads, and no look at a hub."""
+    """Return the environment of everything that is compared: number of threads, no access to a hub."""
     return {
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
@@ -64,17 +66,19 @@ def limits(threads: int) -> dict[str, str]:
 
 
 def pinned(command: Sequence[object], cores: Iterable[int]) -> list[str]:
-    """The command, on these cores."""
+    """Return the command that runs another one on these cores."""
     return ["taskset", "--cpu-list", ",".join(map(str, cores)), *map(str, command)]
 
 
 @contextmanager
 def sides(commands: Mapping[str, Sequence[object]], threads: int) -> Iterator[list[Side]]:
-    """Run all workers for the block, each on the first `threads` cores; some measure while they start, so one by one.
+    """Run all workers for the `with` block, each on the first `threads` cores.
+
+    They start one by one, because some measure while they start.
 
     Args:
-        commands: of each worker, by name; `--threads N` is added.
-        threads: of each.
+        commands: the command of each worker, by name; `--threads N` is added.
+        threads: number of threads of each.
     """
     cores = sorted(os.sched_getaffinity(0))[:threads]
     if len(cores) < threads:
@@ -90,17 +94,16 @@ def sides(commands: Mapping[str, Sequence[object]], threads: int) -> Iterator[li
         yield found
 
 
-def in_turns(competitors: Sequence[Side], call: str, inputs: Sequence[Any], rounds: int) -> dict[str, list[float]]:
-    """Let each do all inputs, in turns, every other round in the opposite order; one round before is not measured.
+def contest(competitors: Sequence[Side], call: str, inputs: Sequence[Any], rounds: int) -> dict[str, list[float]]:
+    """Let each side do all inputs, in turns, in every other round in the opposite order.
 
     Returns:
         Seconds for all inputs, of each side and round.
     """
-    took: dict[str, list[float]] = {side.name: [] for side in competitors}
-    for number in range(rounds + 1):
-        for side in competitors[:: -1 if number % 2 else 1]:
-            time.sleep(PAUSE_SECONDS)
-            seconds = sum(side.seconds(call, inputs))
-            if number:
-                took[side.name].append(seconds)
-    return took
+    calls = {side.name: partial(_all_inputs, side, call, inputs) for side in competitors}
+    return in_turns(calls, rounds, measure=lambda side_seconds: side_seconds(), back_and_forth=True)
+
+
+def _all_inputs(side: Side, call: str, inputs: Sequence[Any]) -> float:
+    time.sleep(PAUSE_SECONDS)
+    return sum(side.seconds(call, inputs))

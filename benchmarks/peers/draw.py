@@ -1,4 +1,4 @@
-"""Two plots of the servers' results, as SVG: throughput against callers, latency against the size of the pool.
+"""Draw the results of the servers as SVG: throughput by number of callers, latency by size of the pool.
 
     python -m benchmarks.peers.draw RESULTS/rank.json FOLDER
 
@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 
 
 def line(axes: Any, rows: Sequence[Row], x: str, y: str, label: str, style: str = "o-") -> None:
-    """Medians, with bars from the least to the most of the rounds."""
+    """Draw medians, with bars from the smallest to the largest of the rounds."""
     rows = sorted(rows, key=lambda row: row[x])
     middle = [row[y]["median"] for row in rows]
     below = [row[y]["median"] - row[y]["low"] for row in rows]
@@ -29,7 +29,7 @@ def line(axes: Any, rows: Sequence[Row], x: str, y: str, label: str, style: str 
 
 
 def plot(file: Path, title: str, labels: tuple[str, str], draw: Callable[[Any], None]) -> None:
-    """One figure with a logarithmic x-axis."""
+    """Write one figure with a logarithmic x-axis."""
     figure = Figure(figsize=(6.4, 4))
     axes = figure.subplots()
     draw(axes)

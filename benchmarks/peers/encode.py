@@ -1,24 +1,23 @@
-"""Contexts and pools into vectors: polyrank beside sentence-transformers and its back-ends.
+"""Encoding contexts and pools: polyrank compared with sentence-transformers and its back-ends.
 
     python -m benchmarks.peers.encode [--data F] [--pool F] [--threads 1 2] [--rounds 5] [--against torch openvino ...]
 
-Same weights (all-MiniLM-L6-v2), same texts, same cores, in turns. Ours ends in 64 context vectors, code attention
-included, sentence-transformers in one. `--data`: dialogues, of whose last one to six turns a context is made; `--pool`:
-candidates, of which so many are encoded (`--sample`). Prints a table, and one JSON object as the last line.
+Same weights (all-MiniLM-L6-v2), same texts, same cores, in turns. polyrank makes 64 context vectors, code attention
+included; sentence-transformers makes one. A context is the last one to six turns of a dialogue of `--data`. `--sample`
+candidates of `--pool` are encoded. Prints a table, and one JSON object as the last line.
 """
 
 import argparse
 import sys
 
 from benchmarks.peers import inputs
-from benchmarks.peers.compare import Work, add_variants, compared, finish, parser_of
+from benchmarks.peers.compare import CALL_COLUMNS, Work, add_variants, compared, finish, parser_of
 
 ALONE, TOGETHER, ALIKE = 20, 32, 64
-COLUMNS = ("work", "threads", "who", "ms", "times_ours", "cosine")
 
 
 def works(options: argparse.Namespace) -> list[Work]:
-    """What is compared."""
+    """Return what is timed."""
     alone = [[text] for text in inputs.contexts(options.data, ALONE, options.seed)]
     together = inputs.contexts(options.data, TOGETHER, options.seed + 1)
     replies = inputs.replies(options.pool, options.sample)
@@ -35,7 +34,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=500, help="candidates, from the whole pool; default: 500")
     options = parser.parse_args()
     alike = "candidates", inputs.replies(options.pool, ALIKE)
-    return finish("encode", compared("encode", works(options), options, alike), COLUMNS, options)
+    return finish("encode", compared("encode", works(options), options, alike), CALL_COLUMNS, options)
 
 
 if __name__ == "__main__":

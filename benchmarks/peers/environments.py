@@ -1,9 +1,9 @@
-"""The peers' environments, each with its own pinned packages.
+"""The virtual environments of the peers, each with its own pinned packages.
 
     python -m benchmarks.peers.environments [--cache DIR]
 
-Each is made on first use, by the comparisons too. The pins are of Python 3.11 on Linux, and are installed without
-looking at what they ask for: some ask for packages that they do without.
+Each is made on first use, also by the comparisons. The pins are for Python 3.11 on Linux. They are installed without
+resolving dependencies, because some packages declare dependencies that they do not need.
 """
 
 import argparse
@@ -19,7 +19,7 @@ REQUIREMENTS = Path(__file__).parent / "requirements"
 
 
 def python_of(name: str, cache: Path = CACHE) -> Path:
-    """The interpreter of an environment, which is made where it is missing or its pins have changed."""
+    """Return the interpreter of an environment; makes it if it is missing or its pins have changed."""
     folder, pins = cache / name, REQUIREMENTS / f"{name}.txt"
     done = folder / "requirements.txt"
     python = folder / "bin" / "python"

@@ -1,4 +1,4 @@
-"""What one writes without polyrank: FastAPI, sentence-transformers and a flat FAISS index.
+"""What one would write without polyrank: FastAPI, sentence-transformers and a flat FAISS index.
 
     POOL=texts.json VECTORS=vectors.npy MODEL=DIR uvicorn benchmarks.peers.fastapi_app:app
 
@@ -26,7 +26,7 @@ app = FastAPI()
 
 
 class Request(BaseModel):
-    """A context, and how many replies are wanted."""
+    """A context, and how many replies to return."""
 
     context: str
     top_k: int = 10
@@ -34,7 +34,7 @@ class Request(BaseModel):
 
 @app.post("/rank")
 def rank(request: Request) -> dict[str, Any]:
-    """The replies whose embeddings are nearest to the context's."""
+    """Return the replies whose embeddings are nearest to that of the context."""
     vector = encoder.encode([request.context], normalize_embeddings=True)
     [scores], [rows] = index.search(vector, request.top_k)
     found = zip(rows.tolist(), scores.tolist(), strict=True)

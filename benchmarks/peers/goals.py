@@ -1,4 +1,4 @@
-"""Results beside what they should reach."""
+"""Compare results with the goals of the project."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from benchmarks.peers.ratios import OURS, Figure
 
 DEFAULT = "torch"
 DEFAULT_GOAL, FASTEST_GOAL = 3.0, 1.1
-LOSSY = ("onnx-int8",)  # told, and not what is to be beaten
+LOSSY = ("onnx-int8",)  # reported, but not a competitor: it changes the vectors
 CALLERS, THROUGHPUT_GOALS = 16, {"infinity, torch": 3.0, "infinity, optimum": 1.2}
 LATENCY_PEER, LATENCY_GOAL = "FastAPI app", 2.0
 
@@ -17,7 +17,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One of them: what is done, against whom, how many times as fast it should be and is."""
+    """One goal: the work, the competitor, and how many times as fast polyrank should be and is."""
 
     work: str
     against: str
@@ -25,7 +25,7 @@ class Goal:
     reached: Figure
 
     def row(self) -> dict[str, str]:
-        """In words."""
+        """Format the goal as a row of a table."""
         met = "yes" if self.reached.median >= self.goal else "no"
         return {
             "work": self.work,
@@ -37,7 +37,7 @@ class Goal:
 
 
 def of_calls(rows: Rows) -> Iterator[Goal]:
-    """Encoding and reranking: against sentence-transformers' default, and its fastest back-end but those of LOSSY."""
+    """Yield the goals of encoding and reranking: sentence-transformers' default, and its fastest one not in LOSSY."""
     for work, threads in dict.fromkeys((row["work"], row["threads"]) for row in rows):
         same = [row for row in rows if (row["work"], row["threads"]) == (work, threads)]
         peers = [row for row in same if not row["who"].startswith(OURS)]
@@ -52,7 +52,7 @@ def of_calls(rows: Rows) -> Iterator[Goal]:
 
 
 def of_servers(rows: Rows) -> Iterator[Goal]:
-    """Requests a second of many callers, and how long one caller waits."""
+    """Yield the goals of serving: requests a second of many callers, and the latency of one."""
     size = max((row["candidates"] for row in rows if row["callers"] == CALLERS), default=0)
     for row in rows:
         if row["candidates"] == size and row["callers"] == CALLERS and row["who"] in THROUGHPUT_GOALS:

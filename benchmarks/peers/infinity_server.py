@@ -1,7 +1,7 @@
-"""infinity's own command, with one thread, and a module put back where its optimum engine looks for it.
+"""Run infinity's own command with one thread, and with a module back where its optimum engine looks for it.
 
-optimum 1.27, the last that infinity 0.0.78 starts with, imports names for the export of models from
-`torch.onnx.symbolic_opset14`; torch has moved them since. Nothing is exported here.
+optimum 1.27 is the last version that infinity 0.0.78 starts with. It imports names for the export of models from
+`torch.onnx.symbolic_opset14`, and torch has moved them since. Nothing is exported here.
 """
 
 import sys

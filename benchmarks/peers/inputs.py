@@ -1,10 +1,10 @@
-"""Texts that all sides get: contexts of mixed length, replies, and pairs of both."""
+"""The texts that all sides get: contexts of mixed length, replies, and pairs of both."""
 
 import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.text.dialogues import read_dialogues
 
 MOST_TURNS = 6
@@ -12,7 +12,7 @@ PAIR_TURNS = 3
 
 
 def contexts(data: Path, count: int, seed: int) -> list[str]:
-    """The last one to six turns of dialogues drawn at random, each as one text: so no two sides see other tokens."""
+    """Draw dialogues; returns the last one to six turns of each as one text, so that all sides see the same tokens."""
     draw = random.Random(seed)
     dialogues = list(read_dialogues(data))
     chosen = [draw.choice(dialogues).conversation.turns for _ in range(count)]
@@ -20,7 +20,7 @@ def contexts(data: Path, count: int, seed: int) -> list[str]:
 
 
 def replies(pool: Sequence[Path], count: int | None = None) -> list[str]:
-    """Texts of a pool's files: all, or so many from their whole length."""
+    """Read the texts of a pool: all, or so many spread evenly over it."""
     texts = [row.text for row in read_pool(pool) if isinstance(row, Candidate)]
     if count is None or count >= len(texts):
         return texts
@@ -28,7 +28,7 @@ def replies(pool: Sequence[Path], count: int | None = None) -> list[str]:
 
 
 def pairs(data: Path, pool: Sequence[Path], count: int, seed: int) -> list[tuple[str, str]]:
-    """One context of a few turns with so many replies drawn at random."""
+    """Draw one context of a few turns and so many replies to pair with it."""
     draw = random.Random(seed)
     turns = draw.choice([each for each in read_dialogues(data) if len(each.conversation.turns) >= PAIR_TURNS])
     context = " ".join(turn.text for turn in turns.conversation.turns[-PAIR_TURNS:])

@@ -1,4 +1,4 @@
-"""The weights that all sides share, and our models over them."""
+"""The weights that all sides share, and polyrank's models over them."""
 
 import shutil
 from pathlib import Path
@@ -12,11 +12,11 @@ from polyrank.model.checkpoint.base import MINILM, resolve_base
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
 
 CODES = REPOSITORY / "checkpoints" / "chat-poly" / WEIGHTS_FILE
-TOKENS = 256  # as the base model was published, and as sentence-transformers reads it
+TOKENS = 256  # the limit that the base model was published with, and that sentence-transformers uses
 
 
 def base_in(models: Path) -> Path:
-    """The base model's files, as they were published."""
+    """Copy the files of the base model as they were published; returns the folder."""
     folder = models / "encoder"
     if not folder.is_dir():
         shutil.copytree(resolve_base(MINILM).directory, folder)
@@ -24,9 +24,9 @@ def base_in(models: Path) -> Path:
 
 
 def poly_in(models: Path) -> Path:
-    """A Poly-encoder whose transformer, pooling and bounds are those of the published sentence encoder.
+    """Make a Poly-encoder with the transformer, pooling and limits of the published sentence encoder.
 
-    Its 64 codes are chat-poly's: how fast a scan is depends on how much context vectors differ.
+    It takes its 64 codes from chat-poly, because the speed of a scan depends on how much context vectors differ.
     """
     config = polyrank.ModelConfig(
         architecture="poly", base_name="", weights="base", reduction="mean", shared_encoder=True, normalize=True,
@@ -40,7 +40,7 @@ def poly_in(models: Path) -> Path:
 
 
 def cross_in(models: Path) -> Path:
-    """A Cross-encoder with a random head, which costs what a trained one costs; it cuts nothing that it can read."""
+    """Make a Cross-encoder with a random head, which takes as long as a trained one."""
     config = polyrank.ModelConfig(
         architecture="cross", base_name="", weights="base", max_context_tokens=TOKENS, max_candidate_tokens=TOKENS
     )

@@ -1,6 +1,6 @@
-"""ONNX Runtime with as many threads as the others have.
+"""Give ONNX Runtime as many threads as the other sides have.
 
-Left to itself it makes one for each core of the machine and binds it there, even where the process was bound to fewer.
+By default it makes a thread for each core of the machine and binds it there, even if the process may use fewer cores.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ import onnxruntime
 
 
 def confine(threads: int) -> None:
-    """Give every session made from now on so many; to be called before anything imports the class of sessions."""
+    """Limit every session made from now on; call this before anything imports the class InferenceSession."""
 
     class Confined(onnxruntime.InferenceSession):
         def __init__(self, model: Any, sess_options: Any = None, *arguments: Any, **named: Any) -> None:

@@ -1,4 +1,4 @@
-"""Our side: a Poly-encoder of 64 codes, or a Cross-encoder, over a base model's weights.
+"""polyrank's side: a Poly-encoder of 64 codes, or a Cross-encoder, over the weights of a base model.
 
 python -m benchmarks.peers.polyrank_worker encode|rerank --models DIR --threads N [--backend auto]
 """
@@ -21,7 +21,7 @@ Calls = dict[str, Callable[[Sequence[Any]], Any]]
 
 
 def encode(models: Path, backend: str) -> tuple[Calls, str]:
-    """Texts to context vectors (N, M, D), code attention included, and to candidate embeddings (N, D)."""
+    """Return calls from texts to context vectors (N, M, D) and to candidate embeddings (N, D)."""
     ranker = load_late(poly_in(models), backend=backend)
 
     def contexts(texts: Sequence[str]) -> Any:
@@ -35,7 +35,7 @@ def encode(models: Path, backend: str) -> tuple[Calls, str]:
 
 
 def rerank(models: Path, backend: str) -> tuple[Calls, str]:
-    """Pairs of one context to scores (N,)."""
+    """Return the call from pairs of one context to scores (N,)."""
     ranker = load_cross(cross_in(models), backend=backend)
 
     def pairs(given: Sequence[tuple[str, str]]) -> Any:

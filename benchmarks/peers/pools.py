@@ -1,4 +1,4 @@
-"""Pools of several sizes, their vectors encoded once."""
+"""Pools of several sizes, whose vectors are encoded once."""
 
 import hashlib
 import json
@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 import polyrank
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.pool.rows import Candidate
 
 
 class Pools:
     """Stores and files of the first rows of a pool, kept in a folder.
 
     Args:
-        folder: what is made is found there the next time.
-        texts: of the candidates, all different.
-        ranker: encodes them.
+        folder: where they are kept for the next run.
+        texts: texts of the candidates, all different.
+        ranker: the model that encodes them.
     """
 
     def __init__(self, folder: Path, texts: Sequence[str], ranker: polyrank.LateRanker) -> None:
@@ -29,19 +29,19 @@ class Pools:
         self._ranker = ranker
 
     def store(self, size: int) -> Path:
-        """A store that is scanned."""
+        """Return a store without an index, so that the service scans it."""
         store = self._folder / f"store-{size}"
         if not (store / "CURRENT").is_file():
             rows = [Candidate(id=str(row), text=text) for row, text in enumerate(self._texts[:size])]
             vectors = self._vectors()
             build(
-                self._ranker, rows, store, index="exact",
+                self._ranker, rows, store, BuildOptions(index="exact"),
                 vectors=lambda start, ids, _texts, _done: (vectors[start : start + len(ids)], 0),
             )  # fmt: skip
         return store
 
     def files(self, size: int) -> tuple[Path, Path]:
-        """A list of texts as JSON, and their vectors (N, D)."""
+        """Return a file of texts as JSON, and one of their vectors (N, D)."""
         texts, vectors = self._folder / f"texts-{size}.json", self._folder / f"vectors-{size}.npy"
         if not (texts.is_file() and vectors.is_file()):
             self._folder.mkdir(parents=True, exist_ok=True)

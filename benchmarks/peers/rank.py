@@ -1,12 +1,13 @@
-"""`POST /rank` beside other servers: throughput against callers, latency against the size of the pool.
+"""`POST /rank` compared with other servers: throughput by number of callers, latency by size of the pool.
 
     python -m benchmarks.peers.rank [--data F] [--pool F [F...]] [--sizes 1000 10000 31000 100000] [--rounds 5]
 
-The same model (all-MiniLM-L6-v2) and contexts, no two of them equal. Each server has one core and one thread, the load
-generator the other core; they take turns, and those that wait are stopped. infinity embeds the context and does no more
-(`/embeddings`, torch and ONNX Runtime); the FastAPI app (fastapi_app.py) embeds it and searches a flat FAISS index;
-`/rank` encodes it into 64 vectors and scans the pool, exactly. Callers: 1, 4, 16 and 64, over `--callers-size`
-candidates; one over pools of `--sizes`, as far as the pool goes. Prints a table, and one JSON object as the last line.
+All servers have the same model (all-MiniLM-L6-v2) and get the same contexts, which are all different. A server has one
+core and one thread, the load generator the other core. They take turns, and waiting servers are stopped. infinity only
+embeds the context (`/embeddings`, torch and ONNX Runtime). The FastAPI app (fastapi_app.py) embeds it and searches a
+flat FAISS index. `/rank` encodes it into 64 vectors and scans the pool exactly. Measures 1, 4, 16 and 64 callers over
+`--callers-size` candidates, and one caller over pools of `--sizes`. Prints a table, and one JSON object as the last
+line.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from benchmarks.load.drive import drive
 from benchmarks.load.figures import Answer, percentile_ms
 from benchmarks.load.generator import Phase
 from benchmarks.peers import inputs, servers
-from benchmarks.peers.compare import finish, parser_of
+from benchmarks.peers.compare import SERVER_COLUMNS, finish, parser_of
 from benchmarks.peers.models import base_in, poly_in
 from benchmarks.peers.pools import Pools
 from benchmarks.peers.ratios import OURS, Figure, ratios
@@ -33,20 +34,17 @@ from polyrank.model.rankers.load import load_late
 
 CONTEXTS = 2000
 WARM_SECONDS = 1.0
-COLUMNS = (
-    "candidates", "callers", "who", "per_second", "p50_ms", "p99_ms", "per_second_times", "p50_times", "p99_times",
-)  # fmt: skip
 
 Begin = Callable[[int], AbstractContextManager[servers.Server]]
 
 
 def requests(server: servers.Server, contexts: Sequence[str], numbers: Iterator[int]) -> Iterator[dict[str, Any]]:
-    """Bodies with the contexts in turn, each told apart by a number: nothing can be answered from memory."""
+    """Yield bodies with the contexts in turn, each with its own number, so that no cache can answer."""
     return (server.body(f"{contexts[number % len(contexts)]} {number}") for number in numbers)
 
 
 def measured(answers: Sequence[Answer]) -> dict[str, float]:
-    """Figures of one phase, of which the last answers come when it is over; SystemExit where requests failed."""
+    """Compute the figures of a phase, whose last answers come after its end; raises SystemExit if a request failed."""
     failed = Counter(each.status for each in answers if each.status != 200)
     took = [each.seconds for each in answers]
     p50, p99 = percentile_ms(took, 50), percentile_ms(took, 99)
@@ -62,7 +60,7 @@ def measured(answers: Sequence[Answer]) -> dict[str, float]:
 def compared(
     running: list[servers.Server], contexts: Sequence[str], numbers: Iterator[int], callers: int, options: Any
 ) -> list[dict[str, Any]]:
-    """A row for each server: so many callers at a time, in turns."""
+    """Measure all servers in turns with so many callers at a time; returns a row for each."""
     found: dict[str, list[dict[str, float]]] = {server.name: [] for server in running}
     for number in range(options.rounds):
         for server in running[:: -1 if number % 2 else 1]:
@@ -86,7 +84,7 @@ def compared(
 
 
 def contest(begins: Sequence[Begin], size: int, callers: Sequence[int], options: Any) -> list[dict[str, Any]]:
-    """Rows of all servers over a pool, for each number of callers."""
+    """Measure all servers over a pool for each number of callers."""
     contexts = inputs.contexts(options.data, CONTEXTS, options.seed)
     with ExitStack() as stack:
         running = [stack.enter_context(begin(size)) for begin in begins]
@@ -96,7 +94,7 @@ def contest(begins: Sequence[Begin], size: int, callers: Sequence[int], options:
 
 
 def sides(pools: Pools, options: argparse.Namespace) -> tuple[list[Begin], list[Begin]]:
-    """What ranks a pool of some size, and what embeds only."""
+    """Return the servers that rank a pool of a given size, and those that only embed."""
     models = options.cache / "models"
 
     def app(size: int) -> AbstractContextManager[servers.Server]:
@@ -129,7 +127,7 @@ def main() -> int:
     rows = contest([*ranking, *embedding], min(options.callers_size, len(texts)), options.callers, options)
     for size in sorted({min(size, len(texts)) for size in options.sizes}):
         rows += contest(ranking, size, [1], options)
-    return finish("rank", rows, COLUMNS, options)
+    return finish("rank", rows, SERVER_COLUMNS, options)
 
 
 if __name__ == "__main__":

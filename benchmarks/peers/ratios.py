@@ -1,4 +1,4 @@
-"""What is said of a comparison: medians, spreads and ratios within one run."""
+"""Medians, spreads and ratios of a comparison within one run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,7 +10,7 @@ OURS = "polyrank"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Median, least and most of several rounds."""
+    """Median, smallest and largest value of several rounds."""
 
     median: float
     low: float
@@ -18,7 +18,7 @@ class Figure:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Figure":
-        """Of one value a round.
+        """Summarise one value a round.
 
         >>> Figure.of([3.0, 1.0, 2.0])
         Figure(median=2.0, low=1.0, high=3.0)
@@ -26,7 +26,7 @@ class Figure:
         return cls(median(values), min(values), max(values))
 
     def times(self, factor: float) -> "Figure":
-        """In another unit."""
+        """Convert to another unit."""
         return Figure(self.median * factor, self.low * factor, self.high * factor)
 
     def __str__(self) -> str:
@@ -34,8 +34,8 @@ class Figure:
 
 
 def ratios(took: Mapping[str, Sequence[float]], ours: str = OURS) -> dict[str, Figure]:
-    """How many times as long as ours each of the others took: the quotient of each round, for those of one round
-    were taken beside each other.
+    """Compute how many times as long as ours each other side took. Quotients are taken within a round, because its
+    times were measured next to each other.
 
     >>> ratios({"polyrank": [1.0, 2.0], "peer": [3.0, 4.0]})
     {'peer': Figure(median=2.5, low=2.0, high=3.0)}
@@ -48,11 +48,11 @@ def ratios(took: Mapping[str, Sequence[float]], ours: str = OURS) -> dict[str, F
 
 
 def rows(took: Mapping[str, Sequence[float]], count: int, what: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One row for each side, for a file of results.
+    """Make a row for each side, for a file of results.
 
     Args:
         took: seconds of each side and round.
-        count: how many pieces of work a round holds.
+        count: number of pieces of work in a round.
         what: fields that all rows share.
     """
     compared = ratios(took)
@@ -68,7 +68,7 @@ def rows(took: Mapping[str, Sequence[float]], count: int, what: Mapping[str, Any
 
 
 def _short(value: float) -> str:
-    """Three digits that count.
+    """Format a number with three significant digits.
 
     >>> [_short(each) for each in (0.0123, 4.567, 89.12, 1234.5)]
     ['0.0123', '4.57', '89.1', '1234']

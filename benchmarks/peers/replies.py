@@ -1,4 +1,4 @@
-"""Make a pool of the distinct replies of dialogues, in order of first appearance.
+"""Write a pool of the distinct replies of dialogues, in order of first appearance.
 
 python -m benchmarks.peers.replies F [F...] --output POOL.jsonl
 """

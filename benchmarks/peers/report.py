@@ -1,4 +1,4 @@
-"""Write what the comparisons found into docs/results.md, between two marks, and draw the plots.
+"""Write the results of the comparisons into docs/measurements/peers.md, between two marks, and draw the plots.
 
 python -m benchmarks.peers.report [--results DIR] [--cache DIR]
 """
@@ -12,44 +12,35 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.load.drive import REPOSITORY, table
-from benchmarks.peers.compare import RESULTS, in_words
+from benchmarks.peers.compare import CALL_COLUMNS, RESULTS, SERVER_COLUMNS, in_words
 from benchmarks.peers.contest import limits
 from benchmarks.peers.environments import CACHE, python_of
 from benchmarks.peers.goals import Goal, of_calls, of_servers
 from benchmarks.peers.ratios import OURS
 
-PAGE = REPOSITORY / "docs" / "results.md"
+PAGE = REPOSITORY / "docs" / "measurements" / "peers.md"
 FIGURES = REPOSITORY / "docs" / "figures"
 BEGIN, END = "<!-- peers: written by benchmarks.peers.report -->", "<!-- peers: end -->"
-CALLS = ("work", "threads", "who", "ms", "times_ours", "cosine")
-SERVERS = (
-    "candidates",
-    "callers",
-    "who",
-    "per_second",
-    "p50_ms",
-    "p99_ms",
-    "per_second_times",
-    "p50_times",
-    "p99_times",
-)
 
 
 def section(results: dict[str, dict[str, Any]]) -> str:
-    """The tables, in Markdown, of those results that there are."""
+    """Format the tables of all available results in Markdown."""
     calls = [row for name in ("encode", "rerank") if name in results for row in results[name]["rows"]]
     ranked = results.get("rank", {}).get("rows", [])
     goals = [*of_calls(calls), *of_servers(ranked)]
     parts = [_goals(goals), *(_told(name, result) for name, result in results.items())]
     if calls:
-        parts += [_table(calls, CALLS)]
+        parts += [_table(calls, CALL_COLUMNS)]
     if ranked:
-        parts += [_table(ranked, SERVERS), "![throughput](figures/throughput.svg) ![latency](figures/latency.svg)"]
+        parts += [
+            _table(ranked, SERVER_COLUMNS),
+            "![throughput](../figures/throughput.svg) ![latency](../figures/latency.svg)",
+        ]
     return "\n\n".join(parts)
 
 
 def replaced(page: str, text: str) -> str:
-    """The page with the text between its marks.
+    """Return the page with the text between its marks replaced.
 
     >>> replaced(f"a {BEGIN} old {END} b", "new") == f"a {BEGIN}\\n\\nnew\\n\\n{END} b"
     True

@@ -1,18 +1,17 @@
-"""A context with fifty candidates of mixed length through a cross-encoder: polyrank beside sentence-transformers.
+"""A Cross-encoder on a context with fifty candidates of mixed length: polyrank and sentence-transformers compared.
 
     python -m benchmarks.peers.rerank [--data F] [--pool F] [--threads 1 2] [--rounds 5] [--against torch openvino ...]
 
-Same transformer (all-MiniLM-L6-v2), same texts, same cores, in turns; each side's head is drawn at random. Prints a
-table, and one JSON object as the last line.
+Same transformer (all-MiniLM-L6-v2), same texts, same cores, in turns; each side has a random head. Prints a table, and
+one JSON object as the last line.
 """
 
 import sys
 
 from benchmarks.peers import inputs
-from benchmarks.peers.compare import Work, add_variants, compared, finish, parser_of
+from benchmarks.peers.compare import CALL_COLUMNS, Work, add_variants, compared, finish, parser_of
 
 CANDIDATES = 50
-COLUMNS = ("work", "threads", "who", "ms", "times_ours")
 
 
 def main() -> int:
@@ -20,7 +19,7 @@ def main() -> int:
     add_variants(parser)
     options = parser.parse_args()
     work = Work("50 pairs", "pairs", [inputs.pairs(options.data, options.pool, CANDIDATES, options.seed)], 1)
-    return finish("rerank", compared("rerank", [work], options), COLUMNS, options)
+    return finish("rerank", compared("rerank", [work], options), CALL_COLUMNS[:-1], options)
 
 
 if __name__ == "__main__":

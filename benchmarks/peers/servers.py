@@ -1,4 +1,4 @@
-"""The servers that are compared, each a process on the same core, and all but one of them stopped."""
+"""The servers that are compared: processes on the same core, of which only one runs while the others are stopped."""
 
 import os
 import signal
@@ -23,13 +23,13 @@ SERVED = "minilm"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that runs.
+    """A server that was started.
 
     Attributes:
-        name: of the side.
-        running: where it is.
-        path: what is asked for.
-        body: of a request, by its context.
+        name: name of the side.
+        running: its process and URL.
+        path: path of a request.
+        body: makes the body of a request from its context.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Server:
 
     @contextmanager
     def alone(self, others: list["Server"]) -> Iterator[None]:
-        """Stop all others for the block: idle servers look for work."""
+        """Stop all other servers for the `with` block: even idle ones poll for work."""
         stopped = [each.running.pid for each in others if each is not self]
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
@@ -52,19 +52,19 @@ class Server:
 
 @contextmanager
 def polyrank(store: Path, settings: Mapping[str, object]) -> Iterator[Server]:
-    """`polyrank serve`: the ten best of the pool."""
+    """Run `polyrank serve`, which returns the ten best of the pool."""
     with serving(store, settings) as running:
         yield Server("polyrank", running, "/rank", lambda text: {"context": text, "top_k": 10, "timeout_ms": 10_000})
 
 
 @contextmanager
 def infinity(engine: str, models: Path, cache: Path) -> Iterator[Server]:
-    """infinity with an engine: an embedding of each context, in the encoding that OpenAI's client asks for.
+    """Run infinity, which embeds each context, in the encoding that OpenAI's client asks for.
 
     Args:
         engine: "torch", or "optimum" for ONNX Runtime.
-        models: folder with the base model; what sentence-transformers converts of it to ONNX is kept there.
-        cache: of environments.
+        models: folder with the base model; its ONNX form, made by sentence-transformers, is kept there too.
+        cache: folder of the environments.
     """
     folder = models / "encoder" if engine == "torch" else _onnx_for_infinity(models, cache)
     variables = {"HF_HOME": str(models / "hub"), "INFINITY_ANONYMOUS_USAGE_STATS": "0", "DO_NOT_TRACK": "1"}
@@ -77,7 +77,7 @@ def infinity(engine: str, models: Path, cache: Path) -> Iterator[Server]:
 
 @contextmanager
 def fastapi_app(pool: Path, vectors: Path, models: Path, cache: Path) -> Iterator[Server]:
-    """fastapi_app.py: the ten nearest of the pool."""
+    """Run fastapi_app.py, which returns the ten nearest of the pool."""
     variables = {"POOL": str(pool), "VECTORS": str(vectors), "MODEL": str(models / "encoder")}
     command = ["-m", "uvicorn", "benchmarks.peers.fastapi_app:app", "--log-level", "error"]
     with _started([python_of("sentence-transformers", cache), *command], variables, models) as running:
@@ -95,7 +95,7 @@ def _started(command: list[object], variables: Mapping[str, str], folder: Path) 
         pinned(command, [cores()[0]]), env=environment, cwd=folder, text=True, stdout=subprocess.DEVNULL
     ) as process:
         try:
-            running = Running(f"http://127.0.0.1:{port}", process)
+            running = Running(f"http://127.0.0.1:{port}", process.pid)
             _wait(running.url, process)
             yield running
         finally:
@@ -114,7 +114,7 @@ def _wait(url: str, process: subprocess.Popen[str]) -> None:
 
 
 def _onnx_for_infinity(models: Path, cache: Path) -> Path:
-    """A folder as infinity finds its model in: the file beside the tokenizer."""
+    """Make the folder that infinity expects: the ONNX file next to the tokenizer."""
     folder, converted = models / "infinity-onnx", models / "encoder-onnx" / "onnx" / "model.onnx"
     if not converted.is_file():
         worker = [python_of("onnx", cache), "-m", "benchmarks.peers.st_worker", "encode", "--variant", "onnx"]

@@ -1,8 +1,8 @@
-"""sentence-transformers' side: `SentenceTransformer.encode` or `CrossEncoder.predict`, as their users call them.
+"""sentence-transformers' side: `SentenceTransformer.encode` or `CrossEncoder.predict`, called as users do.
 
     python -m benchmarks.peers.st_worker encode|rerank --variant torch --models DIR --threads N
 
-Runs in one of the peers' environments. Models that have to be converted are, once, into DIR.
+Runs in one of the peers' environments. Models that must be converted are converted once, into DIR.
 """
 
 import argparse
@@ -111,7 +111,7 @@ def main() -> int:
 
 
 def precision_of(loaded: Any) -> dict[str, str]:
-    """What OpenVINO computes in: on processors with AMX its default is bfloat16."""
+    """Return the precision of OpenVINO, whose default on processors with AMX is bfloat16."""
     if loaded.backend != "openvino":
         return {}
     inner = loaded[0].model if hasattr(loaded[0], "model") else loaded[0].auto_model

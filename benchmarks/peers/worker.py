@@ -1,6 +1,6 @@
-"""One side of a comparison, in a process of its own: JSON lines in, timed calls, JSON lines out.
+"""One side of a comparison, in a process of its own: reads JSON lines, times calls, writes JSON lines.
 
-Standard library only: it runs in every peer's environment.
+Uses the standard library only, because it runs in the environment of every peer.
 """
 
 import json
@@ -10,20 +10,20 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# What a library prints must not come between the answers.
+# Output of libraries goes to standard error, away from the answers.
 _answers = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(2, 1)
 
 
 def answer(calls: Mapping[str, Callable[[Any], Any]], about: dict[str, Any]) -> None:
-    """Answer until standard input ends.
+    """Answer requests until standard input ends.
 
     A request is `{"call": name, "inputs": [...]}`, the answer `{"seconds": [...]}`: how long the call took on each
-    input. With `"show": true` what the call returned is added, as lists, and time is of no interest.
+    input. With `"show": true` the answer also has the results, as lists.
 
     Args:
-        calls: what is timed, on one input, by name.
-        about: versions and the like, told first.
+        calls: functions of one input, by name.
+        about: versions and the like; sent first.
     """
     _tell({"about": about})
     for line in sys.stdin:

@@ -1,6 +1,6 @@
-"""A new generation of what updates have made of the active one: nothing is encoded anew, and no answer changes.
+"""Compaction: build the active generation anew with the updates made to it. Nothing is encoded, and no answer changes.
 
-Rows keep their order, so that ties break as before. Updates that come meanwhile are given to the new generation when it
+Rows keep their order, so that ties break as before. Updates made meanwhile are given to the new generation when it
 takes the old one's place.
 """
 
@@ -12,24 +12,64 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from polyrank.index_builder.build.build import BuildResult, build, no_progress
-from polyrank.index_builder.build.stages import Progress
-from polyrank.index_builder.build.vector_source import VectorSource
+from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
+from polyrank.index_builder.build.progress import OnProgress, no_progress
 from polyrank.index_builder.errors import GenerationNotFound, NothingToCompact
 from polyrank.index_builder.index.choice import IndexSpec, choose_index
-from polyrank.index_builder.index.faiss_factory import check_rows
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.model.errors import InvalidInput
 
-_BATCH_ROWS = 8192
+BATCH_ROWS = 8192
 
 
-class _Kept:
-    """The model of a generation, of which nothing but the files is needed."""
+def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = no_progress) -> BuildResult:
+    """Build the active generation anew with its updates, and put the new one in its place.
+
+    Args:
+        root: the store's directory.
+        redis_url: also copy the vectors into this Redis.
+        progress: see `build`.
+
+    Raises:
+        GenerationNotFound: no generation is active.
+        GenerationCorrupt: the active one is damaged.
+        MatrixMissing: this is a replica without the matrix.
+        NothingToCompact: the active one was not updated, or no candidate is left in it.
+        CompactionOvertaken: another generation became active meanwhile; nothing is left of the new one.
+        StoreUnavailable, BuildBusy, DiskFull: see there; likewise.
+    """
+    store = GenerationStore(root, needs_matrix=False)
+    current = store.current()
+    if current is None:
+        raise GenerationNotFound(f"no generation of {root} is active")
+    opened = store.open(current)
+    try:
+        with store.updates.writing():  # no update may come between the two
+            snapshot, revision = store.snapshot(opened), store.updates.highest()
+        if not snapshot.changed or not snapshot.count:
+            raise NothingToCompact(f"generation {current} " + ("was not updated" if snapshot.count else "is empty"))
+        opened.embeddings.require_matrix()
+        spec = _chosen(opened.manifest, snapshot.count)
+        options = BuildOptions(
+            index=spec.asked,
+            params=spec.params,
+            dtype=opened.manifest.dtype,
+            redis_url=redis_url,
+            revision=revision,
+            replaces=current,
+        )
+        vectors = _SnapshotVectors(snapshot)
+        return build(_ModelFiles(opened), _candidates(snapshot), root, options, vectors=vectors, progress=progress)
+    finally:
+        opened.close()
+
+
+class _ModelFiles:
+    """The model of a generation, known by its manifest and its files alone: it is copied, not loaded."""
 
     def __init__(self, generation: Generation) -> None:
         reference = generation.manifest.model
@@ -42,71 +82,28 @@ class _Kept:
         shutil.copytree(self._directory, directory)
 
 
-def compact(root: Path, *, redis_url: str | None = None, progress: Progress = no_progress) -> BuildResult:
-    """Build the active generation anew with its updates, and put it in its place.
+class _SnapshotVectors:
+    """A `VectorSource` that reads the vectors of a snapshot's rows."""
 
-    Args:
-        root: the store's directory.
-        redis_url: also copy the vectors there.
-        progress: as `build` tells it.
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
 
-    Raises:
-        GenerationNotFound: none is active.
-        GenerationCorrupt: the active one is damaged.
-        MatrixMissing: this is a replica without its matrix.
-        NothingToCompact: it was not updated, or nothing is left in it.
-        CompactionOvertaken: another one became active meanwhile; nothing is left.
-        StoreUnavailable, BuildBusy, DiskFull: see there; likewise.
-    """
-    store = GenerationStore(root, needs_matrix=False)
-    current = store.current()
-    if current is None:
-        raise GenerationNotFound(f"no generation of {root} is active")
-    opened = store.open(current)
-    try:
-        with store.updates.writing():  # no update between the two
-            snapshot, revision = store.snapshot(opened), store.updates.highest()
-        if not snapshot.changed or not snapshot.count:
-            raise NothingToCompact(f"generation {current} " + ("was not updated" if snapshot.count else "is empty"))
-        opened.store.require_matrix()
-        spec = _chosen(opened.manifest, snapshot.count)
-        return build(
-            _Kept(opened),
-            _candidates(snapshot),
-            root,
-            index=spec.asked,
-            params=spec.params,
-            dtype=opened.manifest.dtype,
-            redis_url=redis_url,
-            progress=progress,
-            vectors=_vectors(snapshot),
-            revision=revision,
-            replaces=current,
-        )
-    finally:
-        opened.close()
-
-
-def _chosen(manifest: Manifest, count: int) -> IndexSpec:
-    """What was asked for, by the number that there are now: searched as before, where that is the same kind."""
-    before = manifest.index
-    try:
-        spec = choose_index(before.asked, count, manifest.dim)
-        check_rows(spec, count, manifest.dim)
-    except InvalidInput:  # it has become too small for what was asked for, and stays "auto" from now on
-        spec = choose_index("auto", count, manifest.dim)
-    return replace(spec, params=before.params) if spec.kind == before.kind else spec
+    def __call__(
+        self, start: int, ids: Sequence[str], _texts: Sequence[str], _on_done: Callable[[int], None]
+    ) -> tuple[NDArray[Any], int]:
+        return self._snapshot.vectors(self._snapshot.all_rows[start : start + len(ids)]), 0
 
 
 def _candidates(snapshot: Snapshot) -> Iterator[Candidate]:
-    for start in range(0, snapshot.count, _BATCH_ROWS):
-        yield from snapshot.candidates(snapshot.all_rows[start : start + _BATCH_ROWS])
+    for start in range(0, snapshot.count, BATCH_ROWS):
+        yield from snapshot.candidates(snapshot.all_rows[start : start + BATCH_ROWS])
 
 
-def _vectors(snapshot: Snapshot) -> VectorSource:
-    def of_shard(
-        start: int, ids: Sequence[str], _texts: Sequence[str], _on_done: Callable[[int], None]
-    ) -> tuple[NDArray[Any], int]:
-        return snapshot.vectors(snapshot.all_rows[start : start + len(ids)]), 0
-
-    return of_shard
+def _chosen(manifest: Manifest, count: int) -> IndexSpec:
+    """The index that was asked for, chosen by today's count. If its kind stays, so do its search parameters."""
+    before = manifest.index
+    try:
+        spec = choose_index(before.asked, count, manifest.dim)
+    except InvalidInput:  # too few candidates are left for it: "auto" from now on
+        spec = choose_index("auto", count, manifest.dim)
+    return replace(spec, params=before.params) if spec.kind == before.kind else spec

@@ -1,15 +1,15 @@
-"""First pass of a build: the pool's good rows into the candidate table, its bad rows into a log."""
+"""The first stage of a build: write the pool's good rows into the candidate table and its bad rows into a log."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import orjson
 
+from polyrank.index_builder.build.progress import StageClock
 from polyrank.index_builder.errors import PoolEmpty, TooManyRejected
-from polyrank.index_builder.pool.pool import Candidate, Rejected
+from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.store.candidates import CandidateWriter
 
 _ROWS_A_REPORT = 1000
@@ -17,7 +17,7 @@ _ROWS_A_REPORT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What the pool held: good rows, bad rows, and the log of the bad ones if there were any."""
+    """How many rows of a pool are good and bad, and the log of the bad ones if there are any."""
 
     count: int
     rejected: int
@@ -25,56 +25,42 @@ class Ingested:
 
 
 def ingest(
-    pool: Iterable[Candidate | Rejected], table: Path, log: Path, max_rejected: float, on_read: Callable[[int], None]
+    pool: Iterable[Candidate | Rejected], table: Path, log: Path, max_rejected: float, clock: StageClock
 ) -> Ingested:
-    """Write the candidate table, and the log (JSON lines of file, line and reason) if a row is bad.
+    """Write the candidate table. If a row is bad, also write the log: JSON lines of file, line and reason.
 
     Args:
         pool: the rows.
         table: the candidate table to write.
-        log: the log to write.
+        log: the log to write; its directory is made.
         max_rejected: the share of rows that may be bad.
-        on_read: called now and then with the number of rows read.
+        clock: told of "read", every thousand rows.
 
     Raises:
-        TooManyRejected: more are bad; the log is kept.
+        TooManyRejected: more rows are bad; the log is kept.
         PoolEmpty: no row is good, or there is none.
     """
-    with ExitStack() as stack:
-        writer = stack.enter_context(CandidateWriter(table))
-        bad = _RejectedLog(log, stack)
-        count = 0
+    clock("read", 0, None)
+    count = rejected = 0
+    first: Rejected | None = None
+    with ExitStack() as files:
+        writer = files.enter_context(CandidateWriter(table))
         for row in pool:
-            if isinstance(row, Rejected):
-                bad.add(row)
-            else:
+            if isinstance(row, Candidate):
                 writer.add(row)
                 count += 1
-            if (count + bad.count) % _ROWS_A_REPORT == 0:
-                on_read(count + bad.count)
-    total = count + bad.count
-    if bad.first is not None and bad.count > max_rejected * total:
-        raise TooManyRejected(
-            bad.count, total, max_rejected, log, f"{bad.first.file}:{bad.first.line}: {bad.first.reason}"
-        )
+            else:
+                if first is None:
+                    first = row
+                    log.parent.mkdir(parents=True, exist_ok=True)
+                    bad_rows = files.enter_context(log.open("wb"))
+                bad_rows.write(orjson.dumps(asdict(row), option=orjson.OPT_APPEND_NEWLINE))
+                rejected += 1
+            if (count + rejected) % _ROWS_A_REPORT == 0:
+                clock("read", count + rejected, None)
+    total = count + rejected
+    if first is not None and rejected > max_rejected * total:
+        raise TooManyRejected(rejected, total, max_rejected, log, f"{first.file}:{first.line}: {first.reason}")
     if count == 0:
-        raise PoolEmpty("the pool holds no candidate" + (f"; the bad rows: {log}" if bad.count else ""))
-    return Ingested(count, bad.count, log if bad.count else None)
-
-
-class _RejectedLog:
-    """Counts bad rows and writes them down; no bad row, no file."""
-
-    def __init__(self, path: Path, stack: ExitStack) -> None:
-        self._path, self._stack = path, stack
-        self._file: BinaryIO | None = None
-        self.count = 0
-        self.first: Rejected | None = None
-
-    def add(self, row: Rejected) -> None:
-        if self._file is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._stack.enter_context(self._path.open("wb"))
-            self.first = row
-        self.count += 1
-        self._file.write(orjson.dumps(asdict(row), option=orjson.OPT_APPEND_NEWLINE))
+        raise PoolEmpty("the pool holds no candidate" + (f"; the bad rows: {log}" if rejected else ""))
+    return Ingested(count, rejected, log if rejected else None)

@@ -1,23 +1,29 @@
-"""Which index a pool of this size gets."""
+"""Which index a pool gets: by its size, by a kind's name, or by a FAISS factory string."""
 
 import math
-from dataclasses import dataclass, field, replace
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import faiss
+import numpy as np
 
 from polyrank.model.errors import InvalidInput
 
-# Up to so many rows scanning the matrix costs no more than HNSW: docs/results.md, "Kinds of index". The indexes after
-# the scan are taken while they are no larger than this: what common machines can spare.
+# Up to this many rows a scan of the matrix costs no more than HNSW: docs/measurements/index.md.
 SCAN_LIMIT = 130_000
+# An index of these kinds may be so large, which common machines can spare.
 HNSW_BYTES = 2 * 2**30
 SQ_BYTES = 8 * 2**30
 
-# What a row takes beside its vector: HNSW's 2 * 32 links of 4 bytes, and an inverted list's 8 bytes of row number.
+# What a row takes beside its vector: HNSW has 2 * 32 links of 4 bytes, an inverted list 8 bytes of row number.
 _HNSW_LINK_BYTES = 2 * 32 * 4
 _LIST_BYTES = 8
 
-_ROWS_A_LIST = 39  # FAISS's own least number for training a list's centroid
-_PQ_PART = 8  # components of a vector that become one byte, at most
-_PQ_ROWS = 256  # centroids of each part: fewer rows cannot train them
+_ROWS_A_LIST = 39  # FAISS's own minimum to train a list's centroid
+_PQ_PART = 8  # at most so many components of a vector become one byte
+
+KINDS = ("auto", "exact", "flat", "hnsw", "ivf", "ivfpq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +31,12 @@ class IndexSpec:
     """An index, as the manifest records it.
 
     Attributes:
-        kind: "exact" (scan the matrix; no index file), "flat", "hnsw", "ivf", "ivfpq", or "custom": a factory string
-            that was asked for by itself.
-        factory: FAISS's name of it; None for "exact".
-        params: of building and searching, by FAISS's names, and "depth": rows to retrieve where that had to be more
-            than the service asks for.
-        asked: one of KINDS, or a factory string: what it was chosen by.
+        kind: "exact" (scan the matrix; there is no index file), "flat", "hnsw", "ivf", "ivfpq", or "custom" for a
+            factory string.
+        factory: FAISS's factory string; None for "exact".
+        params: of building and searching, by FAISS's names; and "depth", how many rows to retrieve where the service's
+            own number is too low.
+        asked: one of KINDS or a factory string: what the user asked for.
     """
 
     kind: str
@@ -39,40 +45,28 @@ class IndexSpec:
     asked: str = "auto"
 
 
-KINDS = ("auto", "exact", "flat", "hnsw", "ivf", "ivfpq")
-
-
 def choose_index(index: str, count: int, dim: int) -> IndexSpec:
-    """The index for `count` candidates of `dim` components.
+    """Choose the index for a pool of `count` candidates, at least 1, of `dim` components.
 
-    Args:
-        index: one of KINDS, or a FAISS factory string, which is taken as it is. "auto": a scan, or the first of hnsw,
-            ivf and ivfpq that stays within its bytes.
-        count: at least 1.
-        dim: D.
+    `index` is one of KINDS, or a FAISS factory string that `check_factory` accepts. "auto" is a scan for a small pool,
+    then the first of hnsw, ivf and ivfpq that is small enough.
 
     Raises:
-        InvalidInput: the pool is too small for the kind.
+        InvalidInput: the index needs more candidates to be trained.
     """
-    chosen = _chosen(_automatic(count, dim) if index == "auto" else index, count, dim)
-    return replace(chosen, asked=index)
-
-
-def _chosen(kind: str, count: int, dim: int) -> IndexSpec:
-    if kind == "exact":
-        return IndexSpec("exact")
-    if kind == "flat":
-        return IndexSpec("flat", "Flat")
-    if kind == "hnsw":
-        return IndexSpec("hnsw", "HNSW32")
-    if kind == "ivf":
-        return IndexSpec("ivf", f"IVF{_lists(count)},SQ8")
-    if kind == "ivfpq":
-        if count < _PQ_ROWS:
-            raise InvalidInput(f"--index ivfpq needs at least {_PQ_ROWS} candidates, and the pool has {count}")
-        parts = _parts(dim)
-        return IndexSpec("ivfpq", f"OPQ{parts},IVF{_lists(count)},PQ{parts}")
-    return IndexSpec("custom", kind)
+    kind = _automatic(count, dim) if index == "auto" else index
+    parts, lists = _parts(dim), _lists(count)
+    factories = {
+        "exact": None,
+        "flat": "Flat",
+        "hnsw": "HNSW32",
+        "ivf": f"IVF{lists},SQ8",
+        "ivfpq": f"OPQ{parts},IVF{lists},PQ{parts}",
+    }
+    spec = IndexSpec(kind, factories[kind], asked=index) if kind in KINDS else IndexSpec("custom", kind, asked=index)
+    if spec.factory is not None and count < (needed := _rows_needed(spec.factory, dim)):
+        raise InvalidInput(f"--index {index} needs at least {needed} candidates, and the pool has {count}")
+    return spec
 
 
 def _automatic(count: int, dim: int) -> str:
@@ -84,11 +78,68 @@ def _automatic(count: int, dim: int) -> str:
 
 
 def _lists(count: int) -> int:
-    """A power of two near 4 sqrt(N), and no more than can be trained."""
+    """A power of two near 4 sqrt(N), but no more than can be trained."""
     wanted: int = 2 ** round(math.log2(4 * math.sqrt(count)))
     return max(1, min(wanted, count // _ROWS_A_LIST))
 
 
 def _parts(dim: int) -> int:
-    """How many equal parts a vector is cut into, of `_PQ_PART` components or the next lower number that divides it."""
+    """How many equal parts a vector is cut into: of `_PQ_PART` components, or the next lower number that divides it."""
     return next(dim // size for size in range(_PQ_PART, 0, -1) if dim % size == 0)
+
+
+def _rows_needed(factory: str, dim: int) -> int:
+    """How many rows it takes to train an index: one for each list and for each centroid of a quantizer."""
+    made: Any = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)  # must outlive its core
+    core = core_of(made)
+    quantizer = getattr(core, "pq", None)
+    return max(lists_of(core), 2**quantizer.nbits if quantizer is not None else 1)
+
+
+def check_factory(index: str, dim: int) -> None:
+    """Check that an index of vectors of `dim` components can be asked for: one of KINDS, or a FAISS factory string.
+
+    Raises:
+        InvalidInput: it is neither, does not fit the dimension, or does not search by inner product.
+    """
+    if index in KINDS:
+        return
+    refused = f"--index {index!r} is none of {', '.join(KINDS)} and no FAISS factory string"
+    try:
+        made: Any = faiss.index_factory(dim, index, faiss.METRIC_INNER_PRODUCT)
+        if made.metric_type != faiss.METRIC_INNER_PRODUCT:
+            raise InvalidInput(f"{refused} that searches by inner product")
+        if isinstance(made, faiss.IndexPreTransform):
+            _check_transforms(made, refused)
+        if made.is_trained:
+            made.add(np.ones((1, dim), np.float32))
+            made.search(np.ones((1, dim), np.float32), 1)
+    except RuntimeError as error:
+        raise InvalidInput(f"{refused} for {dim} dimensions: {reason(error)}") from error
+
+
+def _check_transforms(made: Any, refused: str) -> None:
+    for at in range(made.chain.size()):
+        step = faiss.downcast_VectorTransform(made.chain.at(at))
+        if isinstance(step, faiss.OPQMatrix) and (step.M < 1 or step.d_out % step.M):
+            raise InvalidInput(f"{refused} for {made.d} dimensions: OPQ{step.M} does not divide {step.d_out}")
+        if isinstance(step, faiss.LinearTransform) and not 1 <= step.d_out <= step.d_in:
+            raise InvalidInput(f"{refused} for {made.d} dimensions: {step.d_out} of {step.d_in} cannot be kept")
+
+
+def core_of(index: Any) -> Any:
+    """The FAISS index inside transforms and refinements. It lives as long as the outer index."""
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexPreTransform):
+        return core_of(index.index)
+    return core_of(index.base_index) if isinstance(index, faiss.IndexRefine) else index
+
+
+def lists_of(core: Any) -> int:
+    """How many inverted lists the index has; 1 where there are none."""
+    return int(core.nlist) if isinstance(core, faiss.IndexIVF) else 1
+
+
+def reason(error: RuntimeError) -> str:
+    """FAISS's message without the place in its source."""
+    return re.sub(r"^.*?\.cpp:\d+: (Error: '.*?' failed: ?)?", "", str(error), flags=re.DOTALL).strip() or str(error)

@@ -1,7 +1,7 @@
-"""Search a copy of an index on the GPU, where the FAISS that is installed can and the machine has one.
+"""A copy of an index in GPU memory, where the machine has a GPU and the installed FAISS can use it.
 
-GPU indexes heed no ID selectors: whoever searches them asks for more and drops what is excluded, and asks the index in
-memory where only some rows are allowed.
+GPU indexes ignore ID selectors. The caller therefore asks for more rows and drops the excluded ones, and searches the
+index in main memory where only some rows are allowed.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-_MOST = 2048  # rows, and lists, of one GPU search: faiss/gpu/utils/DeviceDefs.cuh
+_MOST = 2048  # rows or lists of one GPU search: faiss/gpu/utils/DeviceDefs.cuh
 
 
 class GpuCopy:
@@ -21,13 +21,13 @@ class GpuCopy:
         self._index = faiss.index_cpu_to_gpu(self._resources, 0, index)
 
     def takes(self, depth: int, params: dict[str, int]) -> bool:
-        """Whether it can search for so many rows a code with these parameters."""
+        """Whether the GPU can search for `depth` rows a code with these parameters."""
         return max(depth, params.get("nprobe", 1)) <= _MOST
 
     def search(
         self, codes: NDArray[np.float32], depth: int, params: dict[str, int]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Inner products and rows, both (M, depth), of the rows nearest to each of the codes (M, D)."""
+        """Find the nearest rows to each of the codes (M, D): inner products and rows, both (M, depth)."""
         if "nprobe" in params:
             faiss.GpuParameterSpace().set_index_parameter(self._index, "nprobe", params["nprobe"])
         products, rows = self._index.search(codes, depth)

@@ -1,28 +1,30 @@
-"""FAISS: build, save, load and search an index of inner products. Only the modules named `faiss_*` import faiss."""
+"""The FAISS index over a pool's vectors: build, save, load and search it by inner product."""
 
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import BuildError
-from polyrank.index_builder.index.choice import IndexSpec
-from polyrank.index_builder.index.faiss_factory import core_of, effort_of, has_graph, lists_of, reason
+from polyrank.index_builder.index.choice import IndexSpec, core_of, lists_of, reason
 from polyrank.index_builder.index.faiss_gpu import copy_to_gpu
 
 _BLOCK_ROWS = 65_536
 _EF_CONSTRUCTION = 200
-_TRAINING_ROWS, _ROWS_A_LIST = 65_536, 64  # at most the first, or the second times the lists: in float32, in memory
+# The sample for training, in memory as float32: so many rows, or so many a list if that is more.
+_TRAINING_ROWS, _ROWS_A_LIST = 65_536, 64
 _TRAINING_SEED = 0
-# Rows a context vector, of a request that does not say (`retrieve_k`), and the most that tuning asks for.
-RETRIEVE_K = 200
-MOST_DEPTH = 1600
+# How hard an index is searched before it is tuned: docs/measurements/index.md.
+_EF_SEARCH, _MOST_EF_SEARCH = 64, 2048
+_NPROBE = 32
+RETRIEVE_K = 200  # rows to retrieve where the request does not say
+MOST_DEPTH = 1600  # rows to retrieve at most when an index is tuned
 
 Rows = NDArray[np.int64]
 Products = NDArray[np.float32]
@@ -32,14 +34,14 @@ class CandidateIndex:
     """An index over the rows of an embedding matrix, by inner product.
 
     Attributes:
-        spec: what it is, its search parameters complete.
+        spec: its kind, factory string and complete search parameters.
     """
 
     def __init__(self, index: Any, spec: IndexSpec) -> None:
         self._index = index
-        effort = effort_of(index)
+        effort = _effort_of(index)
         self.spec = replace(spec, params={effort.name: effort.default, **spec.params}) if effort else spec
-        self._heeds_selectors = self._tried_selectors()
+        self._takes_selectors = self._tried_selectors()
         self._gpu = copy_to_gpu(index)
 
     @property
@@ -54,23 +56,23 @@ class CandidateIndex:
 
     @property
     def depth(self) -> int:
-        """Rows to ask for each context vector at least."""
+        """The least number of rows to retrieve."""
         return self.spec.params.get("depth", 0)
 
     @property
     def is_exact(self) -> bool:
-        """Whether a search misses nothing, by products as precise as the scan's."""
+        """Whether a search misses nothing and its products are as precise as the scan's."""
         return self._gpu is None and isinstance(faiss.downcast_index(self._index), faiss.IndexFlat)
 
     @classmethod
     def build(cls, spec: IndexSpec, matrix: NDArray[Any]) -> "CandidateIndex":
-        """Index the rows of a matrix (N, D), read in blocks; what needs training is trained on a seeded sample.
+        """Index the rows of a matrix (N, D), read in blocks; train the index on a seeded sample if it needs training.
 
-        Equal matrices give equal bytes on one machine with one number of threads: graphs, whose links depend on the
-        order in which threads come, are built by a single one.
+        Equal matrices give equal bytes on one machine with one number of threads. Graphs are built by one thread, since
+        their links depend on the order of the threads.
 
         Args:
-            spec: an index with a FAISS factory.
+            spec: an index with a FAISS factory string.
             matrix: float16 or float32, usually memory-mapped.
 
         Raises:
@@ -81,7 +83,7 @@ class CandidateIndex:
             core = core_of(index)
             if isinstance(core, faiss.IndexHNSW):
                 core.hnsw.efConstruction = _EF_CONSTRUCTION
-            with _threads(1 if has_graph(core) else faiss.omp_get_max_threads()):
+            with _threads(1 if _has_graph(core) else faiss.omp_get_max_threads()):
                 if not index.is_trained:
                     index.train(_sample(matrix, max(_TRAINING_ROWS, _ROWS_A_LIST * lists_of(core))))
                 for start in range(0, len(matrix), _BLOCK_ROWS):
@@ -91,8 +93,8 @@ class CandidateIndex:
         return cls(index, spec)
 
     def save(self, path: Path) -> None:
-        """Write the index; the file has no checksum of its own."""
-        # FAISS's own file writer ignores a failing close: a full disk would leave a short file and no error.
+        """Write the index. The file has no checksum of its own."""
+        # FAISS's own file writer ignores a failing close: a full disk would leave a short file without an error.
         with path.open("wb") as file:
             faiss.write_index(self._index, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]  # not in its stubs
 
@@ -116,14 +118,14 @@ class CandidateIndex:
         only: NDArray[np.bool_] | None = None,
         threads: int | None = None,
     ) -> tuple[Rows, Products]:
-        """Find the rows nearest to each code vector, all codes in one call.
+        """Find the rows with the largest inner product with each code vector, all codes in one call.
 
         Args:
             codes: (M, D).
             depth: rows a code, at least 1.
             exclude: rows not to return.
-            only: (N,), true for the rows that may be returned.
-            threads: of FAISS in the calling thread; None leaves it as it is.
+            only: (N,), true for the rows that may be returned; None: all.
+            threads: how many FAISS uses when called from this thread, from now on; None leaves that as it is.
 
         Returns:
             rows (M, depth), best first, -1 where fewer were found, and their inner products (M, depth).
@@ -138,15 +140,15 @@ class CandidateIndex:
         if only is None and not len(dropped):
             products, rows = self._index.search(codes, depth, params=self._parameters(depth, None))
             return rows, products
-        if not self._heeds_selectors:
+        if not self._takes_selectors:
             return self._overfetched(codes, depth, dropped, only)
         products, rows = self._index.search(codes, depth, params=self._parameters(depth, _selector(dropped, only)))
         return rows, products
 
     def harder(self) -> list["CandidateIndex"]:
-        """The same index searched harder, in each of the ways that are left."""
+        """The same index with more search effort: one for each way in which effort can still be raised."""
         ways: list[dict[str, int]] = []
-        effort = effort_of(self._index)
+        effort = _effort_of(self._index)
         if effort is not None and (value := self.spec.params[effort.name]) < effort.most:
             ways.append({effort.name: min(2 * value, effort.most)})
         depth = max(self.depth, RETRIEVE_K)
@@ -164,7 +166,7 @@ class CandidateIndex:
         return _nested(self._index, self.spec.params, depth, selector)
 
     def _tried_selectors(self) -> bool:
-        """Whether a search returns only what a selector lets through: some kinds refuse selectors."""
+        """Whether a search returns only rows that a selector lets through: some kinds refuse or ignore selectors."""
         nothing = faiss.IDSelectorRange(0, 0)
         try:
             _, rows = self._index.search(np.ones((1, self.dim), np.float32), 1, params=self._parameters(1, nothing))
@@ -175,7 +177,7 @@ class CandidateIndex:
     def _overfetched(
         self, codes: NDArray[np.float32], depth: int, dropped: Rows, only: NDArray[np.bool_] | None
     ) -> tuple[Rows, Products]:
-        """Search for more and more, until enough of it is allowed."""
+        """Search for ever more rows without a selector until enough of them are allowed."""
         allowed = np.ones(self.count, bool) if only is None else only.copy()
         allowed[dropped] = False
         wanted = depth + len(dropped)
@@ -188,9 +190,34 @@ class CandidateIndex:
             wanted *= 2
 
 
+class _Effort(NamedTuple):
+    """The search parameter that trades time for recall."""
+
+    name: str
+    default: int
+    most: int
+
+
+def _effort_of(index: Any) -> _Effort | None:
+    """The index's effort parameter; None where FAISS has none for its kind."""
+    core = core_of(index)
+    if isinstance(core, faiss.IndexHNSW):
+        return _Effort("efSearch", _EF_SEARCH, _MOST_EF_SEARCH)
+    if isinstance(core, faiss.IndexIVF):
+        return _Effort("nprobe", min(_NPROBE, core.nlist), core.nlist)
+    return None
+
+
+def _has_graph(core: Any) -> bool:
+    """Whether rows, or the centroids of lists, are linked to a graph."""
+    graphs = (faiss.IndexHNSW, faiss.IndexNSG)
+    quantizer = faiss.downcast_index(core.quantizer) if isinstance(core, faiss.IndexIVF) else None
+    return isinstance(core, graphs) or isinstance(quantizer, graphs)
+
+
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """FAISS's threads in the block."""
+    """Set the number of FAISS's threads for the block."""
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(count)
     try:
@@ -214,8 +241,8 @@ def _selector(dropped: Rows, only: NDArray[np.bool_] | None) -> Any:
 
 
 def _nested(index: Any, params: dict[str, int], depth: int, selector: Any) -> Any:
-    """Search parameters in the shape of the index; None where it takes none."""
-    known: Any = faiss  # the stubs do not have the keyword arguments
+    """Search parameters, nested as the index is; None where it takes none."""
+    known: Any = faiss  # the stubs lack the keyword arguments
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexPreTransform):
         inner = _nested(index.index, params, depth, selector)
@@ -232,7 +259,7 @@ def _nested(index: Any, params: dict[str, int], depth: int, selector: Any) -> An
 
 
 def _kept(rows: Rows, products: Products, kept: NDArray[np.bool_], depth: int) -> tuple[Rows, Products]:
-    """The first `depth` that are kept, of each line; filled up with -1."""
+    """The first `depth` kept rows of each line, filled up with -1."""
     first = np.argsort(~kept, axis=1, kind="stable")[:, :depth]
     taken = np.take_along_axis(kept, first, axis=1)
     rows = np.where(taken, np.take_along_axis(rows, first, axis=1), -1)

@@ -1,4 +1,4 @@
-"""How much of the true ranking the retrieval path finds, how fast, and searching harder until it is enough."""
+"""How good an index is: the recall of retrieval through it, its time, and tuning until the recall is high enough."""
 
 import time
 from collections.abc import Sequence
@@ -15,25 +15,25 @@ from polyrank.index_builder.index.retrieval import retrieve
 
 MIN_RECALL = 0.95
 MOST_PROBES = 256
-_SCANNED_ROWS = 64_000_000  # by all probes together: half a minute on two cores, so fewer probes in large pools
+_SCANNED_ROWS = 64_000_000  # by all probes together, half a minute on two cores: a large pool gets fewer probes
 _LEAST_PROBES = 32
-_RUNGS = 6
+_RUNGS = 6  # steps of tuning at most
 _PLACES = (10, 100)
-_ROUNDING = 1e-5  # of a score, relative: rows that tie with the k-th best count as found
+_ROUNDING = 1e-5  # relative to the score: rows that tie with the k-th best count as found
 
 Codes = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What was measured, as the manifest records it.
+    """The measured recall, as the manifest records it.
 
     Attributes:
-        at_10, at_100: the share of the 10 and 100 best rows by score that the path finds among as many.
-        probes: "given" contexts; vectors of the "pool", each as the only code of a context and without itself; or
-            "none": nothing was measured, because the ranking is exact by construction.
+        at_10, at_100: the share of the 10 and 100 best rows by score that are found among as many.
+        probes: "given" for real contexts; "pool" for vectors of the pool, each as the only code of a context that must
+            not find itself; "none" if nothing was measured, because the ranking is exact by construction.
         count: how many probes.
-        p50_ms, p99_ms: of retrieving and scoring a probe; None where none was measured.
+        p50_ms, p99_ms: time of retrieving and scoring one probe, in milliseconds; None if nothing was measured.
     """
 
     at_10: float
@@ -44,7 +44,7 @@ class Recall:
     p99_ms: float | None
 
     def described(self, least: float) -> dict[str, float | int | str | None]:
-        """For the manifest, with what was asked for."""
+        """The manifest's entry; `least` is the recall that was asked for."""
         return {
             "recall@10": self.at_10,
             "recall@100": self.at_100,
@@ -56,7 +56,7 @@ class Recall:
         }
 
     def doubt(self, index: IndexSpec, least: float) -> str | None:
-        """What to say of a recall that the pool's own vectors show to be low; given probes would have been reached."""
+        """A warning if the pool's own vectors show a low recall. With given probes the build would have failed."""
         if self.at_10 >= least:
             return None
         return (
@@ -69,33 +69,31 @@ EXACT = Recall(1.0, 1.0, "none", 0, None, None)
 
 
 class Probes:
-    """Contexts, and by a scan of the whole matrix the scores that their best rows have."""
+    """Contexts, and the scores of their best rows by a scan of the whole matrix."""
 
     def __init__(self, matrix: NDArray[Any], given: Sequence[Codes], seed: int = 0) -> None:
         """Choose the probes and scan for each.
 
         Args:
             matrix: (N, D), float16 or float32.
-            given: context vectors (M, D) of each context, the score scale multiplied in; none: drawn from the matrix.
-            seed: of the choice.
+            given: the vectors (M, D) of each context, with the score scale multiplied in. If there are none,
+                rows of the matrix are drawn.
+            seed: of the random choice.
         """
         rng = np.random.default_rng(seed)
         most = min(MOST_PROBES, max(_LEAST_PROBES, _SCANNED_ROWS // len(matrix)))
         self.source = "given" if given else "pool"
         self._matrix = matrix
         chosen = rng.permutation(len(given) or len(matrix))[:most]
-        self._codes: list[Codes]
-        self._own: list[NDArray[np.int64]]
         if given:
-            self._codes, self._own = [given[at] for at in chosen], [np.empty(0, np.int64)] * len(chosen)
+            self._codes, self._own = [given[at] for at in chosen], [chosen[:0]] * len(chosen)
         else:
-            self._codes = [np.asarray(matrix[row][None], np.float32) for row in chosen]
-            self._own = [np.array([row]) for row in chosen]
+            self._codes, self._own = [np.asarray(matrix[[row]], np.float32) for row in chosen], list(chosen[:, None])
         self._scores = self._scanned()
 
     def measure(self, index: CandidateIndex) -> Recall:
-        """Take every probe through the index, as the service takes a request."""
-        from polyrank.model.search.topk import top_k  # torch: a build that measures nothing does without
+        """Retrieve and score every probe as the service does with a request."""
+        from polyrank.model.search.topk import top_k  # imports torch, which a build that measures nothing does without
 
         found, seconds = [], []
         for codes, own, wanted in zip(self._codes, self._own, self._scores, strict=True):
@@ -119,7 +117,7 @@ class Probes:
 
 
 def _share(found: NDArray[np.float32], wanted: NDArray[np.float32], places: int) -> float:
-    """The share of the first places whose scores were found; a pool without so many has fewer places."""
+    """The share of the first places whose scores were found. A small pool has fewer places."""
     places = min(places, len(wanted))
     if places == 0:
         return 1.0
@@ -130,23 +128,19 @@ def _share(found: NDArray[np.float32], wanted: NDArray[np.float32], places: int)
 def measured(
     index: CandidateIndex, matrix: NDArray[Any], given: Sequence[Codes], least: float
 ) -> tuple[CandidateIndex, Recall]:
-    """Measure an index; with given probes also tune it until recall@10 is at least `least`.
+    """Measure an index. With given probes, also tune it until recall@10 is at least `least`.
 
     Raises:
-        BuildError: given probes do not find as much.
+        BuildError: that recall is not reached.
     """
     if index.is_exact and not given:
-        return index, EXACT  # the list of a context's only code is its ranking
+        return index, EXACT  # with one code, the list of the nearest rows is the ranking
     probes = Probes(matrix, given)
-    return _reach(index, probes, least) if given else (index, probes.measure(index))
+    return _tuned(index, probes, least) if given else (index, probes.measure(index))
 
 
-def _reach(index: CandidateIndex, probes: Probes, least: float) -> tuple[CandidateIndex, Recall]:
-    """Search harder, a step at a time in whichever way gains more, until recall@10 is at least `least`.
-
-    Raises:
-        BuildError: it is not reached within a bounded number of steps.
-    """
+def _tuned(index: CandidateIndex, probes: Probes, least: float) -> tuple[CandidateIndex, Recall]:
+    """Raise the search effort step by step, each time in the way that gains more, until recall@10 is enough."""
     recall = probes.measure(index)
     for _ in range(_RUNGS):
         ways = [] if recall.at_10 >= least else index.harder()

@@ -1,4 +1,7 @@
-"""Retrieval through an index, as the service does it and a build measures it: the union of what each code finds."""
+"""How an index is searched for a context: the union of what its codes find.
+
+Requests and the recall measurement of a build go through the same function.
+"""
 
 import math
 from typing import NamedTuple
@@ -11,13 +14,13 @@ from polyrank.index_builder.index.faiss_index import CandidateIndex
 Rows = NDArray[np.int64]
 
 
-class Retrieved(NamedTuple):
-    """What is to be scored.
+class FoundRows(NamedTuple):
+    """The rows to score.
 
     Attributes:
         rows: ascending.
-        bound: no row that was allowed and is not among them scores more: -inf where there is none, inf where the index
-            may have missed some.
+        bound: the highest score that any other allowed row can have: -inf if there is no other row, inf if the
+            index may have missed some.
     """
 
     rows: Rows
@@ -32,39 +35,39 @@ def retrieve(
     only: NDArray[np.bool_] | None = None,
     threads: int | None = None,
     least: int = 10,
-) -> Retrieved:
-    """Of the rows that an index finds for a context's codes (M, D), those with the largest inner product with any.
+) -> FoundRows:
+    """Retrieve the rows whose largest inner product with any of a context's codes is highest.
 
     Args:
-        index: searched for at least its own `depth` rows a code.
-        codes: one context's vectors.
-        limit: how many rows; more where the index's `depth` is more, fewer where there are no more.
-        exclude: rows not to return, each once.
-        only: (N,), true for the rows that may be returned.
-        threads: of FAISS; None leaves it to FAISS.
-        least: how many rows are needed, where there are as many.
+        index: searched for all codes in one call.
+        codes: (M, D), one context's vectors.
+        limit: how many rows to return: more if the index's `depth` is more, fewer if fewer are allowed.
+        exclude: distinct rows not to return.
+        only: (N,), true for the rows that may be returned; None: all.
+        threads: how many FAISS uses when called from this thread, from now on; None leaves that as it is.
+        least: how many rows the caller needs at least.
     """
     dropped = np.empty(0, np.int64) if exclude is None else exclude
     allowed = index.count - len(dropped) if only is None else int(only.sum() - only[dropped].sum())
     limit = min(max(limit, index.depth), allowed)
     if limit <= 0:
-        return Retrieved(np.empty(0, np.int64), -np.inf)
+        return FoundRows(np.empty(0, np.int64), -np.inf)
     each = limit if index.is_exact else _rows_a_code(limit, len(codes), least)
     rows, products = index.search(codes, each, exclude, only, threads)
     chosen = union(rows, products, limit)
     if len(chosen) == allowed:
-        return Retrieved(np.sort(chosen), -np.inf)
-    # Only an index that misses nothing bounds the rest. With every list `limit` long, a row outside the union has no
-    # inner product above the worst of those inside, and a score is never above its largest inner product.
+        return FoundRows(np.sort(chosen), -np.inf)
+    # Only an index that misses nothing bounds the rest: each of its lists is `limit` long, so no inner product of a row
+    # outside the union is above the worst of those inside, and a row's score is at most its largest inner product.
     bound = float(products[rows == chosen[-1]].max()) if index.is_exact else np.inf
-    return Retrieved(np.sort(chosen), bound)
+    return FoundRows(np.sort(chosen), bound)
 
 
 def _rows_a_code(limit: int, m: int, least: int) -> int:
-    """How many rows to ask an index for, of each of `m` codes, so that their union is of the best `limit`, nearly.
+    """How many rows to ask for with each of `m` codes so that their union holds nearly all of the best `limit`.
 
-    What is among the best for a context is among the best for many of its codes, so that lists need not be as long as
-    their union; with fewer codes they overlap less. docs/results.md, "Kinds of index".
+    A row that is good for a context is good for many of its codes, so each list can be shorter than the union. The
+    fewer the codes, the less their lists overlap. Measured: docs/measurements/index.md.
 
     >>> [_rows_a_code(200, m, 10) for m in (1, 4, 16, 64, 360)]
     [200, 200, 100, 50, 22]
@@ -73,7 +76,7 @@ def _rows_a_code(limit: int, m: int, least: int) -> int:
 
 
 def union(rows: Rows, products: NDArray[np.float32], limit: int) -> Rows:
-    """Of the rows found for all codes, the `limit` with the largest best inner product, best first; ties by row."""
+    """The `limit` distinct rows with the largest inner product with any code, best first; ties by row number."""
     found = rows.ravel() >= 0
     distinct, inverse = np.unique(rows.ravel()[found], return_inverse=True)
     best = np.full(len(distinct), -np.inf, np.float32)

@@ -1,4 +1,4 @@
-"""Rows of Parquet files as plain objects, a small batch at a time."""
+"""Read Parquet files as a stream of plain objects, a small batch at a time."""
 
 import math
 from collections.abc import Iterator
@@ -12,17 +12,17 @@ from polyrank.index_builder.pool.text import RowError
 
 _BATCH_ROWS = 1024
 _METADATA = "strings, numbers, booleans, or lists or objects of them"
-_BUFFER_BYTES = 1 << 20  # of a column; without it a whole row group's pages are read at once
+_BUFFER_BYTES = 1 << 20  # for each column; without it the pages of a whole row group are read at once
 
 
 def parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
-    """Number of each row, the first is 1, and the object that a JSON line would have held; or a RowError.
+    """Yield the number of each row (the first is 1) and the object that a JSON line would hold, or a RowError.
 
-    Every column beside `id` and `text` is metadata; what is null is left out.
+    Every column besides `id` and `text` is metadata. Null values are left out.
 
     Raises PoolInvalid for a file that is damaged or unreadable, or whose columns cannot be a pool's.
     """
-    import pyarrow.parquet as pq  # here, because every server would load it and few read such a pool
+    import pyarrow.parquet as pq  # here: every server would load it, and few read such a pool
 
     try:
         with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True) as file:
@@ -33,21 +33,21 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
                     number += 1
                     yield number, row
     except (OSError, pa.ArrowException) as error:
-        raise PoolInvalid(str(path), f"cannot be read: {error}") from error
+        raise PoolInvalid(path, f"cannot be read: {error}") from error
 
 
 def _require_usable(path: Path, schema: pa.Schema) -> None:
     names = schema.names
     if "text" not in names:
-        raise PoolInvalid(str(path), "there is no column 'text'")
+        raise PoolInvalid(path, "there is no column 'text'")
     if len(set(names)) < len(names):
-        raise PoolInvalid(str(path), "two columns have one name")
+        raise PoolInvalid(path, "two columns have one name")
     if wrong := [name for name in names if name.startswith("$")]:
-        raise PoolInvalid(str(path), f"the column name {wrong[0]!r} begins with '$'")
+        raise PoolInvalid(path, f"the column name {wrong[0]!r} begins with '$'")
     for field in schema:
         fits, wanted = (_is_text, "strings") if field.name in ("id", "text") else (_is_json, _METADATA)
         if not fits(field.type):
-            raise PoolInvalid(str(path), f"the column {field.name!r} holds {field.type}; make it {wanted}, or drop it")
+            raise PoolInvalid(path, f"the column {field.name!r} holds {field.type}; make it {wanted}, or drop it")
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -85,13 +85,13 @@ def _as_object(row: dict[str, Any]) -> object:
     metadata = {name: value for name, value in row.items() if value is not None}
     if wrong := next((name for name, value in metadata.items() if not _is_finite(value)), None):
         return RowError(f"{wrong!r} holds a number that is not finite")
-    # A null text is told as one that is missing, as in JSON.
+    # A null text counts as missing, as in JSON.
     found: dict[str, object] = {name: metadata.pop(name) for name in ("id", "text") if name in metadata}
     return {**found, "metadata": metadata}
 
 
 def _is_finite(value: object) -> bool:
-    """Whether JSON can say it: it has no NaN and no infinity."""
+    """Whether JSON can express the value: it has no NaN and no infinity."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""Which ids a pool has had, without holding them in memory.
+"""The ids that a pool has had so far, as a set of 64-bit hashes that does not grow in memory.
 
-A set of 64-bit hashes by open addressing. Its slots lie in memory while they are few, then in a file without a name
-that is mapped and shared: its pages are the kernel's to write back and drop, and the file is gone with its user.
+The set is a hash table with open addressing. A small table lies in memory. A larger one lies in a mapped file without a
+name: the kernel can write its pages back and drop them, and the file disappears with the process.
 """
 
 import mmap
@@ -10,25 +10,24 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 _SLOT_BYTES = 8
-_BITS_IN_MEMORY = 17  # 2^17 slots: 1 MiB, for 65,536 hashes
+_BITS_IN_MEMORY = 17  # 2^17 slots are 1 MiB, for 65,536 hashes
 
 
 class SeenHashes:
-    """A growing set of 64-bit hashes, at most half full: 16 to 32 bytes of disk each.
+    """A growing set of 64-bit hashes. It is at most half full, so that a hash takes 16 to 32 bytes.
 
     Args:
-        scratch: where the file is made once the set outgrows the memory it may have; None: the system's temporary
-            directory.
+        scratch: the directory of the file; None: the system's temporary directory.
     """
 
     def __init__(self, scratch: Path | None = None) -> None:
         self._scratch = scratch
         self._count = 0
-        self._has_zero = False  # an empty slot is 0
+        self._has_zero = False  # 0 marks an empty slot
         self._resize(_BITS_IN_MEMORY)
 
     def add(self, hashed: int) -> bool:
-        """Remember a hash; tells whether it is new.
+        """Add a hash; returns whether it is new.
 
         Raises:
             OSError: the disk has no room for the set.
@@ -46,7 +45,7 @@ class SeenHashes:
         return True
 
     def _slot(self, hashed: int) -> int:
-        """Where the hash is, or belongs. The high bits choose, so that growing reads and writes in order."""
+        """Where the hash is or belongs. Its high bits choose, so that growing reads and writes slots in order."""
         at = hashed >> self._shift
         while self._slots[at] not in (0, hashed):
             at = (at + 1) & self._mask
@@ -67,8 +66,8 @@ class SeenHashes:
 
 
 def _mapped(size: int, directory: Path | None) -> mmap.mmap:
-    """So many zero bytes of a file without a name; the map keeps it."""
+    """A zeroed map of a file without a name; the map keeps the file alive."""
     with TemporaryFile(dir=directory) as file:
-        # A hole that the disk has no room for would end the process when it is written to.
+        # Reserve the room now: writing to a hole for which the disk has no room would kill the process.
         os.posix_fallocate(file.fileno(), 0, size)
         return mmap.mmap(file.fileno(), size)

@@ -1,4 +1,4 @@
-"""Rows of text files as plain objects: JSON lines and CSV, streamed, each with its line."""
+"""Read JSON lines and CSV as a stream of plain objects, each with its line number."""
 
 import csv
 import io
@@ -12,18 +12,18 @@ import pyarrow as pa
 
 from polyrank.index_builder.errors import PoolInvalid
 
-# A longer line cannot be a sane row (20,000 characters, escaped twice over, are 240 kB); it must not fill the memory.
+# No sane row is longer (20,000 characters, escaped twice over, are 240 kB), and a line must not fill the memory.
 MAX_LINE_BYTES = 4 << 20
 
 _COMPRESSIONS: dict[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
 
 
 class RowError(Exception):
-    """What is wrong with one row; carries the reason from where it is found to where the line is known."""
+    """What is wrong with one row. Readers yield it in the row's place, so that the caller can name the line."""
 
 
 def json_rows(path: Path) -> Iterator[tuple[int, object]]:
-    """Line number and value of each line that is not blank; a RowError in place of one that is no JSON.
+    """Yield the line number and value of each line that is not blank; a RowError if the line is not JSON.
 
     Raises PoolInvalid for a file that is truncated or unreadable.
     """
@@ -36,31 +36,47 @@ def json_rows(path: Path) -> Iterator[tuple[int, object]]:
 
 
 def csv_rows(path: Path) -> Iterator[tuple[int, object]]:
-    """Line number of each row, and the object that a JSON line would have held; or a RowError.
+    """Yield the line number of each row and the object that a JSON line would hold, or a RowError.
 
-    Raises PoolInvalid as `json_rows`, and for a file without a usable header.
+    Raises PoolInvalid as `json_rows` does, and for a file without a usable header.
     """
+    header: list[str] | None = None
     with _opened(path) as stream:
-        yield from _csv_rows(path, stream)
+        reader = csv.reader(_csv_lines(stream), strict=True)
+        while True:
+            first_line = reader.line_num + 1
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                if header is None:
+                    raise PoolInvalid(path, f"the header is not valid CSV: {error}") from error
+                yield first_line, RowError(f"not valid CSV: {error}")
+                continue
+            if header is None:
+                header = _checked_header(path, cells)
+            elif cells:
+                yield first_line, _csv_row(header, cells)
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open for reading; what the operating system or the decompressor says about the file names the file."""
+    """Open for reading; errors of the operating system or the decompressor become PoolInvalid."""
     try:
         file: Any = pa.OSFile(str(path), "rb")
         if compression := _COMPRESSIONS.get(path.suffix.lower()):
             file = pa.CompressedInputStream(file, compression)
         with file, io.BufferedReader(file, 1 << 18) as stream:
-            if stream.peek(3)[:3] == b"\xef\xbb\xbf":  # a BOM, as Windows tools write it
+            if stream.peek(3)[:3] == b"\xef\xbb\xbf":  # a byte order mark, as Windows tools write it
                 stream.read(3)
             yield stream
     except OSError as error:
-        raise PoolInvalid(str(path), f"cannot be read: {error}") from error
+        raise PoolInvalid(path, f"cannot be read: {error}") from error
 
 
 def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | RowError]]:
-    """Number the lines; one that is too long is read past in pieces."""
+    """Number the lines. A line that is too long is skipped piece by piece."""
     number = 0
     while line := stream.readline(MAX_LINE_BYTES):
         number += 1
@@ -83,28 +99,8 @@ def _parsed(line: bytes) -> object:
         return RowError(f"not valid JSON: {error.msg} at character {error.pos}")
 
 
-def _csv_rows(path: Path, stream: BinaryIO) -> Iterator[tuple[int, object]]:
-    reader = csv.reader(_csv_lines(stream), strict=True)
-    header: list[str] | None = None
-    while True:
-        first_line = reader.line_num + 1
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            if header is None:
-                raise PoolInvalid(str(path), f"the header is not valid CSV: {error}") from error
-            yield first_line, RowError(f"not valid CSV: {error}")
-            continue
-        if header is None:
-            header = _checked_header(path, cells)
-        elif cells:
-            yield first_line, _csv_row(header, cells)
-
-
 def _csv_lines(stream: BinaryIO) -> Iterator[str]:
-    """Lines that spoil their own row and not the file: bad bytes as lone surrogates, long lines as too long cells."""
+    """Lines whose faults spoil their own row only: bad bytes become lone surrogates, long lines a cell too long."""
     for _, line in _lines(stream):
         if isinstance(line, RowError):
             yield "x" * (csv.field_size_limit() + 1) + "\n"
@@ -114,11 +110,11 @@ def _csv_lines(stream: BinaryIO) -> Iterator[str]:
 
 def _checked_header(path: Path, cells: list[str]) -> list[str]:
     if "text" not in cells:
-        raise PoolInvalid(str(path), "the header has no column 'text'")
+        raise PoolInvalid(path, "the header has no column 'text'")
     if len(set(cells)) < len(cells):
-        raise PoolInvalid(str(path), "the header names a column twice")
+        raise PoolInvalid(path, "the header names a column twice")
     if wrong := [cell for cell in cells if cell.startswith("$") or not _is_utf8(cell)]:
-        raise PoolInvalid(str(path), f"the column name {wrong[0]!r} begins with '$' or is not valid UTF-8")
+        raise PoolInvalid(path, f"the column name {wrong[0]!r} begins with '$' or is not valid UTF-8")
     return cells
 
 

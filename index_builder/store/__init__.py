@@ -1,1 +1,12 @@
-"""The directory of generations: what is published, active and kept, with the updates written since."""
+"""The store: a directory of generations with their updates.
+
+generation_store   GenerationStore: the directory; list, open, publish, activate, roll back, collect
+generation         Generation: one of them, open; manifest and candidates read its files
+snapshot           Snapshot: a generation with its updates; filters finds rows by their metadata
+updates            UpdateLogs: who may write updates, and what a new generation receives
+update_log         UpdateLog: the file
+pointer            Pointer: CURRENT and HISTORY
+locks              who may change the store: locks, the lease and the fence
+leftovers          what a build leaves behind when it is killed
+copies             which generations have a copy in Redis
+"""

@@ -1,7 +1,7 @@
-"""The candidate table on disk: ids, texts and metadata, any row readable without loading the rest.
+"""The candidate table on disk: ids, texts and metadata, of which any row is read without loading the rest.
 
-The file `candidates.arrow` is an Arrow IPC file, memory-mapped: record batches of at most `BATCH_ROWS` rows with the
-columns id, text and metadata (a JSON object as text).
+`candidates.arrow` is a memory-mapped Arrow IPC file: record batches of at most `BATCH_ROWS` rows with the columns id,
+text and metadata (a JSON object as text).
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 
 BATCH_ROWS = 8192
 # A batch is also closed at this many bytes, to bound memory and stay below Arrow's 2 GiB a column.
@@ -24,7 +24,7 @@ _SCHEMA = pa.schema([("id", pa.string()), ("text", pa.string()), ("metadata", pa
 
 
 class CandidateWriter:
-    """Write a candidate table row by row; at the end of the `with` block the file is complete."""
+    """Writes a candidate table row by row; the file is complete at the end of the `with` block."""
 
     def __init__(self, path: Path) -> None:
         self._sink = pa.OSFile(str(path), "wb")
@@ -63,7 +63,7 @@ class CandidateWriter:
 
 
 class CandidateTable:
-    """A memory-mapped candidate table; safe to read from several threads.
+    """A memory-mapped candidate table; several threads may read it.
 
     Raises:
         ValueError: the file is not a candidate table.
@@ -74,7 +74,7 @@ class CandidateTable:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         if reader.schema != _SCHEMA:
             raise ValueError(f"{path.name} has other columns than id, text, metadata")
-        # A handle a batch, pointing into the map; the strings stay on the disk until they are asked for.
+        # Each batch points into the map: the strings stay on the disk until they are asked for.
         self._batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         self._starts: NDArray[np.int64] = np.cumsum([0] + [batch.num_rows for batch in self._batches], dtype=np.int64)
 
@@ -82,7 +82,7 @@ class CandidateTable:
         return int(self._starts[-1])
 
     def rows(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Candidate]:
-        """The candidates of these rows, in the order asked.
+        """Read the candidates of these rows, in the order asked.
 
         Raises:
             IndexError: a row is negative or past the end.
@@ -99,12 +99,12 @@ class CandidateTable:
         return Candidate(candidate_id, text, orjson.loads(metadata))
 
     def batches(self) -> Iterator[tuple[list[str], list[str]]]:
-        """The whole table in order, a batch at a time: (ids, texts)."""
+        """Yield the whole table in order, a batch at a time: (ids, texts)."""
         for batch in self._batches:
             yield _strings(batch, "id"), _strings(batch, "text")
 
     def metadata(self, containing: str) -> Iterator[tuple[int, str]]:
-        """The rows whose metadata, as JSON text without spaces, contains a piece of text: (row, JSON)."""
+        """Yield (row, JSON) where the metadata, as JSON text without spaces, contains a piece of text."""
         for start, batch in zip(self._starts.tolist(), self._batches, strict=False):
             column = batch.column("metadata")
             hits = pc.indices_nonzero(pc.match_substring(column, containing))

@@ -1,14 +1,15 @@
-"""Which rows have this metadata: a filter's conditions on top-level fields, evaluated exactly.
+"""Find the rows whose metadata match a filter: conditions on top-level fields, evaluated exactly.
 
-A filter is an object; all its keys must hold. A field's name asks for a value, for any of a list, or for an object of
-`gt`, `gte`, `lt`, `lte` (a range) and `exists`. `$and` and `$or` take lists of filters, `$not` takes one.
+A filter is an object of which every key must hold. The name of a field asks for a value, for any value of a list, or
+for an object of `gt`, `gte`, `lt`, `lte` (a range) and `exists`. `$and` and `$or` take lists of filters, `$not` takes
+one.
 
-Equality is JSON's, and strict: `true` is not 1, 1 is 1.0, null matches only an explicit null. A list in the metadata
-matches when any of its elements does; objects never match. A range holds numbers or strings, by its bounds' kind;
-strings go by their characters' numbers, as ISO dates do. `$not` lets through what lacks the field, too.
+Equality is that of JSON, and strict: `true` is not 1, 1 is 1.0, and null matches only an explicit null. A list in the
+metadata matches if any of its elements does; objects never match. A range contains numbers or strings, whichever its
+bounds are; strings compare by code point, which suits ISO dates. `$not` also lets through rows without the field.
 
-The rows of a field's values are found in one pass over the table when the field is first asked for, and kept as long as
-the table lives. A few candidates in memory are passed over each time.
+A table is read once for each field that is asked for: the rows of the field's values are kept as long as the table. For
+candidates in memory, which are few, they are found anew each time.
 """
 
 from array import array
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from polyrank.index_builder.store.candidates import CandidateTable
 
 _Mask = NDArray[np.bool_]
-_Key = tuple[int, Any]  # the value's kind and the value: Python's True equals 1, and None has no order
+_Key = tuple[int, Any]  # (kind, value): in Python True equals 1, and None has no order
 
 _NULL, _BOOLEAN, _NUMBER, _STRING = range(4)
 
@@ -35,12 +36,12 @@ _lock = Lock()
 
 
 def matching_rows(table: CandidateTable, filter_: Mapping[str, Any]) -> NDArray[np.int64]:
-    """The rows of a table that a filter lets through; ascending, (N,). An empty filter: every row."""
+    """The rows of a table that match a filter; ascending, (N,). An empty filter matches every row."""
     return np.flatnonzero(_mask(len(table), partial(_of_table, table), filter_))
 
 
 def matching_places(metadata: Sequence[Mapping[str, Any]], filter_: Mapping[str, Any]) -> NDArray[np.int64]:
-    """The places in a list of candidates' metadata that a filter lets through; ascending, (N,)."""
+    """The places in a list of metadata that match a filter; ascending, (N,)."""
 
     def of_field(field: str) -> _Postings:
         return _Postings(len(metadata), ((at, each[field]) for at, each in enumerate(metadata) if field in each))
@@ -70,18 +71,18 @@ def _of_table(table: CandidateTable, field: str) -> "_Postings":
     known = _postings.get(table, {}).get(field)
     if known is not None:
         return known
-    with _lock:  # two requests must not both make the pass
+    with _lock:  # two requests must not both read the table
         fields = _postings.setdefault(table, {})
         if field in fields:
             return fields[field]
         found = _Postings(len(table), _cells(table, field))
-        if found:  # a field that no row has is found out quickly; its name, which may be anything, is not kept
+        if found:  # names that no row has are not kept: there is no end to them, and the answer is quick
             fields[field] = found
         return found
 
 
 def _cells(table: CandidateTable, field: str) -> Iterator[tuple[int, Any]]:
-    """The rows that have the field, and what they have there."""
+    """Yield the rows that have the field, with its value."""
     for row, metadata in table.metadata(containing=f"{orjson.dumps(field).decode()}:"):
         value = orjson.loads(metadata)
         if field in value:
@@ -89,7 +90,7 @@ def _cells(table: CandidateTable, field: str) -> Iterator[tuple[int, Any]]:
 
 
 class _Postings:
-    """The rows of one field by value, in the values' order: 16 bytes a row, and one key a distinct value."""
+    """The rows of one field by value, in the order of the values. Takes 16 bytes a row, and a key a distinct value."""
 
     def __init__(self, size: int, cells: Iterable[tuple[int, Any]]) -> None:
         self._size = size
@@ -113,7 +114,7 @@ class _Postings:
         return len(self._present)
 
     def mask(self, wanted: Any) -> _Mask:
-        """The rows whose value is as wanted, (N,)."""
+        """Whether each row matches, (N,)."""
         if not isinstance(wanted, Mapping):
             return self._mask_of(self._equal(wanted))
         bounds = {name: bound for name, bound in wanted.items() if name != "exists"}
@@ -150,7 +151,7 @@ class _Postings:
 
 
 def _keys(value: Any) -> Iterator[_Key]:
-    """What the value is found under: itself, each element of a list, or (an object) nothing."""
+    """The keys that find a value: itself, or each element of a list; an object has none."""
     for element in value if isinstance(value, list) else [value]:
         if not isinstance(element, list | dict):
             yield _kind(element), element if element is not None else 0

@@ -1,6 +1,7 @@
-"""One published generation, opened and checked: vectors, ids, candidates and index as one unit."""
+"""One generation, opened and checked: vectors, ids, candidates and index, which belong together."""
 
 import os
+from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 
@@ -8,36 +9,32 @@ from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.store.candidates import CandidateTable
 from polyrank.index_builder.store.manifest import MANIFEST_FILE, FileEntry, Manifest
-from polyrank.index_builder.vectors.local import IDS_FILE, MATRIX_FILE, LocalStore
+from polyrank.index_builder.vectors.local import IDS_FILE, MATRIX_FILE, LocalEmbeddings
 
 CANDIDATES_FILE = "candidates.arrow"
 INDEX_FILE = "index.faiss"
 MODEL_DIRECTORY = "model"
-# A generation has this prefix, in the directory's name only, until it is complete and after it was removed.
+# The directory's name begins with this while a generation is being built, and while it is being removed.
 TEMPORARY_PREFIX = ".tmp-"
 
 
+@dataclass(frozen=True, eq=False)
 class Generation:
-    """An open generation; safe to read from several threads.
+    """An open generation; it never changes, and several threads may read it.
 
     Attributes:
         path: its directory.
         manifest: what it says of itself.
         candidates: ids, texts and metadata by row.
-        store: embeddings by id and by row, ids to rows.
-        index: None where scanning the matrix is the index.
+        embeddings: vectors by row, and rows by id.
+        index: None if the matrix is scanned instead.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        manifest: Manifest,
-        candidates: CandidateTable,
-        store: LocalStore,
-        index: CandidateIndex | None,
-    ) -> None:
-        self.path, self.manifest = path, manifest
-        self.candidates, self.store, self.index = candidates, store, index
+    path: Path
+    manifest: Manifest
+    candidates: CandidateTable
+    embeddings: LocalEmbeddings
+    index: CandidateIndex | None
 
     @property
     def id(self) -> str:
@@ -46,36 +43,37 @@ class Generation:
 
     @property
     def model_directory(self) -> Path:
-        """The checkpoint that made the vectors."""
+        """The checkpoint of the model that made the vectors."""
         return self.path / MODEL_DIRECTORY
 
     @classmethod
     def open(cls, path: Path, *, verify: bool = True, needs_matrix: bool = True) -> "Generation":
-        """Open and check the generation in this directory.
+        """Open and check the generation in a directory.
 
         Args:
             path: the directory.
             verify: read every file and compare its sha256; otherwise only names, sizes and counts are checked.
-            needs_matrix: refuse it where the matrix's file is missing.
+            needs_matrix: refuse a generation whose matrix is missing.
 
         Raises:
             GenerationNotFound: there is no such directory.
-            GenerationCorrupt: a file is missing, unexpected, of another size or content, or they do not fit together.
+            GenerationCorrupt: a file is missing, unexpected, of another size or content, or the files do not fit
+                together.
         """
         manifest = read_manifest(path)
         try:
             _check_files(path, manifest, verify, needs_matrix)
-            return cls._opened(path, manifest)
-        # pyarrow's errors are ValueErrors; the file system's mean that a file cannot be read.
+            return cls._mapped(path, manifest)
+        # pyarrow's errors are ValueErrors. An OSError means that a file cannot be read.
         except (OSError, ValueError) as error:
             raise GenerationCorrupt(manifest.id, str(error)) from error
 
     @classmethod
-    def _opened(cls, path: Path, manifest: Manifest) -> "Generation":
-        store = LocalStore(path, manifest.dim, manifest.dtype)
+    def _mapped(cls, path: Path, manifest: Manifest) -> "Generation":
+        embeddings = LocalEmbeddings(path, manifest.dim, manifest.dtype)
         candidates = CandidateTable(path / CANDIDATES_FILE)
         index = None
-        counts = {IDS_FILE: store.count(), CANDIDATES_FILE: len(candidates)}
+        counts = {IDS_FILE: embeddings.count(), CANDIDATES_FILE: len(candidates)}
         if manifest.index.factory is not None:
             index = CandidateIndex.load(path / INDEX_FILE, manifest.index)
             counts[INDEX_FILE] = index.count
@@ -84,15 +82,15 @@ class Generation:
         for name, count in counts.items():
             if count != manifest.count:
                 raise ValueError(f"{name} is of {count} candidates, the manifest says {manifest.count}")
-        return cls(path, manifest, candidates, store, index)
+        return cls(path, manifest, candidates, embeddings, index)
 
     def close(self) -> None:
-        """Let go of the maps; whoever still holds an array of them may go on using it."""
-        self.store.close()
+        """Drop the maps of the files; arrays that were taken from them stay valid."""
+        self.embeddings.close()
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read the manifest of the generation in this directory.
+    """Read the manifest of the generation in a directory.
 
     Raises:
         GenerationNotFound: there is no such directory.
@@ -110,27 +108,8 @@ def read_manifest(path: Path) -> Manifest:
     return Manifest.from_json(content, generation_id)
 
 
-def _files(path: Path) -> dict[str, Path]:
-    """Every file below the directory but the manifest, by relative path; a link or device is no file of ours."""
-    found = {}
-    for folder, folders, names in os.walk(path):
-        for name in [*folders, *names]:
-            each = Path(folder) / name
-            if each.is_symlink() or not (each.is_dir() or each.is_file()):
-                raise ValueError(f"{each.relative_to(path)} is not a plain file")
-        found.update({(Path(folder) / name).relative_to(path).as_posix(): Path(folder) / name for name in names})
-    found.pop(MANIFEST_FILE, None)
-    return found
-
-
-def _empty_directories(path: Path) -> set[str]:
-    """Those below the directory, by relative path; every other one is known by its files."""
-    walked = os.walk(path)
-    return {Path(folder).relative_to(path).as_posix() for folder, folders, names in walked if not folders + names}
-
-
 def describe_files(path: Path) -> dict[str, FileEntry]:
-    """What the manifest of the generation in this directory has to say of its files."""
+    """Describe the files in a generation's directory for its manifest."""
     return {name: FileEntry(_sha256(each), each.stat().st_size) for name, each in sorted(_files(path).items())}
 
 
@@ -156,3 +135,22 @@ def _check_files(path: Path, manifest: Manifest, verify: bool, needs_matrix: boo
             raise ValueError(f"{name} has {size} bytes, the manifest says {entry.bytes}")
         if verify and _sha256(found[name]) != entry.sha256:
             raise ValueError(f"the sha256 of {name} differs from the manifest's")
+
+
+def _files(path: Path) -> dict[str, Path]:
+    """Every file below the directory but the manifest, by relative path; links and devices raise ValueError."""
+    found = {}
+    for folder, folders, names in os.walk(path):
+        for name in [*folders, *names]:
+            each = Path(folder) / name
+            if each.is_symlink() or not (each.is_dir() or each.is_file()):
+                raise ValueError(f"{each.relative_to(path)} is not a plain file")
+        found.update({(Path(folder) / name).relative_to(path).as_posix(): Path(folder) / name for name in names})
+    found.pop(MANIFEST_FILE, None)
+    return found
+
+
+def _empty_directories(path: Path) -> set[str]:
+    """The empty directories below the directory, by relative path; others show in the paths of their files."""
+    walked = os.walk(path)
+    return {Path(folder).relative_to(path).as_posix() for folder, folders, names in walked if not folders + names}

@@ -1,34 +1,149 @@
-"""What builds leave that did not end: found, removed, or taken over by the next one.
+"""What a build keeps while it runs, and what it leaves behind when it is killed.
 
-A build that fails or is cancelled removes its temporary directory and its journal itself. One that is killed cannot:
-where its journal tells of finished shards it can be resumed. The caller of every function is the builder (`building`).
+    generations/.tmp-<id>/      the files of the generation being built
+    generations/.journal-<id>   which shards of its matrix are finished, and what they were made of
+
+A build that fails or is cancelled removes both itself. If the process dies, both stay, and the next builder decides:
+
+* A directory with a matrix and a journal can be resumed. The next build copies the shards that are also its own, then
+  removes the rest. A shard enters the journal only after its vectors are on the disk, so each shard in it is complete.
+* Anything else is removed. The journal goes first: a removal that dies halfway cannot be taken for a build to resume.
+* A journal without a directory belongs to a generation that was published just before the process died.
+
+The journal holds one JSON object a line: first the number of builds that have worked on these shards, then one line for
+each shard. A line that is damaged or cut short ends it.
+
+The caller of every function that removes something is the builder (`GenerationStore.building`).
 """
 
+import os
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.store.generation import TEMPORARY_PREFIX
-from polyrank.index_builder.store.journal import Shard, journal_of, journals, read_journal
 from polyrank.index_builder.vectors.local import MATRIX_FILE
+from polyrank.model.durable import sync_directory
 
-# Time to notice that a build was killed, and to start it again, before its shards are collected.
+# Time to notice that a build was killed, and to start it again, before a collection removes its shards.
 RESUMABLE_FOR = timedelta(hours=24)
 
+_JOURNAL_PREFIX = ".journal-"
+
+# Removes what other systems hold of a generation.
 Forget = Callable[[str], None]
 
 
 def forget_nothing(_generation: str) -> None:
-    """No other system holds a copy."""
+    """Do nothing: no other system holds a copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A finished shard.
+
+    Attributes:
+        rows: how many.
+        truncated: texts among them that were cut to the model's length.
+        source: `source_digest` of what it was made of.
+        content: `content_digest` of what was made.
+    """
+
+    rows: int
+    truncated: int
+    source: str
+    content: str
+
+
+def source_digest(model: str, backend: str, dtype: str, ids: Sequence[str], texts: Sequence[str]) -> str:
+    """Digest what the vectors of rows depend on.
+
+    Args:
+        model: its fingerprint.
+        backend: what runs it.
+        dtype: the vectors' dtype on disk.
+        ids: of the rows.
+        texts: of the rows.
+    """
+    return sha256(orjson.dumps([model, backend, dtype, ids, texts])).hexdigest()
+
+
+def content_digest(vectors: bytes | memoryview, truncated: int) -> str:
+    """Digest a shard's vectors, as the matrix holds them, and its number of truncated texts."""
+    digest = sha256(vectors)
+    digest.update(str(truncated).encode())
+    return digest.hexdigest()
+
+
+def journal_of(temporary: Path) -> Path:
+    """The path of the journal that belongs to a temporary directory."""
+    return temporary.with_name(_JOURNAL_PREFIX + temporary.name.removeprefix(TEMPORARY_PREFIX))
+
+
+def journals(generations: Path) -> dict[Path, Path]:
+    """All journals, by the temporary directory to which each belongs; that may be gone."""
+    found = generations.glob(f"{_JOURNAL_PREFIX}*")
+    return {each.with_name(TEMPORARY_PREFIX + each.name.removeprefix(_JOURNAL_PREFIX)): each for each in found}
+
+
+def read_journal(path: Path) -> tuple[int, list[Shard]]:
+    """Read the number of builds so far, and the shards up to the first line that is damaged or cut short."""
+    attempts, shards = 0, []
+    try:
+        with path.open("rb") as file:
+            attempts = int(orjson.loads(file.readline())["attempts"])
+            for line in file:
+                shards.append(_shard(**orjson.loads(line)))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return attempts, shards
+
+
+def _shard(*, rows: int, truncated: int, source: str, content: str) -> Shard:
+    return Shard(int(rows), int(truncated), str(source), str(content))
+
+
+class Journal:
+    """The journal of a build that runs.
+
+    Args:
+        path: its file, which must not exist.
+        attempts: the number of builds that have worked on the shards, this one included.
+        shards: those taken over from a killed build.
+    """
+
+    def __init__(self, path: Path, attempts: int = 1, shards: Iterable[Shard] = ()) -> None:
+        self.attempts = attempts
+        self._path = path
+        self._write("xb", _line({"attempts": attempts}) + b"".join(_line(asdict(each)) for each in shards))
+        sync_directory(path.parent)
+
+    def append(self, shard: Shard) -> None:
+        """Note a finished shard; the line is on the disk when this returns."""
+        self._write("ab", _line(asdict(shard)))
+
+    def _write(self, mode: str, content: bytes) -> None:
+        with self._path.open(mode) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """What a killed build has left that can be resumed; on another host it may only have been taken for dead.
+    """A killed build that can be resumed. If it ran on another host, it may only seem dead.
 
     Attributes:
         temporary: its directory.
@@ -40,38 +155,38 @@ class Leftover:
 
     @property
     def matrix(self) -> Path:
-        """The file of its vectors, which another writer may still add to: to be copied, never moved."""
+        """The file of its vectors. Copy it, never move it: a builder that only seemed dead may still write to it."""
         return self.temporary / MATRIX_FILE
 
     @property
     def is_recent(self) -> bool:
-        """Whether it has written to its journal so lately that it may well be started again."""
+        """Whether its journal was written so lately that somebody may start the build again."""
         return time.time() - journal_of(self.temporary).stat().st_mtime < RESUMABLE_FOR.total_seconds()
 
     def journal(self) -> tuple[int, list[Shard]]:
-        """See `read_journal`."""
+        """Read its journal; see `read_journal`."""
         return read_journal(journal_of(self.temporary))
 
     def discard(self) -> None:
-        """Remove it."""
+        """Remove it; see `discard`."""
         discard(self.temporary, self.forget)
 
 
-def resumable(generations: Path, forget: Forget = forget_nothing) -> Leftover | None:
-    """The newest temporary directory of a killed build that has finished shards."""
+def resumable(generations: Path, forget: Forget) -> Leftover | None:
+    """Find the newest killed build that has a matrix and a journal."""
     found = [each for each in journals(generations) if (each / MATRIX_FILE).exists()]
     return Leftover(max(found), forget) if found else None
 
 
-def discard(temporary: Path, forget: Forget = forget_nothing) -> None:
-    """Remove what a build has left.
+def discard(temporary: Path, forget: Forget) -> None:
+    """Remove a temporary directory and its journal.
 
     Args:
-        temporary: its directory.
-        forget: removes what other systems hold of the generation. While it cannot, an empty directory stays as a
-            reminder for the next collection.
+        temporary: the directory.
+        forget: called with the generation's id. If it raises StoreUnavailable, the empty directory stays, and the next
+            collection tries again.
     """
-    journal_of(temporary).unlink(missing_ok=True)  # first: from here on nobody can take it over
+    journal_of(temporary).unlink(missing_ok=True)
     for each in temporary.iterdir():
         shutil.rmtree(each) if each.is_dir() else each.unlink()
     try:
@@ -81,12 +196,12 @@ def discard(temporary: Path, forget: Forget = forget_nothing) -> None:
     temporary.rmdir()
 
 
-def discard_all(generations: Path, forget: Forget = forget_nothing, spare: Leftover | None = None) -> None:
-    """Remove what every killed build has left but one."""
+def discard_all(generations: Path, forget: Forget, spare: Leftover | None) -> None:
+    """Remove every temporary directory and journal but one."""
     kept = spare.temporary if spare else None
     for each in generations.glob(f"{TEMPORARY_PREFIX}*"):
         if each != kept:
             discard(each, forget)
     for temporary, journal in journals(generations).items():
-        if temporary != kept:  # published, and killed before it could remove its journal
+        if temporary != kept:
             journal.unlink()

@@ -1,13 +1,14 @@
 """What a generation says of itself: `manifest.json`, read strictly.
 
-A manifest carries a sha256 of its own content, and one of every other file, so that no flipped byte goes unseen.
+A manifest carries a sha256 of its own content and one of every other file, so that every flipped byte is noticed.
 """
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import orjson
 
@@ -29,16 +30,12 @@ _RECALL: dict[str, type] = {
     "min_recall": float,
 }
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 T = TypeVar("T")
-D = TypeVar("D", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReference:
-    """The model that made the vectors; a copy of it is in the generation."""
+    """The model that made the vectors; the generation holds a copy of it."""
 
     name: str
     architecture: str
@@ -58,7 +55,7 @@ class BuildStats:
     """How the build went.
 
     Attributes:
-        seconds: by stage, of the last attempt.
+        seconds: of each stage in the last attempt.
         candidates_per_second: encoded in the last attempt.
         rejected: bad rows.
         truncated: texts cut to the model's length.
@@ -79,9 +76,10 @@ class Manifest:
     Attributes:
         id: the generation's.
         created_at: ISO 8601, UTC.
-        backend: what ran the model over the pool (polyrank.model.inference). Vectors of another back-end are close to
-            these, not equal.
-        revision: of the last update that its pool can reflect; later ones it learns when it becomes active.
+        backend: what ran the model over the pool (polyrank.model.inference). Another back-end makes vectors that are
+            close to these, not equal.
+        revision: of the last update that the pool can reflect; the generation receives later ones when it becomes
+            active.
         recall: of the retrieval path against a scan, see `recall.Recall`, and what was asked for ("min_recall").
         files: by path within the generation, all but the manifest.
     """
@@ -106,16 +104,18 @@ class Manifest:
 
     @classmethod
     def from_json(cls, content: bytes, generation: str) -> "Manifest":
-        """Read the content of `manifest.json` of the generation of that id.
+        """Read the content of `manifest.json` of the generation with this id.
 
         Raises:
             GenerationCorrupt: anything is missing, unknown, of another type or out of bounds, the manifest is of
                 another generation or a newer format, or its checksum does not fit.
         """
         try:
-            return _parsed(cls, content, generation)
+            manifest = _record(cls, _checked(content), "manifest", {"index": _index, "recall": _recall})
+            _check_bounds(manifest, generation)
         except (ValueError, KeyError) as error:
             raise GenerationCorrupt(generation, f"{MANIFEST_FILE}: {error}") from error
+        return manifest
 
 
 def _dumped(body: dict[str, Any]) -> bytes:
@@ -126,7 +126,8 @@ def _digest(body: dict[str, Any]) -> str:
     return sha256(_dumped(body)).hexdigest()
 
 
-def _parsed(cls: type[Manifest], content: bytes, generation: str) -> Manifest:
+def _checked(content: bytes) -> dict[str, Any]:
+    """The fields of a manifest whose format and checksum are right."""
     body = orjson.loads(content)
     if not isinstance(body, dict):
         raise ValueError("is no JSON object")
@@ -140,23 +141,7 @@ def _parsed(cls: type[Manifest], content: bytes, generation: str) -> Manifest:
     if content != _dumped({**body, "sha256": _digest(body)}):
         raise ValueError("its checksum does not fit its content")
     del body["format_version"]
-    _only(cls, body)
-    manifest = cls(
-        id=_as(str, body, "id"),
-        created_at=_as(str, body, "created_at"),
-        model=_record(ModelReference, body["model"], "model"),
-        backend=_as(str, body, "backend"),
-        dim=_as(int, body, "dim"),
-        dtype=_as(str, body, "dtype"),
-        count=_as(int, body, "count"),
-        revision=_as(int, body, "revision"),
-        index=_index(body["index"]),
-        recall=_recall(_as(dict, body, "recall")),
-        files={name: _record(FileEntry, entry, "files") for name, entry in _as(dict, body, "files").items()},
-        build=_record(BuildStats, body["build"], "build"),
-    )
-    _check_bounds(manifest, generation)
-    return manifest
+    return body
 
 
 def _check_bounds(manifest: Manifest, generation: str) -> None:
@@ -175,57 +160,63 @@ def _check_bounds(manifest: Manifest, generation: str) -> None:
 
 
 def _index(value: object) -> IndexSpec:
-    spec = (
-        IndexSpec(**value) if isinstance(value, dict) and set(value) == {"kind", "factory", "asked", "params"} else None
-    )
-    if (
-        spec is None
-        or not isinstance(spec.kind, str)
-        or not isinstance(spec.factory, str | None)
-        or not isinstance(spec.asked, str)
-        or not isinstance(spec.params, dict)
-        or not all(type(number) is int for number in spec.params.values())
-        or (spec.kind == "exact") != (spec.factory is None)
-    ):
+    try:
+        spec = _record(IndexSpec, value, "index")
+    except ValueError:
+        spec = None
+    if spec is None or (spec.kind == "exact") != (spec.factory is None):
         raise ValueError(
             "index must be a kind, a factory (none if exact), what was asked for, and whole-numbered params"
         )
     return spec
 
 
-def _recall(value: dict[str, Any]) -> dict[str, float | int | str | None]:
-    if set(value) != set(_RECALL):
+def _recall(value: object) -> dict[str, Any]:
+    found = _exactly(dict, value, "recall")
+    if set(found) != set(_RECALL):
         raise ValueError(f"recall must be {', '.join(_RECALL)}")
-    untimed = dict.fromkeys(_TIMES, NoneType) if value["count"] == 0 else {}
-    return {name: _as(kind, value, name) for name, kind in {**_RECALL, **untimed}.items()}
+    untimed = dict.fromkeys(_TIMES, NoneType) if found["count"] == 0 else {}
+    return {name: _exactly(kind, found[name], name) for name, kind in {**_RECALL, **untimed}.items()}
 
 
-def _record(cls: type[D], value: object, where: str) -> D:
-    """A flat dataclass of ints, floats, strings and dictionaries of floats from a JSON object."""
+def _record(
+    cls: type[T], value: object, where: str, readers: Mapping[str, Callable[[object], object]] | None = None
+) -> T:
+    """Read a dataclass from a JSON object with exactly its fields.
+
+    Args:
+        cls: the dataclass.
+        value: what should be the object.
+        where: its name in messages.
+        readers: of the fields whose types do not say enough.
+    """
     if not isinstance(value, dict):
         raise ValueError(f"{where} must be an object")
-    _only(cls, value)
-    fields: dict[str, Any] = {}
-    for field in dataclasses.fields(cls):
-        if field.type == dict[str, float]:
-            table = _as(dict, value, field.name)
-            fields[field.name] = {name: _as(float, table, name) for name in table}
-        else:
-            fields[field.name] = _as(cast(type[Any], field.type), value, field.name)
-    return cls(**fields)
-
-
-def _only(cls: type, value: dict[str, Any]) -> None:
-    names = {field.name for field in dataclasses.fields(cls)}
-    if missing := sorted(names - set(value)):
+    kinds = get_type_hints(cls)
+    if missing := sorted(set(kinds) - set(value)):
         raise ValueError(f"{missing[0]} is missing")
-    if unknown := sorted(set(value) - names):
+    if unknown := sorted(set(value) - set(kinds)):
         raise ValueError(f"{unknown[0]} is unknown")
+    readers = readers or {}
+    return cls(
+        **{
+            name: readers[name](value[name]) if name in readers else _typed(kind, value[name], name)
+            for name, kind in kinds.items()
+        }
+    )
 
 
-def _as(kind: type[T], table: dict[str, Any], name: str) -> T:
-    """The entry, if it is exactly of that type (True is no int, 1 is no float)."""
-    value = table[name]
-    if type(value) is not kind:
-        raise ValueError(f"{name} must be of type {kind.__name__}")
+def _typed(kind: Any, value: object, name: str) -> Any:
+    """Read a value of a dataclass's, a dictionary's or a plain type."""
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return _record(kind, value, name)
+    if get_origin(kind) is dict:
+        return {key: _typed(get_args(kind)[1], each, key) for key, each in _exactly(dict, value, name).items()}
+    return _exactly(kind, value, name)
+
+
+def _exactly(kind: Any, value: object, name: str) -> Any:
+    """The value, if it is of exactly this type: True is no int, 1 is no float."""
+    if type(value) not in (get_args(kind) if isinstance(kind, UnionType) else (kind,)):
+        raise ValueError(f"{name} must be of type {getattr(kind, '__name__', kind)}")
     return value

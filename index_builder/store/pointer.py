@@ -1,7 +1,9 @@
 """Which generation is active: the files CURRENT and HISTORY.
 
-CURRENT names the active generation; HISTORY lists those that were active before it, the latest last. Each is replaced
-atomically. Between the two writes a crash may leave CURRENT's own id at the end of HISTORY: such entries are skipped.
+CURRENT names the active generation. HISTORY lists those that were active before it, the latest last. Each file is
+replaced atomically, but a process may die between the two writes. So every change is made in an order in which the
+state between any two writes leads to the old way back or to the new one: HISTORY is written first, and the readers skip
+entries at its end that name the current generation.
 """
 
 import re
@@ -21,7 +23,7 @@ def is_generation_id(text: str) -> bool:
 
 
 class Pointer:
-    """The active generation of a store. Changes are for one process at a time: the caller holds a lock."""
+    """The active generation of a store. One process at a time may change it: the caller holds pointer.lock."""
 
     def __init__(self, root: Path) -> None:
         self._current, self._history = root / "CURRENT", root / "HISTORY"
@@ -30,12 +32,12 @@ class Pointer:
         """The active generation's id; None before the first activation.
 
         Raises:
-            GenerationCorrupt: CURRENT holds something else than an id, or is gone or cannot be read.
+            GenerationCorrupt: CURRENT does not hold an id, is gone or cannot be read.
         """
         try:
             text = self._current.read_bytes().decode("ascii", "replace").removesuffix("\n")
         except FileNotFoundError as error:
-            if self._entries():  # written when CURRENT is replaced: there was one
+            if self._entries():  # HISTORY is written when CURRENT is replaced, so there was one
                 raise GenerationCorrupt("''", "CURRENT is missing") from error
             return None
         except OSError as error:
@@ -45,14 +47,14 @@ class Pointer:
         return text
 
     def current_or_none(self) -> str | None:
-        """As `current`; None also where CURRENT is damaged."""
+        """The active generation's id; None also if CURRENT is damaged."""
         try:
             return self.current()
         except GenerationCorrupt:
             return None
 
     def stamp(self) -> tuple[int, int] | None:
-        """What changes whenever CURRENT is written, be it with the same id; None where there is none."""
+        """A value that changes whenever CURRENT is written, also with the same id; None if there is no CURRENT."""
         try:
             status = self._current.stat()
         except FileNotFoundError:
@@ -60,32 +62,40 @@ class Pointer:
         return status.st_ino, status.st_mtime_ns
 
     def history(self, published: Collection[str]) -> list[str]:
-        """The published generations active before the current one, the latest last."""
+        """The published generations that were active before the current one, the latest last."""
         entries, current = [each for each in self._entries() if each in published], self.current_or_none()
         while entries and entries[-1] == current:
             entries.pop()
         return entries
 
     def advance(self, generation: str) -> None:
-        """Make the generation current, and the one that was the first to go back to.
+        """Make the generation current, and the one that was current the first to go back to.
 
-        CURRENT is written even when it names the generation already: whoever follows it looks again, at files that
-        may have been repaired.
+        CURRENT is written even if it names the generation already. Servers that follow it then load again: somebody may
+        have repaired the files.
+
+        If the process dies between the two writes, HISTORY ends with the generation that is still current. That entry
+        is skipped.
         """
         current, entries = self.current_or_none(), self._entries()
         if current not in (None, generation) and entries[-1:] != [current]:
-            # First, so that no crash forgets the way back.
             self._write_history([*entries, current])
         self._write_current(generation)
 
     def replace(self, generation: str, published: Collection[str]) -> None:
-        """Make the generation current instead of the one that is; `history` stays as it is."""
-        # Without the entries that are skipped now: of the current one, which will be another.
+        """Make the generation current in place of the one that is; `history` stays as it is.
+
+        HISTORY loses the entries that are skipped now: they name the old one, and once CURRENT has changed they would
+        count. If the process dies between the two writes, nothing has changed for a reader.
+        """
         self._write_history(self.history(published))
         self._write_current(generation)
 
     def go_back(self, generation: str) -> None:
         """Make the generation current that was the last of `history`, and forget those after it.
+
+        Until CURRENT has changed, HISTORY must still lead to the generation. If the process dies right after, it is the
+        last entry of HISTORY, and skipped.
 
         Raises:
             GenerationNotFound: it was not active before.
@@ -95,13 +105,12 @@ class Pointer:
             entries.pop()
         if not entries:
             raise GenerationNotFound(f"generation {generation} was not active before")
-        # Until CURRENT has changed the history must lead there; from then on, as its last entry, it is skipped.
         self._write_history(entries)
         self._write_current(generation)
         self._write_history(entries[:-1])
 
     def _entries(self) -> list[str]:
-        """HISTORY as it is; a damaged line is left out, and where it cannot be read there is no way back."""
+        """The lines of HISTORY without damaged ones; none if it cannot be read."""
         try:
             lines = self._history.read_bytes().decode("ascii", "replace").splitlines()
         except OSError:

@@ -1,31 +1,33 @@
-"""A generation at a revision: what it was built with, without what updates removed, and with what they added.
+"""A generation with its updates up to a revision: what was built, without what they removed, with what they added.
 
 Rows 0..N-1 are the generation's own. An upsert adds a row behind them, N, N + 1, ..., in the order of the updates, and
-removes the row that had the id before. Rows keep their numbers as long as the generation lives, so that ties break the
-same way at every revision, and after a compaction, which keeps the order.
+removes the row that had the id before. A row keeps its number as long as the generation is used, so equal scores keep
+their order at every revision, and also after a compaction, which keeps the order of the rows.
 
-What was added lies in memory, in one buffer that all snapshots share: it only grows, and each snapshot sees its part.
+Added rows are in memory, in one buffer that all snapshots of a generation share. It only grows, and each snapshot sees
+the part that it knows of.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.filters import matching_places, matching_rows
 from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.store.updates.log import Update
+from polyrank.index_builder.store.update_log import Update
 
 Rows = NDArray[np.int64]
 
 _NONE: Rows = np.empty(0, np.int64)
 
 
-class _Added:
-    """Every row that was ever added, the dead ones too; for one writer, and readers that know how much they may see."""
+class _AddedRows:
+    """Every row that was ever added, also those removed since. One thread writes, others read rows they know of."""
 
     def __init__(self, dim: int, dtype: np.dtype[Any]) -> None:
         self.candidates: list[Candidate] = []
@@ -39,7 +41,7 @@ class _Added:
         if end > len(self.vectors):
             grown = np.empty((max(end, 2 * len(self.vectors), 64), self.vectors.shape[1]), self.vectors.dtype)
             grown[:start] = self.vectors[:start]
-            self.vectors = grown  # a reader keeps the buffer that it has
+            self.vectors = grown  # a thread that reads goes on with the old array
         self.vectors[start:end] = vectors
         if len(vectors):
             self.longest = max(self.longest, float(np.linalg.norm(vectors.astype(np.float32), axis=1).max()))
@@ -48,7 +50,7 @@ class _Added:
             self.rows_of.setdefault(candidate.id, []).append(row)
 
     def cut(self, count: int) -> None:
-        """Forget the rows from `count` on, which no snapshot has seen: an error came before one was made of them."""
+        """Drop the rows from `count` on. No snapshot knows of them: an error came before one was made."""
         for candidate in self.candidates[count:]:
             rows = self.rows_of.get(candidate.id, [])
             while rows and rows[-1] >= count:
@@ -56,109 +58,65 @@ class _Added:
         del self.candidates[count:]
 
 
+@dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A generation at a revision; never changes, and may be read from several threads.
+    """A generation at a revision; it never changes, and several threads may read it.
 
     Attributes:
         generation: what was built.
-        revision: of the last update that is in it.
-        removed: the generation's own rows that are in it no more; ascending, (R,).
-        added: the rows added that are still in it, counted from 0; ascending, (A,).
+        revision: of the last update in it.
+        changed: upserts and deletions so far, repeated and ineffective ones too: the log grows with each.
+        removed: the generation's own rows that are no longer in it; ascending, (R,).
+        added: the added rows that are still in it, counted from 0; ascending, (A,).
     """
 
-    def __init__(self, generation: Generation) -> None:
-        self.generation = generation
-        self.revision = generation.manifest.revision
-        self.removed = self.added = _NONE
-        store = generation.store
-        self._built = store.count()
-        self._all = _Added(store.dim, store.dtype)
-        self._vectors, self._seen, self._changes = self._all.vectors, 0, 0
+    generation: Generation
+    revision: int
+    changed: int
+    removed: Rows
+    added: Rows
+    _buffer: _AddedRows
+    _seen: int  # rows of the buffer
+
+    @classmethod
+    def of(cls, generation: Generation) -> "Snapshot":
+        """The generation as it was built."""
+        buffer = _AddedRows(generation.embeddings.dim, generation.embeddings.dtype)
+        return cls(generation, generation.manifest.revision, 0, _NONE, _NONE, buffer, 0)
 
     def updated(self, updates: Sequence[Update]) -> "Snapshot":
         """The snapshot after more updates. For one thread at a time, and on the latest snapshot only."""
         updates = [update for update in updates if update.revision > self.revision]
         if not updates:
             return self
-        self._all.cut(self._seen)
-        after = object.__new__(Snapshot)
-        after.generation, after._built, after._all = self.generation, self._built, self._all
+        self._buffer.cut(self._seen)
         removed, alive = set[int](), dict.fromkeys(self.added.tolist())
         for update in updates:
-            changed = [*update.deletes, *(each.id for each in update.upserts)]
-            removed.update(self.generation.store.ids.rows(changed).tolist())
-            for candidate_id in changed:
-                alive.pop((self._all.rows_of.get(candidate_id) or [-1])[-1], None)
-            start = len(self._all.candidates)
-            self._all.extend(update.upserts, update.vectors)
-            alive.update(dict.fromkeys(range(start, len(self._all.candidates))))
-        after.revision = updates[-1].revision
-        after._changes = self._changes + sum(len(update.upserts) + len(update.deletes) for update in updates)
-        after.removed = np.union1d(self.removed, np.array(sorted(removed - {-1}), np.int64))
-        after.added = np.fromiter(alive, np.int64, len(alive))
-        after._vectors, after._seen = self._all.vectors, len(self._all.candidates)
-        return after
+            gone = [*update.deletes, *(each.id for each in update.upserts)]
+            removed.update(self.generation.embeddings.ids.rows(gone).tolist())
+            for candidate_id in gone:
+                alive.pop((self._buffer.rows_of.get(candidate_id) or [-1])[-1], None)
+            start = len(self._buffer.candidates)
+            self._buffer.extend(update.upserts, update.vectors)
+            alive.update(dict.fromkeys(range(start, len(self._buffer.candidates))))
+        return replace(
+            self,
+            revision=updates[-1].revision,
+            changed=self.changed + sum(len(update.upserts) + len(update.deletes) for update in updates),
+            removed=np.union1d(self.removed, np.array(sorted(removed - {-1}), np.int64)),
+            added=np.fromiter(alive, np.int64, len(alive)),
+            _seen=len(self._buffer.candidates),
+        )
+
+    @property
+    def _built(self) -> int:
+        """The number of the generation's own rows."""
+        return self.generation.manifest.count
 
     @property
     def count(self) -> int:
-        """How many candidates there are."""
+        """The number of candidates."""
         return self._built - len(self.removed) + len(self.added)
-
-    @property
-    def changed(self) -> int:
-        """How many upserts and deletions there were, of the same candidates or of none too: the log grows with them."""
-        return self._changes
-
-    @property
-    def vectors_added(self) -> NDArray[Any]:
-        """Of all rows ever added, (>= A, D); `added` tells which count."""
-        return self._vectors[: self._seen]
-
-    def rows(self, ids: Sequence[str]) -> Rows:
-        """The rows of the ids, (N,); -1 for an id that is not there."""
-        rows = self.generation.store.ids.rows(ids)
-        if len(self.removed):
-            rows[np.isin(rows, self.removed)] = -1
-        if self._seen:
-            for at, candidate_id in enumerate(ids):
-                if rows[at] < 0 and (row := self._row_added(candidate_id)) is not None:
-                    rows[at] = self._built + row
-        return rows
-
-    def _row_added(self, candidate_id: str) -> int | None:
-        for row in reversed(self._all.rows_of.get(candidate_id, ())):
-            if row < self._seen:  # the latest that this snapshot knows of: it is in it, or was removed
-                place = int(np.searchsorted(self.added, row))
-                return row if place < len(self.added) and self.added[place] == row else None
-        return None
-
-    def split(self, rows: Rows) -> tuple[NDArray[np.bool_], Rows, Rows]:
-        """Whether each row was added, (N,); the generation's own rows; those added, counted from 0."""
-        is_added = rows >= self._built
-        return is_added, rows[~is_added], rows[is_added] - self._built
-
-    def numbered(self, added: Rows) -> Rows:
-        """Rows added, counted from 0, by their numbers."""
-        return added + self._built
-
-    def candidates(self, rows: Rows) -> list[Candidate]:
-        """The candidates of these rows, in the order asked."""
-        is_added, own, added = self.split(np.asarray(rows, np.int64))
-        built, new = iter(self.generation.candidates.rows(own)), iter(added.tolist())
-        return [self._all.candidates[next(new)] if each else next(built) for each in is_added.tolist()]
-
-    def matching(self, filter_: Mapping[str, Any]) -> Rows:
-        """The rows that a filter lets through; ascending."""
-        own = matching_rows(self.generation.candidates, filter_)
-        if len(self.removed):
-            own = np.setdiff1d(own, self.removed, assume_unique=True)
-        places = matching_places([self._all.candidates[row].metadata for row in self.added.tolist()], filter_)
-        return np.concatenate([own, self.numbered(self.added[places])])
-
-    @property
-    def longest_added(self) -> float:
-        """No vector that was added is longer."""
-        return self._all.longest
 
     @cached_property
     def all_rows(self) -> Rows:
@@ -166,19 +124,71 @@ class Snapshot:
         built = np.delete(np.arange(self._built), self.removed)
         return np.concatenate([built, self.numbered(self.added)])
 
+    @property
+    def vectors_added(self) -> NDArray[Any]:
+        """The vectors of all rows ever added, (>= A, D); `added` says which of them count."""
+        return self._buffer.vectors[: self._seen]
+
+    @property
+    def longest_added(self) -> float:
+        """A length that no added vector exceeds."""
+        return self._buffer.longest
+
+    def rows(self, ids: Sequence[str]) -> Rows:
+        """The rows of the ids, (N,); -1 for an id that is not there."""
+        rows = self.generation.embeddings.ids.rows(ids)
+        if len(self.removed):
+            rows[np.isin(rows, self.removed)] = -1
+        if self._seen:
+            for at, candidate_id in enumerate(ids):
+                if rows[at] < 0 and (row := self._added_row(candidate_id)) is not None:
+                    rows[at] = self._built + row
+        return rows
+
+    def _added_row(self, candidate_id: str) -> int | None:
+        for row in reversed(self._buffer.rows_of.get(candidate_id, ())):
+            if row < self._seen:  # the latest that this snapshot knows of: still in it, or removed
+                at = int(np.searchsorted(self.added, row))
+                return row if at < len(self.added) and self.added[at] == row else None
+        return None
+
+    def split(self, rows: Rows) -> tuple[NDArray[np.bool_], Rows, Rows]:
+        """Whether each row was added, (N,); the generation's own rows; the added ones, counted from 0."""
+        is_added = rows >= self._built
+        return is_added, rows[~is_added], rows[is_added] - self._built
+
+    def numbered(self, added: Rows) -> Rows:
+        """The numbers of added rows that are counted from 0."""
+        return added + self._built
+
+    def candidates(self, rows: Rows) -> list[Candidate]:
+        """The candidates of these rows, in the order asked."""
+        is_added, own, added = self.split(np.asarray(rows, np.int64))
+        built, new = iter(self.generation.candidates.rows(own)), iter(added.tolist())
+        return [self._buffer.candidates[next(new)] if each else next(built) for each in is_added.tolist()]
+
+    def matching(self, filter_: Mapping[str, Any]) -> Rows:
+        """The rows that a filter lets through; ascending."""
+        own = matching_rows(self.generation.candidates, filter_)
+        if len(self.removed):
+            own = np.setdiff1d(own, self.removed, assume_unique=True)
+        places = matching_places([self._buffer.candidates[row].metadata for row in self.added.tolist()], filter_)
+        return np.concatenate([own, self.numbered(self.added[places])])
+
     def vectors(self, rows: Rows) -> NDArray[Any]:
-        """The vectors of these rows as the disk has them, in the order asked; (N, D).
+        """The vectors of these rows from the matrix on disk and the updates, in the order asked; (N, D).
 
         Raises:
-            MatrixMissing: it does not have those built.
+            MatrixMissing: the matrix is not on this machine.
         """
-        return self.merged(rows, self.generation.store.gather(self.split(rows)[1]))
+        return self.merged(rows, self.generation.embeddings.gather(self.split(rows)[1]))
 
     def merged(self, rows: Rows, own_vectors: NDArray[Any]) -> NDArray[Any]:
-        """The vectors of these rows, (N, D), of which those of the generation's own are given."""
+        """The vectors of these rows, (N, D), given those of the generation's own among them."""
         is_added, _, added = self.split(rows)
         if not len(added):
             return own_vectors
-        vectors = np.empty((len(rows), self._vectors.shape[1]), self._vectors.dtype)
-        vectors[~is_added], vectors[is_added] = own_vectors, self._vectors[added]
+        new = self.vectors_added[added]
+        vectors = np.empty((len(rows), new.shape[1]), new.dtype)
+        vectors[~is_added], vectors[is_added] = own_vectors, new
         return vectors

@@ -1,1 +1,4 @@
-"""Candidate vectors as bytes, on the disk and in Redis."""
+"""Where candidate i's vector is: row i of the matrix on disk (local.py), and under its id in Redis (redis.py).
+
+ids.py finds the row of an id, codec.py says how vectors are rounded and stored, encoder.py what makes them.
+"""

@@ -1,13 +1,13 @@
-"""How a vector is written as bytes, so that a damaged or misplaced one is recognised.
+"""The dtypes of stored vectors, and the bytes of a vector as a value in Redis.
 
     version u8 | dtype u8 | dim u16 | crc32 u32 over the key and the vector | the vector, little-endian
 
-The key is under the checksum: a value that was stored under another key does not pass for this one's.
+The checksum covers the key too: a damaged value is recognised, and so is one that belongs to another key.
 """
 
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -21,15 +21,23 @@ MAX_DIM = 0xFFFF
 
 HIT, MISS, CORRUPT = 0, 1, 2
 
+
+class Fetched(NamedTuple):
+    """Vectors (N, D), zero where none was found, and the status of each, (N,): HIT, MISS or CORRUPT."""
+
+    vectors: NDArray[Any]
+    status: NDArray[np.uint8]
+
+
 _PREFIX = struct.Struct("<BBH")
 _CRC_END = _PREFIX.size + 4
 
 
 def rounded(vectors: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Vectors in a store's dtype.
+    """Round vectors to a store's dtype.
 
     Raises:
-        BuildError: a value is not finite, or not any more.
+        BuildError: a value is not finite, before or after rounding.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         stored = vectors.astype(DTYPES[dtype], copy=False)
@@ -39,24 +47,21 @@ def rounded(vectors: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def prefix(dtype: np.dtype[Any], dim: int) -> bytes:
-    """The bytes that every value of this dtype and dimension begins with."""
+    """The first bytes of every value of this dtype and dimension."""
     return _PREFIX.pack(VERSION, list(DTYPES.values()).index(dtype), dim)
 
 
 def encode(key: bytes, vector: NDArray[Any], head: bytes) -> bytes:
-    """The value of a vector (D,) under its key; `head` is the `prefix` of its dtype and dimension."""
+    """The value that stores a vector (D,) under a key; `head` is the `prefix` of its dtype and dimension."""
     body = vector.tobytes()
     return head + crc32(body, crc32(key)).to_bytes(4, "little") + body
 
 
-def decode_many(
-    keys: Sequence[bytes], values: Sequence[bytes | None], dtype: np.dtype[Any], dim: int
-) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-    """Read the values of keys.
+def decode_many(keys: Sequence[bytes], values: Sequence[bytes | None], dtype: np.dtype[Any], dim: int) -> Fetched:
+    """Read the vectors in the values of keys.
 
-    Returns:
-        the vectors (N, D), zero where there is none, and the status (N,) of each: HIT, MISS (no value) or CORRUPT
-        (another length, version, dtype or dimension, or a checksum that does not fit).
+    A key without a value is a MISS. A value of another length, version, dtype or dimension is CORRUPT, and so is one
+    whose checksum does not fit.
     """
     head, size = prefix(dtype, dim), _CRC_END + dim * dtype.itemsize
     status = np.full(len(keys), CORRUPT, np.uint8)
@@ -71,4 +76,4 @@ def decode_many(
                 bodies.append(body)
     vectors = np.zeros((len(keys), dim), dtype)
     vectors[status == HIT] = np.frombuffer(b"".join(bodies), dtype).reshape(-1, dim)
-    return vectors, status
+    return Fetched(vectors, status)

@@ -7,18 +7,21 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+# Candidate texts to embeddings, (N, D).
+Encode = Callable[[list[str]], NDArray[np.float32]]
+
 
 @runtime_checkable
 class TextEncoder(Protocol):
     """The candidates' side of a model."""
 
     def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
-        """Token ids of each text, and how many texts were cut."""
+        """Return the token ids of each text, and how many texts were cut to the model's length."""
 
     def encode_candidates(
         self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
     ) -> NDArray[np.float32]:
-        """Embeddings (N, D); `on_done` is told after each batch how many it held."""
+        """Return embeddings (N, D); call `on_done` after each batch with the number of candidates in it."""
 
 
 class Model(Protocol):
@@ -26,8 +29,8 @@ class Model(Protocol):
 
     Attributes:
         name: what it was loaded by.
-        architecture: its kind, "bi" or "poly".
-        fingerprint: what its vectors depend on, as 64 hexadecimal digits.
+        architecture: its name in polyrank.model.registry.
+        fingerprint: identifies everything that its vectors depend on; 64 hexadecimal digits.
         dim: D.
         backend: name of what runs its forward passes.
     """
@@ -43,10 +46,10 @@ class Model(Protocol):
 
 
 class CandidateEncoder(Model, TextEncoder, Protocol):
-    """What a build asks of a model that makes the vectors."""
+    """A model that makes the vectors of a build."""
 
 
 def encode_texts(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Embeddings of texts, (N, D)."""
+    """Return the embeddings of texts, (N, D)."""
     tokens, _ = encoder.tokenize_candidates(texts)
     return encoder.encode_candidates(tokens)

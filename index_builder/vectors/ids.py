@@ -1,8 +1,8 @@
-"""From a candidate's id to its row, without holding the ids in memory.
+"""Find a candidate's row by its id, without holding the ids in memory.
 
-The file `ids.index` holds the ids' 64-bit hashes in ascending order, then the row of each; it is memory-mapped, and a
-look-up is a binary search. That two of n ids share a hash has a chance of n^2 / 2^65 (3e-6 for ten million): such a
-pair would have been turned away as a duplicate when the pool was read.
+`ids.index` holds the 64-bit hashes of the ids in ascending order, then the row of each. It is memory-mapped, and a
+look-up is a binary search. Two of n ids share a hash with a probability of n^2 / 2^65 (3e-6 for ten million); the
+second one would have been rejected as a duplicate when the pool was read.
 """
 
 import os
@@ -15,18 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 BYTES_PER_ROW = 16
-# Hashes are spread evenly: about half as many to as many rows are sorted at a time, in some 50 bytes each.
+# Rows that are sorted at a time, in about 50 bytes each: as hashes are spread evenly, from half as many to so many.
 _RANGE_ROWS = 1 << 16
 _BLOCK_ROWS = 1 << 16
 
 
 def text_id(text: str) -> str:
-    """The id of a candidate that came without one."""
+    """Make the id of a candidate that came without one."""
     return sha256(text.encode()).hexdigest()[:32]
 
 
 def hash_id(candidate_id: str) -> int:
-    """The id's 64-bit hash."""
+    """Hash an id to 64 bits."""
     return int.from_bytes(blake2b(candidate_id.encode(), digest_size=8).digest(), "little")
 
 
@@ -50,17 +50,18 @@ class IdIndex:
 
     @staticmethod
     def write(path: Path, hashes: NDArray[np.uint64]) -> None:
-        """Write the index of the ids with these hashes, row i having hashes[i].
+        """Write the index of ids.
 
         Args:
             path: the file.
-            hashes: (N,), usually memory-mapped. They are distributed to ranges in the file, and sorted there.
+            hashes: of the ids, in the order of the rows, (N,); usually memory-mapped. They are distributed to ranges in
+                the file and sorted there, a range at a time.
 
         Raises:
             ValueError: two ids share a hash.
         """
         with path.open("w+b") as file:
-            # A hole that the disk has no room for would end the process when it is written to.
+            # Without this, writing to a hole in the file would kill the process if the disk is full.
             os.posix_fallocate(file.fileno(), 0, BYTES_PER_ROW * len(hashes))
             table = np.memmap(file, "<u8", "r+", shape=(2, len(hashes)))
             start = 0
@@ -73,17 +74,17 @@ class IdIndex:
                 start = end
 
     def rows(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """The rows of the ids, (N,); -1 for an id that is not there."""
+        """Look up the rows of ids, (N,); -1 for an id that is not there."""
         wanted = np.fromiter((hash_id(each) for each in ids), np.uint64, len(ids))
         places = np.minimum(np.searchsorted(self._hashes, wanted), len(self) - 1)
         return np.where(self._hashes[places] == wanted, self._rows[places], np.int64(-1))
 
 
 def _distribute(hashes: NDArray[np.uint64], table: NDArray[np.uint64]) -> list[int]:
-    """Write hashes and rows into the table, (2, N), by ranges of hashes: those of a later one are larger.
+    """Write hashes and rows into the table, (2, N), so that the hashes of each range are larger than those before.
 
     Returns:
-        where each range ends.
+        the end of each range.
     """
     bits = (len(hashes) // _RANGE_ROWS).bit_length()
     counts = _counts(hashes, bits)
@@ -103,7 +104,7 @@ def _distribute(hashes: NDArray[np.uint64], table: NDArray[np.uint64]) -> list[i
 
 
 def _counts(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:
-    """How many hashes each range has."""
+    """Count the hashes of each range."""
     counts = np.zeros(1 << bits, np.int64)
     for start in range(0, len(hashes), _BLOCK_ROWS):
         counts += np.bincount(_range_of(hashes[start : start + _BLOCK_ROWS], bits), minlength=1 << bits)
@@ -111,5 +112,5 @@ def _counts(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:
 
 
 def _range_of(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:
-    """The number in the first bits; a shift by all 64 would be none."""
+    """The range of each hash: its first bits. With 0 bits there is one range, as a shift by 64 is not defined."""
     return (hashes >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(hashes), np.int64)

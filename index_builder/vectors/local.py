@@ -1,144 +1,121 @@
-"""The embeddings of a generation as a matrix on disk: row i is candidate i.
+"""The embeddings of a generation on disk: the matrix `embeddings.bin`, and `ids.index`, which finds a row by its id.
 
-The file `embeddings.bin` holds the vectors in the store's dtype, little-endian, row after row; `ids.index` tells an
-id's row.
+`embeddings.bin` holds the vectors in the store's dtype, little-endian, row after row: row i is candidate i.
 """
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import MatrixMissing
-from polyrank.index_builder.vectors.codec import DTYPES, HIT, MISS
+from polyrank.index_builder.vectors.codec import DTYPES
 from polyrank.index_builder.vectors.ids import IdIndex, hash_id
-from polyrank.index_builder.vectors.protocol import Fetched
 
 MATRIX_FILE = "embeddings.bin"
 IDS_FILE = "ids.index"
 
 
-class LocalStore:
-    """A memory-mapped embedding matrix, safe to read from several threads.
+class EmbeddingsWriter:
+    """Writes the two files, row after row.
 
-    The file of an existing one may be missing; then there are ids alone.
+    Args:
+        directory: where the files go.
+        dtype: "float16" or "float32".
+    """
+
+    def __init__(self, directory: Path, dtype: str) -> None:
+        self._directory, self._dtype = directory, DTYPES[dtype]
+        self._file = (directory / MATRIX_FILE).open("wb")
+        self._hashes = TemporaryFile(dir=directory)  # noqa: SIM115  # has no name; closed with the matrix's
+
+    def put_many(self, ids: Sequence[str], vectors: NDArray[Any]) -> None:
+        """Append rows (N, D), rounded to the dtype."""
+        self._file.write(np.ascontiguousarray(vectors, self._dtype).data.cast("B"))
+        self._hashes.write(np.fromiter(map(hash_id, ids), np.uint64, len(ids)).data)
+
+    def sync(self) -> None:
+        """Put the rows so far on the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def commit(self) -> None:
+        """Write `ids.index`: from here on the embeddings can be opened."""
+        self._file.flush()
+        self._hashes.flush()
+        IdIndex.write(self._directory / IDS_FILE, np.memmap(self._hashes, np.uint64, "r"))
+
+    def close(self) -> None:
+        """Close the files."""
+        self._file.close()
+        self._hashes.close()
+
+
+class LocalEmbeddings:
+    """The memory-mapped embeddings of a directory; several threads may read them.
+
+    The matrix may be missing: then only ids can be looked up.
 
     Args:
         directory: where the two files are.
         dim: D.
         dtype: "float16" or "float32".
-        create: begin an empty store, to be read once it is committed.
 
     Attributes:
         dim: D.
         dtype: of the vectors.
+        ids: finds rows by id.
 
     Raises:
         ValueError: the files' sizes do not fit each other or the dimension.
     """
 
-    def __init__(self, directory: Path, dim: int, dtype: str, *, create: bool = False) -> None:
-        self._directory, self.dim, self.dtype = directory, dim, DTYPES[dtype]
-        self._ids: IdIndex | None = None
-        self._matrix: NDArray[Any] | None = np.empty((0, dim), self.dtype)
-        self._file: BinaryIO | None = None
-        if create:
-            self._file = (directory / MATRIX_FILE).open("wb")
-            self._hashes = TemporaryFile(dir=directory)  # noqa: SIM115  # has no name; closed with the matrix's
-        else:
-            self._map()
+    def __init__(self, directory: Path, dim: int, dtype: str) -> None:
+        self._generation, self.dim, self.dtype = directory.name, dim, DTYPES[dtype]
+        self.ids = IdIndex(directory / IDS_FILE)
+        self._matrix = self._mapped(directory / MATRIX_FILE)
 
-    def _map(self) -> None:
-        self._ids = IdIndex(self._directory / IDS_FILE)
-        path, shape = self._directory / MATRIX_FILE, (len(self._ids), self.dim)
+    def _mapped(self, path: Path) -> NDArray[Any] | None:
+        shape = len(self.ids), self.dim
         if not path.exists():
-            self._matrix = None
-            return
+            return None
         if path.stat().st_size != shape[0] * shape[1] * self.dtype.itemsize:
             raise ValueError(f"{MATRIX_FILE} has {path.stat().st_size} bytes, which are not {shape[0]} x {shape[1]}")
-        # Copy-on-write: never written to, but torch warns of arrays that it may not write.
-        self._matrix = np.memmap(path, dtype=self.dtype, mode="c", shape=shape)
+        # Copy-on-write: nothing writes to it, but torch warns about arrays that are read-only.
+        return np.memmap(path, dtype=self.dtype, mode="c", shape=shape)
 
     @property
     def has_matrix(self) -> bool:
-        """Whether the vectors are here."""
+        """Whether the matrix is on this machine."""
         return self._matrix is not None
-
-    def require_matrix(self) -> None:
-        """Raise MatrixMissing where the vectors are not here."""
-        if self._matrix is None:
-            raise MatrixMissing(self._directory.name)
 
     @property
     def matrix(self) -> NDArray[Any]:
         """The whole matrix (N, D), memory-mapped.
 
         Raises:
-            MatrixMissing: its file is not here.
+            MatrixMissing: it is not on this machine.
         """
-        self.require_matrix()
-        assert self._matrix is not None
+        if self._matrix is None:
+            raise MatrixMissing(self._generation)
         return self._matrix
 
-    @property
-    def ids(self) -> IdIndex:
-        """The rows by id."""
-        assert self._ids is not None, "a store is read after commit"
-        return self._ids
+    def require_matrix(self) -> None:
+        """Raise MatrixMissing if the matrix is not on this machine."""
+        _ = self.matrix
 
     def gather(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """The vectors of rows, (N, D), copied; errors as `matrix`."""
         return np.take(self.matrix, rows, axis=0)
 
-    def put_many(self, ids: Sequence[str], vectors: NDArray[Any]) -> None:
-        """Append rows (N, D), rounded to the store's dtype."""
-        assert self._file is not None, "a store is filled before commit"
-        self._file.write(np.ascontiguousarray(vectors, self.dtype).data.cast("B"))
-        self._hashes.write(np.fromiter(map(hash_id, ids), np.uint64, len(ids)).data)
-
-    def sync(self) -> None:
-        """Put the rows so far on the disk."""
-        assert self._file is not None, "a store is filled before commit"
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def commit(self) -> None:
-        """Write the index of the ids and map the files for reading."""
-        assert self._file is not None, "a store is committed once"
-        try:
-            self._file.flush()
-            self._hashes.flush()
-            IdIndex.write(self._directory / IDS_FILE, np.memmap(self._hashes, np.uint64, "r"))
-        finally:
-            self._close_files()
-        self._map()
-
-    def _close_files(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._hashes.close()
-            self._file = None
-
-    def get_many(self, ids: Sequence[str]) -> Fetched:
-        """Fetch the vectors of ids, in the order asked."""
-        rows = self.ids.rows(ids)
-        missing = rows < 0
-        vectors = self.gather(np.where(missing, 0, rows))
-        vectors[missing] = 0
-        return Fetched(vectors, np.where(missing, MISS, HIT).astype(np.uint8))
-
     def count(self) -> int:
-        """How many embeddings there are; 0 before commit."""
-        return 0 if self._ids is None else len(self._ids)
-
-    def ping(self) -> None:
-        """The matrix is mapped, so it answers."""
+        """The number of embeddings."""
+        return len(self.ids)
 
     def close(self) -> None:
-        """Let go of the map; whoever still holds the matrix may go on using it."""
-        self._close_files()
-        self._matrix, self._ids = np.empty((0, self.dim), self.dtype), None
+        """Drop the map of the matrix; arrays that were taken from it stay valid."""
+        self._matrix = np.empty((0, self.dim), self.dtype)

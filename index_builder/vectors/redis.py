@@ -1,8 +1,10 @@
-"""Embeddings as Redis strings: the copy of a generation, for servers that do not hold the matrix.
+"""The copy of a generation's embeddings in Redis, for servers that do not hold the matrix.
 
-Keys are `pe:{<generation>}:c:<id>`; the braces are literal, and put a generation on one slot of a cluster. The key
-`pe:{<generation>}:meta` is written last and tells that the generation is complete. Redis is a copy and may lose any
-value at any time; what is read is checked.
+    pe:{<generation>}:c:<id>   the vector of a candidate: codec.py
+    pe:{<generation>}:meta     count, dim and dtype; written last: the copy is complete
+
+The braces are literal, and put a generation on one slot of a cluster. Redis may lose any value at any time, so every
+value is checked when it is read.
 """
 
 from collections.abc import Sequence
@@ -13,9 +15,8 @@ import orjson
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import StoreUnavailable
-from polyrank.index_builder.redis.client import BUILDING_TIMEOUT_SECONDS, Client, connect, disconnect, translated
-from polyrank.index_builder.vectors.codec import DTYPES, decode_many, encode, prefix
-from polyrank.index_builder.vectors.protocol import Fetched
+from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS, Client, connect, disconnect, translated
+from polyrank.index_builder.vectors.codec import DTYPES, Fetched, decode_many, encode, prefix
 
 MGET_KEYS = 512
 _PIPELINE_COMMANDS = 2000
@@ -23,14 +24,14 @@ _SCAN_COUNT = 1000
 
 
 class StoredVectors:
-    """Vectors under names, all with one beginning of the key; safe to use from several threads.
+    """Vectors under names whose keys all begin alike; several threads may use it.
 
     Args:
-        client: of the Redis; the caller's, who closes it.
+        client: the caller closes it.
         beginning: of every key.
         dim: D.
         dtype: "float16" or "float32".
-        lifetime_seconds: of what is put; None: for ever.
+        lifetime_seconds: of what is put; None: unlimited.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class StoredVectors:
         """Write vectors (N, D), rounded to the store's dtype.
 
         Raises:
-            StoreUnavailable: some may have been written.
+            StoreUnavailable: Redis failed; some may have been written.
         """
         head, rows = prefix(self._dtype, self._dim), np.ascontiguousarray(vectors, self._dtype)
         for start in range(0, len(names), _PIPELINE_COMMANDS):
@@ -57,7 +58,7 @@ class StoredVectors:
                 pipeline.execute()
 
     def get_many(self, names: Sequence[str]) -> Fetched:
-        """Fetch the vectors of names, in the order asked; damaged values are told by their status.
+        """Fetch the vectors of names, in the order asked.
 
         Raises:
             StoreUnavailable: Redis failed, or its answer belongs to another question.
@@ -69,23 +70,23 @@ class StoredVectors:
                 values += cast(list[bytes | None], self._client.mget(keys[start : start + MGET_KEYS]))
         if len(values) != len(keys) or not all(value is None or isinstance(value, bytes) for value in values):
             raise StoreUnavailable("Redis failed: its answer belongs to another question")
-        return Fetched(*decode_many(keys, values, self._dtype, self._dim))
+        return decode_many(keys, values, self._dtype, self._dim)
 
 
 def beginning_of(generation: str) -> str:
-    """What the keys of a generation's vectors begin with."""
+    """The beginning of the keys of a generation's vectors."""
     return f"pe:{{{generation}}}:c:"
 
 
-class RedisStore(StoredVectors):
-    """The Redis copy of one generation, over connections of its own; its keys live until they are removed with it.
+class RedisEmbeddings(StoredVectors):
+    """The copy of one generation, over its own connections. Its keys have no lifetime: `drop_generation` removes them.
 
     Args:
         url: redis://, rediss:// or unix:// URL.
         generation: the generation's id.
         dim: D.
         dtype: "float16" or "float32".
-        timeout_seconds: for connecting, and for each command.
+        timeout_seconds: for connecting, and for each answer.
     """
 
     def __init__(self, url: str, generation: str, dim: int, dtype: str, timeout_seconds: float) -> None:
@@ -100,12 +101,12 @@ class RedisStore(StoredVectors):
         self._put += len(names)
 
     def commit(self) -> None:
-        """Write the key that tells that everything was put."""
+        """Declare the copy complete."""
         with translated():
             self._client.set(self._meta_key, orjson.dumps({"count": self._put, **self._shape}))
 
     def count(self) -> int:
-        """How many embeddings were put; 0 when the copy is incomplete or of another dimension or dtype."""
+        """The number of embeddings; 0 if the copy is incomplete, or of another dimension or dtype."""
         with translated():
             value = cast(bytes | None, self._client.get(self._meta_key))
         try:
@@ -117,7 +118,7 @@ class RedisStore(StoredVectors):
         return int(meta.get("count", 0))
 
     def ping(self) -> None:
-        """Raise StoreUnavailable when Redis does not answer."""
+        """Raise StoreUnavailable if Redis does not answer."""
         with translated():
             self._client.ping()
 
@@ -127,7 +128,7 @@ class RedisStore(StoredVectors):
 
 
 def drop_generation(url: str, generation: str, timeout_seconds: float = BUILDING_TIMEOUT_SECONDS) -> None:
-    """Remove every key of a generation, the one that declares it complete first.
+    """Remove every key of a generation; first the one that declares the copy complete.
 
     Raises:
         StoreUnavailable: Redis failed; some keys may remain.

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 
 class ContextCodes(NamedTuple):
-    """What a context is reduced to: its context vectors and which of them exist.
+    """The context vectors of B contexts, and which of them exist.
 
     vectors: (B, M, D). mask: (B, M), False where a short context has fewer than M vectors.
     """
@@ -71,7 +71,7 @@ def last_outputs(states: Tensor, mask: Tensor, m: int) -> ContextCodes:
 
 
 def last_and_first_outputs(states: Tensor, mask: Tensor, m: int) -> ContextCodes:
-    """Take the last `m` outputs and the first one, which is in it once where T <= m (Appendix C).
+    """Take the last `m` outputs and the first one; where T <= m the first is among the last already (Appendix C).
 
     Returns vectors (B, m + 1, D), the first output in front.
     """

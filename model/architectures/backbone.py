@@ -1,4 +1,4 @@
-"""The transformer under an encoder: built from its config, weights from safetensors only, no remote code."""
+"""The transformer of an encoder: built from config.json, weights read from safetensors only, no remote code."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,16 +19,16 @@ class Backbone(nn.Module):
 
     Attributes:
         dim: D, the hidden size.
-        max_tokens: longest sequence the position embeddings allow.
+        max_tokens: the longest sequence that the position embeddings allow.
         pad_id: token id to pad with.
-        vocabulary: how many token ids there are.
+        vocabulary: number of token ids.
     """
 
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__()
         self.transformer: Any = _transformer(config)
         if getattr(self.transformer, "pooler", None) is not None:
-            self.transformer.pooler = None  # a head for next-sentence prediction: none of our encoders reads it
+            self.transformer.pooler = None  # a head for next-sentence prediction, which no encoder here reads
         self.dim: int = config.hidden_size
         self.pad_id: int = config.pad_token_id or 0
         self.vocabulary: int = config.vocab_size
@@ -48,7 +48,7 @@ def read_backbone_config(directory: Path) -> PretrainedConfig:
     path = directory / "config.json"
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-    except Exception as error:  # by kind of damage transformers lets out every type from KeyError to its own
+    except Exception as error:  # transformers raises anything from KeyError to its own types
         raise CheckpointInvalid(f"{path} cannot be used: {_one_line(error)}") from error
     lacking = [name for name in _NEEDED if not isinstance(getattr(config, name, None), int)]
     if lacking:
@@ -60,15 +60,17 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file; raises CheckpointInvalid when it is damaged."""
     try:
         return load_file(path)
-    except Exception as error:  # safetensors raises its own type, OSError and ValueError by kind of damage
+    except Exception as error:  # safetensors raises its own type, OSError or ValueError
         raise CheckpointInvalid(f"{path} cannot be read as safetensors: {error}") from error
 
 
 def load_base_weights(backbone: Backbone, weights: Mapping[str, Tensor], source: str) -> None:
     """Put a published model's weights into the backbone.
 
-    Published files name the tensors with or without the model's prefix ("bert.") and may carry heads that are not
-    needed here; every tensor of the backbone must be among them.
+    Published files name the tensors with or without the model's prefix ("bert.") and may carry heads, which are left
+    out.
+
+    Raises CheckpointInvalid where the file lacks a tensor of the backbone, or one has another shape.
     """
     prefix = backbone.transformer.base_model_prefix + "."
     named = {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
@@ -83,9 +85,9 @@ def load_base_weights(backbone: Backbone, weights: Mapping[str, Tensor], source:
 def _transformer(config: PretrainedConfig) -> Any:
     build: Callable[..., Any] = AutoModel.from_config
     try:
-        # Explicitly no wish, whatever config.json asks for: transformers takes "sdpa", or "eager" where there is none.
+        # None overrides what config.json asks for: transformers takes "sdpa", or "eager" where there is none.
         return build(config, attn_implementation=None)
-    except Exception as error:  # sizes that do not fit each other surface as torch's or transformers' own errors
+    except Exception as error:  # sizes that do not fit each other raise torch's or transformers' own errors
         raise CheckpointInvalid(f"no transformer can be built from config.json: {_one_line(error)}") from error
 
 
@@ -94,7 +96,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _reserved_positions(transformer: Any) -> int:
-    """RoBERTa and its kin, MPNet among them, count positions from the one after padding's, which the table tells."""
+    """Positions that no token gets: RoBERTa and its kin (MPNet too) begin to count after the padding's position."""
     table = getattr(getattr(transformer, "embeddings", None), "position_embeddings", None)
     padding: int | None = getattr(table, "padding_idx", None)
     return 0 if padding is None else padding + 1

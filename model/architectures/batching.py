@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-TOKEN_BUDGET = 4096  # padded tokens a batch; on a CPU larger batches gain nothing and fall out of cache
-# A forward costs as much as so many tokens before it has seen one: docs/results.md, "Back-ends" and "Batching".
+TOKEN_BUDGET = 4096  # padded tokens in a batch; on a CPU larger batches gain nothing and fall out of cache
+# The fixed cost of a forward, in tokens: docs/measurements/backends.md and load.md.
 FORWARD_TOKENS = 64
 _LENGTH_STEP = 16
-GPU_TOKEN_BUDGET = 65_536  # a GPU has work for all its cores only in batches of many tokens
+GPU_TOKEN_BUDGET = 65_536  # only batches of many tokens keep all cores of a GPU busy
 
 
 class TokenBatch(NamedTuple):
@@ -24,14 +24,15 @@ class TokenBatch(NamedTuple):
     segments: Tensor
 
     def to(self, device: torch.device) -> "TokenBatch":
-        """The same on a device."""
+        """Copy it to a device."""
         return TokenBatch(*(each.to(device) for each in self))
 
 
 def length_batches(lengths: Sequence[int], budget: int = TOKEN_BUDGET) -> list[list[int]]:
     """Group positions by length, longest first, each group within the budget of padded tokens.
 
-    Cut so that padding and forwards together cost least. A sequence longer than the budget gets a batch of its own.
+    The cuts make the sum of padding and fixed costs of forwards smallest. A sequence longer than the budget gets a
+    batch of its own.
 
     >>> length_batches([3, 9, 3, 2], budget=9)
     [[1], [0, 2, 3]]
@@ -43,9 +44,9 @@ def length_batches(lengths: Sequence[int], budget: int = TOKEN_BUDGET) -> list[l
 
 
 def _groups(order: Sequence[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Cut the order, longest first, where it costs least; only between lengths that differ once rounded up."""
+    """Cut the order, longest first, where the total cost is least; only between lengths that round up differently."""
     runs = [list(run) for _, run in groupby(order, key=lambda position: -(-lengths[position] // _LENGTH_STEP))]
-    least, cuts = [0.0], [0]  # by number of runs: the tokens that those are worth, and where their last group begins
+    least, cuts = [0.0], [0]  # for the first n runs: the least cost in tokens, and the run their last group begins with
     for end in range(1, len(runs) + 1):
         count, best = 0, (math.inf, 0)
         for start in range(end - 1, -1, -1):
@@ -75,7 +76,10 @@ def _within(budget: int, order: Sequence[int], lengths: Sequence[int]) -> list[l
 
 
 def pad(sequences: Sequence[Sequence[int]], pad_id: int, segment_starts: Sequence[int] | None = None) -> TokenBatch:
-    """Pad on the right. `segment_starts[b]`: where segment 1 begins in row b (Cross-encoder); absent: all 0."""
+    """Pad on the right.
+
+    segment_starts: where segment 1 begins in each row (Cross-encoder). None: segment 0 throughout.
+    """
     width = max(len(sequence) for sequence in sequences)
     ids = np.full((len(sequences), width), pad_id, dtype=np.int64)
     mask = np.zeros((len(sequences), width), dtype=np.bool_)

@@ -1,44 +1,72 @@
 """Cross-encoder: full attention between context and candidate, one scalar out (Humeau et al. 4.3)."""
 
+from collections.abc import Callable
+from typing import Self
+
 from torch import Tensor, nn
 
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch, length_batches, pad
+from polyrank.model.architectures.poly import PolyEncoder
 from polyrank.model.config import ModelConfig
 from polyrank.model.text.pairs import Pairs
+
+FIRST_STAGE = "poly"  # the architecture to whose scores a residual Cross-encoder adds
 
 
 class CrossEncoder(nn.Module):
     """`score = first(T(ctxt, cand)) W`: the first output through a linear layer to a scalar.
 
+    A residual one scores `poly(ctxt, cand) + first(T(ctxt, cand)) W`, with a finished Poly-encoder that is not trained
+    any further. A small Cross-encoder on little data ranks worse than the Poly-encoder before it, but makes other
+    mistakes. Trained on top of the Poly-encoder's scores it begins near that ranking and learns what is missing. This
+    module holds the Poly-encoder; polyrank.model.inference.forwards.FirstStage computes its scores.
+
     Attributes:
         encoder: the transformer over the joint input; segment ids 0 for the context, 1 for the candidate.
         head: W, D to 1.
+        poly: the Poly-encoder of a residual one, else None.
     """
 
-    def __init__(self, config: ModelConfig, encoder: Backbone) -> None:
+    poly: PolyEncoder | None
+
+    def __init__(self, config: ModelConfig, encoder: Backbone, poly: PolyEncoder | None = None) -> None:
         super().__init__()
         self.config = config
         self.encoder = encoder
         self.head = nn.Linear(encoder.dim, 1)
+        self.poly = None if poly is None else poly.requires_grad_(False).eval()
+
+    @classmethod
+    def build(cls, config: ModelConfig, backbone: Callable[[], Backbone]) -> Self:
+        """Build it from new transformers; weights are still random."""
+        return cls(config, backbone(), PolyEncoder.build(config, backbone) if config.residual else None)
+
+    @property
+    def longest_input(self) -> int:
+        """Tokens of the longest sequence that the transformer reads: a context and a candidate."""
+        return self.config.max_context_tokens + self.config.max_candidate_tokens
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of all but the Poly-encoder: dropout must not touch its scores."""
+        super().train(mode)
+        if self.poly is not None:
+            self.poly.eval()
+        return self
 
     def batches(self, pairs: Pairs, budget: int) -> list[list[int]]:
-        """Positions to score together: pairs of like length, within a budget of padded tokens."""
+        """Group positions of pairs of similar length, each group within a budget of padded tokens."""
         joint = zip(pairs.owners, pairs.candidates, strict=True)
         return length_batches([len(pairs.contexts[owner]) + len(candidate) for owner, candidate in joint], budget)
 
     def join(self, pairs: Pairs) -> TokenBatch:
-        """Each context and its candidate as one sequence, padded: (B, T)."""
+        """Join each context and its candidate to one sequence, padded: (B, T)."""
         heads = [pairs.contexts[owner] for owner in pairs.owners]
         joint = [[*head, *candidate[pairs.prefix :]] for head, candidate in zip(heads, pairs.candidates, strict=True)]
         return pad(joint, self.encoder.pad_id, [len(head) for head in heads])
 
-    def score(self, batch: TokenBatch) -> Tensor:
-        """Return one score a joint sequence, (B,) float32."""
+    def joint_scores(self, batch: TokenBatch) -> Tensor:
+        """Return the head's score of each joint sequence, (B,) float32, without a first stage's."""
         first: Tensor = self.encoder(batch)[:, 0]
         scores: Tensor = self.head(first.float())[:, 0]
         return scores
-
-    def score_pairs(self, pairs: Pairs) -> Tensor:
-        """Return one score a pair, (B,) float32."""
-        return self.score(self.join(pairs).to(self.head.weight.device))

@@ -13,17 +13,17 @@ from polyrank.model.architectures.attention import (
 )
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch
-from polyrank.model.architectures.towers import Towers
+from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.config import ModelConfig
 
 _OUTPUTS = {"first": first_outputs, "last": last_outputs, "last+first": last_and_first_outputs}
 
 
-class PolyEncoder(Towers):
-    """Context vectors by learnt codes or from fixed outputs; the candidate side is the Bi-encoder's.
+class PolyEncoder(LateEncoder):
+    """Context vectors from learnt codes or fixed outputs; the candidate side is the Bi-encoder's.
 
     Attributes:
-        code_vectors: the learnt codes c_i, (M, D); absent where the context vectors are outputs.
+        code_vectors: the learnt codes c_i, (M, D); None where the context vectors are token outputs.
     """
 
     code_vectors: nn.Parameter | None
@@ -32,14 +32,14 @@ class PolyEncoder(Towers):
         super().__init__(config, context, candidate)
         self.register_parameter("code_vectors", None)
         if config.context_vectors == "codes":
-            # The paper says "randomly initialised"; D**-0.5 is the standard deviation, around zero.
+            # The paper says "randomly initialised". Mean 0, standard deviation D**-0.5.
             codes = torch.empty(config.n_codes, context.dim).normal_(mean=0.0, std=context.dim**-0.5)
             self.code_vectors = nn.Parameter(codes)
 
     def encode_context(self, batch: TokenBatch) -> ContextCodes:
-        """Return the context vectors y_i, (B, M, D) and which exist (B, M); the score scale is multiplied in.
+        """Return the context vectors y_i, (B, M, D), with the score scale multiplied in, and which exist, (B, M).
 
-        With `normalize`: `h_j := h_j/|h_j|` before the attention and `y_i := y_i/|y_i|` after it.
+        Under `normalize`: `h_j := h_j/|h_j|` before the attention and `y_i := y_i/|y_i|` after it.
         """
         states = self.context(batch)
         if self.config.normalize:

@@ -1,1 +1,1 @@
-"""The files of a checkpoint and of a base model: found, checked, read and written."""
+"""Checkpoints and base models on disk: found, checked, read into an encoder, written."""

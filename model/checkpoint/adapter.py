@@ -1,7 +1,7 @@
 """Low-rank adapters on base weights (Hu et al. 2021, arXiv 2106.09685): `W + B A`, merged when a checkpoint is loaded.
 
-A checkpoint's adapter is a pair of tensors a weight matrix, named after it: `….lora_A` (rank, in) and `….lora_B`
-(out, rank). Their product is added as it is; whatever scale training used is in them.
+An adapter is two tensors for a weight matrix, named after it: `….lora_A` (rank, in) and `….lora_B` (out, rank). Loading
+adds their product; it has no further scale.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ A, B = ".lora_A", ".lora_B"
 
 
 class OwnTensors(NamedTuple):
-    """A checkpoint's tensors, sorted: adapter pairs, and all others."""
+    """A checkpoint's tensors: those of adapters, and all others."""
 
     adapter: dict[str, Tensor]
     others: dict[str, Tensor]
 
 
 def split(tensors: Mapping[str, Tensor]) -> OwnTensors:
-    """Tell the adapter's tensors from the others by their names."""
+    """Separate the adapters' tensors from the others, by name."""
     adapter = {name: tensor for name, tensor in tensors.items() if name.endswith((A, B))}
     return OwnTensors(adapter, {name: tensor for name, tensor in tensors.items() if name not in adapter})
 
@@ -31,7 +31,7 @@ def split(tensors: Mapping[str, Tensor]) -> OwnTensors:
 def merge(module: nn.Module, adapter: Mapping[str, Tensor]) -> None:
     """Add each pair's product to the weight of its name.
 
-    Raises CheckpointInvalid where a pair is incomplete, or no weight has its name and shape.
+    Raises CheckpointInvalid where a pair is incomplete or no weight has its name and shape.
     """
     weights = dict(module.named_parameters(remove_duplicate=False))
     for name in sorted({each.removesuffix(A).removesuffix(B) for each in adapter}):

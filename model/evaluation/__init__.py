@@ -1,1 +1,1 @@
-"""How well a model ranks: tasks, metrics, confidence intervals, and the mining of hard negatives."""
+"""How well a model ranks (own lists, whole pools, metrics, intervals), and the mining of hard negatives."""

@@ -1,8 +1,8 @@
 """Read a collection in BEIR's form (Thakur et al. 2021, appendix): documents, queries and graded judgements.
 
 `corpus.jsonl` and `queries.jsonl` (also .gz, .zst) have one object a line: `_id`, `text` and, for a document, `title`.
-`qrels.tsv` has the header `query-id`, `corpus-id`, `score` and one judgement a line. A document is read as its title,
-a space and its text.
+`qrels.tsv` has the header `query-id`, `corpus-id`, `score` and one judgement a line. The text of a document is its
+title, a space and its text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ Judgements = dict[str, dict[str, int]]
 
 
 class CollectionInvalid(InvalidInput):
-    """A file of a collection cannot be used; the message names the file, the line and what is wrong."""
+    """A file of a collection cannot be used; the message names the file, the line and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class Collection:
     """Documents to search, and the queries that have judgements.
 
     Attributes:
-        document_ids: names of the documents, in the file's order.
+        document_ids: names of the documents, in the order of the file.
         documents: their texts.
         query_ids: names of the queries.
         queries: their texts.
-        judgements: score of each judged document of each query by the document's name.
-        unknown_queries: how many judged queries the queries lack.
-        unknown_documents: how many judged documents the corpus lacks; they count as not found.
+        judgements: for each query, the score of each judged document by its name.
+        unknown_queries: number of judged queries that the file of queries lacks.
+        unknown_documents: number of judged documents that the corpus lacks; they count as not found.
     """
 
     document_ids: Sequence[str]
@@ -49,44 +49,49 @@ class Collection:
     unknown_documents: int = 0
 
     def gains_of(self, query: int, rows: Sequence[int]) -> NDArray[np.float64]:
-        """Gains of documents, by their places, for a query, by its place; 0 where one is not judged."""
+        """Return the gains of documents for a query, all given by their places; 0 if not judged."""
         judged = self.judgements[query]
         return _gains([judged.get(self.document_ids[row], 0) for row in rows])
 
     def judged_gains(self, query: int) -> NDArray[np.float64]:
-        """Gains of all documents judged for a query."""
+        """Return the gains of all documents judged for a query."""
         return _gains(list(self.judgements[query].values()))
+
+
+def _gains(scores: list[int]) -> NDArray[np.float64]:
+    """Judgements below 0 (spam, in TREC's files) gain nothing."""
+    return np.maximum(np.array(scores, np.float64), 0.0)
 
 
 def read_collection(corpus: Path, queries: Path, qrels: Path, limit: int | None = None) -> Collection:
     """Read the three files; queries without judgements are left out.
 
     Args:
-        corpus: documents.
-        queries: queries.
-        qrels: judgements.
-        limit: keep the first so many of the judged queries.
+        corpus: file of documents.
+        queries: file of queries.
+        qrels: file of judgements.
+        limit: keep only the first so many judged queries.
 
     Raises:
         CollectionInvalid: a file is missing or damaged, a line is wrong, or no query is judged.
     """
     judgements = read_judgements(qrels)
     documents, texts = dict(_texts(corpus)), dict(_texts(queries))
-    judged = dict(islice(((each, texts[each]) for each in texts if each in judgements), limit))
+    judged = dict(islice(((name, texts[name]) for name in texts if name in judgements), limit))
     if not documents:
         raise CollectionInvalid(f"{corpus}: there are no documents")
     if not judged:
         raise CollectionInvalid(f"{qrels}: judges no query of {queries}; give files of one collection")
-    if empty := next((each for each, text in judged.items() if not text), None):
+    if empty := next((name for name, text in judged.items() if not text), None):
         raise CollectionInvalid(f"{queries}: the query {empty!r} has no text")
     return Collection(
         list(documents),
         list(documents.values()),
         list(judged),
         list(judged.values()),
-        [judgements[each] for each in judged],
+        [judgements[name] for name in judged],
         unknown_queries=len(judgements.keys() - texts.keys()),
-        unknown_documents=len({each for query in judged for each in judgements[query]} - documents.keys()),
+        unknown_documents=len({document for query in judged for document in judgements[query]} - documents.keys()),
     )
 
 
@@ -125,7 +130,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _score(cells: list[str]) -> int:
-    """The judgement of a line; raises ValueError with what is wrong."""
+    """Return the score of a line's cells; raises ValueError with what is wrong."""
     if len(cells) != len(_HEADER) or not (cells[0] and cells[1]):
         raise ValueError("a line must be a query, a document and a score, with tabs between")
     try:
@@ -138,7 +143,7 @@ def _score(cells: list[str]) -> int:
 
 
 def _texts(path: Path) -> Iterator[tuple[str, str]]:
-    """Names and texts of documents or queries; raises CollectionInvalid for a bad line or a name seen before."""
+    """Yield names and texts of documents or queries; raises CollectionInvalid for a bad line or a repeated name."""
     seen: set[str] = set()
     for number, row in read_objects(path, CollectionInvalid):
         named = row if isinstance(row, InvalidInput) else _text(row)
@@ -157,8 +162,3 @@ def _text(row: Object) -> tuple[str, str] | InvalidInput:
     if not isinstance(title, str) or not isinstance(text, str):
         return InvalidInput("text, and title where there is one, must be texts")
     return name, f"{title} {text}".strip()
-
-
-def _gains(scores: list[int]) -> NDArray[np.float64]:
-    """Judgements below 0 (spam, in TREC's files) gain nothing."""
-    return np.maximum(np.array(scores, np.float64), 0.0)

@@ -1,8 +1,8 @@
-"""How far a figure would move with other examples: bootstrap intervals (Efron 1979), by dialogue and paired.
+"""Bootstrap intervals (Efron 1979): how far a figure would move with other examples.
 
-Examples of one dialogue are not independent, so whole dialogues are drawn (the cluster bootstrap). Figures that are
-columns of one call share every draw: a difference of two models over the same examples, given as a column of its own,
-has the paired interval, which is free of how hard the examples drawn happen to be.
+Examples of one dialogue are not independent, so whole dialogues are drawn (the cluster bootstrap). All columns of one
+call share every draw. The difference of two models over the same examples, given as a column, therefore gets a paired
+interval, which does not depend on how hard the drawn examples are.
 """
 
 from collections.abc import Hashable, Iterable
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
-_DRAWN_AT_ONCE = 2**20  # group numbers in memory at a time
+_DRAWN_AT_ONCE = 2**20  # group numbers held in memory at a time
 
 
 def group_numbers(names: Iterable[Hashable]) -> NDArray[np.int64]:
-    """Number the names from 0 in order of appearance; equal names get one number, (examples,).
+    """Number the names from 0 in order of appearance; equal names get the same number, (examples,).
 
     >>> group_numbers(["b", "a", "b"])
     array([0, 1, 0])
@@ -26,14 +26,14 @@ def group_numbers(names: Iterable[Hashable]) -> NDArray[np.int64]:
 
 
 def intervals(values: NDArray[np.float64], groups: NDArray[np.int64]) -> NDArray[np.float64]:
-    """95 % percentile intervals of each column's mean.
+    """Compute the 95 % percentile interval of each column's mean.
 
     Args:
         values: figures of each example, (examples, figures).
         groups: number of the dialogue that each example is part of, from 0 without a gap, (examples,).
 
     Returns:
-        Low and high end of each, (2, figures); the same for the same arguments.
+        Low and high end of each interval, (2, figures); the same for the same arguments.
     """
     tail = (1 - CONFIDENCE) / 2
     ends: NDArray[np.float64] = np.quantile(resampled_means(values, groups), [tail, 1 - tail], axis=0)
@@ -41,10 +41,10 @@ def intervals(values: NDArray[np.float64], groups: NDArray[np.int64]) -> NDArray
 
 
 def resampled_means(values: NDArray[np.float64], groups: NDArray[np.int64], seed: int = 0) -> NDArray[np.float64]:
-    """Means of each column over examples of dialogues drawn with replacement, as many as there are.
+    """Compute the mean of each column in every resample: as many dialogues as there are, drawn with replacement.
 
     Returns:
-        (RESAMPLES, figures); every column of the same draws.
+        The means, (RESAMPLES, figures); all columns share the draws.
     """
     n = int(groups.max()) + 1
     sums = np.zeros((n, values.shape[1] + 1))  # of each dialogue's examples; the last column counts them
@@ -58,7 +58,7 @@ def resampled_means(values: NDArray[np.float64], groups: NDArray[np.int64], seed
 
 
 def _draw_counts(rng: np.random.Generator, resamples: int, n: int) -> NDArray[np.float64]:
-    """How often each of n was drawn in n draws, (resamples, n)."""
+    """Count how often each of n was drawn in n draws, (resamples, n)."""
     drawn = rng.integers(0, n, (resamples, n), dtype=np.int32)
-    drawn += n * np.arange(resamples, dtype=np.int32)[:, None]  # so that one count serves all rows
+    drawn += n * np.arange(resamples, dtype=np.int32)[:, None]  # one count for all rows
     return np.bincount(drawn.ravel(), minlength=resamples * n).reshape(resamples, n).astype(np.float64)

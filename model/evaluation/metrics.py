@@ -1,6 +1,6 @@
-"""How good a ranking is: figures of each example, whose mean is the figure of the set.
+"""Metrics of rankings: one value for each example; their mean is the figure of the set.
 
-Ranks count from 1; 0 says that the gold reply was not retrieved at all.
+Ranks count from 1; rank 0 means that the gold reply was not retrieved.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ Values = dict[str, NDArray[np.float64]]
 
 
 def recall_at_k(ranks: NDArray[np.int64], k: int) -> NDArray[np.float64]:
-    """Whether each example's gold reply is among the first k (R@k, Humeau et al. 5.1), (examples,).
+    """R@k (Humeau et al. 5.1): 1 for each example whose gold reply is among the first k, else 0, (examples,).
 
     >>> recall_at_k(np.array([1, 3, 2, 0]), 2)
     array([1., 0., 1., 0.])
@@ -23,7 +23,7 @@ def recall_at_k(ranks: NDArray[np.int64], k: int) -> NDArray[np.float64]:
 
 
 def reciprocal_rank(ranks: NDArray[np.int64]) -> NDArray[np.float64]:
-    """1 / rank, and 0 where the gold reply was not retrieved, (examples,); the mean is the MRR.
+    """Return 1 / rank, and 0 if the gold reply was not retrieved, (examples,); the mean is the MRR.
 
     >>> reciprocal_rank(np.array([1, 4, 0]))
     array([1.  , 0.25, 0.  ])
@@ -32,17 +32,17 @@ def reciprocal_rank(ranks: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def ndcg_at_k(gains: NDArray[np.float64], judged: NDArray[np.float64], k: int) -> float:
-    """Discounted gain of the first k documents over that of the best order there is: trec_eval's `ndcg_cut`.
+    """nDCG@k, trec_eval's `ndcg_cut`: discounted gain of the first k documents over that of the best possible order.
 
-    The gain is the judgement itself, not 2 to its power; the document at rank r counts 1 / log2(r + 1) of it.
+    The gain is the judgement itself, not a power of 2; the document at rank r counts 1 / log2(r + 1) of its gain.
 
     Args:
-        gains: of the retrieved documents, best first, 0 where one is not judged, (retrieved,).
-        judged: gains of every judged document, retrieved or not, in any order, (judged,).
-        k: how many count.
+        gains: gains of the retrieved documents, best first, 0 if not judged, (retrieved,).
+        judged: gains of all judged documents, retrieved or not, in any order, (judged,).
+        k: how many documents count.
 
     Returns:
-        From 0 to 1; 0 where no judged document has a gain.
+        A value from 0 to 1; 0 if no judged document has a gain.
 
     >>> round(ndcg_at_k(np.array([0.0, 2.0]), np.array([1.0, 2.0]), 10), 4)  # (2 / log2(3)) / (2 + 1 / log2(3))
     0.4796
@@ -52,18 +52,18 @@ def ndcg_at_k(gains: NDArray[np.float64], judged: NDArray[np.float64], k: int) -
 
 
 def rank_values(ranks: NDArray[np.int64], at: Sequence[int] = RECALL_AT) -> Values:
-    """Figures of examples with one gold reply: `recall@k` for each k of `at`, and `mrr`."""
+    """Compute the metrics of examples with one gold reply: `recall@k` for each k of `at`, and `mrr`."""
     return {**{f"recall@{k}": recall_at_k(ranks, k) for k in at}, "mrr": reciprocal_rank(ranks)}
 
 
 def judged_values(gains: Sequence[NDArray[np.float64]], judged: Sequence[NDArray[np.float64]]) -> Values:
-    """Figures of queries with graded judgements: `ndcg@10`, `mrr@10` and `recall@100`.
+    """Compute the metrics of queries with graded judgements: `ndcg@10`, `mrr@10` and `recall@100`.
 
     Args:
-        gains: of each query's retrieved documents, best first; a document with a gain above 0 is relevant.
+        gains: gains of each query's retrieved documents, best first; a document with a gain above 0 is relevant.
         judged: gains of each query's judged documents.
     """
-    first = np.array([first_relevant(each) for each in gains], np.int64)
+    first = np.array([first_relevant(found) for found in gains], np.int64)
     pairs = list(zip(gains, judged, strict=True))
     return {
         "ndcg@10": np.array([ndcg_at_k(found, known, 10) for found, known in pairs]),
@@ -73,7 +73,7 @@ def judged_values(gains: Sequence[NDArray[np.float64]], judged: Sequence[NDArray
 
 
 def first_relevant(gains: NDArray[np.float64]) -> int:
-    """Rank of the first document with a gain; 0 where there is none.
+    """Return the rank of the first document with a gain; 0 if there is none.
 
     >>> first_relevant(np.array([0.0, 0.0, 1.0])), first_relevant(np.array([0.0]))
     (3, 0)

@@ -1,20 +1,20 @@
-"""Hard negatives: texts of a pool that a model takes for the reply to a context, and that are none.
+"""Hard negatives: texts of a pool that a model ranks high as the reply to a context, and that are wrong.
 
-What a model ranks high without being the gold reply is either the most useful thing to train against or a reply that
-is right as well: of the unlabelled passages that a retriever ranks first, most are relevant (Qu et al. 2021, RocketQA,
-arXiv 2010.08191). So of the `depth` best texts these are left out, in this order:
+A text that a model ranks high without being the gold reply is either the most useful one to train against, or a reply
+that is right as well: most of the unlabelled passages that a retriever ranks first are relevant (Qu et al. 2021,
+RocketQA, arXiv 2010.08191). Therefore four filters leave out some of the `depth` best texts, in this order:
 
-1. "positive": what is the gold reply of an example with the same context, this one's included.
+1. "positive": gold replies of examples with the same context, this example included.
 2. "rank": the `skip` best of the others. Near-duplicates of the gold reply gather there, and the texts that follow are
    hardly easier.
-3. "margin": what scores at or above `score_bound`, which lies below this example's own gold score. Moreira et al. 2024
-   (NV-Retriever, arXiv 2407.15831) compare such filters; one relative to the gold score, at 95 % of it, did best.
-4. "check": what a cross-encoder, where one is given, scores at or above the gold reply less `check_margin` (RocketQA's
-   denoising). It reads only as many as it takes to fill the row.
+3. "margin": texts that score at or above `score_bound`, which lies below the example's own gold score. Moreira et al.
+   2024 (NV-Retriever, arXiv 2407.15831) compare such filters; one relative to the gold score, at 95 % of it, did best.
+4. "check": texts that a cross-encoder, if one is given, scores at or above the gold reply less `check_margin`
+   (RocketQA's denoising). It reads only as many texts as it takes to fill the row.
 
-Of what remains the hardest are taken, as Moreira et al. do: after these filters a high rank is a reason for a negative,
-and a uniform draw would be as hard as the middle of the window only. `sample` draws uniformly nevertheless, for where
-the gold replies of a noisy log make the filters less certain.
+The hardest of the texts that remain are taken, as Moreira et al. do: after these filters a high rank speaks for a
+negative, and a uniform draw would be only as hard as the middle of the window. `sample` draws uniformly nevertheless,
+for noisy logs whose gold replies make the filters less certain.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.evaluation.evaluate import Progress, require_finite
+from polyrank.model.evaluation.encoding import ReportProgress, require_finite
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.search.scan import Query, Scan, prepare
@@ -37,20 +37,20 @@ from polyrank.model.text.positives import Positives, text_key
 REASONS = ("positive", "rank", "margin", "check")
 _TEXTS_AT_ONCE = 8192
 _EXAMPLES_AT_ONCE = 256
-_RANDOM_TEXTS = 256  # their mean score is known to a sixteenth of its spread, of which the margin takes a small part
+_RANDOM_TEXTS = 256  # enough to know their mean score to a sixteenth of its spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MiningRules:
-    """Which texts of the pool become negatives; the module says why.
+    """Which texts of the pool become negatives; the module's docstring gives the reasons.
 
     Attributes:
-        depth: how many of the best texts are looked at, for each context.
-        skip: how many of the best are left out, after the positives.
+        depth: how many of the best texts to look at, for each context.
+        skip: how many of the best texts to leave out, after the positives.
         margin: share of the gold reply's lead that a negative must stay behind by (`score_bound`); None: no bound.
-        check_margin: how far below the gold reply's score the cross-encoder's must be, in its own units.
+        check_margin: how far below the gold reply the cross-encoder must score a negative, in its own units.
         negatives: how many to keep for each example.
-        sample: draw them uniformly from what remains, instead of taking the hardest.
+        sample: draw the negatives uniformly from what remains, instead of taking the hardest.
         seed: of the draw, and of the random texts that the margin is measured from.
     """
 
@@ -65,11 +65,11 @@ class MiningRules:
 
 @dataclass(slots=True)
 class Tally:
-    """What was mined so far.
+    """Counts of what was mined so far.
 
     Attributes:
-        examples: how many were read.
-        negatives: how many they got, in all.
+        examples: examples read.
+        negatives: negatives they got, in all.
         without: examples that got none.
         filtered: texts left out, by reason.
     """
@@ -80,24 +80,10 @@ class Tally:
     filtered: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
 
 
-def score_bound(gold: float, random: float, margin: float) -> float:
-    """The score that a negative must stay below: `gold - margin * max(0, gold - random)`.
-
-    Moreira et al.'s share of the gold score (TopK-PercPos, `(1 - margin) * gold`), measured from the mean score of
-    random texts instead of from 0. Where random texts score 0, as cosines nearly do, it is theirs. Training with a
-    softmax over replies leaves a score's zero and scale free, though, and any score may be negative; adding a constant
-    to a context's scores, or multiplying them, moves this bound along. It never lies above the gold score.
-
-    >>> score_bound(8.0, 0.0, 0.25), score_bound(-2.0, -10.0, 0.25), score_bound(1.0, 3.0, 0.25)
-    (6.0, -4.0, 1.0)
-    """
-    return gold - margin * max(0.0, gold - random)
-
-
 class TextPool(NamedTuple):
-    """The texts that may become negatives, each once but for case and white space.
+    """The texts that may become negatives; texts that differ only in case and white space count once.
 
-    texts: (N,), as first spelt. keys: their `text_key`, (N,). embeddings: (N, D). scan: of these.
+    texts: (N,), as first spelt. keys: their `text_key`, (N,). embeddings: (N, D). scan: of the embeddings.
     """
 
     texts: list[str]
@@ -106,8 +92,8 @@ class TextPool(NamedTuple):
     scan: Scan
 
     @classmethod
-    def encode(cls, ranker: LateRanker, texts: Iterable[str], progress: Progress) -> "TextPool":
-        """Encode each text once; `progress` is told ("encode", done, total).
+    def encode(cls, ranker: LateRanker, texts: Iterable[str], report: ReportProgress) -> "TextPool":
+        """Encode each text once; `report` is called with ("encode", done, total).
 
         Raises:
             InvalidInput: there is no text.
@@ -122,9 +108,9 @@ class TextPool(NamedTuple):
         embeddings = np.empty((len(kept), ranker.dim), np.float32)
         for start in range(0, len(kept), _TEXTS_AT_ONCE):
             group = kept[start : start + _TEXTS_AT_ONCE]
-            progress("encode", start, len(kept))
+            report("encode", start, len(kept))
             embeddings[start : start + len(group)] = _encoded(ranker, group)
-        progress("encode", len(kept), len(kept))
+        report("encode", len(kept), len(kept))
         return cls(kept, np.fromiter(distinct, np.uint64), embeddings, prepare(embeddings))
 
 
@@ -132,7 +118,7 @@ class Miner:
     """Gives examples their negatives.
 
     Attributes:
-        tally: what was mined so far.
+        tally: counts of what was mined so far.
     """
 
     def __init__(
@@ -163,32 +149,37 @@ class Miner:
         """
         remaining = iter(dialogues)
         while chunk := list(islice(remaining, _EXAMPLES_AT_ONCE)):
-            contexts = [self._ranker.tokenize_context(each.conversation)[0] for each in chunk]
-            golds = _encoded(self._ranker, [each.response for each in chunk])
-            encoded = self._ranker.encode_contexts(contexts)
-            found = self._pool.scan.top_k([Query(codes, self._rules.depth) for codes in encoded])
-            for dialogue, codes, gold, best in zip(chunk, encoded, golds, found, strict=True):
-                negatives = self._chosen(dialogue, self._candidates(dialogue, codes, gold, best))
+            contexts = self._ranker.encode_contexts(
+                [self._ranker.tokenize_context(dialogue.conversation)[0] for dialogue in chunk]
+            )
+            golds = _encoded(self._ranker, [dialogue.response for dialogue in chunk])
+            found = self._pool.scan.top_k([Query(codes, self._rules.depth) for codes in contexts])
+            for dialogue, codes, gold, best in zip(chunk, contexts, golds, found, strict=True):
+                negatives = self._negatives(dialogue, codes, gold, best)
                 self.tally.examples += 1
                 self.tally.negatives += len(negatives)
                 self.tally.without += not negatives
                 yield replace(dialogue, negatives=negatives)
 
-    def _candidates(
+    def _negatives(
         self, dialogue: Dialogue, codes: NDArray[np.float32], gold: NDArray[np.float32], best: TopK
-    ) -> NDArray[np.int64]:
-        """Rows, of the pool's best, that the first three filters leave, best first."""
-        rows, scores = best
-        wrong = ~np.isin(self._pool.keys[rows], self._positives.of(dialogue.conversation))
-        self._count("positive", int((~wrong).sum()))
-        rows, scores = rows[wrong], scores[wrong]
-        self._count("rank", min(self._rules.skip, len(rows)))
-        rows, scores = rows[self._rules.skip :], scores[self._rules.skip :]
-        if self._rules.margin is None:
-            return rows
-        below = scores < self._bound(codes, gold, self._rules.margin)
-        self._count("margin", int((~below).sum()))
-        return rows[below]
+    ) -> tuple[str, ...]:
+        """Filter the best texts of the pool, then take the hardest of the rest or draw from it."""
+        rules = self._rules
+        positives = self._positives.of(dialogue.conversation)
+        best = self._filtered("positive", best, ~np.isin(self._pool.keys[best.rows], positives))
+        best = self._filtered("rank", best, np.arange(len(best.rows)) >= rules.skip)
+        if rules.margin is not None:
+            best = self._filtered("margin", best, best.scores < self._bound(codes, gold, rules.margin))
+        order = self._generator.permutation(len(best.rows)) if rules.sample else np.arange(len(best.rows))
+        if self._check is not None:
+            order = self._checked(self._check, dialogue, best.rows, order)
+        hardest_first = np.sort(order[: rules.negatives])
+        return tuple(self._pool.texts[row] for row in best.rows[hardest_first])
+
+    def _filtered(self, reason: str, best: TopK, keep: NDArray[np.bool_]) -> TopK:
+        self.tally.filtered[reason] += int((~keep).sum())
+        return TopK(best.rows[keep], best.scores[keep])
 
     def _bound(self, codes: NDArray[np.float32], gold: NDArray[np.float32], margin: float) -> float:
         gold_score = float(scores_of(gold[None], codes)[0])
@@ -196,17 +187,10 @@ class Miner:
         require_finite(self._ranker.name, [np.array([gold_score, random_score])])
         return score_bound(gold_score, random_score, margin)
 
-    def _chosen(self, dialogue: Dialogue, rows: NDArray[np.int64]) -> tuple[str, ...]:
-        """The texts to keep of those that are left."""
-        order = self._generator.permutation(len(rows)) if self._rules.sample else np.arange(len(rows))
-        if self._check is not None:
-            order = self._checked(self._check, dialogue, rows, order)
-        return tuple(self._pool.texts[row] for row in rows[np.sort(order[: self._rules.negatives])])
-
     def _checked(
         self, check: CrossRanker, dialogue: Dialogue, rows: NDArray[np.int64], order: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """The places, in their order, that the cross-encoder lets pass; it stops when they are enough."""
+        """Return the places, in their order, whose texts the cross-encoder lets pass; stop when they are enough."""
         passed = order[:0]
         for start in range(0, len(order), self._rules.negatives):
             group = order[start : start + self._rules.negatives]
@@ -214,14 +198,26 @@ class Miner:
             scores = check.score_pairs(check.tokenize_pairs(dialogue.conversation, texts)[0])
             require_finite(check.name, [scores])
             below = scores[1:] < scores[0] - self._rules.check_margin
-            self._count("check", int((~below).sum()))
+            self.tally.filtered["check"] += int((~below).sum())
             passed = np.append(passed, group[below])
             if len(passed) >= self._rules.negatives:
                 break
         return passed
 
-    def _count(self, reason: str, more: int) -> None:
-        self.tally.filtered[reason] += more
+
+def score_bound(gold: float, random: float, margin: float) -> float:
+    """Return the score that a negative must stay below: `gold - margin * max(0, gold - random)`.
+
+    This is the share of the gold score of Moreira et al. (TopK-PercPos, `(1 - margin) * gold`), measured from the mean
+    score of random texts instead of from 0. The two agree if random texts score 0, as cosines nearly do. But training
+    with a softmax over replies leaves zero and scale of a score free, and any score may be negative; this bound moves
+    along when a constant is added to the scores of a context, or they are multiplied by one. It is never above the gold
+    score.
+
+    >>> score_bound(8.0, 0.0, 0.25), score_bound(-2.0, -10.0, 0.25), score_bound(1.0, 3.0, 0.25)
+    (6.0, -4.0, 1.0)
+    """
+    return gold - margin * max(0.0, gold - random)
 
 
 def _encoded(ranker: LateRanker, texts: Sequence[str]) -> NDArray[np.float32]:

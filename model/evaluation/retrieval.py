@@ -1,6 +1,6 @@
-"""How well a model finds the right texts in a whole pool: exact retrieval, then a Cross-encoder's second look.
+"""How well a model finds the right texts in a whole pool: exact retrieval, then reranking by a Cross-encoder.
 
-What is measured is the model: the scan is exact, so no index adds errors of its own.
+The scan is exact, so that only the model is measured: no index adds errors of its own.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.evaluation.evaluate import Progress, candidate_embeddings, context_codes, require_finite
+from polyrank.model.evaluation.encoding import ReportProgress, candidate_embeddings, context_codes, require_finite
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.search.scan import Query, prepare
@@ -22,35 +22,34 @@ _CONTEXTS_A_PASS = 32
 
 
 class Retrieval(NamedTuple):
-    """What was found for each context, and how many of the texts were too long for the model and lost their end."""
+    """The texts found for each context, and how many texts of the pool were too long and lost their end."""
 
     found: list[TopK]
     cut: int
 
 
 def retrieve(
-    ranker: LateRanker, conversations: Sequence[Conversation], texts: Sequence[str], progress: Progress
+    ranker: LateRanker, conversations: Sequence[Conversation], texts: Sequence[str], report: ReportProgress
 ) -> Retrieval:
-    """Find each context's best texts.
+    """Find the best texts for each context.
 
     Args:
         ranker: a Bi- or Poly-encoder.
         conversations: the contexts.
-        texts: the pool; each is encoded once.
-        progress: told (stage, done, total): "candidates", then "contexts".
+        texts: the pool; each text is encoded once.
+        report: called with (stage, done, total): "candidates", then "contexts".
 
     Returns:
-        For each context places in `texts` and scores of the first DEPTH, best first, equal scores in the pool's order.
+        For each context the places in `texts` and the scores of the DEPTH best texts, best first, equal scores in
+        the order of the pool.
 
     Raises:
-        ModelError: the model gives scores that are not finite.
+        ModelError: the model gives numbers that are not finite.
     """
-    embeddings, cut = candidate_embeddings(ranker, texts, progress)
-    require_finite(ranker.name, [embeddings])
+    embeddings, cut = candidate_embeddings(ranker, texts, report)
     scan, found = prepare(embeddings), []
-    remaining = context_codes(ranker, conversations, progress)
+    remaining = context_codes(ranker, conversations, report)
     while several := list(islice(remaining, _CONTEXTS_A_PASS)):
-        require_finite(ranker.name, several)
         found += scan.top_k([Query(codes, DEPTH) for codes in several])
     return Retrieval(found, cut)
 
@@ -61,20 +60,21 @@ def rerank(
     texts: Sequence[str],
     found: Sequence[TopK],
     top_n: int,
-    progress: Progress,
+    report: ReportProgress,
 ) -> list[TopK]:
-    """Order the first `top_n` found for each context anew.
+    """Order the first `top_n` texts found for each context by a Cross-encoder's scores.
 
     Args:
         reranker: a Cross-encoder.
         conversations: the contexts.
         texts: the pool.
-        found: what was retrieved for each context.
-        top_n: how many to read again.
-        progress: told ("pairs", contexts done, contexts).
+        found: the texts retrieved for each context.
+        top_n: how many texts the Cross-encoder reads for each context.
+        report: called with ("pairs", contexts done, contexts).
 
     Returns:
-        What was found: the first `top_n` with and by the reranker's scores, equal ones as they were; then the rest.
+        The same texts: first those that were read, with and by their new scores, equal ones in their old order; then
+        the rest as it was.
 
     Raises:
         ModelError: the reranker gives scores that are not finite.
@@ -88,12 +88,12 @@ def rerank(
         order = np.argsort(-scores, kind="stable")
         merged = np.concatenate([scores[order], best.scores[top_n:]])
         reranked.append(TopK(np.concatenate([rows[order], rest]), merged))
-        progress("pairs", len(reranked), len(found))
+        report("pairs", len(reranked), len(found))
     return reranked
 
 
 def rank_in(found: TopK, row: int) -> int:
-    """Rank of a row among those found, from 1; 0 where it was not found.
+    """Rank a row among those found, from 1; 0 if it was not found.
 
     >>> rank_in(TopK(np.array([7, 3]), np.array([0.9, 0.1], np.float32)), 3)
     2

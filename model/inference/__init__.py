@@ -1,1 +1,1 @@
-"""Forward passes behind one seam: what a model computes is told once, in torch; a back-end runs it."""
+"""How a model's forward passes run: parts.py defines each pass once, in torch; a back-end runs it."""

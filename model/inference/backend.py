@@ -1,14 +1,17 @@
-"""What a back-end is."""
+"""A back-end runs the parts of a model. `TorchBackend` is the reference; the others must give its outputs."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
+import torch
 from numpy.typing import NDArray
 
-from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.architectures.batching import GPU_TOKEN_BUDGET, TOKEN_BUDGET, TokenBatch
+from polyrank.model.inference.names import TORCH
 from polyrank.model.inference.parts import Part
 
-# A padded batch to the part's outputs. Safe to call from several threads.
+# From a padded batch to the part's outputs. Safe to call from several threads.
 Forward = Callable[[TokenBatch], tuple[NDArray[Any], ...]]
 
 
@@ -16,8 +19,8 @@ class Backend(Protocol):
     """Runs the parts of one model.
 
     Attributes:
-        name: as it is asked for.
-        token_budget: tokens that a batch should have at most, padding included.
+        name: the name by which users choose it.
+        token_budget: how many tokens a batch should have at most, padding included.
     """
 
     name: str
@@ -25,3 +28,24 @@ class Backend(Protocol):
 
     def compile(self, part: Part) -> Forward:
         """Make a part ready to run."""
+
+
+class TorchBackend:
+    """Runs parts as torch modules, on the device that they are on. Changed weights count from the next call on.
+
+    token_budget: as of `Backend`; None: what suits the device.
+    """
+
+    name = TORCH
+
+    def __init__(self, device: torch.device, token_budget: int | None = None) -> None:
+        self._device = device
+        self.token_budget = token_budget or (TOKEN_BUDGET if device.type == "cpu" else GPU_TOKEN_BUDGET)
+
+    def compile(self, part: Part) -> Forward:
+        """Set the part to evaluation mode; torch compiles nothing ahead."""
+        return partial(self._run, part.eval())
+
+    def _run(self, part: Part, batch: TokenBatch) -> tuple[NDArray[Any], ...]:
+        with torch.inference_mode():
+            return tuple(each.cpu().numpy() for each in part(*batch.to(self._device)))

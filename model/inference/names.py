@@ -1,4 +1,4 @@
-"""The names of the back-ends, for those who must not wait for torch."""
+"""The names of the back-ends, in a module that imports without torch."""
 
 from typing import Literal, get_args
 

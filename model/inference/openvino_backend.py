@@ -1,6 +1,6 @@
-"""OpenVINO on CPUs: a part is traced by torch once, and compiled for the precision that is asked for.
+"""OpenVINO on CPUs: torch traces a part once, and OpenVINO compiles it for the chosen precision.
 
-Its threads are TBB's, which sleep while there is nothing to do, unlike those of torch.
+OpenVINO's threads are TBB's. Unlike torch's, they sleep while there is nothing to do.
 """
 
 import importlib.util
@@ -21,21 +21,20 @@ from transformers.utils import logging as transformers_logging
 from polyrank.model.architectures.batching import TOKEN_BUDGET, TokenBatch
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import trials
-from polyrank.model.inference.backend import Forward
+from polyrank.model.inference.backend import Forward, TorchBackend
 from polyrank.model.inference.parts import Part
-from polyrank.model.inference.torch_backend import TorchBackend
 
 if TYPE_CHECKING:
     import openvino as ov
 
 
 class Precision(NamedTuple):
-    """What products are computed in.
+    """The number format of products.
 
-    hint: OpenVINO's name. needs: what the processor must offer; empty: nothing. is_quantized: see quantization.py.
-    width_step: sequences are padded to a multiple of it. Products in 16 bits sum over tokens in blocks of 16: with
-    whole ones a sequence has the same output in every batch, as a block of padding adds nothing. For float32 it keeps
-    the shapes few; 4 was as fast as 1, and by a sixth faster than 16 for a pool.
+    hint: OpenVINO's name of it. needs: what the processor must offer; empty: nothing. is_quantized: weights are int8
+    (`_quantized`). width_step: sequences are padded to a multiple of it. Products in 16 bits sum over tokens in blocks
+    of 16; with whole blocks a sequence has the same output in every batch, because a block of padding adds nothing. In
+    float32 a step keeps the number of shapes small: 4 was as fast as 1, and a sixth faster than 16 for a pool.
     """
 
     hint: str
@@ -50,15 +49,17 @@ PRECISIONS = {
     "openvino-bf16": Precision("bf16", needs="BF16", width_step=16),
     "openvino-int8": Precision("f32", is_quantized=True),
 }
-# What is made for each shape of batch is kept, by default in thousands: memory grew by 500 MiB. With 64
-# a shape that comes again costs nothing that was seen, with 16 a third more.
+# How many kernels, each made for one shape of batch, OpenVINO keeps. Its default is thousands: memory grew by 500 MiB.
+# With 64 a shape that came before took no extra time, with 16 a third more.
 KEPT_PRIMITIVES = "64"
 _EXAMPLE = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
-_one_thread = threading.Lock()  # for what all threads share: torch's types, OpenVINO's core
+_one_thread = threading.Lock()  # guards what all threads share: torch's types, OpenVINO's core
+_LARGEST_BYTE = 127
+_LEAST_ELEMENTS = 256  # quantising a smaller matrix gains nothing
 
 
 def is_installed() -> bool:
-    """Whether the package is there."""
+    """Whether the package is installed."""
     return importlib.util.find_spec("openvino") is not None
 
 
@@ -69,12 +70,12 @@ def is_supported(name: str) -> bool:
 
 
 class OpenVinoBackend:
-    """Compiles parts for the CPU, with as many threads as torch has then."""
+    """Compiles parts for the CPU, with as many threads as torch has at that moment."""
 
     token_budget = TOKEN_BUDGET
 
     def __init__(self, name: str) -> None:
-        """Check that it can run here; raises InvalidInput."""
+        """Raise InvalidInput where the back-end of that name cannot run here."""
         if not is_installed():
             raise InvalidInput(f"the back-end {name} needs the package openvino: pip install openvino, or use torch")
         with translated():
@@ -91,7 +92,7 @@ class OpenVinoBackend:
         return forward
 
     def _is_right(self, forward: Forward, part: Part) -> bool:
-        """In float32 its outputs must be those of torch; else they must be numbers."""
+        """In float32 the outputs must be torch's; in other formats they must be finite."""
         if self.name != "openvino":
             return trials.are_finite(forward, trials.extreme(part))
         reference = TorchBackend(torch.device("cpu")).compile(part)
@@ -100,7 +101,7 @@ class OpenVinoBackend:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Tell of whatever tracing and OpenVINO let out, which have types of their own, in one line: InvalidInput."""
+    """Turn any error of tracing or OpenVINO into an InvalidInput of one line."""
     try:
         yield
     except InvalidInput:
@@ -111,13 +112,11 @@ def translated() -> Iterator[None]:
 
 
 def compiled(part: Part, name: str) -> Forward:
-    """Compile a part for the back-end of that name; raises whatever goes wrong. The weights are shared with torch."""
+    """Compile a part for the back-end of that name; it shares its weights with torch. Errors come as they are."""
     precision = PRECISIONS[name]
     model = _traced(part)
     if precision.is_quantized:
-        from polyrank.model.inference.quantization import quantized
-
-        model = quantized(model)
+        model = _quantized(model)
     properties = {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
@@ -136,18 +135,41 @@ def _traced(part: Part) -> "ov.Model":
     example = (_EXAMPLE, _EXAMPLE.bool(), torch.zeros_like(_EXAMPLE))
     with _one_thread, torch.inference_mode(), _quiet():
         scripted: Any = torch.jit.trace(part.eval(), example, check_trace=False)  # type: ignore[no-untyped-call]
-        # What `openvino.convert_model` does, but for its telemetry.
+        # What `openvino.convert_model` does, without its telemetry.
         frontend = FrontEndManager().load_by_framework("pytorch")
         decoder = TorchScriptPythonDecoder(scripted, example_input=example)  # the front end holds no reference
         converted = frontend.convert(frontend.load(decoder))
-        # As torch's own tests do: it would keep each module ever traced, 8 MiB a part of MiniLM.
+        # Torch would keep every module ever traced, 8 MiB for each part of MiniLM. Its own tests clear this way too.
         torch._C._jit_clear_class_registry()
         _recursive.concrete_type_store = _recursive.ConcreteTypeStore()
         return converted
 
 
+def _quantized(model: "ov.Model") -> "ov.Model":
+    """Return a copy of a model in which each row of a linear map is int8 with a scale.
+
+    OpenVINO quantises the other factor on the fly, 32 values with a common scale, so nothing has to be calibrated. The
+    cost in accuracy is in docs/measurements/backends.md.
+    """
+    from openvino import opset13 as ops
+
+    model = model.clone()
+    for product in (node for node in model.get_ops() if node.get_type_name() == "MatMul"):
+        weights = product.input_value(1).get_node()
+        if weights.get_type_name() != "Constant" or len(weights.shape) != 2 or np.prod(weights.shape) < _LEAST_ELEMENTS:
+            continue
+        values = weights.data
+        inner = 1 if product.get_attributes()["transpose_b"] else 0
+        scales = np.maximum(np.abs(values).max(axis=inner, keepdims=True), np.finfo(np.float32).tiny) / _LARGEST_BYTE
+        bytes_of = np.rint(values / scales).astype(np.int8)
+        restored = ops.multiply(ops.convert(ops.constant(bytes_of), "f32"), ops.constant(scales.astype(np.float32)))
+        product.input(1).replace_source_output(restored.output(0))
+    model.validate_nodes_and_infer_types()
+    return model
+
+
 class _Compiled:
-    """A compiled part. One request at a time: there is one stream."""
+    """A compiled part. It runs one request at a time, because there is one stream."""
 
     def __init__(self, model: "ov.CompiledModel", part: Part, width_step: int) -> None:
         self._request = model.create_infer_request()
@@ -161,7 +183,7 @@ class _Compiled:
             return tuple(each.copy() for each in outputs.to_tuple())
 
     def _widened(self, batch: TokenBatch) -> list[NDArray[Any]]:
-        """To a multiple of the width step, as far as the model goes."""
+        """Pad to a multiple of the width step, but not beyond the longest sequence that the model takes."""
         width = batch.ids.shape[1]
         more = min(-width % self._width_step, max(0, self._max_tokens - width))
         fields = zip(batch, (self._pad_id, False, 0), strict=True)
@@ -170,7 +192,7 @@ class _Compiled:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings of tracing, which reads every attribute of a module."""
+    """Silence the warnings of tracing, which reads every attribute of a module."""
     before = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)
     try:
@@ -185,9 +207,10 @@ def _capabilities() -> list[str]:
 
 
 def _core() -> "ov.Core":
-    """The only one. Each gives its thread a stack for signals and takes it away with itself.
+    """Return the only core of this process.
 
-    With two, not ended in reverse order, the thread keeps one that is gone, and the next signal ends the process.
+    A core gives its thread a stack for signals, and frees that stack when it ends. If two cores do not end in reverse
+    order, the thread keeps a freed stack, and the next signal kills the process.
     """
     with _one_thread:
         return _first_core()

@@ -1,4 +1,4 @@
-"""The forward passes that serving and building need, as modules with plain tensors in and out.
+"""Parts: the forward passes that serving and building need, as modules with plain tensors in and out.
 
 Axes: B sequences, T tokens, M context vectors, D dimensions.
 """
@@ -9,18 +9,17 @@ from torch import Tensor, nn
 
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch
-from polyrank.model.architectures.bi import BiEncoder
 from polyrank.model.architectures.cross import CrossEncoder
-from polyrank.model.architectures.poly import PolyEncoder
+from polyrank.model.architectures.late import LateEncoder
 
 
 class Part(nn.Module, ABC):
-    """One forward pass of a model, over the fields of a TokenBatch, (B, T) each.
+    """One forward pass of a model over the fields of a TokenBatch, (B, T) each.
 
     Attributes:
         max_tokens: the longest sequence that it takes.
         pad_id: token id to pad with.
-        vocabulary: how many token ids there are.
+        vocabulary: number of token ids.
     """
 
     def __init__(self, backbone: Backbone) -> None:
@@ -35,12 +34,12 @@ class Part(nn.Module, ABC):
 
 
 class ContextPart(Part):
-    """Contexts to context vectors, code attention and normalisation included.
+    """From contexts to context vectors, code attention and normalisation included.
 
-    Gives (B, M, D) float32, the score scale multiplied in, and (B, M), False where a short context has fewer.
+    Outputs (B, M, D) float32, with the score scale multiplied in, and (B, M), False where a short context has fewer.
     """
 
-    def __init__(self, encoder: BiEncoder | PolyEncoder) -> None:
+    def __init__(self, encoder: LateEncoder) -> None:
         super().__init__(encoder.context)
         self.encoder = encoder
 
@@ -51,9 +50,9 @@ class ContextPart(Part):
 
 
 class CandidatePart(Part):
-    """Candidates to their embeddings, (B, D) float32."""
+    """From candidates to their embeddings, (B, D) float32."""
 
-    def __init__(self, encoder: BiEncoder | PolyEncoder) -> None:
+    def __init__(self, encoder: LateEncoder) -> None:
         super().__init__(encoder.candidate)
         self.encoder = encoder
 
@@ -63,7 +62,7 @@ class CandidatePart(Part):
 
 
 class PairPart(Part):
-    """Contexts joined with candidates to the Cross-encoder's scores, (B,) float32."""
+    """From joint sequences to the Cross-encoder's own scores, (B,) float32."""
 
     def __init__(self, encoder: CrossEncoder) -> None:
         super().__init__(encoder.encoder)
@@ -71,4 +70,4 @@ class PairPart(Part):
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
         """Run it."""
-        return (self.encoder.score(TokenBatch(ids, mask, segments)),)
+        return (self.encoder.joint_scores(TokenBatch(ids, mask, segments)),)

@@ -1,1 +1,1 @@
-"""Loaded models that rank, and how they are loaded."""
+"""Loaded models that rank, and how to load them."""

@@ -1,7 +1,8 @@
-"""A loaded Cross-encoder: a context and candidate texts in, one score each out."""
+"""A loaded Cross-encoder: it scores a context with each of its candidates."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.checkpoint.files import CheckpointFiles
 from polyrank.model.inference.backend import Backend
-from polyrank.model.inference.pairs import PairForwards
+from polyrank.model.inference.forwards import PairForwards
 from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Turn, require_positive
 from polyrank.model.text.pairs import Pairs
 
@@ -18,35 +19,41 @@ class CrossRanker:
     """Ranks by reading context and candidate together: the most accurate and the slowest. Safe to call from threads.
 
     Attributes:
-        name: what it was loaded by.
-        architecture: "cross".
+        name: the name it was loaded by.
+        architecture: its name in polyrank.model.registry.
+        retrieves: False: it scores pairs and has no candidate embeddings.
         fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
-        max_input_tokens: of a context and a candidate together; more are cut.
+        max_input_tokens: limit for a context and a candidate together; longer ones are cut.
         backend: name of what runs its forward passes.
     """
 
-    architecture = "cross"
+    retrieves: Literal[False] = False
 
     def __init__(
         self, name: str, encoder: CrossEncoder, assembler: Assembler, files: CheckpointFiles, backend: Backend
     ) -> None:
         self.name = name
         self.config = encoder.config
+        self.architecture = encoder.config.architecture
         self.fingerprint = files.fingerprint
-        self.max_input_tokens = encoder.config.max_context_tokens + encoder.config.max_candidate_tokens
+        self.max_input_tokens = encoder.longest_input
         self.encoder = encoder.eval()
         self._forwards = PairForwards(encoder, backend)
-        self.backend = backend.name  # once there is something to run: `auto` chooses by measuring it
+        self.backend = backend.name  # after the forwards: `auto` chooses by measuring them
         self._assembler = assembler
         self._files = files
 
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
-        """Token ids of the context and of each text, and what did not fit."""
+        """Return token ids of the context and of each text, and what did not fit."""
         return self._assembler.pairs(conversation, texts)
 
     def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
-        """Score tokenised pairs in batches of like length; returns (N,) in the order given."""
+        """Score tokenised pairs in batches of similar length; returns (N,) in the order given."""
         return self._forwards.scores(pairs)
+
+    def score_pair_batch(self, pairs: Pairs) -> NDArray[np.float32]:
+        """Score tokenised pairs in one forward pass, whatever their lengths; returns (B,)."""
+        return self._forwards.batch_scores(pairs)
 
     def rank(
         self,

@@ -1,1 +1,1 @@
-"""The best rows of a matrix of candidate vectors, exactly."""
+"""The best rows of a matrix of candidate embeddings, exactly. Read `topk.py` first, then `scan/`."""

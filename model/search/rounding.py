@@ -1,4 +1,4 @@
-"""How far a row may be below the k-th best computed score, by rounding, and still be among the k best."""
+"""Bound the error of rounding: how far below the k-th best computed score a row of the k best can be."""
 
 import math
 
@@ -12,19 +12,20 @@ LONGEST_ROW = 2.0**90
 LARGEST_PRODUCT = 2.0**100
 
 _UNIT = 2.0**-24  # of a float32 operation
-_TINY = 2.0**-126  # of float32; what is below may be taken for nothing
+_TINY = 2.0**-126  # the smallest normal float32; smaller numbers may be flushed to 0
 
 
 def margin_of(m: NDArray[np.float64], products: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Twice what a score can be off by, for rows and codes whose products are.
+    """Compute twice the largest error of a score from the largest error of a product.
 
-    The closed form's derivatives sum up to no more than `1 + 2 (max s - score)`, and `max s - score <= W((M - 1) / e)`,
-    so to less than `1 + 2 ln(1 + (M - 1) / e)`. Rounding in the closed form itself adds the last term: `exp(t)` is off
-    by `2**-22 (1 + |t|) exp(t)`, and the mean of `t**2` over the weights is at most `2 (2 + ln M)**2`.
+    The derivatives of the closed form sum to at most `1 + 2 (max s - score)`, and `max s - score <= W((M - 1) / e)`
+    with Lambert's W, so to less than `1 + 2 ln(1 + (M - 1) / e)`. Rounding in the closed form itself adds the last
+    term: `exp(t)` is off by `2**-22 (1 + |t|) exp(t)`, and the mean of `t**2` over the weights is at most
+    `2 (2 + ln M)**2`.
 
     Args:
-        m: how many codes, M, of each context.
-        products: what one of its products can be off by.
+        m: number of codes M of each context.
+        products: largest error of a product of each context.
     """
     slopes = 1 + 2 * np.log1p((m - 1) / math.e)
     margins: NDArray[np.float64] = 2 * (slopes * products + (m + 8) * 2**-22 * (2 + np.log(m)) ** 2)
@@ -32,18 +33,18 @@ def margin_of(m: NDArray[np.float64], products: NDArray[np.float64]) -> NDArray[
 
 
 def rounding(codes: Tensor, longest: float) -> float:
-    """Bound how far below the k-th best score, in float32 on a CPU, that of a row can be that is among the k best.
+    """Bound how far below the k-th best score, computed in float32 on a CPU, the score of a row of the k best can be.
 
-    Sums of D products in any order are off by at most `(D + 1) 2**-24 |y| |c|`, and those of M in the closed form,
-    whose terms are not taken relative to the largest, by `(2 M + 2) 2**-24 |y| |c|`. The rest stands for comparisons
-    and for scores that are the same only in float32.
+    A sum of D products in any order is off by at most `(D + 1) 2**-24 |y| |c|`. The sum of M terms in the closed form,
+    which are not relative to the largest, is off by `(2 M + 2) 2**-24 |y| |c|`. The rest covers comparisons, and
+    scores that are equal only in float32.
 
     Args:
         codes: (M, D) float32.
         longest: length of the longest row.
 
     Returns:
-        Infinity where products may overflow.
+        The bound; infinity if products may overflow.
     """
     m, dim = codes.shape
     length = float(torch.linalg.vector_norm(codes, dim=1, dtype=torch.float64).max())

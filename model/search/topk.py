@@ -1,11 +1,11 @@
-"""Exact top-k over stored candidate embeddings: the scan.
+"""Exact top-k over stored candidate embeddings.
 
-The score of a row is the closed form of candidate attention over the stored vector, rounded to float32. It must not
-depend on the row's place in a block or on the machine's matrix kernels, or equal texts would not tie: so the scan
-finds the rows that can be among the best in float32, and only those finalists are scored again, in float64.
+The score of a row is the closed form of candidate attention over the stored vector, rounded to float32. Equal texts
+must tie, so a score may not depend on the row's place in a block or on the machine's matrix kernels. Therefore float32
+only finds the rows that can be among the best, and these finalists are scored again in float64.
 
-Pruning: `score <= max_i s_i` (Humeau et al.'s softmax weights are a convex combination), so a row whose largest `s_i`
-stays below the k-th best score so far needs no softmax; after the first blocks almost none do.
+Pruning: `score <= max_i s_i`, because the softmax weights of Humeau et al. are a convex combination. A row whose
+largest `s_i` stays below the k-th best score so far needs no softmax. After the first blocks almost no row needs one.
 """
 
 import math
@@ -20,13 +20,13 @@ from torch import Tensor
 from polyrank.model.search.rounding import rounding
 
 _BLOCK_ELEMENTS = 2**19  # of a block's rows, (size, D), or of its product, (size, M): 2 MB in float32 stay in cache
-_BLOCK_ROWS = 128  # at least so many
-_FEW_ROWS = 256  # finding out which of so many can be among the best costs more than scoring them all
-_FINAL_ROWS = 4096  # finalists scored at a time in float64: bounds memory when a whole pool ties
+_BLOCK_ROWS = 128  # at least
+_FEW_ROWS = 256  # up to so many rows, pruning costs more than scoring them all in float64
+_FINAL_ROWS = 4096  # finalists scored at a time in float64; bounds the memory if a whole pool ties
 
 
 class TopK(NamedTuple):
-    """Rows (k,) int64 and their scores (k,) float32, best first, equal scores in row order."""
+    """Rows (k,) int64 and their scores (k,) float32, best first; equal scores in row order."""
 
     rows: NDArray[np.int64]
     scores: NDArray[np.float32]
@@ -45,10 +45,10 @@ def top_k(
     Args:
         matrix: candidate embeddings, (N, D) float16 or float32; may be memory-mapped.
         codes: one context's vectors, (M, D), the score scale multiplied in.
-        k: how many; fewer come back when there are fewer rows.
-        rows: score only these rows (ascending); None: all.
-        longest: `longest_row(matrix)` where it is known, which saves a pass.
-        kept: which rows to score, (N,); not together with `rows`, which is for few of them.
+        k: how many rows to find; fewer come back when there are fewer.
+        rows: score only these rows, ascending; best for few of them. None: all.
+        longest: `longest_row(matrix)`, if it is known; saves a pass over the rows.
+        kept: which rows to score, (N,); best for many of them. Not together with `rows`.
 
     Returns:
         Rows of `matrix` and scores, exactly those of scoring every row and sorting by (-score, row).
@@ -63,7 +63,7 @@ def top_k(
         margin = math.inf
         if n > max(k, _FEW_ROWS):
             margin = rounding(vectors, longest_row(matrix) if longest is None else longest)
-        if margin == math.inf:  # and where products overflow, which float32 cannot compare
+        if margin == math.inf:  # few rows, or products that overflow in float32
             finalists = _all_of(len(matrix), chosen, mask)
         else:
             finalists = _finalists(_Blocks(stored, chosen, len(codes)), vectors, Best(k, margin), mask)
@@ -73,7 +73,7 @@ def top_k(
 
 
 def longest_row(matrix: NDArray[np.floating]) -> float:
-    """Length of the longest row, which bounds how far rounding can move a score."""
+    """Return the length of the longest row, which bounds how far rounding can move a score."""
     with torch.inference_mode():
         blocks = _Blocks(torch.from_numpy(matrix), None, 1)
         return max(
@@ -95,16 +95,14 @@ def _all_of(count: int, chosen: Tensor | None, kept: Tensor | None) -> Tensor:
 
 
 def _finalists(blocks: "_Blocks", codes: Tensor, best: "Best", kept: Tensor | None) -> Tensor:
-    """Rows, of those kept, whose float32 score is within rounding of the k-th best, in row order."""
+    """Find the kept rows whose float32 score is within rounding of the k-th best, in row order."""
     transposed = codes.T.contiguous()
     products = torch.empty(blocks.size, len(codes))
     for block, rows in blocks:
         s = torch.mm(block, transposed, out=products[: len(block)])  # (rows, M)
         reaches = s.amax(dim=1) >= best.threshold - best.margin
         alive = (reaches if kept is None else reaches & kept[rows]).nonzero()[:, 0]
-        if kept is None and 2 * len(alive) > len(
-            rows
-        ):  # nothing to gain from picking them out; the others fall to the threshold
+        if kept is None and 2 * len(alive) > len(rows):  # not worth selecting: the threshold drops the others
             best.add(closed_form(s), rows)
         elif len(alive):
             best.add(closed_form(s[alive]), rows[alive])
@@ -114,7 +112,7 @@ def _finalists(blocks: "_Blocks", codes: Tensor, best: "Best", kept: Tensor | No
 class _Blocks:
     """Rows in float32, a block at a time, in one buffer that stays in cache: fresh memory costs more than the product.
 
-    Iterates over (block (size, D), its rows (size,)); a block is gone when the next one comes.
+    Iterates over (block (size, D), its rows (size,)); the next block overwrites it.
     """
 
     def __init__(self, stored: Tensor, chosen: Tensor | None, m: int) -> None:
@@ -132,11 +130,11 @@ class _Blocks:
 
 
 class Best:
-    """The rows that can still be among the k best, and the k-th best score so far.
+    """The rows that can still be among the k best.
 
     Attributes:
         threshold: the k-th best score so far.
-        margin: how far two computed scores can be apart from their order in exact arithmetic.
+        margin: how far below the k-th best a computed score can be, by rounding, and still be among the k best.
         rows: those within the margin of the threshold.
     """
 
@@ -148,11 +146,11 @@ class Best:
         self._scores = torch.empty(0)
 
     def expect(self, threshold: float) -> None:
-        """Leave out, from now on, what is below a score that k rows are known to reach; they are still to be added."""
+        """Raise the threshold to a score that k rows are known to reach; these rows are yet to be added."""
         self.threshold = max(self.threshold, threshold)
 
     def add(self, scores: Tensor, rows: Tensor) -> None:
-        """Take in rows that were not added before, (n,), with their scores."""
+        """Add new rows (n,) with their scores (n,), and drop the rows that fall below the threshold."""
         scores, rows = torch.cat([self._scores, scores]), torch.cat([self.rows, rows])
         if len(scores) >= self._k:
             self.expect(float(scores.topk(self._k).values[-1]))
@@ -161,12 +159,12 @@ class Best:
 
 
 def closed_form(s: Tensor) -> Tensor:
-    """`sum_i softmax(s)_i s_i` over the last axis."""
+    """Compute `sum_i softmax(s)_i s_i` over the last axis."""
     return (s.softmax(dim=-1) * s).sum(dim=-1)
 
 
 def canonical_scores(stored: Tensor, codes: Tensor, rows: Tensor) -> NDArray[np.float32]:
-    """The scores (n,) that answers hold, of rows (n,) of the stored matrix against codes (M, D)."""
+    """Score rows (n,) of the stored matrix against codes (M, D) as answers report it, (n,)."""
     exact = codes.double().T.contiguous()
     parts = [
         closed_form(stored.index_select(0, rows[start : start + _FINAL_ROWS]).double() @ exact).float()

@@ -1,1 +1,1 @@
-"""Text on its way into a model: dialogues, conversations, and their token ids."""
+"""Text on its way into a model: files of dialogues, conversations, token ids."""

@@ -1,9 +1,9 @@
 """From a conversation to token ids: what is kept, what is cut, and in which order.
 
-Rules (assembly version 1): the persona stays in front, in at most half of the budget; then the turns, oldest first.
-When the whole does not fit, whole oldest turns go first; only when the newest turn alone is too long does it lose
-tokens, from its beginning, because a reply answers the end of what was said. Candidates lose their end. What was cut
-is reported.
+Rules of assembly version 1. The persona comes first and takes at most half of the budget; then the turns, oldest
+first. If they do not fit, whole turns are dropped, oldest first. The newest turn is never dropped: if it alone is too
+long it loses tokens from its beginning, because a reply answers the end of what was said. Candidates lose their end.
+Every cut is reported.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.pairs import Pairs
-from polyrank.model.text.tokenizer import Piece, Tokenizer
+from polyrank.model.text.tokenizer import Token, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn of a conversation; `role` names the speaker where the caller knows it."""
+    """One turn of a conversation; `role` names the speaker, if the caller knows it."""
 
     text: str
     role: str | None = None
@@ -32,7 +32,7 @@ class Conversation:
 
     @classmethod
     def of(cls, context: str | Sequence[str | Turn], persona: str | Sequence[str] = ()) -> "Conversation":
-        """Build from one text, or from turns as strings or Turn objects; raises InvalidInput when nothing was said."""
+        """Build from one text, or from turns as strings or Turn objects; raises InvalidInput if no turn has text."""
         turns = [context] if isinstance(context, str) else list(context)
         kept = tuple(Turn(turn) if isinstance(turn, str) else turn for turn in turns)
         if not any(turn.text.strip() for turn in kept):
@@ -42,7 +42,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """What did not fit: whole turns dropped, tokens cut from what was kept, candidates that lost their end."""
+    """What did not fit: turns dropped, tokens cut from the turns and persona kept, candidates that lost their end."""
 
     turns: int = 0
     tokens: int = 0
@@ -50,13 +50,13 @@ class Truncation:
 
 
 def require_positive(top_k: int | None) -> None:
-    """Refuse to rank for fewer than one place; None means all. Raises InvalidInput."""
+    """Raise InvalidInput if `top_k` is less than 1; None, which means all, is allowed."""
     if top_k is not None and top_k < 1:
         raise InvalidInput(f"top_k is {top_k}; ask for at least 1")
 
 
 class Assembler:
-    """Turns conversations and candidates into token ids as one checkpoint's assembly block says; thread-safe."""
+    """Turns conversations and candidates into token ids by the rules of one checkpoint's config; thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer, config: ModelConfig) -> None:
         self._tokenizer = tokenizer
@@ -68,27 +68,27 @@ class Assembler:
         self._role_markers = {role: tokenizer.marker(text) for role, text in assembly.role_markers.items()}
 
     def context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
-        """Token ids of a context, special tokens included, and what was cut from it."""
+        """Return the token ids of a context, special tokens included, and what was cut."""
         wrapping = len(self._tokenizer.prefix) + len(self._tokenizer.suffix)
         body, truncation = self._context_body(conversation, self._config.max_context_tokens - wrapping)
         return [*self._tokenizer.prefix, *body, *self._tokenizer.suffix], truncation
 
-    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Piece]]:
-        """Tokens of each text, uncut; see `Tokenizer.pieces`."""
+    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Token]]:
+        """Return the tokens of each text, uncut; see `Tokenizer.pieces`."""
         return self._tokenizer.pieces(texts, wrapped)
 
     def candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
-        """Token ids of each candidate, special tokens included, and how many were cut."""
+        """Return the token ids of each candidate, special tokens included, and how many candidates were cut."""
         room = self._config.max_candidate_tokens - len(self._tokenizer.prefix) - len(self._tokenizer.suffix)
         bodies = self._tokenizer.encode(texts)
         cut = sum(len(body) > room for body in bodies)
         return [[*self._tokenizer.prefix, *body[:room], *self._tokenizer.suffix] for body in bodies], cut
 
     def pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
-        """Input of the Cross-encoder, and what was cut from it.
+        """Return the input of a Cross-encoder, and what was cut.
 
-        The context's ids and a candidate's make one sequence. A residual Cross-encoder's are wrapped as each is alone,
-        for its Poly-encoder reads them so.
+        The ids of a context and of a candidate, one after the other, make one sequence. For a residual Cross-encoder
+        both are wrapped as if alone, because its Poly-encoder reads them so.
         """
         if self._config.residual:
             context, truncation = self.context(conversation)
@@ -118,7 +118,7 @@ class Assembler:
         return persona + turns, Truncation(turns=dropped, tokens=persona_cut + turns_cut)
 
     def _persona(self, sentences: Sequence[str], budget: int) -> tuple[list[int], int]:
-        """Persona ids, ending in the separator, cut at the end to the budget; and how many tokens that cost."""
+        """Return the persona's ids, cut at the end to fit and ending in the separator, and the number of tokens cut."""
         facts = [sentence for sentence in sentences if sentence.strip()]
         if not facts:
             return [], 0
@@ -131,7 +131,7 @@ class Assembler:
         return (ids[:kept] + self._persona_separator)[:budget], len(ids) - budget
 
     def _turns(self, turns: Sequence[Turn], budget: int) -> tuple[list[int], int, int]:
-        """Ids of the newest turns that fit whole; how many turns were dropped; tokens cut from the newest turn."""
+        """Return the ids of the newest turns that fit whole, the turns dropped, and the tokens cut from the newest."""
         newest_first = [turn for turn in reversed(turns) if turn.text.strip()]
         allowed = newest_first[: self._config.assembly.max_turns]
         encoded = self._encode_turns(allowed)
@@ -149,7 +149,7 @@ class Assembler:
         return joined, len(newest_first) - len(kept), cut
 
     def _encode_turns(self, turns: Sequence[Turn]) -> Iterator[list[int]]:
-        """Ids of each turn, tokenised in growing groups: what the budget cannot reach must not cost its time."""
+        """Yield the ids of each turn. Turns are tokenised in growing groups: those out of reach must not cost time."""
         start, count = 0, _FIRST_TURNS
         while start < len(turns):
             group = turns[start : start + count]
@@ -159,4 +159,4 @@ class Assembler:
             start, count = start + count, 2 * count
 
 
-_FIRST_TURNS = 8  # as many as most conversations keep: one call of the tokenizer for them
+_FIRST_TURNS = 8  # most conversations keep no more turns: they take one call of the tokenizer

@@ -1,31 +1,38 @@
-"""Read dialogues for training and evaluation: `.jsonl`, `.jsonl.gz` or `.jsonl.zst`, one example a line."""
+"""Dialogues for training and evaluation, read from and written to `.jsonl[.gz|.zst]`: one example a line."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
+import pyarrow as pa
+
+from polyrank.model.durable import replacing
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.jsonlines import read_objects
+from polyrank.model.text.jsonlines import compression_of, read_objects
+
+_BUFFER_BYTES = 1 << 16
 
 
 class DialoguesInvalid(InvalidInput):
-    """A file of dialogues cannot be used; the message names the file, the line and what is wrong."""
+    """A file of dialogues cannot be used; the message names the file, the line and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """One example: a context, its gold reply, and the list it is to be found in.
+    """One example: a context, its gold reply, and the candidates that hold it.
 
     Attributes:
         conversation: the turns, oldest first, and the persona.
         response: the gold reply.
-        candidates: the list to rank, the gold reply in it; empty where the example has none.
-        label: the gold reply's place in `candidates`; -1 where there are none.
-        negatives: replies known to be wrong here, to train against.
-        dialogue: what names the dialogue this is a part of: the file's `dialogue`, or else the first turn, which
-            the examples of one dialogue share.
+        candidates: the list to rank, gold reply included; empty if the example has none.
+        label: place of the gold reply in `candidates`; -1 if there are none.
+        negatives: replies known to be wrong, to train against.
+        dialogue: name of the dialogue that the example is a part of. It is the file's `dialogue`, or else the first
+            turn, which all examples of a dialogue share.
     """
 
     conversation: Conversation
@@ -37,7 +44,7 @@ class Dialogue:
 
 
 def read_dialogues(path: Path | str) -> Iterator[Dialogue]:
-    """Stream a file's examples.
+    """Stream the examples of a file.
 
     Raises:
         DialoguesInvalid: the file is missing, of an unknown kind or damaged, or a line is no example.
@@ -46,12 +53,37 @@ def read_dialogues(path: Path | str) -> Iterator[Dialogue]:
 
 
 def read_lines(path: Path | str) -> Iterator[tuple[int, Dialogue | InvalidInput]]:
-    """Stream a file's lines with their numbers: an example, or what is wrong with the line.
+    """Stream the lines of a file with their numbers: the example, or what is wrong with the line.
 
     Raises:
         DialoguesInvalid: the file is missing, of an unknown kind or damaged.
     """
     return ((number, _parse(raw)) for number, raw in read_objects(Path(path), DialoguesInvalid))
+
+
+@contextmanager
+def new_dialogues(path: Path) -> Iterator[Callable[[Dialogue], None]]:
+    """Open a file for writing; yields a function that adds an example. Equal examples give equal bytes.
+
+    The file appears, complete, when the `with` block ends. If the block raises, what was there before stays.
+
+    Args:
+        path: `.jsonl`, `.jsonl.gz` or `.jsonl.zst`; an existing file is replaced.
+
+    Raises:
+        DialoguesInvalid: the name is of an unknown kind.
+        OSError: the directory is missing, full or not writable.
+    """
+    compression: Any = compression_of(path, DialoguesInvalid)  # None means not compressed, unknown to pyarrow's stubs
+    with (
+        replacing(path) as temporary,
+        pa.output_stream(str(temporary), compression, _BUFFER_BYTES) as stream,
+    ):
+
+        def write(dialogue: Dialogue) -> None:
+            stream.write(_line(dialogue))
+
+        yield write
 
 
 def _examples(path: Path | str, lines: Iterator[tuple[int, Dialogue | InvalidInput]]) -> Iterator[Dialogue]:
@@ -85,7 +117,7 @@ def _dialogue(raw: dict[str, Any]) -> Dialogue:
 
 def _texts(raw: dict[str, Any], name: str) -> list[str]:
     value = raw.get(name, [])
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise InvalidInput(f"{name} must be a list of texts")
     return value
 
@@ -97,3 +129,14 @@ def _label(raw: dict[str, Any], candidates: tuple[str, ...], response: str) -> i
     if type(label) is not int or not 0 <= label < len(candidates) or candidates[label] != response:
         raise InvalidInput("label must be the place of the gold reply in candidates")
     return label
+
+
+def _line(dialogue: Dialogue) -> bytes:
+    row: dict[str, object] = {"context": [turn.text for turn in dialogue.conversation.turns]}
+    if dialogue.conversation.persona:
+        row["persona"] = dialogue.conversation.persona
+    row["response"] = dialogue.response
+    if dialogue.candidates:
+        row |= {"candidates": dialogue.candidates, "label": dialogue.label}
+    row |= {"negatives": dialogue.negatives, "dialogue": dialogue.dialogue}
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)

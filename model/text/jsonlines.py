@@ -1,4 +1,4 @@
-"""Read objects from `.jsonl`, `.jsonl.gz` or `.jsonl.zst`, one a line, streamed."""
+"""Read `.jsonl`, `.jsonl.gz` and `.jsonl.zst`: one JSON object a line, streamed."""
 
 import io
 from codecs import BOM_UTF8
@@ -11,37 +11,44 @@ import pyarrow as pa
 
 from polyrank.model.errors import InvalidInput
 
-COMPRESSIONS: dict[str, Literal["gzip", "zstd"] | None] = {".jsonl": None, ".jsonl.gz": "gzip", ".jsonl.zst": "zstd"}
-
 Object = dict[str, Any]
+Compression = Literal["gzip", "zstd"] | None
+
+_COMPRESSIONS: dict[str, Compression] = {".jsonl": None, ".jsonl.gz": "gzip", ".jsonl.zst": "zstd"}
+
+
+def compression_of(path: Path, invalid: type[InvalidInput]) -> Compression:
+    """Tell from a file's name how it is compressed; raises `invalid` for any other kind of file."""
+    for suffix, compression in _COMPRESSIONS.items():
+        if path.name.lower().endswith(suffix):
+            return compression
+    raise invalid(f"{path}: unknown kind of file; use one of {', '.join(_COMPRESSIONS)}")
 
 
 def read_objects(path: Path, invalid: type[InvalidInput]) -> Iterator[tuple[int, Object | InvalidInput]]:
-    """Stream a file's lines with their numbers, from 1: an object, or what is wrong with the line; blank ones skipped.
+    """Stream the lines of a file with their numbers, from 1: the object, or what is wrong with it. Skips blank lines.
 
     Args:
         path: the file; its name tells how it is compressed.
-        invalid: the error to raise.
+        invalid: type of the error to raise.
 
     Raises:
-        InvalidInput: of the type `invalid`; before the first line for a file that is missing or of an unknown kind,
-            while reading for one that is damaged.
+        InvalidInput: of the type `invalid`; at once if the file is missing or of an unknown kind, while reading if it
+            is damaged.
     """
-    suffix = next((suffix for suffix in COMPRESSIONS if path.name.lower().endswith(suffix)), None)
-    if suffix is None:
-        raise invalid(f"{path}: unknown kind of file; use one of {', '.join(COMPRESSIONS)}")
+    compression = compression_of(path, invalid)
     if not path.is_file():
         raise invalid(f"{path}: no such file")
-    return _objects(path, COMPRESSIONS[suffix], invalid)
+    return _objects(path, compression, invalid)
 
 
 def _objects(
-    path: Path, compression: Literal["gzip", "zstd"] | None, invalid: type[InvalidInput]
+    path: Path, compression: Compression, invalid: type[InvalidInput]
 ) -> Iterator[tuple[int, Object | InvalidInput]]:
     try:
-        with pa.input_stream(path, compression=compression) as stream:  # type: ignore[arg-type]  # None: as it is
+        with pa.input_stream(path, compression=compression) as stream:  # type: ignore[arg-type]  # None: not compressed
             for number, line in enumerate(io.BufferedReader(cast(io.RawIOBase, stream)), 1):
-                text = line.removeprefix(BOM_UTF8) if number == 1 else line  # a BOM, as Windows tools write it
+                text = line.removeprefix(BOM_UTF8) if number == 1 else line  # Windows tools write a BOM
                 if text.strip():
                     yield number, _parse(text)
     except OSError as error:
@@ -51,6 +58,6 @@ def _objects(
 def _parse(line: bytes) -> Object | InvalidInput:
     try:
         value = orjson.loads(line)
-    except orjson.JSONDecodeError:  # also bad UTF-8, half a surrogate pair, and nesting without end
+    except orjson.JSONDecodeError:  # also bad UTF-8, half a surrogate pair, and endless nesting
         return InvalidInput("the line is not JSON in UTF-8")
     return value if isinstance(value, dict) else InvalidInput("the line is not a JSON object")

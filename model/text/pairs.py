@@ -1,14 +1,14 @@
-"""What a Cross-encoder reads: contexts, and candidates that each go with one of them."""
+"""The input of a Cross-encoder: contexts, and candidates that each belong to one of them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 
 class Pairs(NamedTuple):
-    """Token ids of contexts and of candidates, wrapped as the checkpoint's kind wants them (assembly.py).
+    """Token ids of contexts and candidates, wrapped as the checkpoint's architecture expects (assembly.py).
 
-    contexts: each read by one pair or more. candidates: one a pair. owners: number of each pair's context.
-    prefix: ids that a candidate begins with where it is wrapped alone, and that a joint sequence leaves out.
+    contexts: one or more pairs read each of them. candidates: one for each pair. owners: the number of each pair's
+    context. prefix: how many ids a candidate begins with when it is wrapped alone; a joint sequence leaves them out.
     """
 
     contexts: list[list[int]]
@@ -17,7 +17,7 @@ class Pairs(NamedTuple):
     prefix: int = 0
 
     def take(self, positions: Sequence[int]) -> "Pairs":
-        """The pairs at these positions, with the contexts that they need.
+        """Return the pairs at these positions, with the contexts that they need.
 
         >>> Pairs([[7], [8]], [[1], [2], [3]], [0, 1, 1]).take([2, 1])
         Pairs(contexts=[[8]], candidates=[[3], [2]], owners=[0, 0], prefix=0)
@@ -33,17 +33,17 @@ class Pairs(NamedTuple):
 
     @classmethod
     def join(cls, parts: Sequence["Pairs"]) -> "Pairs":
-        """All pairs of the parts, in their order; a context list that several parts share is in it once.
+        """Return the pairs of all parts, in order; a context list that several parts share occurs once.
 
         >>> all_three = Pairs([[7]], [[1], [2], [3]], [0, 0, 0])
         >>> Pairs.join([all_three.take([2]), all_three.take([0])])
         Pairs(contexts=[[7]], candidates=[[3], [1]], owners=[0, 0], prefix=0)
         """
         contexts = {id(context): context for part in parts for context in part.contexts}
-        number = {each: at for at, each in enumerate(contexts)}
+        numbers = {identity: number for number, identity in enumerate(contexts)}
         return cls(
             contexts=list(contexts.values()),
             candidates=[candidate for part in parts for candidate in part.candidates],
-            owners=[number[id(part.contexts[owner])] for part in parts for owner in part.owners],
+            owners=[numbers[id(part.contexts[owner])] for part in parts for owner in part.owners],
             prefix=parts[0].prefix,
         )

@@ -1,7 +1,7 @@
-"""Which replies are right for which context, so that none of them is taught as wrong.
+"""The right replies of each context, so that none of them is used as a negative.
 
-Texts are the same when they differ in case and white space only. They are kept as 64-bit hashes, 16 bytes an example,
-because the examples themselves are streamed.
+Two texts count as the same if they differ only in case and white space. Texts are kept as 64-bit hashes (16 bytes an
+example), because the examples themselves are streamed.
 """
 
 from array import array
@@ -17,7 +17,7 @@ from polyrank.model.text.dialogues import Dialogue
 
 
 def text_key(text: str) -> int:
-    """The same 64-bit number for texts that differ in case and white space only.
+    """Hash a text to 64 bits; texts that differ only in case and white space have the same hash.
 
     >>> text_key("Yes,  please ") == text_key("yes, PLEASE")
     True
@@ -39,17 +39,17 @@ class Positives:
         for dialogue in dialogues:
             contexts.append(context_key(dialogue.conversation))
             replies.append(text_key(dialogue.response))
-        unsorted = np.frombuffer(contexts, np.uint64) if contexts else np.empty(0, np.uint64)
+        unsorted = np.array(contexts, np.uint64)
         order = np.argsort(unsorted, kind="stable")
         self._contexts = unsorted[order]
-        self._replies = np.frombuffer(replies, np.uint64)[order] if replies else np.empty(0, np.uint64)
+        self._replies = np.array(replies, np.uint64)[order]
 
     def __len__(self) -> int:
-        """How many examples were read."""
+        """Return the number of examples read."""
         return len(self._contexts)
 
     def of(self, conversation: Conversation) -> NDArray[np.uint64]:
-        """`text_key` of each reply that is right for the context, (positives,)."""
+        """Return the `text_key` of each right reply to the context, (positives,)."""
         key = np.uint64(context_key(conversation))
         first = np.searchsorted(self._contexts, key, side="left")
         last = np.searchsorted(self._contexts, key, side="right")
@@ -57,7 +57,7 @@ class Positives:
 
 
 def context_key(conversation: Conversation) -> int:
-    """The same 64-bit number for contexts whose turns and persona differ in case and white space only."""
+    """Hash a context to 64 bits; equal for turns and personas that differ only in case and white space."""
     turns = [_normal(turn.text) for turn in conversation.turns]
     persona = [_normal(fact) for fact in conversation.persona]
     return _hash(orjson.dumps([[turn for turn in turns if turn], [fact for fact in persona if fact]]))

@@ -1,8 +1,8 @@
-"""Text to token ids, from several threads at once.
+"""Text to token ids, safely from several threads.
 
-A `tokenizers.Tokenizer` is loaded directly and never changed after loading: transformers' fast tokenisers set
-truncation and padding on the shared Rust object in every call, which fails under threads ("Already borrowed"). Cutting
-to length is the assembly's business (polyrank.model.text.assembly), padding the batch's.
+This loads a `tokenizers.Tokenizer` directly and never changes it afterwards. The fast tokenisers of transformers set
+truncation and padding on the shared Rust object in every call, which fails under threads ("Already borrowed"). Texts
+are cut to length by polyrank.model.text.assembly and padded by the batch.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from tokenizers import Tokenizer as RustTokenizer
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 
 
-class Piece(NamedTuple):
-    """A token and the characters of the text that it stands for; no span where it is one of the wrapping."""
+class Token(NamedTuple):
+    """A token, its text, and the span of characters that it stands for; a special token has no span."""
 
     id: int
     text: str
@@ -23,7 +23,7 @@ class Piece(NamedTuple):
 
 
 class Tokenizer:
-    """Token ids of plain text, and the special tokens that a sequence or a pair is wrapped in.
+    """Turns plain text into token ids, and knows the special tokens around a sequence or a pair.
 
     Attributes:
         prefix, suffix: ids around a single sequence, e.g. [CLS] and [SEP].
@@ -37,12 +37,12 @@ class Tokenizer:
             raise CheckpointInvalid(f"{path} is missing") from error
         except Exception as error:  # the Rust library raises bare Exception on malformed input
             raise CheckpointInvalid(f"{path} is not a tokenizer file: {error}") from error
-        self._rust.no_truncation()  # published tokenizer.json files carry the settings of their training
+        self._rust.no_truncation()  # published tokenizer.json files keep the settings of their training
         self._rust.no_padding()
         self._rust.encode_special_tokens = True  # "[SEP]" typed by a user is text, not a separator
         try:
             self._learn_special_tokens()
-        except Exception as error:  # ValueError and IndexError here, bare Exception from the Rust library
+        except Exception as error:  # ValueError and IndexError from here, bare Exception from the Rust library
             raise CheckpointInvalid(f"{path} cannot encode the letter a, alone and as a pair: {error}") from error
 
     def _learn_special_tokens(self) -> None:
@@ -56,24 +56,24 @@ class Tokenizer:
 
     @property
     def separator(self) -> str:
-        """The special token that ends a sequence, [SEP] or its like; empty where there is none."""
+        """The special token that ends a sequence, such as [SEP]; empty if there is none."""
         return str(self._rust.id_to_token(self.suffix[0])) if self.suffix else ""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, without special tokens; special tokens' names in the text are plain text.
+        """Return the ids of each text, without special tokens; the name of a special token in a text is plain text.
 
-        Raises InvalidInput for what is no Unicode text: another type, or half of a surrogate pair.
+        Raises InvalidInput if a text is not a Unicode string: another type, or half of a surrogate pair.
         """
         try:
             return [encoding.ids for encoding in self._rust.encode_batch_fast(texts, add_special_tokens=False)]
         except TypeError as error:
             raise InvalidInput("a text is not a string of Unicode characters (a lone surrogate?)") from error
 
-    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Piece]]:
-        """Tokens of each text, whatever its length; `wrapped` with the special tokens around a single sequence."""
+    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Token]]:
+        """Return the tokens of each text, uncut; `wrapped`: with the special tokens around a single sequence."""
         return [
             [
-                Piece(id_, token, None) if special else Piece(id_, text[start:stop], (start, stop))
+                Token(id_, token, None) if special else Token(id_, text[start:stop], (start, stop))
                 for id_, token, special, (start, stop) in zip(
                     encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
                 )
@@ -82,7 +82,7 @@ class Tokenizer:
         ]
 
     def marker(self, text: str) -> list[int]:
-        """Ids of a separator or marker from the config: a special token's name, plain text, or nothing."""
+        """Return the ids of a separator or marker of the config: a special token's name, plain text, or nothing."""
         special = self._rust.token_to_id(text)
         if special is not None and special in self._rust.get_added_tokens_decoder():
             return [special]

@@ -1,68 +1,66 @@
-"""What a training run is told: one frozen value, validated, written into its state and its checkpoint."""
+"""Settings of a training run: one frozen value, validated, stored in the run's state and in its checkpoint."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import Field, asdict, dataclass, field, fields
+from pkgutil import resolve_name
 from typing import Any, Literal
 
-from polyrank.model.config import Architecture, ContextVectors, Reduction
+from polyrank.model.config import ContextVectors, Reduction
 from polyrank.model.errors import InvalidInput
+from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.training.schedule import Schedule
 
 Loss = Literal["listwise", "pointwise"]
 Optimizer = Literal["adamw", "adamax"]
 Precision = Literal["no", "bf16", "fp16"]
 
-
-_SCORE_FIELDS = (
+SCORE_FIELDS = (
     "context_vectors", "n_codes", "reduction", "shared_encoder", "normalize", "code_scale", "score_scale"
 )  # fmt: skip
-MODEL_FIELDS = (*_SCORE_FIELDS, "max_context_tokens", "max_candidate_tokens", "max_turns")
+MODEL_FIELDS = (*SCORE_FIELDS, "max_context_tokens", "max_candidate_tokens", "max_turns")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Settings of one run. The defaults are the recipe of Humeau et al. 5, for a CPU-sized batch.
+    """Settings that every architecture has. The defaults are the recipe of Humeau et al. 5, for a CPU-sized batch.
+
+    Each objective adds its own settings, and the rules for them, in a subclass; `TrainConfig.of` chooses the subclass.
+    The `refusal` of such a setting is the error message where it is given for an architecture that has no use for it.
 
     Attributes:
-        architecture: bi, poly or cross.
+        architecture: a name in polyrank.model.registry.
         base: a base model, or a checkpoint to go on from.
         steps: optimizer steps; None: `epochs` times the examples.
         epochs: passes over the training examples.
-        batch_size: examples a step and process; each is a negative for the others (Bi, Poly).
+        batch_size: examples in a batch, for each process.
         accumulate: batches whose gradients are added up for one step.
-        negatives: listed negatives taken from each example; for a Cross-encoder candidates beside the gold one.
-        extra_replies: replies of so many other examples go with a batch, as negatives of all its rows: where replies
-            are much shorter than contexts they are cheap ones.
-        retriever: a Bi- or Poly-encoder checkpoint that picks a Cross-encoder's negatives among the batch's replies,
-            the ones it ranks highest, but one that is drawn; empty: all are drawn.
-        first_stage: a Poly-encoder checkpoint to whose scores a Cross-encoder adds (residual.py); empty: none.
-        loss: listwise (in-batch, LCE) or pointwise (BCE, Cross-encoder only).
-        teacher: a Cross-encoder checkpoint to distil from; empty: none.
-        teacher_weight: share of the distillation in the loss.
-        learning_rate: at the end of warm-up.
-        code_learning_rate: of what is drawn at random: codes and the Cross-encoder's head.
+        negatives: how many listed negatives are taken from each example; see the objective.
+        extra_replies: replies of this many other examples join a batch as negatives of all its rows. They are cheap
+            where replies are much shorter than contexts.
+        learning_rate: the rate at the end of warm-up.
+        code_learning_rate: the rate of parameters that are drawn at random: codes and the Cross-encoder's head.
         optimizer: adamw or adamax.
         weight_decay: 0.01 in the paper, for public weights.
         warmup_steps: 100 in the paper (Bi, Poly), 1000 (Cross).
         schedule: plateau (the paper: times 0.4), linear, cosine, constant.
-        looks: how often an epoch the selection slice is looked at; 2 in the paper.
-        patience: stop after so many looks without improvement; 0: never.
+        looks: how often in an epoch the selection slice is evaluated; 2 in the paper.
+        patience: stop after this many looks without improvement; 0: never.
         tune: all, all-but-embeddings (the paper's best), or top-N layers.
         lora_rank: train adapters of this rank instead of the weights; 0: the weights.
         dropout: of the transformer; None: as its config.json says. 0 makes a step on a CPU twice as fast.
-        chunk_tokens: padded tokens encoded at a time; sequences of like length go together.
+        chunk_tokens: padded tokens that are encoded at a time; a chunk holds sequences of similar length.
         gradient_cache: keep one chunk's graph in memory at a time, at the price of a second forward.
-        gradient_checkpointing: keep one layer's activations at a time, likewise.
+        gradient_checkpointing: keep one layer's activations in memory at a time, at the same price.
         precision: no, bf16 or fp16 (autocast).
         seed: of initialisation, shuffling and dropout.
         context_vectors, n_codes, reduction, shared_encoder, normalize, code_scale, score_scale,
-        max_context_tokens, max_candidate_tokens, max_turns: the checkpoint's (ModelConfig). None: as the
-            first stage has it, else the checkpoint to go on from, or what suits a sentence encoder
+        max_context_tokens, max_candidate_tokens, max_turns: as in ModelConfig. None: as in the first stage; without
+            one, as in the checkpoint to go on from; without either, what suits a sentence encoder
             (polyrank.model.training.student.student).
     """
 
-    architecture: Architecture
+    architecture: str
     base: str
     steps: int | None = None
     epochs: float = 3.0
@@ -70,11 +68,6 @@ class TrainConfig:
     accumulate: int = 1
     negatives: int = 7
     extra_replies: int = 0
-    retriever: str = ""
-    first_stage: str = ""
-    loss: Loss = "listwise"
-    teacher: str = ""
-    teacher_weight: float = 0.5
     learning_rate: float = 5e-5
     code_learning_rate: float = 1e-3
     optimizer: Optimizer = "adamw"
@@ -104,35 +97,40 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "accumulate", "negatives", "chunk_tokens"):
-            _require(getattr(self, name) >= 1, f"{name} must be at least 1")
+            require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("epochs", "learning_rate", "code_learning_rate", "looks"):
-            _require(0 < getattr(self, name) < math.inf, f"{name} must be above 0 and finite")
+            require(0 < getattr(self, name) < math.inf, f"{name} must be above 0 and finite")
         for name in ("extra_replies", "weight_decay", "warmup_steps", "patience", "lora_rank"):
-            _require(getattr(self, name) >= 0, f"{name} must not be negative")
-        _require(self.steps is None or self.steps >= 1, "steps must be at least 1")
-        _require(self.dropout is None or 0 <= self.dropout < 1, "dropout must be at least 0 and below 1")
-        _require(0 <= self.teacher_weight <= 1, "teacher_weight must lie between 0 and 1")
+            require(getattr(self, name) >= 0, f"{name} must not be negative")
+        require(self.steps is None or self.steps >= 1, "steps must be at least 1")
+        require(self.dropout is None or 0 <= self.dropout < 1, "dropout must be at least 0 and below 1")
         for name, least in (("n_codes", 1), ("max_turns", 1), ("max_context_tokens", 8), ("max_candidate_tokens", 8)):
-            value = getattr(self, name)  # as in ModelConfig, whose message would name a file that is not there yet
-            _require(value is None or value >= least, f"{name} must be at least {least}")
+            value = getattr(self, name)  # also checked by ModelConfig, whose message would name a missing file
+            require(value is None or value >= least, f"{name} must be at least {least}")
         for name in ("code_scale", "score_scale"):
             value = getattr(self, name)
-            _require(value is None or 0 < value < math.inf, f"{name} must be above 0 and finite")
-        _require(0 <= self.seed < 2**63, "seed must be at least 0 and below 2**63")
-        self._require_what_goes_together()
+            require(value is None or 0 < value < math.inf, f"{name} must be above 0 and finite")
+        require(0 <= self.seed < 2**63, "seed must be at least 0 and below 2**63")
 
-    def _require_what_goes_together(self) -> None:
-        late = self.architecture != "cross"
-        _require(not late or self.batch_size >= 2, "batch_size must be at least 2: the others are the negatives")
-        _require(not late or self.loss == "listwise", "the pointwise loss is for cross")
-        _require(not late or not self.retriever, "a retriever picks the negatives of cross, not of bi and poly")
-        _require(
-            not self.retriever or self.negatives >= 2, "negatives must be at least 2 with a retriever: one is drawn"
-        )
-        _require(not late or not self.first_stage, "a first stage is for cross")
-        for name in _SCORE_FIELDS if self.first_stage else ():
-            _require(getattr(self, name) is None, f"{name} is as the first stage has it; leave it out")
-        _require(late or not self.teacher, "a teacher teaches bi and poly, not cross")
+    @staticmethod
+    def of(*, architecture: str, **options: Any) -> "TrainConfig":
+        """Build the settings that the architecture's objective wants.
+
+        An option of another objective is left out; it is refused where it was given and would be missed.
+
+        Raises InvalidInput for values and combinations that make no sense.
+        """
+        require(architecture in ARCHITECTURES, f"architecture is {architecture!r}; give {', '.join(ARCHITECTURES)}")
+        kind, known = _settings_of(architecture), _options()
+        for name in (known.keys() - _by_name(kind).keys()) & options.keys():
+            refusal = known[name].metadata.get("refusal")
+            require(options.pop(name) == known[name].default or refusal is None, f"{refusal}")
+        return kind(architecture=architecture, **options)
+
+    @staticmethod
+    def option_names() -> set[str]:
+        """The names of all settings, every objective's included."""
+        return set(_options())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as they are stored."""
@@ -143,6 +141,63 @@ class TrainConfig:
         return [name for name, value in asdict(self).items() if stored.get(name) != value]
 
 
-def _require(holds: bool, message: str) -> None:
+@dataclass(frozen=True, kw_only=True)
+class LateTrainConfig(TrainConfig):
+    """Settings of a Bi- or Poly-encoder. The batch's other replies are each row's negatives; listed ones join them.
+
+    Attributes:
+        teacher: a Cross-encoder checkpoint to distil from; empty: none.
+        teacher_weight: share of the distillation in the loss, from 0 to 1.
+    """
+
+    teacher: str = field(default="", metadata={"refusal": "a teacher teaches bi and poly, not cross"})
+    teacher_weight: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.batch_size >= 2, "batch_size must be at least 2: the others are the negatives")
+        require(0 <= self.teacher_weight <= 1, "teacher_weight must lie between 0 and 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTrainConfig(TrainConfig):
+    """Settings of a Cross-encoder. `negatives` is how many candidates each row has beside the gold reply.
+
+    Attributes:
+        retriever: a Bi- or Poly-encoder checkpoint that picks negatives among the batch's replies: those that it ranks
+            highest, and one that is drawn; empty: all are drawn.
+        first_stage: a Poly-encoder checkpoint to whose scores the Cross-encoder adds; empty: none.
+        loss: listwise (LCE) or pointwise (BCE).
+    """
+
+    retriever: str = field(
+        default="", metadata={"refusal": "a retriever picks the negatives of cross, not of bi and poly"}
+    )
+    first_stage: str = field(default="", metadata={"refusal": "a first stage is for cross"})
+    loss: Loss = field(default="listwise", metadata={"refusal": "the pointwise loss is for cross"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        least = "negatives must be at least 2 with a retriever: one is drawn"
+        require(not self.retriever or self.negatives >= 2, least)
+        for name in SCORE_FIELDS if self.first_stage else ():
+            require(getattr(self, name) is None, f"{name} is as the first stage has it; leave it out")
+
+
+def _options() -> dict[str, Field[Any]]:
+    return {name: each for row in ARCHITECTURES for name, each in _by_name(_settings_of(row)).items()}
+
+
+def _settings_of(architecture: str) -> type[TrainConfig]:
+    kind: type[TrainConfig] = resolve_name(ARCHITECTURES[architecture].objective).settings
+    return kind
+
+
+def _by_name(kind: type[TrainConfig]) -> dict[str, Field[Any]]:
+    return {each.name: each for each in fields(kind)}
+
+
+def require(holds: bool, message: str) -> None:
+    """Raise InvalidInput with that message; settings in it are spelt as options."""
     if not holds:
         raise InvalidInput(message.replace("_", "-"))

@@ -1,8 +1,8 @@
 """The training loop: steps, looks at the selection slice, the best checkpoint, and a state to resume from.
 
-Devices, mixed precision and several processes are accelerate's business. Each process takes its own batches out
-of one order that all share, and the gradients are averaged before a step. The random state is set anew at every step
-from seed, process and step, so that a resumed run needs none of it stored.
+accelerate handles devices, mixed precision and several processes. All processes share one order of batches; each takes
+its own, and gradients are averaged before a step. The random state is set anew at every step from seed, process and
+step, so a resumed run needs none of it stored.
 """
 
 import math
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -19,28 +20,26 @@ from accelerate.utils import parse_flag_from_env
 from torch import Tensor
 
 from polyrank.model.architectures.backbone import Backbone
-from polyrank.model.checkpoint.base import file_sha256
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
-from polyrank.model.rankers.load import Ranker, load_cross, load_late
+from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.data.corpus import Corpus, Report
-from polyrank.model.training.data.selection import Look, look, selection_batches
-from polyrank.model.training.data.stream import Batch, batches
+from polyrank.model.training.data.stream import Rows, draw_rows
 from polyrank.model.training.errors import OutOfMemory, TrainingDiverged
-from polyrank.model.training.objectives.objective import CrossObjective, LateObjective
+from polyrank.model.training.objectives.objective import Batch, Objective
 from polyrank.model.training.schedule import LearningRate
-from polyrank.model.training.state import Origin, Progress, files_sha256, write_state
+from polyrank.model.training.selection import look, selection_batches
+from polyrank.model.training.state import Origin, Progress, write_state
 from polyrank.model.training.student.student import Student
+from polyrank.model.training.student.tuning import backbones
 
 _MAX_GRADIENT_NORM = 1.0
 _SAVE_SECONDS = 600.0
-_LOOKS_A_RUN = 2  # at least, however short it is
+_LOOKS_A_RUN = 2  # at least, even in a short run
 _NO_MEMORY = "a training step does not fit into memory; use --gradient-cache, lower --chunk-tokens, then --batch-size"
 
 Watch = Callable[[str, int, int, Mapping[str, float]], None]
-"""Told (what happened: "step" or "look", steps done, steps of the run, figures)."""
+"""Called with what happened ("step" or "look"), steps done, steps of the run, and figures."""
 
 
 class Training:
@@ -48,8 +47,8 @@ class Training:
 
     Attributes:
         student: the model under training.
-        progress: how far it is.
-        steps: of the whole run.
+        progress: how far the run is.
+        steps: how many steps the whole run has.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class Training:
         output: Path,
         began: float,
     ) -> None:
-        """Prepare a run that began at that time of `time.monotonic()`."""
+        """Prepare a run that began at that value of `time.monotonic()`."""
         self.config = config
         self.student = student
         self.progress = Progress()
@@ -75,11 +74,11 @@ class Training:
             project_dir=output / "logs",
         )
         self._parameters = student.trainable()
-        teacher = load_cross(config.teacher) if config.teacher else None
-        retriever = load_late(config.retriever) if config.retriever else None
-        self._origin = self._identified({"teacher": teacher, "retriever": retriever})
-        self._objective = self._prepare(teacher, retriever)
-        self._optimizer = self._accelerator.prepare(_optimizer(self._parameters, config))
+        self._objective = self._prepared()
+        self._origin = Origin.of(
+            config, self._corpora, student.backbone_file.parent, self._objective.models, self._accelerator.num_processes
+        )
+        self._optimizer = self._accelerator.prepare(_optimizer(student, config))
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
         examples_a_step = config.batch_size * config.accumulate * self._accelerator.num_processes
         epoch = max(1, sum(report.kept for _, report in corpora) // examples_a_step)
@@ -87,16 +86,27 @@ class Training:
         self._look_every = max(1, min(round(epoch / config.looks), self.steps // _LOOKS_A_RUN))
         self._schedule = LearningRate(config.schedule, config.warmup_steps, self.steps)
 
+    def _prepared(self) -> Objective:
+        """Move the encoder to the device, wrap its transformers, and load the architecture's objective."""
+        device = self._accelerator.device
+        encoder = self.student.encoder.to(device).train()
+        for backbone in (each for each in encoder.modules() if isinstance(each, Backbone)):
+            _run_under(self._accelerator, backbone.transformer, device)
+            if self.config.gradient_checkpointing:
+                backbone.transformer.activation_checkpointing_enable()
+        objective: type[Objective] = resolve_name(ARCHITECTURES[self.config.architecture].objective)
+        return objective(self.student, self.config, device)
+
     def run(self, watch: Watch) -> None:
         """Train to the end, or until the selection loss has not improved for `patience` looks.
 
         Raises:
-            TrainingDiverged: the loss is no finite number.
+            TrainingDiverged: the loss is not a finite number.
             OutOfMemory: a step or a look does not fit.
         """
         try:
             self._run(watch)
-        except (MemoryError, RuntimeError) as error:  # of torch's own some are RuntimeErrors of no type of their own
+        except (MemoryError, RuntimeError) as error:  # torch raises some lack of memory as a plain RuntimeError
             if _is_lack_of_memory(error):
                 raise OutOfMemory(_NO_MEMORY) from error
             raise
@@ -107,10 +117,10 @@ class Training:
         if math.isinf(self.progress.best_loss):
             self._look(selection, watch)
             self._save_state()
-        stream = self._stream()
+        rows = self._rows_from_here()
         saved = time.monotonic()
         while self.progress.step < self.steps and not self._has_stopped():
-            loss = self._step(list(islice(stream, self.config.accumulate)))
+            loss = self._step(list(islice(rows, self.config.accumulate)))
             self.progress.step += 1
             watch("step", self.progress.step, self.steps, {"loss": loss})
             self._accelerator.log({"train/loss": loss, "train/rate": self._factor()}, step=self.progress.step)
@@ -121,60 +131,14 @@ class Training:
             self._save_state()
             saved = time.monotonic()
 
-    def end(self) -> None:
-        """Close the logs and leave the other processes."""
-        self._accelerator.end_training()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state; raises InvalidInput where it is that of a run of something else."""
-        self._origin.require_same(state)
-        for name, parameter in self._parameters.items():
-            parameter.data.copy_(state["parameters"][name])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._schedule.restore(state["schedule"])
-        if self._accelerator.scaler and state["scaler"]:  # a CPU has none
-            self._accelerator.scaler.load_state_dict(state["scaler"])
-        self.progress = Progress(**state["progress"])
-
-    def _identified(self, others: Mapping[str, Ranker | None]) -> Origin:
-        data = [
-            [str(each.path), file_sha256(each.path), each.weight, each.every_turn, each.held_out_below]
-            for each in self._corpora
-        ]
-        models: dict[str, Any] = {name: each.fingerprint for name, each in others.items() if each}
-        models["base"] = files_sha256(self.student.backbone_file.parent)
-        if self.config.first_stage:
-            models["first_stage"] = files_sha256(Path(self.config.first_stage))
-        return Origin(self.config, data, models, self._accelerator.num_processes)
-
-    def _prepare(self, teacher: CrossRanker | None, retriever: LateRanker | None) -> LateObjective | CrossObjective:
-        config, device = self.config, self._accelerator.device
-        encoder = self.student.encoder.to(device).train()
-        for backbone in (each for each in encoder.modules() if isinstance(each, Backbone)):
-            _run_under(self._accelerator, backbone.transformer, device)
-            if config.gradient_checkpointing:
-                backbone.transformer.activation_checkpointing_enable()
-        if config.architecture == "cross":
-            return CrossObjective(self.student, config, retriever)
-        return LateObjective(self.student, config, device, teacher)
-
-    def _stream(self) -> Iterator[Batch]:
-        config = self.config
-        stream = batches(
-            self._corpora,
-            config.batch_size,
-            config.seed,
-            extra_replies=config.extra_replies,
-            rank=self._accelerator.process_index,
-            n_ranks=self._accelerator.num_processes,
-        )
-        return islice(stream, self.progress.step * self.config.accumulate, None)
-
-    def _step(self, drawn: Sequence[Batch]) -> float:
-        draw = self._reseed()
+    def _step(self, drawn: Sequence[Rows]) -> float:
+        """Make one optimizer step from some batches; returns their mean loss."""
+        draw = random.Random(f"{self.config.seed}-{self._accelerator.process_index}-{self.progress.step}")
+        torch.manual_seed(draw.getrandbits(63))
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * self._factor()
-        losses = [self._objective.step(each, draw, self._accelerator.backward) for each in drawn]
+        batches = [Batch(rows.examples, rows.others, draw) for rows in drawn]
+        losses = [self._objective.step(batch, self._accelerator.backward) for batch in batches]
         loss = self._mean_over_processes(sum(losses) / len(losses))
         if not math.isfinite(loss):
             raise TrainingDiverged(
@@ -187,46 +151,52 @@ class Training:
         self._optimizer.zero_grad()
         return loss
 
+    def _rows_from_here(self) -> Iterator[Rows]:
+        """The rows of the batches that the run has not seen yet."""
+        config = self.config
+        rows = draw_rows(
+            self._corpora,
+            config.batch_size,
+            config.seed,
+            extra_replies=config.extra_replies,
+            rank=self._accelerator.process_index,
+            n_ranks=self._accelerator.num_processes,
+        )
+        return islice(rows, self.progress.step * config.accumulate, None)
+
     def _mean_over_processes(self, loss: float) -> float:
-        """What is no number in one process is none in all: they stop together, and none waits for another."""
+        """The mean is not finite if one process's loss is not: all stop together, and none waits for another."""
         local = torch.tensor(loss, device=self._accelerator.device)
         return float(self._accelerator.reduce(local, "mean"))
 
     def _average_gradients(self) -> None:
-        """Encoding in chunks is nothing that DistributedDataParallel can follow: one reduction a step does the same."""
+        """One reduction a step; DistributedDataParallel cannot follow an encoding in chunks."""
         if self._accelerator.num_processes > 1:
             for parameter in self._parameters.values():
                 if parameter.grad is not None:
                     parameter.grad = self._accelerator.reduce(parameter.grad, "mean")
 
-    def _reseed(self) -> random.Random:
-        name = f"{self.config.seed}-{self._accelerator.process_index}-{self.progress.step}"
-        draw = random.Random(name)
-        torch.manual_seed(draw.getrandbits(63))
-        return draw
-
     def _factor(self) -> float:
         return self._schedule.factor(self.progress.step)
 
-    def _look(self, selection: Sequence[list[Dialogue]], watch: Watch) -> None:
-        seen: Look = look(self.student.encoder, self._objective, selection)
-        watch("look", self.progress.step, self.steps, seen.figures())
-        self._accelerator.log(
-            {f"selection/{name}": value for name, value in seen.figures().items()}, self.progress.step
-        )
-        self._schedule.observe(self.progress.step, seen.loss)
-        if seen.loss < self.progress.best_loss:  # what is no finite number is not
-            self.progress.best_loss, self.progress.best_step = seen.loss, self.progress.step
-            self.progress.looks_without = 0
-            if self._accelerator.is_main_process:
-                self.student.save(self._output, {"step": self.progress.step, "selection": seen.figures()})
-        else:
-            self.progress.looks_without += 1
-        if math.isinf(self.progress.best_loss):
-            raise TrainingDiverged(f"the loss is {seen.loss} before the first step; give another --base or --precision")
-
     def _has_stopped(self) -> bool:
         return 0 < self.config.patience <= self.progress.looks_without
+
+    def _look(self, selection: Sequence[list[Dialogue]], watch: Watch) -> None:
+        """Measure the selection slice, and write a checkpoint if its loss is the best so far."""
+        progress = self.progress
+        seen = look(self.student.encoder, self._objective, selection)
+        watch("look", progress.step, self.steps, seen.figures())
+        self._accelerator.log({f"selection/{name}": value for name, value in seen.figures().items()}, progress.step)
+        self._schedule.observe(progress.step, seen.loss)
+        if seen.loss < progress.best_loss:  # never true of NaN
+            progress.best_loss, progress.best_step, progress.looks_without = seen.loss, progress.step, 0
+            if self._accelerator.is_main_process:
+                self.student.save(self._output, {"step": progress.step, "selection": seen.figures()})
+        else:
+            progress.looks_without += 1
+        if math.isinf(progress.best_loss):
+            raise TrainingDiverged(f"the loss is {seen.loss} before the first step; give another --base or --precision")
 
     def _save_state(self) -> None:
         if not self._accelerator.is_main_process:
@@ -247,35 +217,51 @@ class Training:
             },
         )
 
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state; raises InvalidInput where the run was started with something else."""
+        self._origin.require_same(state)
+        for name, parameter in self._parameters.items():
+            parameter.data.copy_(state["parameters"][name])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._schedule.restore(state["schedule"])
+        if self._accelerator.scaler and state["scaler"]:  # a CPU has none
+            self._accelerator.scaler.load_state_dict(state["scaler"])
+        self.progress = Progress(**state["progress"])
+
+    def end(self) -> None:
+        """Close the logs and leave the other processes."""
+        self._accelerator.end_training()
+
 
 def processes() -> PartialState:
     """Join the other processes of the run, if `torchrun` started several.
 
-    accelerate has to be told where there is no GPU: each of several processes would take itself for the only one, and
-    all would write the same checkpoint.
+    Without a GPU accelerate must be told so. Otherwise each of several processes takes itself for the only one, and all
+    of them write the same checkpoint.
     """
     on_cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
     return PartialState(cpu=on_cpu)
 
 
-def _optimizer(parameters: Mapping[str, Tensor], config: TrainConfig) -> torch.optim.Optimizer:
-    """Weights and what was drawn at random in groups of their own; biases and norms do not decay."""
-    fresh = {name for name in parameters if name.split(".")[0] in ("code_vectors", "head")}
-    groups: list[dict[str, Any]] = [
-        {"params": [each for name, each in parameters.items() if name not in fresh and each.ndim > 1]},
-        {
-            "params": [each for name, each in parameters.items() if name not in fresh and each.ndim == 1],
-            "weight_decay": 0.0,
-        },
-        {"params": [parameters[name] for name in parameters if name in fresh], "lr": config.code_learning_rate},
-    ]
-    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adamax
-    used = [group for group in groups if group["params"]]
-    return kind(used, lr=config.learning_rate, weight_decay=config.weight_decay)
+def _optimizer(student: Student, config: TrainConfig) -> torch.optim.Optimizer:
+    """Group the parameters: matrices; biases and norms, which do not decay; and what was drawn at random."""
+    transformers = tuple(f"{name}." for name in backbones(student.encoder))
+    groups: dict[str, list[Tensor]] = {"matrices": [], "vectors": [], "drawn": []}
+    for name, each in student.trainable().items():
+        kind = ("matrices" if each.ndim > 1 else "vectors") if name.startswith(transformers) else "drawn"
+        groups[kind].append(each)
+    settings: dict[str, dict[str, float]] = {
+        "matrices": {},
+        "vectors": {"weight_decay": 0.0},
+        "drawn": {"lr": config.code_learning_rate},
+    }
+    used: list[dict[str, Any]] = [{"params": group, **settings[kind]} for kind, group in groups.items() if group]
+    optimizer = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adamax
+    return optimizer(used, lr=config.learning_rate, weight_decay=config.weight_decay)
 
 
 def _run_under(accelerator: Accelerator, transformer: Any, device: torch.device) -> None:
-    """Mixed precision for the transformer alone: attention over codes and scores stay in float32.
+    """Use mixed precision in the transformer alone: attention over codes and scores stay in float32.
 
     On a CPU a step with attention as plain products takes half the time of one with torch's fused kernel, whose
     backward is slow.

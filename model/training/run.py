@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from polyrank.model.checkpoint.files import CONFIG_FILE, write_config
+from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
 from polyrank.model.errors import InvalidInput
-from polyrank.model.rankers.load import Ranker, load, read_config
-from polyrank.model.training.config import TrainConfig
+from polyrank.model.rankers.load import Ranker, load
+from polyrank.model.training.config import LateTrainConfig, TrainConfig
 from polyrank.model.training.data.corpus import Corpus, Report, survey
 from polyrank.model.training.errors import TrainingDataInvalid
 from polyrank.model.training.loop import Training, Watch, processes
@@ -82,7 +82,7 @@ def train(
     if everyone.is_main_process:
         for corpus, report in corpora:
             on_survey(corpus.path, report)
-    if config.teacher:
+    if isinstance(config, LateTrainConfig) and config.teacher:
         _require_negatives(corpora)
     output.mkdir(parents=True, exist_ok=True)
     training = Training(config, student, corpora, output, began)

@@ -1,7 +1,7 @@
-"""The state of an unfinished run on disk: what a resumed run needs to end with the same weights."""
+"""The state of an unfinished run on disk: all that a resumed run needs to end with the same weights."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ from polyrank.model.checkpoint.base import file_sha256
 from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from polyrank.model.durable import replacing
 from polyrank.model.errors import InvalidInput
-from polyrank.model.training.config import TrainConfig
+from polyrank.model.rankers.load import Ranker
+from polyrank.model.training.config import PairTrainConfig, TrainConfig
+from polyrank.model.training.data.corpus import Corpus
 from polyrank.model.training.errors import OutputInUse
 
 STATE_FILE = "training-state.pt"
@@ -21,7 +23,7 @@ STATE_FILE = "training-state.pt"
 
 @dataclass
 class Progress:
-    """Where a run is; `seconds` are those that it took so far, the ones before it was resumed included."""
+    """Where a run is. `seconds`: how long it took so far, the time before it was resumed included."""
 
     step: int = 0
     best_loss: float = math.inf
@@ -32,13 +34,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a run was started with: only with the same does a resumed one end with the same weights.
+    """What a run was started with. A resumed run must have the same, or it would not end with the same weights.
 
     Attributes:
         config: its settings.
-        data: of each file its path, sha256, and how it is read.
-        models: what identifies the content of base, teacher, retriever and first stage, by the setting's name.
-        processes: how many share its steps.
+        data: for each file its path, sha256, and how it is read.
+        models: identities of base, teacher, retriever and first stage, by the setting's name.
+        processes: how many processes share its steps.
     """
 
     config: TrainConfig
@@ -46,40 +48,49 @@ class Origin:
     models: dict[str, Any]
     processes: int
 
+    @classmethod
+    def of(
+        cls, config: TrainConfig, corpora: Sequence[Corpus], base: Path, models: Mapping[str, Ranker], processes: int
+    ) -> "Origin":
+        """Identify the files in the directory `base`, those of the corpora, and the objective's other models."""
+        data = [
+            [str(each.path), file_sha256(each.path), each.weight, each.every_turn, each.held_out_below]
+            for each in corpora
+        ]
+        identities: dict[str, Any] = {name: each.fingerprint for name, each in models.items()}
+        identities["base"] = _files_sha256(base)
+        if isinstance(config, PairTrainConfig) and config.first_stage:
+            identities["first_stage"] = _files_sha256(Path(config.first_stage))
+        return cls(config, data, identities, processes)
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as the state stores them."""
+        """Return plain values, as the state stores them."""
         return {
             "config": self.config.to_dict(), "data": self.data, "models": self.models, "processes": self.processes
         }  # fmt: skip
 
     def require_same(self, state: Mapping[str, Any]) -> None:
-        """Raises InvalidInput where the state is that of a run that was started with something else."""
+        """Raise InvalidInput where the run of that state was started with something else."""
         was = "the unfinished run was started with"
         if differing := self.config.differences(state["config"]):
             raise InvalidInput(f"{was} another {', '.join(differing)}; give the same")
         if state["data"] != self.data:
             raise InvalidInput(f"the training files are not those that {was}")
-        stored = state.get("models", {})  # missing where an older release wrote it
+        stored = state.get("models", {})  # an older release stored none
         if changed := [name for name, content in self.models.items() if stored.get(name) != content]:
             raise InvalidInput(f"{was} another {', '.join(changed)}: its files are not the same; give the same")
         if state["processes"] != self.processes:
             raise InvalidInput(f"{was} another number of processes, {state['processes']}; give the same")
 
 
-def files_sha256(directory: Path) -> dict[str, str]:
-    """sha256 of each of a base's or checkpoint's files by name: what it is, whatever its path."""
-    files = (directory / name for name in (CONFIG_FILE, BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE))
-    return {file.name: file_sha256(file) for file in files if file.is_file()}
-
-
 def write_state(directory: Path, state: Mapping[str, Any]) -> None:
-    """Replace the state in one step: a kill leaves the old one or the new one."""
+    """Replace the state in one step: a kill leaves either the old one or the new one."""
     with replacing(directory / STATE_FILE) as temporary, temporary.open("wb") as file:
         torch.save(dict(state), file)
 
 
 def read_state(directory: Path) -> dict[str, Any]:
-    """Read the state; only tensors and plain values are accepted in it, nothing that runs code.
+    """Read the state. Only tensors and plain values are accepted, nothing that runs code.
 
     Raises OutputInUse where there is none, or it is damaged.
     """
@@ -87,18 +98,24 @@ def read_state(directory: Path) -> dict[str, Any]:
     if not path.is_file():
         raise OutputInUse(f"{directory} holds no unfinished run to resume; start one without --resume")
     try:
-        with ZipFile(path) as archive:  # torch.load does not look at the checksums that torch.save wrote
+        with ZipFile(path) as archive:  # torch.load does not check the checksums that torch.save wrote
             if damaged := archive.testzip():
                 raise BadZipFile(damaged)
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch lets out several types by kind of damage
+    except Exception as error:  # torch raises several types, by kind of damage
         raise OutputInUse(f"{path} is damaged; remove {directory} and start again") from error
     return state
 
 
 def require_unused(directory: Path) -> None:
-    """Raises OutputInUse where the directory holds a run or a checkpoint that this one would overwrite."""
+    """Raise OutputInUse where the directory holds anything that this run would overwrite."""
     if (directory / STATE_FILE).exists():
         raise OutputInUse(f"{directory} holds an unfinished run; go on with --resume, or remove it")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise OutputInUse(f"{directory} is not empty; give --output a new directory")
+
+
+def _files_sha256(directory: Path) -> dict[str, str]:
+    """sha256 of each file of a base or checkpoint, by name: its identity, wherever it lies."""
+    files = (directory / name for name in (CONFIG_FILE, BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE))
+    return {file.name: file_sha256(file) for file in files if file.is_file()}

@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from polyrank.index_builder.redis.client import BUILDING_TIMEOUT_SECONDS
+from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.manifest import Manifest
-from polyrank.index_builder.vectors.redis import RedisStore, beginning_of
+from polyrank.index_builder.vectors.redis import RedisEmbeddings, beginning_of
 from polyrank.service.caching.lru import Lru
 from polyrank.service.caching.redis_server import RedisServer
 from polyrank.service.caching.redis_tier import CountCache, RedisTier
@@ -58,7 +58,7 @@ class Caches:
             return MatrixVectors(generation, self._count)
         of = generation.manifest
         copy = RedisTier(self.server, "redis", self._count, beginning_of(of.id), of.dim, of.dtype)
-        loader = partial(RedisStore, self._url or "", of.id, of.dim, of.dtype, BUILDING_TIMEOUT_SECONDS)
+        loader = partial(RedisEmbeddings, self._url or "", of.id, of.dim, of.dtype, BUILDING_TIMEOUT_SECONDS)
         cache = VectorCache(of.id, of.dim, of.dtype, self._count, self._memory, copy)
         return RedisVectors(generation, cache, loader, encode, self._count)
 

@@ -11,7 +11,7 @@ from threading import BoundedSemaphore
 from typing import Generic, NamedTuple, TypeVar
 
 from polyrank.index_builder.errors import StoreUnavailable
-from polyrank.index_builder.redis.client import SERVING_TIMEOUT_SECONDS, connect, disconnect
+from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect, disconnect
 from polyrank.service.caching.breaker import Breaker, State
 from polyrank.service.caching.budget import Budget
 

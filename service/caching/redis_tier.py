@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.vectors.codec import DTYPES
-from polyrank.index_builder.vectors.protocol import CORRUPT, HIT, MISS, Fetched
+from polyrank.index_builder.vectors.codec import CORRUPT, DTYPES, HIT, MISS, Fetched
 from polyrank.index_builder.vectors.redis import MGET_KEYS, StoredVectors
 from polyrank.service.caching.budget import Budget
 from polyrank.service.caching.redis_server import RedisServer

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.vectors.codec import rounded
-from polyrank.index_builder.vectors.protocol import CORRUPT, HIT, MISS, EmbeddingStore
+from polyrank.index_builder.vectors.codec import CORRUPT, HIT, MISS, rounded
+from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.service.caching.budget import Budget
 from polyrank.service.caching.redis_tier import CountCache
 from polyrank.service.caching.vector_cache import VectorCache
@@ -61,11 +61,11 @@ class MatrixVectors:
     def gather(self, rows: NDArray[np.int64], budget: Budget) -> Gathered:
         """Fetch the vectors of rows, in the order asked."""
         self._count("matrix", "hit", len(rows))
-        return Gathered(self._generation.store.gather(rows), True)
+        return Gathered(self._generation.embeddings.gather(rows), True)
 
     def matrix(self) -> NDArray[Any]:
         """All vectors, memory-mapped."""
-        return self._generation.store.matrix
+        return self._generation.embeddings.matrix
 
 
 class RedisVectors:
@@ -91,13 +91,13 @@ class RedisVectors:
         self,
         generation: Generation,
         cache: VectorCache,
-        open_loader: Callable[[], EmbeddingStore],
+        open_loader: Callable[[], RedisEmbeddings],
         encode: Encode,
         count: CountCache,
     ) -> None:
         self._generation, self._cache, self._encode, self._count = generation, cache, encode, count
         self._loaded: NDArray[Any] | None = None
-        if generation.index is None or not generation.store.has_matrix:
+        if generation.index is None or not generation.embeddings.has_matrix:
             with closing(open_loader()) as loader:
                 self._loaded = self._load(loader)
 
@@ -113,12 +113,12 @@ class RedisVectors:
 
     def matrix(self) -> NDArray[Any]:
         """All vectors: as loaded, else memory-mapped."""
-        return self._generation.store.matrix if self._loaded is None else self._loaded
+        return self._generation.embeddings.matrix if self._loaded is None else self._loaded
 
-    def _load(self, loader: EmbeddingStore) -> NDArray[Any] | None:
+    def _load(self, loader: RedisEmbeddings) -> NDArray[Any] | None:
         """Fetch every vector once; None where Redis does not answer, and the matrix can be scanned instead."""
-        table, store = self._generation.candidates, self._generation.store
-        matrix = np.empty((len(table), store.dim), store.dtype)
+        table, own = self._generation.candidates, self._generation.embeddings
+        matrix = np.empty((len(table), own.dim), own.dtype)
         encoded = end = 0
         for ids, texts in table.batches():
             start, end = end, end + len(ids)
@@ -127,12 +127,12 @@ class RedisVectors:
             except StoreUnavailable as error:
                 self._count("redis", "error", len(ids))
                 log.warning("redis is unavailable; doing without", extra={"fields": {"why": error}})
-                if store.has_matrix:
+                if own.has_matrix:
                     return None
                 known = np.zeros(len(ids), bool)
             gaps = np.flatnonzero(~known)
-            if store.has_matrix:
-                matrix[start + gaps] = store.gather(start + gaps)
+            if own.has_matrix:
+                matrix[start + gaps] = own.gather(start + gaps)
                 self._count("matrix", "hit", len(gaps))
             elif len(gaps):
                 vectors = self._encode([texts[at] for at in gaps.tolist()])
@@ -142,7 +142,7 @@ class RedisVectors:
             log.warning("vectors that redis lacks were encoded", extra={"fields": {"count": encoded}})
         return matrix
 
-    def _fetch(self, loader: EmbeddingStore, ids: Sequence[str], into: NDArray[Any]) -> NDArray[np.bool_]:
+    def _fetch(self, loader: RedisEmbeddings, ids: Sequence[str], into: NDArray[Any]) -> NDArray[np.bool_]:
         """Fetch what Redis has of these candidates; tells which those are."""
         fetched = loader.get_many(ids)
         for result, code in (("hit", HIT), ("miss", MISS), ("corrupt", CORRUPT)):

@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from polyrank.index_builder.errors import JobConflict
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.live.live import Live
 
@@ -33,7 +33,7 @@ class Compacting:
         if current.generation.id != self._generation:
             self._generation, self._due = current.generation.id, self._after
         changed = current.snapshot.changed
-        if changed < self._due or not current.snapshot.count or not current.generation.store.has_matrix:
+        if changed < self._due or not current.snapshot.count or not current.generation.embeddings.has_matrix:
             return
         if await asyncio.to_thread(self._store.current_or_none) != current.generation.id:
             return  # another one stands in for the active generation

@@ -17,13 +17,20 @@ from typing import Any
 
 import orjson
 
-from polyrank.index_builder.build.jobs import CANCELLED, FAILED, RUNNING, SUCCEEDED, JobRecord, JobRequest, JobStore
-from polyrank.index_builder.build.stages import PUBLISHING
+from polyrank.index_builder.build.job_records import (
+    CANCELLED,
+    FAILED,
+    RUNNING,
+    SUCCEEDED,
+    JobRecord,
+    JobRequest,
+    JobStore,
+)
+from polyrank.index_builder.build.progress import PUBLISHING
 from polyrank.index_builder.errors import JobConflict, JobNotFound, PoolInvalid
-from polyrank.index_builder.pool.pool import read_pool
-from polyrank.index_builder.store.copies import discard_killed
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.store.updates.updates import Updates
+from polyrank.index_builder.pool.rows import read_pool
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.updates import UpdateLogs
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.service.changes.builder_process import BuilderProcess
 from polyrank.service.changes.idempotency import IdempotencyKeys
@@ -148,7 +155,7 @@ class Jobs:
             with pool.open("wb") as file:
                 for candidate in rebuild.candidates:
                     file.write(orjson.dumps(candidate, option=orjson.OPT_APPEND_NEWLINE))
-            revision = Updates(self._settings.store).highest()  # updates after the request are newer than its pool
+            revision = UpdateLogs(self._settings.store).highest()  # updates after the request are newer than its pool
             request = JobRequest(pool=(str(pool),), model=model, activate=rebuild.activate, revision=revision)
             return self._store.create(request, job_id)
         except BaseException:
@@ -211,7 +218,7 @@ class Jobs:
             return
         store = GenerationStore(self._settings.store)
         try:
-            discard_killed(store, datetime.fromisoformat(record.started), self._settings.redis())
+            store.discard_killed(datetime.fromisoformat(record.started), self._settings.redis())
         except (OSError, RankingError) as error:
             log.warning("a cancelled build has left something", extra={"fields": {"job": record.id, "why": error}})
 

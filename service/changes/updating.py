@@ -12,9 +12,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.pool.pool import Candidate
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.store.updates.log import Update, UpdateLog
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.vectors.codec import rounded
 from polyrank.service.errors import NotReady, Overloaded, RevisionNotReached
 from polyrank.service.live.live import Live
@@ -212,7 +212,7 @@ def _known(serving: Serving, candidates: Sequence[Candidate]) -> tuple[NDArray[n
     known = np.flatnonzero(rows >= 0)
     before = serving.snapshot.candidates(rows[known])
     same = [at for at, old in zip(known.tolist(), before, strict=True) if old.text == candidates[at].text]
-    vectors = np.empty((len(candidates), serving.ranker.dim), serving.generation.store.dtype)
+    vectors = np.empty((len(candidates), serving.ranker.dim), serving.generation.embeddings.dtype)
     if same:
         vectors[same] = serving.gather(rows[same]).vectors
     return vectors, np.setdiff1d(np.arange(len(candidates)), same, assume_unique=True)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import FORMAT_VERSION
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.errors import ModelError, RankingError
@@ -68,7 +68,7 @@ class Live:
         """Serve the active generation or, where that is refused, what may stand in for it; or nothing, and say so."""
         with self._switching:
             self._seen = self._look()
-            for generation in self._store.candidates_to_serve():
+            for generation in self._store.serving_order():
                 try:
                     self._serve(self._load(generation))
                     return
@@ -137,7 +137,7 @@ class Live:
         """
         with self._switching, self._switch_counted(generation):
             loaded = self._load(generation)
-            self._store.activate(generation, partial(encode_texts, loaded.ranker))
+            self._store.make_active(loaded.generation.manifest, partial(encode_texts, loaded.ranker))
             seen = generation, self._store.stamp()
             serving = self._serve(loaded)
             self._seen = seen  # not before: what is active and not served is tried again
@@ -151,18 +151,17 @@ class Live:
             GenerationCorrupt, FingerprintMismatch, ModelError: it cannot be served; likewise.
         """
         with self._switching:
-            history = self._store.history()
-            if not history:
-                raise GenerationNotFound("no generation was active before this one")
-            with self._switch_counted(history[-1]):
-                loaded = self._load(history[-1])
-                reached = self._store.rollback()
-                seen = reached, self._store.stamp()
-                if reached != loaded.generation.id:  # another process was faster
-                    loaded = self._load(reached)
-                serving = self._serve(loaded)
-                self._seen = seen
-                return serving
+            while True:  # until no other process is faster
+                history = self._store.history()
+                if not history:
+                    raise GenerationNotFound("no generation was active before this one")
+                with self._switch_counted(history[-1]):
+                    loaded = self._load(history[-1])
+                    if self._store.go_back(loaded.generation.manifest):
+                        seen = history[-1], self._store.stamp()
+                        serving = self._serve(loaded)
+                        self._seen = seen
+                        return serving
 
     @contextmanager
     def _switch_counted(self, generation: str) -> Iterator[None]:

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from polyrank.index_builder.errors import FingerprintMismatch
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.index_builder.store.updates.log import UpdateLog
+from polyrank.index_builder.store.update_log import UpdateLog
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelError
+from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.search.scan import Scan, prepare
-from polyrank.model.search.scan.guarded import GuardedScan
 from polyrank.model.text.assembly import Conversation, Truncation
-from polyrank.model.text.tokenizer import Piece
+from polyrank.model.text.tokenizer import Token
 from polyrank.service.caching.budget import Budget
 from polyrank.service.caching.caches import Caches
 from polyrank.service.caching.redis_tier import CountCache
@@ -47,7 +47,7 @@ class LateScorer(Protocol):
     def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """Token ids of each, and how many texts were cut."""
 
-    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Piece]]:
+    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Token]]:
         """Tokens of each text, uncut."""
 
     def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
@@ -97,7 +97,7 @@ class Loaded:
     @property
     def scans_all(self) -> bool:
         """Whether every row is scanned where an index could be asked: there is none, or a GPU scans in less time."""
-        return self.generation.index is None or (isinstance(self.scan, GuardedScan) and self.scan.is_on_gpu)
+        return self.generation.index is None or self.scan.on_gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class Opener:
             texts = self._caches.texts(generation.manifest, ranker.backend)
             vectors = self._caches.vectors(generation, partial(encode_texts, ranker))
             loaded = Loaded(generation, ranker, vectors, log, texts, self._device)
-        serving = Serving(loaded, Snapshot(generation)).caught_up()
+        serving = Serving(loaded, Snapshot.of(generation)).caught_up()
         try:
             _ = loaded.scan  # no request is to wait for it
             if ranker is not (previous and previous.ranker):
@@ -216,7 +216,7 @@ class Opener:
             ranker: LateScorer = self._load(str(generation.model_directory))
         except InvalidInput as error:  # a back-end's words for a model that it cannot run
             raise ModelError(f"{generation.manifest.model.name} does not run here: {error}") from error
-        if ranker.architecture not in ("bi", "poly"):
+        if not ARCHITECTURES[ranker.architecture].retrieves:
             raise CheckpointInvalid(f"a {ranker.architecture}-encoder has no vectors to retrieve by")
         if ranker.fingerprint != wanted:
             raise FingerprintMismatch(wanted, ranker.fingerprint)

@@ -20,7 +20,7 @@ from zlib import crc32
 import orjson
 
 from polyrank.index_builder.errors import StoreUnavailable
-from polyrank.index_builder.redis.client import translated
+from polyrank.index_builder.redis_client import translated
 from polyrank.service.caching.budget import Budget
 from polyrank.service.caching.lru import Lru
 from polyrank.service.caching.redis_server import RedisServer

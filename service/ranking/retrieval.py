@@ -22,7 +22,7 @@ from polyrank.service.ranking.values import Place, RankRequest, Shortlist, Stage
 Rows = NDArray[np.int64]
 
 # Behind a filter an index costs as much as without one: so many rows are scored as soon. And it misses much where the
-# filter lets through less than this share of all. docs/results.md, "Kinds of index".
+# filter lets through less than this share of all. docs/measurements/index.md.
 FEW_MATCHES = 20_000
 FEW_OF_ALL = 0.02
 

@@ -254,7 +254,7 @@ def test_segments_matter(build: Build) -> None:
     ids = [*single("w1 w2"), *word_ids("w3"), SEP]
     splits = [Pairs([ids[:start]], [ids[start:]], [0]) for start in (4, 6, 2)]
     with torch.inference_mode():
-        right, none, early = (ranker.encoder.score_pairs(pairs).item() for pairs in splits)
+        right, none, early = (ranker.encoder.joint_scores(ranker.encoder.join(pairs)).item() for pairs in splits)
     assert min(abs(right - none), abs(right - early), abs(none - early)) > 1e-3
 
 

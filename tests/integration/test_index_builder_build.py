@@ -6,13 +6,13 @@ import pytest
 from fakes import HashEncoder, assert_whole, pool
 from redis_process import vector_keys
 
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import BuildError
-from polyrank.index_builder.pool.pool import read_pool
+from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store import candidates
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.vectors.protocol import HIT
-from polyrank.index_builder.vectors.redis import RedisStore, drop_generation
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.vectors.codec import HIT
+from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.errors import InvalidInput
 
 
@@ -38,7 +38,10 @@ def test_a_pool_file_becomes_the_active_generation(tmp_path: Path, index: str, d
     (tmp_path / "pool.jsonl").write_text("\n".join(lines))
     encoder = HashEncoder(longest=6)  # "text 10" and on are cut
     result = build(
-        encoder, read_pool([tmp_path / "pool.jsonl"]), tmp_path / "s", index=index, dtype=dtype, max_rejected=0.03
+        encoder,
+        read_pool([tmp_path / "pool.jsonl"]),
+        tmp_path / "s",
+        BuildOptions(index=index, dtype=dtype, max_rejected=0.03),
     )
     assert (result.count, result.rejected, result.truncated) == (100, 3, 90)
     assert result.rejected_log == tmp_path / "s" / "rejected" / result.generation / "rejected.jsonl"
@@ -65,14 +68,16 @@ def test_a_pool_file_becomes_the_active_generation(tmp_path: Path, index: str, d
         code = encoder.vector(wanted[7].text)[None]
         rows, _ = generation.index.search(code, 5)
         assert (
-            rows[0] == np.argsort(-(code @ generation.store.matrix.astype(np.float32).T)[0], kind="stable")[:5]
+            rows[0] == np.argsort(-(code @ generation.embeddings.matrix.astype(np.float32).T)[0], kind="stable")[:5]
         ).any()
 
 
 @pytest.mark.usefixtures("small_batches")
 def test_progress_tells_every_step_before_it_begins(tmp_path: Path, redis_url: str) -> None:
     told: list[tuple[str, int, int | None]] = []
-    build(HashEncoder(), pool(40), tmp_path, redis_url=redis_url, progress=lambda *each: told.append(each))
+    build(
+        HashEncoder(), pool(40), tmp_path, BuildOptions(redis_url=redis_url), progress=lambda *each: told.append(each)
+    )
     assert told == [
         ("read", 0, None),
         *(step for done in (0, 16, 32) for step in (
@@ -94,8 +99,10 @@ def contexts(encoder: HashEncoder, count: int) -> list[np.ndarray]:
 
 def test_given_probes_set_how_hard_the_index_is_searched(tmp_path: Path) -> None:
     encoder = HashEncoder()
-    loose = build(encoder, pool(2000), tmp_path, index="IVF500,Flat", min_recall=0.98)
-    tuned = build(encoder, pool(2000), tmp_path, index="IVF500,Flat", probes=contexts(encoder, 50), min_recall=0.98)
+    loose = build(encoder, pool(2000), tmp_path, BuildOptions(index="IVF500,Flat", min_recall=0.98))
+    tuned = build(
+        encoder, pool(2000), tmp_path, BuildOptions(index="IVF500,Flat", probes=contexts(encoder, 50), min_recall=0.98)
+    )
     assert (loose.recall.probes, tuned.recall.probes) == ("pool", "given")
     assert loose.recall.at_10 < 0.98 <= tuned.recall.at_10
     assert loose.warning is not None
@@ -115,7 +122,7 @@ def test_a_recall_that_is_not_reached_publishes_nothing(root: Path) -> None:
     with pytest.raises(
         BuildError, match=r"recall@10 of PQ1x4 is 0\.\d+ on 50 probes even with depth 1600, below the 1 "
     ):
-        build(encoder, pool(3000), root, index="PQ1x4", probes=contexts(encoder, 50), min_recall=1.0)
+        build(encoder, pool(3000), root, BuildOptions(index="PQ1x4", probes=contexts(encoder, 50), min_recall=1.0))
     assert store.ids() == before
     assert list((root / "generations").glob(".tmp*")) == []
 
@@ -133,19 +140,19 @@ def test_an_index_that_cannot_be_built_costs_no_encoding(root: Path, index: str,
     encoder = HashEncoder()
     encoder.encode_candidates = lambda *_: pytest.fail("encoded")  # type: ignore[method-assign]
     with pytest.raises(InvalidInput, match=why):
-        build(encoder, pool(40), root, index=index)
+        build(encoder, pool(40), root, BuildOptions(index=index))
 
 
 @pytest.mark.parametrize("probe", [np.zeros((2, 7), np.float32), np.zeros(8, np.float32), np.full((1, 8), np.nan)])
 def test_probes_that_are_not_of_the_model_are_refused(root: Path, probe: np.ndarray) -> None:
     with pytest.raises(InvalidInput, match="probes must be finite vectors of 8 components"):
-        build(HashEncoder(), pool(40), root, probes=[probe])
+        build(HashEncoder(), pool(40), root, BuildOptions(probes=[probe]))
 
 
 def test_a_generation_can_wait_for_its_activation(root: Path) -> None:
     store = GenerationStore(root)
     before = store.current()
-    result = build(HashEncoder(), pool(5), root, activate=False)
+    result = build(HashEncoder(), pool(5), root, BuildOptions(activate=False))
     assert store.current() == before
     store.activate(result.generation)
     assert store.rollback() == before
@@ -158,17 +165,17 @@ def test_a_good_pool_leaves_no_log(root: Path) -> None:
 
 @pytest.mark.usefixtures("small_batches")
 def test_redis_holds_a_copy_of_every_vector(root: Path, redis_url: str) -> None:
-    result = build(HashEncoder(), pool(100), root, redis_url=redis_url)
+    result = build(HashEncoder(), pool(100), root, BuildOptions(redis_url=redis_url))
     generation = GenerationStore(root).open(result.generation)
-    copy = RedisStore(redis_url, result.generation, 8, "float16", 5)
+    copy = RedisEmbeddings(redis_url, result.generation, 8, "float16", 5)
     fetched = copy.get_many([each.id for each in pool(100)])
     assert copy.count() == 100
     assert (fetched.status == HIT).all()
-    assert (fetched.vectors == generation.store.matrix).all()
+    assert (fetched.vectors == generation.embeddings.matrix).all()
     GenerationStore(root).rollback()
     build(HashEncoder(), pool(3), root)
     build(HashEncoder(), pool(3), root)
-    removed = GenerationStore(root).gc(keep=1, forget=lambda each: drop_generation(redis_url, each))
+    removed = GenerationStore(root).gc(keep=1, redis_url=redis_url)
     assert result.generation in removed
     assert vector_keys(copy._client) == []
     copy.close()

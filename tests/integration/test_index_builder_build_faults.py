@@ -14,8 +14,8 @@ import pytest
 from fakes import HashEncoder, assert_whole, pool
 from redis_process import RedisProcess, vector_keys
 
-from polyrank.index_builder.build import assembly
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build import pipeline
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import (
     BuildBusy,
     BuildError,
@@ -25,14 +25,14 @@ from polyrank.index_builder.errors import (
     StoreUnavailable,
     TooManyRejected,
 )
-from polyrank.index_builder.pool.pool import Rejected, read_pool
+from polyrank.index_builder.pool.rows import Rejected, read_pool
 from polyrank.index_builder.store import candidates
 from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
-from polyrank.index_builder.vectors.local import LocalStore
-from polyrank.index_builder.vectors.protocol import HIT
-from polyrank.index_builder.vectors.redis import RedisStore
+from polyrank.index_builder.vectors.codec import HIT
+from polyrank.index_builder.vectors.local import EmbeddingsWriter
+from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.errors import InvalidInput
 
 REPOSITORY = Path(__file__).parents[2]
@@ -81,14 +81,14 @@ def test_too_many_bad_rows_fail_before_any_encoding_and_are_listed(root: Path, t
     assert len(caught.value.log.read_text().splitlines()) == 2
     assert (caught.value.log.name, caught.value.log.parents[1]) == ("rejected.jsonl", root / "rejected")
     assert_untouched(root)
-    assert build(HashEncoder(), rows, root, max_rejected=0.02).rejected == 2
+    assert build(HashEncoder(), rows, root, BuildOptions(max_rejected=0.02)).rejected == 2
 
 
 def test_an_empty_pool_is_told(root: Path) -> None:
     with pytest.raises(PoolEmpty, match=r"holds no candidate$"):
         build(HashEncoder(), [], root)
     with pytest.raises(PoolEmpty, match=r"the bad rows: .*jsonl$"):
-        build(HashEncoder(), [Rejected("p", 1, "bad")], root, max_rejected=1.0)
+        build(HashEncoder(), [Rejected("p", 1, "bad")], root, BuildOptions(max_rejected=1.0))
     assert_untouched(root)
 
 
@@ -112,8 +112,8 @@ def test_vectors_that_are_not_finite_are_refused(root: Path, value: float) -> No
 def test_what_float16_cannot_hold_float32_can(root: Path) -> None:
     encoder = NanEncoder()
     encoder.value = 70_000.0
-    result = build(encoder, pool(3), root, dtype="float32")
-    assert GenerationStore(root).open(result.generation).store.matrix[2, 3] == 70_000
+    result = build(encoder, pool(3), root, BuildOptions(dtype="float32"))
+    assert GenerationStore(root).open(result.generation).embeddings.matrix[2, 3] == 70_000
 
 
 def test_vectors_of_another_dimension_are_refused(root: Path) -> None:
@@ -134,7 +134,7 @@ def test_unknown_options_are_told_before_anything_is_read(root: Path, options: d
         yield
 
     with pytest.raises(InvalidInput, match=reason):
-        build(HashEncoder(), never(), root, **options)  # type: ignore[arg-type]
+        build(HashEncoder(), never(), root, BuildOptions(**options))  # type: ignore[arg-type]
     assert_untouched(root)
 
 
@@ -146,11 +146,11 @@ def test_whatever_ends_a_build_leaves_nothing(root: Path, stage: str, error: typ
             raise error
 
     with pytest.raises(error):
-        build(HashEncoder(), pool(40), root, index="flat", redis_url=redis_url, progress=fail)
+        build(HashEncoder(), pool(40), root, BuildOptions(index="flat", redis_url=redis_url), progress=fail)
     assert_untouched(root)
-    with RedisStore(redis_url, "x", 8, "float16", 5)._client as client:
+    with RedisEmbeddings(redis_url, "x", 8, "float16", 5)._client as client:
         assert vector_keys(client) == []
-    build(HashEncoder(), pool(40), root, redis_url=redis_url)
+    build(HashEncoder(), pool(40), root, BuildOptions(redis_url=redis_url))
 
 
 def test_an_interrupt_before_the_pointer_leaves_a_whole_generation(root: Path) -> None:
@@ -174,8 +174,8 @@ def _no_room(*_given: object) -> None:
     "broken",
     [
         (candidates.CandidateWriter, "add"),
-        (LocalStore, "put_many"),
-        (LocalStore, "commit"),
+        (EmbeddingsWriter, "put_many"),
+        (EmbeddingsWriter, "commit"),
         (HashEncoder, "save"),
         (Manifest, "to_json"),
         (GenerationStore, "publish"),
@@ -188,7 +188,7 @@ def test_a_full_disk_is_one_clear_line_wherever_it_strikes(
     with monkeypatch.context() as patched:
         patched.setattr(*broken, _no_room)
         with pytest.raises(DiskFull) as caught:
-            build(HashEncoder(), pool(40), root, index="flat")
+            build(HashEncoder(), pool(40), root, BuildOptions(index="flat"))
     assert str(caught.value) == (f"no room left under {root}: No space left on device; free some space and try again")
     assert_untouched(root)
 
@@ -200,13 +200,13 @@ def test_the_operating_systems_own_refusal_is_one_clear_line(root: Path, limit: 
         import resource, sys
         from pathlib import Path
         from fakes import HashEncoder, pool
-        from polyrank.index_builder.build.build import build
+        from polyrank.index_builder.build.pipeline import BuildOptions, build
         from polyrank.index_builder.errors import DiskFull
         resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
         stages = []
         try:
             build(
-                HashEncoder(dim=64), pool(2000), Path({str(root)!r}), index="flat",
+                HashEncoder(dim=64), pool(2000), Path({str(root)!r}), BuildOptions(index="flat"),
                 progress=lambda stage, *_: stages.append(stage),
             )
         except DiskFull as error:
@@ -243,9 +243,9 @@ def test_a_build_clears_away_what_a_killed_one_has_left(root: Path, redis_url: s
     store = GenerationStore(root)
     left = store.new_id("ab" * 32)
     (store.begin(left) / "embeddings.bin").write_bytes(b"half")
-    stale = RedisStore(redis_url, left, 8, "float16", 5)
+    stale = RedisEmbeddings(redis_url, left, 8, "float16", 5)
     stale.put_many(["a"], np.ones((1, 8)))
-    build(HashEncoder(), pool(3), root, redis_url=redis_url)
+    build(HashEncoder(), pool(3), root, BuildOptions(redis_url=redis_url))
     assert not list((root / "generations").glob(".tmp-*"))
     assert (stale.get_many(["a"]).status != HIT).all()
     stale.close()
@@ -255,7 +255,11 @@ def test_a_redis_that_is_down_costs_no_encoding(root: Path, monkeypatch: pytest.
     told: list[str] = []
     with pytest.raises(StoreUnavailable):
         build(
-            HashEncoder(), pool(3), root, redis_url="redis://127.0.0.1:1/0", progress=lambda *each: told.append(each[0])
+            HashEncoder(),
+            pool(3),
+            root,
+            BuildOptions(redis_url="redis://127.0.0.1:1/0"),
+            progress=lambda *each: told.append(each[0]),
         )
     assert told == []
     assert_untouched(root)
@@ -269,7 +273,7 @@ def test_a_redis_that_goes_down_meanwhile_fails_the_build_only(root: Path, redis
     store = GenerationStore(root)
     before = store.current()
     with pytest.raises(StoreUnavailable):
-        build(HashEncoder(), pool(40), root, redis_url=redis_process.url, progress=kill)
+        build(HashEncoder(), pool(40), root, BuildOptions(redis_url=redis_process.url), progress=kill)
     assert store.ids() == [before]
     (left,) = (root / "generations").glob(".tmp-*")  # reminds of the keys that could not be removed
     assert list(left.iterdir()) == []
@@ -278,15 +282,15 @@ def test_a_redis_that_goes_down_meanwhile_fails_the_build_only(root: Path, redis
 
 
 def test_what_does_not_fit_together_is_not_published(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write: Callable[..., None] = LocalStore.put_many
-    monkeypatch.setattr(LocalStore, "put_many", lambda self, ids, vectors: write(self, ids[1:], vectors[1:]))
+    write: Callable[..., None] = EmbeddingsWriter.put_many
+    monkeypatch.setattr(EmbeddingsWriter, "put_many", lambda self, ids, vectors: write(self, ids[1:], vectors[1:]))
     with pytest.raises(Exception, match=r"candidates\.arrow is of 40 candidates|the manifest says 40"):
         build(HashEncoder(), pool(40), root)
     assert_untouched(root)
 
 
 def test_opening_what_was_assembled_is_part_of_the_build(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembly.Generation, "open", lambda *_given, **_named: _no_room())
+    monkeypatch.setattr(pipeline.Generation, "open", lambda *_given, **_named: _no_room())
     with pytest.raises(DiskFull):
         build(HashEncoder(), pool(3), root)
     monkeypatch.undo()

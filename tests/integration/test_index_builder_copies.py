@@ -10,12 +10,12 @@ import pytest
 from fakes import HashEncoder, pool
 from redis_process import RedisProcess, vector_keys
 
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import BuildBusy, StoreUnavailable
-from polyrank.index_builder.store.copies import Copies, collect, discard_killed
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.vectors.protocol import HIT
-from polyrank.index_builder.vectors.redis import RedisStore, StoredVectors, drop_generation
+from polyrank.index_builder.store.copies import Copies
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.vectors.codec import HIT
+from polyrank.index_builder.vectors.redis import RedisEmbeddings, StoredVectors, drop_generation
 
 DIM = 64
 ENCODER = HashEncoder(dim=DIM)
@@ -30,7 +30,7 @@ def server() -> Iterator[RedisProcess]:
 
 
 def built(root: Path, url: str | None, count: int = 5, salt: str = "") -> str:
-    return build(ENCODER, pool(count, salt), root, index="flat", redis_url=url).generation
+    return build(ENCODER, pool(count, salt), root, BuildOptions(index="flat", redis_url=url)).generation
 
 
 def copied(server: RedisProcess) -> dict[str, int]:
@@ -51,7 +51,7 @@ def noted(root: Path) -> list[str]:
 def test_a_collection_removes_copies_and_keeps_those_of_what_it_keeps(tmp_path: Path, server: RedisProcess) -> None:
     first, second = (built(tmp_path, server.url) for _ in range(2))
     assert copied(server) == {first: 6, second: 6}
-    assert collect(GenerationStore(tmp_path), 1, server.url) == [first]
+    assert GenerationStore(tmp_path).gc(1, server.url) == [first]
     assert copied(server) == {second: 6}
     assert noted(tmp_path) == [second]
 
@@ -63,16 +63,16 @@ def test_copies_left_behind_without_redis_go_at_the_next_collection_with_it(
     first, second, third = (built(root, server.url) for _ in range(3))
     theirs = built(other, server.url)
     store = GenerationStore(root)
-    assert collect(store, 2, None) == [first]
+    assert store.gc(2, None) == [first]
     assert copied(server).keys() == {first, second, third, theirs}
     building = store.begin(store.new_id("ab" * 32))  # a copy of what is being built is no orphan
     (root / "copies" / building.name.removeprefix(".tmp-")).touch()
     with store.building():
-        assert collect(store, 2, server.url) == []
+        assert store.gc(2, server.url) == []
         assert first in copied(server), "left to the next collection while somebody builds"
         assert building.exists()
     building.rmdir()
-    assert collect(store, 2, server.url) == []
+    assert store.gc(2, server.url) == []
     assert copied(server) == {second: 6, third: 6, theirs: 6}
     assert noted(root) == [second, third]
 
@@ -80,7 +80,7 @@ def test_copies_left_behind_without_redis_go_at_the_next_collection_with_it(
 def test_what_is_no_generation_is_left_alone(tmp_path: Path, server: RedisProcess) -> None:
     built(tmp_path, server.url)
     (tmp_path / "copies" / "*").touch()
-    collect(GenerationStore(tmp_path), 2, server.url)
+    GenerationStore(tmp_path).gc(2, server.url)
     assert len(copied(server)) == 1
 
 
@@ -88,13 +88,13 @@ def test_a_copy_that_cannot_be_removed_stays_noted(tmp_path: Path, redis_process
     first, second = (built(tmp_path, redis_process.url) for _ in range(2))
     redis_process.kill()
     with pytest.raises(StoreUnavailable):
-        collect(GenerationStore(tmp_path), 1, redis_process.url)
+        GenerationStore(tmp_path).gc(1, redis_process.url)
     assert noted(tmp_path) == [first, second]
 
 
 def test_a_large_copy_is_removed_while_others_are_served(server: RedisProcess) -> None:
     count, generation = 30_000, "20261121T013000123456-1a2b3c4d"
-    with closing(RedisStore(server.url, generation, DIM, "float16", 5)) as copy, server.client() as client:
+    with closing(RedisEmbeddings(server.url, generation, DIM, "float16", 5)) as copy, server.client() as client:
         copy.put_many([f"c{n}" for n in range(count)], np.ones((count, DIM), np.float16))
         copy.commit()
         client.config_resetstat()
@@ -127,7 +127,7 @@ class Full:
             return sum(1 for _ in client.scan_iter("pe:t:*", count=1000))
 
     def assert_live_is_whole(self) -> None:
-        with closing(RedisStore(self.server.url, self.live, DIM, "float16", 5)) as copy:
+        with closing(RedisEmbeddings(self.server.url, self.live, DIM, "float16", 5)) as copy:
             assert copy.count() == self.candidates
             assert (copy.get_many([f"c{n}" for n in range(self.candidates)]).status == HIT).all()
         assert GenerationStore(self.root).current() == self.live
@@ -168,12 +168,12 @@ def test_what_a_killed_build_has_left_can_be_removed_with_its_copy_alone(tmp_pat
     killed = store.new_id("ef" * 32)
     (store.begin(killed) / "embeddings.bin").write_bytes(b"half")
     for each in (stale, killed):
-        with closing(RedisStore(server.url, each, DIM, "float16", 5)) as copy:
+        with closing(RedisEmbeddings(server.url, each, DIM, "float16", 5)) as copy:
             copy.put_many(["a"], np.ones((1, DIM)))
         Copies(tmp_path, server.url).note(each)
     with store.building(), pytest.raises(BuildBusy):
-        discard_killed(store, began, server.url)
-    discard_killed(store, began, server.url)
+        store.discard_killed(began, server.url)
+    store.discard_killed(began, server.url)
     assert copied(server) == {before: 6, stale: 1}
     assert noted(tmp_path) == [before, stale]
     assert [path.name for path in (tmp_path / "generations").glob(".tmp-*")] == [f".tmp-{stale}"]

@@ -8,8 +8,8 @@ from fakes import assert_whole, pool
 from killed_builder import ENCODER, POOL_SIZE
 from nursery import Killer, Nursery
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.store.generation_store import GenerationStore
 
 KILLS = 100
 STEPS = ["read", "encode", "append", "index", "manifest", "rename", "CURRENT", "rollback", "activate", "gc"]

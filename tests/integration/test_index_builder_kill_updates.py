@@ -9,9 +9,9 @@ from fakes import pool
 from killed_updater import ENCODER, POOL_SIZE, UPDATES_A_COMPACTION, write
 from nursery import Killer, Nursery
 
-from polyrank.index_builder.build.build import build
 from polyrank.index_builder.build.compaction import compact
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.store.generation_store import GenerationStore
 
 KILLS = 100
 STEPS = ["update", "read", "encode", "append", "index", "manifest", "rename", "CURRENT", "gc"]

@@ -17,12 +17,11 @@ from fakes import HashEncoder, assert_whole, pool
 from leased_builder import COUNT, LEASE_SECONDS, lock_of_another_host
 from redis_process import RedisProcess, vector_keys
 
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import BuildBusy, BuildError, LeaseLost, StoreUnavailable
-from polyrank.index_builder.redis import lease
-from polyrank.index_builder.redis.lease import Lease, leased
-from polyrank.index_builder.store import generations
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store import generation_store, locks
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.locks import Lease, leased
 
 REPOSITORY = Path(__file__).parents[2]
 Take = Callable[[str], Lease]
@@ -34,7 +33,7 @@ def take(tmp_path: Path, redis_tcp_url: str, monkeypatch: pytest.MonkeyPatch) ->
     taken = []
 
     def taking(machine: str) -> Lease:
-        monkeypatch.setattr(lease, "_machine", lambda: machine)
+        monkeypatch.setattr(locks, "_machine", lambda: machine)
         taken.append(Lease(tmp_path, redis_tcp_url))
         return taken[-1]
 
@@ -75,8 +74,8 @@ def test_who_has_the_lock_of_the_machine_needs_not_wait_for_a_dead_builder_of_it
 def test_a_lease_is_renewed_until_it_is_released(
     take: Take, tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.3)
-    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.05)
+    monkeypatch.setattr(locks, "LEASE_SECONDS", 0.3)
+    monkeypatch.setattr(locks, "RENEW_SECONDS", 0.05)
     held = take("a")
     for _ in range(6):
         time.sleep(0.1)
@@ -132,7 +131,7 @@ def test_a_damaged_fence_is_told(take: Take, tmp_path: Path) -> None:
 
 
 def test_stores_have_leases_of_their_own(tmp_path: Path, redis_tcp_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_machine", lambda: os.urandom(4).hex())
+    monkeypatch.setattr(locks, "_machine", lambda: os.urandom(4).hex())
     for name in "ab":
         (tmp_path / name).mkdir()
     with leased(tmp_path / "a", redis_tcp_url) as one, leased(tmp_path / "b", redis_tcp_url) as other:
@@ -143,7 +142,7 @@ def test_stores_have_leases_of_their_own(tmp_path: Path, redis_tcp_url: str, mon
 
 def test_a_store_has_one_name_whoever_asks_first(tmp_path: Path) -> None:
     with ThreadPoolExecutor(16) as threads:
-        assert len(set(threads.map(lambda _: lease._identity(tmp_path), range(64)))) == 1
+        assert len(set(threads.map(lambda _: locks._identity(tmp_path), range(64)))) == 1
     assert [each.name for each in tmp_path.iterdir()] == ["ID"]
 
 
@@ -178,8 +177,8 @@ class Paused:
 @contextmanager
 def on_another_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patched:
-        patched.setattr(generations, "locked", lock_of_another_host)
-        patched.setattr(lease, "_machine", lambda: "this test")
+        patched.setattr(generation_store, "locked", lock_of_another_host)
+        patched.setattr(locks, "_machine", lambda: "this test")
         yield
 
 
@@ -188,7 +187,9 @@ def successor(root: Path, url: str, before_publishing: Callable[[], None] = lamb
         if stage == "rename":
             before_publishing()
 
-    return build(HashEncoder(), pool(COUNT, "next-"), root, index="flat", redis_url=url, progress=progress).generation
+    return build(
+        HashEncoder(), pool(COUNT, "next-"), root, BuildOptions(index="flat", redis_url=url), progress=progress
+    ).generation
 
 
 def assert_alone(root: Path, client: Any, generation: str) -> None:
@@ -268,7 +269,7 @@ def test_a_pause_that_nobody_used_is_forgiven(tmp_path: Path, redis_tcp_url: str
 
 
 def test_what_an_overtaken_builder_finished_is_neither_listed_nor_activated(take: Take, tmp_path: Path) -> None:
-    earlier = build(HashEncoder(), pool(2), tmp_path, activate=False).generation
+    earlier = build(HashEncoder(), pool(2), tmp_path, BuildOptions(activate=False)).generation
     store, held = GenerationStore(tmp_path), take("a")
     finished = store.begin(store.new_id("ab" * 32))
     (tmp_path / "FENCE").write_text(f"{held.number + 1}\n")  # where the lease in Redis is still this builder's

@@ -14,10 +14,18 @@ import pytest
 from builder_nursery import Nursery
 
 import polyrank
-from polyrank.index_builder.build.jobs import CANCELLED, FAILED, RUNNING, SUCCEEDED, JobRecord, JobRequest, JobStore
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.vectors.protocol import HIT
-from polyrank.index_builder.vectors.redis import RedisStore
+from polyrank.index_builder.build.job_records import (
+    CANCELLED,
+    FAILED,
+    RUNNING,
+    SUCCEEDED,
+    JobRecord,
+    JobRequest,
+    JobStore,
+)
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.vectors.codec import HIT
+from polyrank.index_builder.vectors.redis import RedisEmbeddings
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -66,8 +74,8 @@ def test_a_job_builds_with_the_model_named_and_then_with_the_active_generations(
     assert isinstance(ranker, polyrank.LateRanker)
     assert ranker.fingerprint == first.manifest.model.fingerprint == polyrank.load(checkpoints / "poly").fingerprint
     tokens, _ = ranker.tokenize_candidates([each.text for each in first.candidates.rows(range(100))])
-    assert abs(ranker.encode_candidates(tokens) - first.store.matrix).max() < 2e-3
-    copy = RedisStore(redis_tcp_url, first.id, ranker.dim, "float16", 5)
+    assert abs(ranker.encode_candidates(tokens) - first.embeddings.matrix).max() < 2e-3
+    copy = RedisEmbeddings(redis_tcp_url, first.id, ranker.dim, "float16", 5)
     assert (copy.get_many([f"c{i}" for i in range(100)]).status == HIT).all()
     copy.close()
 

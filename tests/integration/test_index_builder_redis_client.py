@@ -11,7 +11,7 @@ from redis.utils import HIREDIS_AVAILABLE
 from redis_process import RedisProcess
 
 from polyrank.index_builder.errors import StoreUnavailable
-from polyrank.index_builder.redis.client import Client, connect, disconnect, translated
+from polyrank.index_builder.redis_client import Client, connect, disconnect, translated
 
 
 @contextmanager

@@ -8,25 +8,25 @@ import pytest
 from redis_process import RedisProcess
 
 from polyrank.index_builder.errors import StoreUnavailable
-from polyrank.index_builder.vectors.protocol import CORRUPT, HIT, MISS
-from polyrank.index_builder.vectors.redis import RedisStore, drop_generation
+from polyrank.index_builder.vectors.codec import CORRUPT, HIT, MISS
+from polyrank.index_builder.vectors.redis import RedisEmbeddings, drop_generation
 
 DIM = 4
 
 
-def store(url: str, generation: str = "20261121T013000123456-1a2b3c4d", timeout_seconds: float = 5) -> RedisStore:
-    return RedisStore(url, generation, DIM, "float16", timeout_seconds)
+def store(url: str, generation: str = "20261121T013000123456-1a2b3c4d", timeout_seconds: float = 5) -> RedisEmbeddings:
+    return RedisEmbeddings(url, generation, DIM, "float16", timeout_seconds)
 
 
 @pytest.fixture
-def filled(redis_tcp_url: str) -> Iterator[RedisStore]:
+def filled(redis_tcp_url: str) -> Iterator[RedisEmbeddings]:
     with closing(store(redis_tcp_url)) as made:
         made.put_many(["a", "b", "c"], np.arange(12).reshape(3, DIM))
         made.commit()
         yield made
 
 
-def test_keys_carry_the_generation_in_braces(filled: RedisStore, redis_tcp_url: str) -> None:
+def test_keys_carry_the_generation_in_braces(filled: RedisEmbeddings, redis_tcp_url: str) -> None:
     client = filled._client
     prefix = b"pe:{20261121T013000123456-1a2b3c4d}:"
     assert sorted(client.keys()) == [prefix + b"c:a", prefix + b"c:b", prefix + b"c:c", prefix + b"meta"]
@@ -45,7 +45,7 @@ def test_keys_carry_the_generation_in_braces(filled: RedisStore, redis_tcp_url: 
     ids=["shorter", "longer", "empty", "flipped", "version"],
 )
 def test_a_damaged_value_is_corrupt_and_the_others_are_not(
-    filled: RedisStore, damage: Callable[[bytes], bytes]
+    filled: RedisEmbeddings, damage: Callable[[bytes], bytes]
 ) -> None:
     key = filled._key + b"b"
     filled._client.set(key, damage(filled._client.get(key)))
@@ -54,12 +54,12 @@ def test_a_damaged_value_is_corrupt_and_the_others_are_not(
     assert fetched.vectors.tolist() == [[0, 1, 2, 3], [0, 0, 0, 0], [8, 9, 10, 11], [0, 0, 0, 0]]
 
 
-def test_a_swapped_value_is_corrupt(filled: RedisStore) -> None:
+def test_a_swapped_value_is_corrupt(filled: RedisEmbeddings) -> None:
     filled._client.set(filled._key + b"a", filled._client.get(filled._key + b"b"))
     assert filled.get_many(["a"]).status.tolist() == [CORRUPT]
 
 
-def test_a_value_of_another_redis_type_is_a_miss(filled: RedisStore) -> None:
+def test_a_value_of_another_redis_type_is_a_miss(filled: RedisEmbeddings) -> None:
     filled._client.delete(filled._key + b"a")
     filled._client.lpush(filled._key + b"a", "x")
     assert filled.get_many(["a", "b"]).status.tolist() == [MISS, HIT]
@@ -68,12 +68,12 @@ def test_a_value_of_another_redis_type_is_a_miss(filled: RedisStore) -> None:
 @pytest.mark.parametrize(
     "meta", [b"", b"[]", b"not json", b'{"count": 3, "dim": 5, "dtype": "float16"}', b'{"dim": 4, "dtype": "float16"}']
 )
-def test_a_copy_that_does_not_declare_itself_complete_counts_nothing(filled: RedisStore, meta: bytes) -> None:
+def test_a_copy_that_does_not_declare_itself_complete_counts_nothing(filled: RedisEmbeddings, meta: bytes) -> None:
     filled._client.set(filled._meta_key, meta)
     assert filled.count() == 0
 
 
-def test_generations_do_not_meet_and_one_can_be_dropped(filled: RedisStore, redis_tcp_url: str) -> None:
+def test_generations_do_not_meet_and_one_can_be_dropped(filled: RedisEmbeddings, redis_tcp_url: str) -> None:
     with closing(store(redis_tcp_url, "20261121T013000123457-1a2b3c4d")) as other:
         other.put_many([f"id{i}" for i in range(2500)], np.ones((2500, DIM)))
         other.commit()
@@ -94,7 +94,7 @@ def test_a_redis_that_refuses_fails_at_once() -> None:
 
 
 def test_a_redis_that_hangs_fails_within_the_timeout(redis_process: RedisProcess) -> None:
-    with closing(store(redis_process.url, timeout_seconds=0.05)) as made:
+    with closing(store(redis_process.url, timeout_seconds=0.3)) as made:
         made.put_many(["a"], np.ones((1, DIM)))
         redis_process.signal(signal.SIGSTOP)
         try:

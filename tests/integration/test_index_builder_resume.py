@@ -19,15 +19,15 @@ from fakes import HashEncoder, assert_whole, pool
 from numpy.typing import NDArray
 from resumed_builder import ENCODER, SHARD
 
-from polyrank.index_builder.build.build import BuildResult, build
-from polyrank.index_builder.build.vector_source import encoded_by
+from polyrank.index_builder.build.encoding import encoded_by
+from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.errors import DiskFull
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store import candidates
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
-from polyrank.index_builder.vectors.local import LocalStore
-from polyrank.index_builder.vectors.redis import RedisStore
+from polyrank.index_builder.vectors.local import EmbeddingsWriter
+from polyrank.index_builder.vectors.redis import RedisEmbeddings
 
 REPOSITORY = Path(__file__).parents[2]
 ROWS = 10 * SHARD + 5
@@ -88,7 +88,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(candidates, "BATCH_ROWS", SHARD)
         root = tmp_path_factory.mktemp("uninterrupted")
-        return GenerationStore(root).manifest(build(ENCODER, pool(ROWS), root, index="hnsw").generation)
+        return GenerationStore(root).manifest(build(ENCODER, pool(ROWS), root, BuildOptions(index="hnsw")).generation)
 
 
 @pytest.fixture
@@ -114,13 +114,13 @@ class Counting:
         return self._encode(start, ids, texts, lambda _done: None)
 
 
-def built(root: Path, rows: Sequence[Candidate] | None = None, **options: Any) -> tuple[BuildResult, list[int]]:
+def built(
+    root: Path, rows: Sequence[Candidate] | None = None, encoder: HashEncoder = ENCODER, **options: Any
+) -> tuple[BuildResult, list[int]]:
     """Build here; returns which shards were encoded."""
-    counting = Counting(options.setdefault("encoder", ENCODER))
-    encoder = options.pop("encoder")
-    result = build(encoder, pool(ROWS) if rows is None else rows, root, index="hnsw", vectors=counting, **options)
-    dtype = options.get("dtype", "float16")
-    assert GenerationStore(root).verify(result.generation).dtype == dtype
+    counting, chosen = Counting(encoder), BuildOptions(index="hnsw", **options)
+    result = build(encoder, pool(ROWS) if rows is None else rows, root, chosen, vectors=counting)
+    assert GenerationStore(root).verify(result.generation).dtype == chosen.dtype
     return result, counting.shards
 
 
@@ -194,14 +194,14 @@ def test_a_full_disk_costs_a_killed_build_nothing(
     killed: Path, uninterrupted: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(LocalStore, "sync", _no_room)
+        patched.setattr(EmbeddingsWriter, "sync", _no_room)
         with pytest.raises(DiskFull):
             build(ENCODER, pool(ROWS), killed)
     assert built(killed)[1] == [7, 8, 9, 10]
     assert_alike(killed, uninterrupted, attempts=2)
 
 
-def _no_room(_store: LocalStore) -> None:
+def _no_room(_store: EmbeddingsWriter) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -249,7 +249,7 @@ def test_another_pool_keeps_the_shards_before_the_first_difference(killed: Path)
     assert result.truncated == sum(len(row.text) > ENCODER.longest for row in rows)
     generation = GenerationStore(killed).open(result.generation)
     assert generation.candidates.rows([49])[0].text == "another text"
-    assert (generation.store.matrix[49] == ENCODER.vector("another")).all()
+    assert (generation.embeddings.matrix[49] == ENCODER.vector("another")).all()
 
 
 def test_a_shorter_pool_keeps_what_it_has(killed: Path) -> None:
@@ -301,15 +301,15 @@ def test_collecting_garbage_keeps_it_for_the_next_build(killed: Path, uninterrup
 
 def test_redis_forgets_the_killed_builds_keys(killed: Path, redis_url: str) -> None:
     old = leftover(killed).name.removeprefix(".tmp-")
-    stale = RedisStore(redis_url, old, 32, "float16", 5)
+    stale = RedisEmbeddings(redis_url, old, 32, "float16", 5)
     stale.put_many(["c0", "gone"], np.ones((2, 32)))
     stale.commit()
     result, _ = built(killed, redis_url=redis_url)
-    copy = RedisStore(redis_url, result.generation, 32, "float16", 5)
+    copy = RedisEmbeddings(redis_url, result.generation, 32, "float16", 5)
     assert (stale.count(), copy.count()) == (0, ROWS)
     assert copy._client.keys(f"*{old}*") == []
     fetched = copy.get_many([row.id for row in pool(ROWS)]).vectors
-    assert (fetched == GenerationStore(killed).open(result.generation).store.matrix).all()
+    assert (fetched == GenerationStore(killed).open(result.generation).embeddings.matrix).all()
     stale.close()
     copy.close()
 

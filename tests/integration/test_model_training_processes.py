@@ -73,11 +73,11 @@ from safetensors.torch import save_file
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.data.corpus import survey
 from polyrank.model.training.loop import Training
-from polyrank.model.training.objectives.objective import LateObjective
+from polyrank.model.training.objectives.late import LateObjective
 from polyrank.model.training.student.student import start
 
 base, data, output = map(Path, sys.argv[1:])
-config = TrainConfig(
+config = TrainConfig.of(
     architecture="poly", base=str(base), n_codes=3, steps=20, batch_size=4, learning_rate=0.01, dropout=0.1,
     warmup_steps=2, schedule="plateau", max_context_tokens=40, max_candidate_tokens=16, tune="all",
 )
@@ -172,7 +172,7 @@ import os
 from pathlib import Path
 import sys
 from polyrank.model.training.errors import TrainingDiverged
-from polyrank.model.training.objectives.objective import LateObjective
+from polyrank.model.training.objectives.late import LateObjective
 
 exec(Path(sys.argv.pop(1)).read_text().split("training.run(watch)")[0])
 if os.environ["RANK"] == "1":

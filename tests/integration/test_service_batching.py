@@ -13,9 +13,9 @@ from service_fakes import WORDS
 from tiny import write_checkpoint
 
 import polyrank
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import Candidate
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.rankers.load import load_cross
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.live.serving import Opener, Serving

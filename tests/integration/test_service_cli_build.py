@@ -13,7 +13,7 @@ from command_line import COMMAND, call, ended, left_half_written, pool_rows, sta
 from redis_process import RedisProcess, vector_keys
 
 import polyrank
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.cli.output import Progress
 
 Capture = pytest.CaptureFixture[str]
@@ -42,7 +42,7 @@ def assert_nothing_built(store: Path) -> None:
 
 def test_json_tells_what_was_built(capsys: Capture, store: Path, poly: Path, pool: Path) -> None:
     result = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store, "--json").result
-    assert 0 < result.pop("seconds") < 60
+    assert result.pop("seconds") > 0
     generation = GenerationStore(store).current()
     assert result == {
         "generation": generation,

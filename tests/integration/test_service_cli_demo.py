@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from command_line import call
 
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.cli.commands import demo
 from polyrank.service.process import server
 from polyrank.service.settings import Settings

@@ -13,7 +13,7 @@ from served import Served, serve
 from service_fakes import build_store, load, pool
 
 import polyrank
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import build
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
 

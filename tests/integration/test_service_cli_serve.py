@@ -14,7 +14,7 @@ from redis_process import RedisProcess
 from service_fakes import pool
 
 import polyrank
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 
 Capture = pytest.CaptureFixture[str]
 Serve = Callable[..., "tuple[subprocess.Popen[str], str]"]
@@ -25,7 +25,7 @@ def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("store")
     ranker = polyrank.load(checkpoints / "poly")
     build(ranker, pool(50), root)
-    build(ranker, pool(60, "later"), root, activate=False)
+    build(ranker, pool(60, "later"), root, BuildOptions(activate=False))
     return root
 
 

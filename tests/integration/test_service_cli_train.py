@@ -14,7 +14,7 @@ from tiny import write_base, write_checkpoint
 from tiny_training import rows, write_examples
 
 import polyrank
-from polyrank.model.training.objectives.objective import LateObjective
+from polyrank.model.training.objectives.late import LateObjective
 from polyrank.model.training.state import STATE_FILE
 from polyrank.service.cli import main
 

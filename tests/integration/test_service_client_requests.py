@@ -1,6 +1,6 @@
 """What known clients send, literally, and what each of them looks for in the answer.
 
-docs/compatibility.md lists the clients; those that install are also run themselves (tests/clients).
+docs/how-to/other-clients.md lists the clients; those that install are also run themselves (tests/clients).
 """
 
 from collections.abc import Iterator

@@ -15,9 +15,9 @@ from served import serve
 from service_fakes import build_store, load, pool
 
 from polyrank.index_builder.errors import BuildBusy
-from polyrank.index_builder.redis import lease
-from polyrank.index_builder.redis.lease import Lease
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store import locks
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.locks import Lease
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
 
@@ -92,7 +92,7 @@ def test_f10_a_lease_is_neither_lost_nor_held_longer(
     tmp_path: Path, redis_tcp_url: str, jump: Jump, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     def take(machine: str) -> Lease:
-        monkeypatch.setattr(lease, "_machine", lambda: machine)
+        monkeypatch.setattr(locks, "_machine", lambda: machine)
         return Lease(tmp_path, redis_tcp_url)
 
     held = take("a")

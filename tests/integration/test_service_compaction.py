@@ -10,7 +10,7 @@ import pytest
 from served import Served, serve
 from service_fakes import build_store, load, pool
 
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.app import create_app
 from polyrank.service.http.native.responses import JobOut
 from polyrank.service.settings import Settings

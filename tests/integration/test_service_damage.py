@@ -12,10 +12,10 @@ from brute_force import paper_scores
 from service_fakes import WordRanker, asked, build_store, count_nothing, load, pool, rank
 
 from polyrank.index_builder.errors import GenerationCorrupt
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.store.updates.log import Update
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.update_log import Update
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.live.live import Live
 from polyrank.service.live.serving import Opener, Serving

@@ -12,7 +12,7 @@ from server_process import HEADERS, Load, ServerProcess, get
 from service_fakes import pool
 
 import polyrank
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import build
 
 Start = Callable[..., ServerProcess]
 

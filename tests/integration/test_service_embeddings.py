@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from tiny import CLS, SEP, word_ids, write_checkpoint
 
 import polyrank
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import build
 from polyrank.model.rankers.late import LateRanker
 from polyrank.service.app import create_app
 from polyrank.service.errors import Overloaded

@@ -22,8 +22,8 @@ from starlette.testclient import TestClient
 from unprivileged import bound_by_permissions, python_bound_by_permissions, read_only
 from updated import LiveStore
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.app import create_app
 from polyrank.service.changes import builder_process
 from polyrank.service.cli.output import Progress

@@ -13,7 +13,7 @@ from server_process import Load, ServerProcess
 from service_fakes import pool
 
 import polyrank
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 
 ROWS = 4000
 # Each generation was served, under load, so often before it is measured what that takes.
@@ -51,7 +51,7 @@ def activate(port: int, generation: str) -> None:
 def test_memory_does_not_grow_with_switches(start: Start, checkpoints: Path, tmp_path: Path, switches: int) -> None:
     prefixes: dict[str, str] = {}
     for prefix, name, kind in (("a", "poly", "flat"), ("b", "other", "hnsw")):
-        built = build(polyrank.load(checkpoints / name), pool(ROWS, prefix), tmp_path, index=kind)
+        built = build(polyrank.load(checkpoints / name), pool(ROWS, prefix), tmp_path, BuildOptions(index=kind))
         prefixes[built.generation] = prefix
 
     def fault(answer: dict[str, Any]) -> str | None:

@@ -9,7 +9,7 @@ from service_fakes import pool
 from starlette.testclient import TestClient
 
 import polyrank
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.service.app import create_app
 from polyrank.service.http.native.responses import IndexOut, RankOut
 from polyrank.service.http.operations import InfoOut, StatusOut
@@ -22,7 +22,7 @@ COUNT = 50
 @pytest.fixture(scope="module", params=["exact", "flat", "hnsw"])
 def client(request: pytest.FixtureRequest, checkpoints: Path, tmp_path_factory) -> Iterator[TestClient]:
     root = tmp_path_factory.mktemp("store")
-    build(polyrank.load(checkpoints / "poly"), pool(COUNT), root, index=request.param)
+    build(polyrank.load(checkpoints / "poly"), pool(COUNT), root, BuildOptions(index=request.param))
     settings = Settings(store=root, reranker=str(checkpoints / "cross"), threads=1)
     with TestClient(create_app(settings)) as client:
         yield client

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from redis_process import RedisProcess
 
-from polyrank.index_builder.redis.client import SERVING_TIMEOUT_SECONDS
+from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS
 from polyrank.service.caching.breaker import FAILURES_IN_A_ROW, State
 from polyrank.service.caching.budget import Budget
 from polyrank.service.caching.redis_server import RedisServer

@@ -11,7 +11,7 @@ from service_fakes import build_store, load, pool
 from starlette.testclient import TestClient
 
 import polyrank
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import build
 from polyrank.model.rankers.load import load_cross
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app

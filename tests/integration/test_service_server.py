@@ -21,7 +21,7 @@ from service_fakes import pool
 from starlette.testclient import TestClient
 
 import polyrank
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import build
 from polyrank.model.errors import InvalidInput
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings

@@ -10,7 +10,7 @@ from served import Served, serve
 from service_fakes import WordRanker, build_store, load, pool
 from starlette.testclient import TestClient
 
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
 

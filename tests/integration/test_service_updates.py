@@ -18,8 +18,8 @@ from served import Served, serve
 from service_fakes import WordRanker, build_store, load, pool
 
 import polyrank
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.app import create_app
 from polyrank.service.http.native.responses import DeletedOut, IndexOut, RankOut, UpsertedOut
 from polyrank.service.http.plumbing.problems import Problem
@@ -257,7 +257,7 @@ def test_a_store_that_may_not_be_written_is_served_and_says_so(server: Served, m
     def read_only(*_: object, **__: object) -> int:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr("polyrank.index_builder.store.updates.updates.make_directory", read_only)
+    monkeypatch.setattr("polyrank.index_builder.store.updates.make_directory", read_only)
     row = {"id": "a", "text": "w1"}
     told = problem(server.client.put("/index/candidates", json=[row]), 409, "store-read-only")
     assert problem(server.client.post("/index/candidates/delete", json={"ids": ["c1"]}), 409, "store-read-only") == told
@@ -411,7 +411,7 @@ def test_what_was_acknowledged_survives_a_kill(real_root: Path) -> None:
 def test_the_command_line_gives_another_model_s_generation_the_updates_it_missed(
     checkpoints: Path, real_root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = build(polyrank.load(checkpoints / "other"), pool(COUNT), real_root, activate=False).generation
+    other = build(polyrank.load(checkpoints / "other"), pool(COUNT), real_root, BuildOptions(activate=False)).generation
     with serve(create_app(Settings(store=real_root, threads=1))) as server:
         put(server, {"id": "new", "text": "w1 w2 w3"}, {"id": "c1", "text": "w4"})
         delete(server, "c2")

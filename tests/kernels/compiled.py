@@ -13,8 +13,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from polyrank.model.search.scan import gpu_kernels
-from polyrank.model.search.scan.gpu import tiles_for
+from polyrank.model.search.scan.gpu import kernels
+from polyrank.model.search.scan.gpu.scan import tiles_for
 
 NUMBERS = dict.fromkeys(("n", "padded", "contexts", "most"), "i32")
 SINGLES = dict.fromkeys(("units", "scores", "maxima", "best", "margins"), "*fp32")
@@ -56,10 +56,10 @@ def main() -> None:
             options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
             constants = {"D": 384, "MASKED": False, **sizes}
             types = {"matrix": stored, "codes": stored}
-            tell("scan", str(tiles), capability, compile_for(capability, gpu_kernels.scan, types, constants, **options))
+            tell("scan", str(tiles), capability, compile_for(capability, kernels.scan, types, constants, **options))
         constants = {"D": 384, "ROWS": 128, "CODES": 16, "DIMS": 128}
         types = {"matrix": "*fp16", "codes": "*fp32"}
-        tell("finalists", "", capability, compile_for(capability, gpu_kernels.finalists, types, constants))
+        tell("finalists", "", capability, compile_for(capability, kernels.finalists, types, constants))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.candidates import CandidateTable, CandidateWriter
 from polyrank.index_builder.store.filters import matching_places, matching_rows
 from polyrank.service.http.native.filters_in import checked_filter

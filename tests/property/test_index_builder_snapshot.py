@@ -8,12 +8,12 @@ from fakes import HashEncoder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.index_builder.store.updates.log import Update
+from polyrank.index_builder.store.update_log import Update
 
 ENCODER = HashEncoder(dim=4)
 BUILT = [Candidate(f"b{n}", f"text {n}", {"n": n % 3, "even": n % 2 == 0}) for n in range(8)]
@@ -67,7 +67,7 @@ def assert_is(snapshot: Snapshot, model: dict[str, Candidate], revision: int) ->
         assert snapshot.matching(filter_).tolist() == kept
     is_added, own, added = snapshot.split(rows)
     vectors = np.empty((len(rows), ENCODER.dim), np.float16)
-    vectors[~is_added], vectors[is_added] = snapshot.generation.store.matrix[own], snapshot.vectors_added[added]
+    vectors[~is_added], vectors[is_added] = snapshot.generation.embeddings.matrix[own], snapshot.vectors_added[added]
     expected = [ENCODER.vector(each.text) for each in model.values()]
     assert vectors.tolist() == np.array(expected).reshape(-1, ENCODER.dim).tolist()
 
@@ -75,7 +75,7 @@ def assert_is(snapshot: Snapshot, model: dict[str, Candidate], revision: int) ->
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(CHANGES, max_size=12), cuts=st.lists(st.booleans(), min_size=12, max_size=12))
 def test_updates_are_those_of_a_dictionary_and_the_past_stays(generation, changes, cuts) -> None:
-    model, snapshot = {each.id: each for each in BUILT}, Snapshot(generation)
+    model, snapshot = {each.id: each for each in BUILT}, Snapshot.of(generation)
     past: list[tuple[Snapshot, dict[str, Candidate], int]] = [(snapshot, dict(model), 0)]
     waiting: list[Update] = []
     for revision, ((upserts, deletes), cut) in enumerate(zip(changes, cuts, strict=False), start=1):

@@ -19,9 +19,8 @@ from tiny import write_base
 
 from polyrank.model.config import ModelConfig
 from polyrank.model.inference import openvino_backend
-from polyrank.model.inference.backend import Forward
+from polyrank.model.inference.backend import Forward, TorchBackend
 from polyrank.model.inference.parts import Part
-from polyrank.model.inference.torch_backend import TorchBackend
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.rankers.load import from_base

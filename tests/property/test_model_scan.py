@@ -10,13 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from polyrank.model.search.scan import Query, prepare, quantised, quantised_scan, screen
-from polyrank.model.search.scan.quantised_scan import QuantisedScan
+from polyrank.model.search.scan import Query, prepare
+from polyrank.model.search.scan.quantised import bounds, product
+from polyrank.model.search.scan.quantised import scan as quantised_scan
+from polyrank.model.search.scan.quantised.scan import QuantisedScan
 from polyrank.model.search.topk import TopK, scores_of
 
 torch.set_num_threads(1)  # on matrices this small threads only wait for each other
 
-pytestmark = pytest.mark.skipif(not screen.is_available(), reason="this processor does not multiply bytes fast")
+pytestmark = pytest.mark.skipif(not product.is_available(), reason="this processor does not multiply bytes fast")
 
 BLOCK_ROWS = 32
 
@@ -24,8 +26,8 @@ BLOCK_ROWS = 32
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a small pool has many blocks, stages and parts."""
-    monkeypatch.setattr(quantised, "BLOCK_ROWS", BLOCK_ROWS)
-    monkeypatch.setattr(quantised, "_SAMPLE_ROWS", 40)
+    monkeypatch.setattr(bounds, "BLOCK_ROWS", BLOCK_ROWS)
+    monkeypatch.setattr(bounds, "_SAMPLE_ROWS", 40)
     monkeypatch.setattr(quantised_scan, "BLOCK_ROWS", BLOCK_ROWS)
     monkeypatch.setattr(quantised_scan, "_PRODUCT_ELEMENTS", 1024)
     monkeypatch.setattr(quantised_scan, "_SCORED_ROWS", 7)
@@ -167,8 +169,8 @@ def test_rows_that_bytes_put_in_the_wrong_order(seed: int) -> None:
     matrix = rows.astype(np.float32)
     query = Query(code[None], 5)
     best = brute_force(matrix, query).rows
-    pool = quantised.QuantisedRows.of(matrix)
-    centred = (pool.bytes.double() - screen.ZERO) * pool.steps.repeat_interleave(BLOCK_ROWS)[:n, None]
+    pool = bounds.QuantisedRows.of(matrix)
+    centred = (pool.bytes.double() - product.ZERO) * pool.steps.repeat_interleave(BLOCK_ROWS)[:n, None]
     approximate = (centred + pool.mean).numpy() @ code
     assert (np.argsort(np.argsort(-approximate))[best] >= 5).any(), "or this shows nothing"
     assert_exact(matrix, [query])
@@ -176,13 +178,13 @@ def test_rows_that_bytes_put_in_the_wrong_order(seed: int) -> None:
 
 def assert_bounded(matrix: NDArray[Any], codes: NDArray[np.float32]) -> None:
     """Each row survives each code whose product with it is the least asked for."""
-    rows = quantised.QuantisedRows.of(matrix)
-    packed = quantised.QuantisedCodes.of([torch.from_numpy(code[None]) for code in codes], rows.mean)
+    rows = bounds.QuantisedRows.of(matrix)
+    packed = bounds.QuantisedCodes.of([torch.from_numpy(code[None]) for code in codes], rows.mean)
     products = torch.from_numpy(matrix.astype(float) @ codes.astype(float).T)  # (N, M)
-    screened = screen.Screen(packed.bytes)
+    screened = product.ByteProduct(packed.bytes)
     for row, least in enumerate(products):
-        bias = quantised.biases(rows, packed, least, torch.tensor([row // BLOCK_ROWS]))[0]
-        found = screened.above(rows.bytes[row : row + 1], bias)
+        bias = bounds.biases(rows, packed, least, torch.tensor([row // BLOCK_ROWS]))[0]
+        found = screened.groups_above(rows.bytes[row : row + 1], bias)
         assert found.tolist() == list(range(len(codes))), (row, matrix.shape)
 
 

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from polyrank.model.search.scan import Query, screen
-from polyrank.model.search.scan.quantised_scan import QuantisedScan
+from polyrank.model.search.scan import Query
+from polyrank.model.search.scan.quantised import product
+from polyrank.model.search.scan.quantised.scan import QuantisedScan
 from polyrank.model.search.topk import scores_of
 
 torch.set_num_threads(1)  # on matrices this small threads only wait for each other
 
-pytestmark = pytest.mark.skipif(not screen.is_available(), reason="this processor does not multiply bytes fast")
+pytestmark = pytest.mark.skipif(not product.is_available(), reason="this processor does not multiply bytes fast")
 
 ROWS, DIM = 20_000, 32
 

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from polyrank.model.text.assembly import Assembler, Conversation
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.pairs import Pairs
-from polyrank.model.training.data.batch import columns, cross_batch
+from polyrank.model.training.data.columns import columns
+from polyrank.model.training.objectives.objective import Batch
+from polyrank.model.training.objectives.pairs import pair_rows
 
 SPELLINGS = ("{}", "{} ", " {}", "{}\t\n")
 
@@ -102,7 +104,7 @@ def test_a_cross_batch_has_the_gold_reply_first_and_no_other_correct_one(
 ) -> None:
     assume(len(examples) + len(others) > 1)
     recorder = Recorder()
-    batch = cross_batch(cast(Assembler, recorder), examples, others, negatives, random.Random(seed))
+    batch = pair_rows(cast(Assembler, recorder), Batch(examples, others, random.Random(seed)), negatives)
     assert [conversation for conversation, _ in recorder.asked] == [each.conversation for each in examples]
     rows = [[normal(text) for text in found] for _, found in recorder.asked]
     known = {normal(text) for each in examples for text in (each.response, *each.negatives[:negatives])}
@@ -130,7 +132,7 @@ def test_the_same_draw_gives_the_same_cross_batch(examples: list[Dialogue], nega
 
     def asked() -> list[tuple[Conversation, list[str]]]:
         recorder = Recorder()
-        cross_batch(cast(Assembler, recorder), examples, (), negatives, random.Random(seed))
+        pair_rows(cast(Assembler, recorder), Batch(examples, (), random.Random(seed)), negatives)
         return recorder.asked
 
     assert asked() == asked()
@@ -142,7 +144,7 @@ def test_negatives_of_others_are_drawn_and_not_always_the_same(numbers: list[int
     seen = []
     for seed in range(40):
         recorder = Recorder()
-        cross_batch(cast(Assembler, recorder), examples, (), 1, random.Random(seed))
+        pair_rows(cast(Assembler, recorder), Batch(examples, (), random.Random(seed)), 1)
         seen.append(recorder.asked[0][1][1])
     assert any(one != other for one, other in pairwise(seen))
 
@@ -157,7 +159,7 @@ def test_a_retrievers_best_are_taken_and_one_is_drawn(numbers: list[int], negati
     everyone = [Dialogue(Conversation.of(f"turn {n}"), f"reply {n}") for n in numbers]
     recorder = Recorder()
     examples, others = everyone[:3], everyone[3:]
-    cross_batch(cast(Assembler, recorder), examples, others, negatives, random.Random(seed), hardness)
+    pair_rows(cast(Assembler, recorder), Batch(examples, others, random.Random(seed)), negatives, hardness)
     for example, (_, [gold, *chosen]) in zip(examples, recorder.asked, strict=True):
         assert gold == example.response
         hardest = [f"reply {n}" for n in range(8, -1, -1) if f"reply {n}" != gold]
@@ -179,7 +181,7 @@ def test_a_retriever_is_asked_only_where_it_has_a_place_to_fill(listed: list[int
         asked.append(rows)
         return torch.zeros(len(rows), len(found))
 
-    cross_batch(cast(Assembler, Recorder()), examples, others, negatives, random.Random(0), score)
+    pair_rows(cast(Assembler, Recorder()), Batch(examples, others, random.Random(0)), negatives, score)
     assert bool(asked) == (negatives - min(listed) > 1)
 
 
@@ -188,6 +190,6 @@ def test_the_one_that_is_drawn_is_not_always_the_same() -> None:
     seen = set()
     for seed in range(40):
         recorder = Recorder()
-        cross_batch(cast(Assembler, recorder), everyone[:1], everyone[1:], 2, random.Random(seed), hardness)
+        pair_rows(cast(Assembler, recorder), Batch(everyone[:1], everyone[1:], random.Random(seed)), 2, hardness)
         seen.add(recorder.asked[0][1][-1])
     assert len(seen) > 3

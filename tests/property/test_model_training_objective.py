@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from polyrank.model.architectures.attention import poly_scores
 from polyrank.model.architectures.batching import pad
-from polyrank.model.architectures.bi import BiEncoder
-from polyrank.model.architectures.poly import PolyEncoder
+from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.training.data.stream import Batch
-from polyrank.model.training.objectives.objective import CrossObjective, LateObjective
+from polyrank.model.training.objectives.late import LateObjective
+from polyrank.model.training.objectives.objective import Batch
+from polyrank.model.training.objectives.pairs import PairObjective
 from polyrank.model.training.student.student import Student, start
 
 ONE_CHUNK = 10**6
@@ -105,13 +105,13 @@ class Kind:
         config = training_settings(
             self._base, **{**self._fields, "chunk_tokens": budget, "gradient_cache": cached, "dropout": None}
         )
-        device = torch.device("cpu")
-        late = config.architecture != "cross"
-        objective = LateObjective(student, config, device, None) if late else CrossObjective(student, config, None)
+        kind = PairObjective if config.architecture == "cross" else LateObjective
+        objective = kind(student, config, torch.device("cpu"))
         student.encoder.zero_grad()
         with dropping(student.encoder, dropout):
             torch.manual_seed(1)
-            loss = objective.step(Batch(examples, []), random.Random(2), lambda each: each.backward())  # type: ignore[no-untyped-call]
+            batch = Batch(examples, [], random.Random(2))
+            loss = objective.step(batch, lambda each: each.backward())  # type: ignore[no-untyped-call]
         found = {name: each.grad.clone() for name, each in student.trainable().items() if each.grad is not None}
         assert set(found) == set(student.trainable()), "every parameter has its gradient"
         return loss, found
@@ -166,7 +166,7 @@ def test_the_order_of_a_batch_is_nothing(kind: Kind, drawn: list[Dialogue], budg
 @given(st.lists(st.integers(4, 40), min_size=1, max_size=6), st.lists(st.integers(4, 40), min_size=7, max_size=20))
 def test_a_longer_neighbour_changes_no_score_and_no_gradient(kind: Kind, short: list[int], long: list[int]) -> None:
     encoder = kind.student().encoder
-    assert isinstance(encoder, BiEncoder | PolyEncoder)
+    assert isinstance(encoder, LateEncoder)
 
     def scored(*neighbours: list[int]) -> tuple[float, dict[str, Tensor]]:
         batch = pad([short, *neighbours], encoder.context.pad_id)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from service_fakes import WORDS, asked, build_store, open_serving, rank
 
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.service.live.serving import Serving
 from polyrank.service.ranking.values import Given, Ranked
 

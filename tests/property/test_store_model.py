@@ -30,7 +30,7 @@ from updated import LiveStore
 
 from polyrank.index_builder.build.compaction import compact
 from polyrank.index_builder.errors import GenerationNotFound, NothingToCompact
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import UnknownCandidates
 from polyrank.service.ranking.values import Given, Ranked

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from fakes import HashEncoder, pool
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.store.generation_store import GenerationStore
 
 
 @pytest.fixture(scope="session")
 def _four_generations(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("four")
     for _ in range(4):
-        build(HashEncoder(), pool(5), root, activate=False)
+        build(HashEncoder(), pool(5), root, BuildOptions(activate=False))
     return root
 
 

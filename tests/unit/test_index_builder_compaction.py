@@ -5,13 +5,13 @@ import pytest
 from fakes import HashEncoder, assert_whole, pool
 
 from polyrank.index_builder.build import compaction
-from polyrank.index_builder.build.build import build
 from polyrank.index_builder.build.compaction import compact
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import CompactionOvertaken, GenerationNotFound, NothingToCompact
 from polyrank.index_builder.index import choice as index_choice
-from polyrank.index_builder.pool.pool import Candidate
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.store.updates.log import Update
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.update_log import Update
 
 ENCODER = HashEncoder()
 
@@ -66,7 +66,7 @@ def test_a_rollback_reaches_what_it_would_have_reached_before(store: GenerationS
 
 @pytest.mark.parametrize("index", ["exact", "flat", "hnsw"])
 def test_the_kind_of_index_and_the_dtype_stay(tmp_path: Path, index: str) -> None:
-    build(ENCODER, pool(20), tmp_path, index=index, dtype="float32")
+    build(ENCODER, pool(20), tmp_path, BuildOptions(index=index, dtype="float32"))
     store = GenerationStore(tmp_path)
     update(store, [Candidate("x", "new")])
     manifest = store.manifest(compact(tmp_path).generation)
@@ -74,7 +74,7 @@ def test_the_kind_of_index_and_the_dtype_stay(tmp_path: Path, index: str) -> Non
 
 
 def test_the_index_is_chosen_anew_by_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build(ENCODER, pool(300), tmp_path, index="ivfpq")
+    build(ENCODER, pool(300), tmp_path, BuildOptions(index="ivfpq"))
     build(ENCODER, pool(20), tmp_path)
     store = GenerationStore(tmp_path)
     update(store, [Candidate("x", "new")])
@@ -87,7 +87,7 @@ def test_the_index_is_chosen_anew_by_what_was_asked_for(tmp_path: Path, monkeypa
 
 
 def test_tuned_searches_stay(tmp_path: Path) -> None:
-    built = build(ENCODER, pool(300), tmp_path, index="ivf", params={"nprobe": 3}).generation
+    built = build(ENCODER, pool(300), tmp_path, BuildOptions(index="ivf", params={"nprobe": 3})).generation
     store = GenerationStore(tmp_path)
     assert store.manifest(built).index.params == {"nprobe": 3}
     update(store, [Candidate("x", "new")])
@@ -144,7 +144,7 @@ def test_a_compaction_of_what_is_not_active_any_more_is_removed(store: Generatio
 
 
 def test_rows_are_read_a_batch_at_a_time(store: GenerationStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "_BATCH_ROWS", 3)
+    monkeypatch.setattr(compaction, "BATCH_ROWS", 3)
     update(store, [Candidate("x", "new")])
     opened = store.open(compact(store.root).generation)
     assert_whole(opened, ENCODER, [*pool(20), Candidate("x", "new")])

@@ -64,11 +64,11 @@ def test_a_saved_index_answers_as_before(spec: IndexSpec, tmp_path: Path) -> Non
         assert (before == after).all()
 
 
-def test_the_matrix_is_added_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyrank.index_builder.index.faiss_index._BLOCK_ROWS", 300)
-    index = CandidateIndex.build(FLAT, matrix())
-    assert index.count == 2000
-    assert (index.search(CODES, 20)[0] == best_by_hand(CODES, matrix(), 20)).all()
+def test_the_matrix_is_added_in_blocks() -> None:
+    many = matrix(70_000)  # more than one block
+    index = CandidateIndex.build(FLAT, many)
+    assert index.count == 70_000
+    assert (index.search(CODES, 20)[0] == best_by_hand(CODES, many, 20)).all()
 
 
 @BOTH

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store import filters
 from polyrank.index_builder.store.candidates import CandidateTable, CandidateWriter
 from polyrank.index_builder.store.filters import matching_rows

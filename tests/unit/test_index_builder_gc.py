@@ -3,16 +3,24 @@ import shutil
 import pytest
 
 from polyrank.index_builder.errors import GenerationCorrupt, StoreUnavailable
-from polyrank.index_builder.store import generations
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store import generation_store
+from polyrank.index_builder.store.copies import Copies
+from polyrank.index_builder.store.generation_store import GenerationStore
 
 
-def test_gc_keeps_the_active_one_and_the_way_back(store: GenerationStore) -> None:
+@pytest.fixture
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The generations whose copies are removed."""
+    found: list[str] = []
+    monkeypatch.setattr(Copies, "forget", lambda _, generation: found.append(generation))
+    return found
+
+
+def test_gc_keeps_the_active_one_and_the_way_back(store: GenerationStore, forgotten: list[str]) -> None:
     a, b, c, d = store.ids()
     for each in (c, a, d):
         store.activate(each)
-    forgotten: list[str] = []
-    assert store.gc(keep=2, forget=forgotten.append) == [b, c]
+    assert store.gc(keep=2) == [b, c]
     assert store.ids() == [a, d]
     assert forgotten == [b, c]
     assert store.rollback() == a
@@ -42,31 +50,36 @@ def test_gc_does_not_guess_what_a_damaged_pointer_meant(store: GenerationStore) 
     assert len(store.ids()) == 4
 
 
-def test_gc_removes_what_killed_builds_have_left_but_not_a_running_ones(store: GenerationStore) -> None:
+def test_gc_removes_what_killed_builds_have_left_but_not_a_running_ones(
+    store: GenerationStore, forgotten: list[str]
+) -> None:
     left = store.begin(store.new_id("ab" * 32))
     (left / "model").mkdir()
     (left / "model" / "x").write_bytes(b"x")
-    forgotten: list[str] = []
     with store.building():
-        store.gc(keep=4, forget=forgotten.append)
+        store.gc(keep=4)
         assert left.exists()
-    store.gc(keep=4, forget=forgotten.append)
+    store.gc(keep=4)
     assert not left.exists()
     assert forgotten == [left.name.removeprefix(".tmp-")]
 
 
-def test_what_cannot_be_forgotten_now_is_forgotten_at_the_next_collection(store: GenerationStore) -> None:
-    def fail(_generation: str) -> None:
+def test_what_cannot_be_forgotten_now_is_forgotten_at_the_next_collection(
+    store: GenerationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_copies: Copies, _generation: str) -> None:
         raise StoreUnavailable("down")
 
     left = store.begin(store.new_id("ab" * 32))
     (left / "x").write_bytes(b"x")
-    store.gc(keep=4, forget=fail)
-    assert list(left.iterdir()) == []
-    store.activate(store.ids()[-1])
-    with pytest.raises(StoreUnavailable):
-        store.gc(keep=1, forget=fail)
-    assert len(store.ids()) == 4
+    with monkeypatch.context() as down:
+        down.setattr(Copies, "forget", fail)
+        store.gc(keep=4)
+        assert list(left.iterdir()) == []
+        store.activate(store.ids()[-1])
+        with pytest.raises(StoreUnavailable):
+            store.gc(keep=1)
+        assert len(store.ids()) == 4
     store.gc(keep=1)
     assert not left.exists()
     assert len(store.ids()) == 1
@@ -91,6 +104,6 @@ def test_a_generation_that_is_being_removed_is_not_listed(
     store.activate(store.ids()[-1])
     removed: list[list[str]] = []
     rmtree = shutil.rmtree
-    monkeypatch.setattr(generations.shutil, "rmtree", lambda path: (removed.append(store.ids()), rmtree(path)))
+    monkeypatch.setattr(generation_store.shutil, "rmtree", lambda path: (removed.append(store.ids()), rmtree(path)))
     store.gc(keep=1)
     assert [len(listed) for listed in removed] == [3, 2, 1]

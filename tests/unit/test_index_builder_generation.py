@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from fakes import HashEncoder, assert_whole, pool
 
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.store.generation import Generation, describe_files
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
 
 ENCODER = HashEncoder()
@@ -30,7 +30,7 @@ FILES = [
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("built")
     for candidates in (OLD, NEW):
-        build(ENCODER, candidates, root, index="hnsw")
+        build(ENCODER, candidates, root, BuildOptions(index="hnsw"))
     return root
 
 
@@ -147,7 +147,7 @@ def test_a_sound_file_of_another_generation_is_refused(root: Path, name: str, re
 
 
 def test_an_index_of_another_dimension_is_refused(root: Path, tmp_path: Path) -> None:
-    build(HashEncoder(dim=5), NEW, tmp_path / "other", index="hnsw")
+    build(HashEncoder(dim=5), NEW, tmp_path / "other", BuildOptions(index="hnsw"))
     shutil.copy(newest(tmp_path / "other") / "index.faiss", newest(root) / "index.faiss")
     rewrite_manifest(newest(root))
     with pytest.raises(GenerationCorrupt, match=r"index\.faiss is of dimension 5, the manifest says 8"):
@@ -215,7 +215,7 @@ def test_nothing_but_an_id_becomes_a_path(root: Path, name: str) -> None:
 
 def test_what_was_taken_from_a_closed_generation_stays(root: Path) -> None:
     generation = Generation.open(newest(root))
-    matrix, candidates = generation.store.matrix, generation.candidates
+    matrix, candidates = generation.embeddings.matrix, generation.candidates
     generation.close()
     shutil.rmtree(newest(root))
     assert (matrix[3] == ENCODER.vector(NEW[3].text)).all()

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from fakes import HashEncoder, pool
 
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import BuildBusy, GenerationCorrupt, GenerationNotFound
-from polyrank.index_builder.store import generations, pointer
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store import generation_store, pointer
+from polyrank.index_builder.store.generation_store import GenerationStore
 
 
 def test_activating_moves_the_pointer_and_remembers_the_way_back(store: GenerationStore) -> None:
@@ -78,6 +78,19 @@ def test_a_rollback_refuses_a_damaged_generation(store: GenerationStore) -> None
     assert store.history() == [a]
 
 
+def test_nobody_goes_back_over_a_switch_that_came_meanwhile(store: GenerationStore) -> None:
+    a, b, c, d = store.ids()
+    for each in (a, b, c):
+        store.activate(each)
+    opened = store.verify(b)
+    store.activate(d)
+    assert not store.go_back(opened)
+    assert (store.current(), store.history()) == (d, [a, b, c])
+    assert store.rollback() == c
+    assert store.go_back(opened)
+    assert (store.current(), store.history()) == (b, [a])
+
+
 def test_activation_verifies_first(store: GenerationStore) -> None:
     a, b, _, _ = store.ids()
     store.activate(a)
@@ -135,19 +148,19 @@ def test_a_damaged_history_loses_only_its_bad_lines(store: GenerationStore) -> N
 
 def test_what_stands_in_for_the_active_generation_was_approved_or_is_older(store: GenerationStore) -> None:
     a, b, c, d = store.ids()
-    assert store.candidates_to_serve() == []
+    assert store.serving_order() == []
     store.activate(c)
-    assert store.candidates_to_serve() == [c, b, a, d]
+    assert store.serving_order() == [c, b, a, d]
     store.activate(a)
-    assert store.candidates_to_serve() == [a, c, d, b]
+    assert store.serving_order() == [a, c, d, b]
     store.activate(c)
-    assert store.candidates_to_serve() == [c, a, b, d]
+    assert store.serving_order() == [c, a, b, d]
     shutil.rmtree(store.path(c))
-    assert store.candidates_to_serve() == [c, a, b, d], "it is told that it is gone"
+    assert store.serving_order() == [c, a, b, d], "it is told that it is gone"
     (store.root / "CURRENT").write_text("?")
-    assert store.candidates_to_serve() == [a, d, b]
+    assert store.serving_order() == [a, d, b]
     (store.root / "HISTORY").unlink()
-    assert store.candidates_to_serve() == [d, b, a]
+    assert store.serving_order() == [d, b, a]
 
 
 def test_one_builder_at_a_time(store: GenerationStore) -> None:
@@ -170,7 +183,7 @@ def test_ids_sort_after_all_others_even_when_the_clock_was_set_back(
 
     newest = store.ids()[-1]
     assert store.new_id("ab" * 32) > newest
-    monkeypatch.setattr(generations, "datetime", Clock)
+    monkeypatch.setattr(generation_store, "datetime", Clock)
     monkeypatch.setattr(Clock, "strptime", datetime.strptime, raising=False)
     following = store.new_id("cd" * 32)
     assert following > newest
@@ -206,7 +219,7 @@ def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
     monkeypatch.setattr(os, "fsync", record_fsync)
     monkeypatch.setattr(os, "fdatasync", record_fdatasync)
     monkeypatch.setattr(os, "replace", record_replace)
-    new = build(HashEncoder(), pool(5), root, index="flat").generation
+    new = build(HashEncoder(), pool(5), root, BuildOptions(index="flat")).generation
     tmp = f"generations/.tmp-{new}"
     files = ["candidates.arrow", "embeddings.bin", "ids.index", "index.faiss", "manifest.json"]
     assert calls == [
@@ -214,7 +227,6 @@ def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
         f"sync {tmp}",
         f"sync generations/.journal-{new}",
         "sync generations",
-        f"sync generations/.journal-{new}",
         f"sync {tmp}/model/polyrank.json",
         f"sync {tmp}/model/tokenizer.json",
         f"sync {tmp}/model",

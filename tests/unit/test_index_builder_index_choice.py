@@ -1,6 +1,6 @@
 import pytest
 
-from polyrank.index_builder.index.choice import HNSW_BYTES, SCAN_LIMIT, SQ_BYTES, choose_index
+from polyrank.index_builder.index.choice import HNSW_BYTES, KINDS, SCAN_LIMIT, SQ_BYTES, check_factory, choose_index
 from polyrank.model.errors import InvalidInput
 
 
@@ -46,5 +46,62 @@ def test_a_pool_too_small_to_train_quantizers_is_refused() -> None:
 
 
 def test_anything_else_is_a_factory_string() -> None:
-    chosen = choose_index("IVF7,Flat", 1, 8)
+    chosen = choose_index("IVF7,Flat", 7, 8)
     assert (chosen.kind, chosen.factory, chosen.params) == ("custom", "IVF7,Flat", {})
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        *KINDS,
+        "Flat",
+        "HNSW32",
+        "IVF1024,SQ8",
+        "IVF1024,PQ48",
+        "OPQ48,IVF1024,PQ48",
+        "PCA64,IVF16,Flat",
+        "IVF8,PQ48,RFlat",
+    ],
+)
+def test_kinds_and_factory_strings_are_taken(index: str) -> None:
+    check_factory(index, 384)
+
+
+@pytest.mark.parametrize(
+    ("index", "why"),
+    [
+        ("hnws", "no FAISS factory string for 384 dimensions: could not parse index string hnws"),
+        ("", "could not parse index string"),
+        ("IVF16,PQ50", "384 dimensions: The dimension of the vector .d. should be a multiple"),
+        ("OPQ7,IVF16,PQ48", "384 dimensions: OPQ7 does not divide 384"),
+        ("PCA500,Flat", "384 dimensions: 500 of 384 cannot be kept"),
+        ("IVF0,Flat", "nprobe"),
+        ("IDMap,Flat", "add does not make sense"),
+        ("HNSW16,PQ48", "that searches by inner product"),
+        ("LSH", "METRIC_L2"),
+        ("IVF99999999999999999999,Flat", "stoi"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_in_one_line(index: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why) as caught:
+        check_factory(index, 384)
+    assert f"--index {index!r} is none of auto, exact, flat, hnsw, ivf, ivfpq and no FAISS factory string" in str(
+        caught.value
+    )
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("factory", "needed"),
+    [("IVF1000,SQ8", 1000), ("IVF4,PQ8", 256), ("OPQ8,IVF300,PQ8", 300), ("IVF4,PQ8x4", 16), ("PQ8x10", 1024)],
+)
+def test_too_few_rows_to_train_are_noticed_before_training(factory: str, needed: int) -> None:
+    choose_index(factory, needed, 64)
+    with pytest.raises(InvalidInput, match=f"--index {factory} needs at least {needed} candidates, and the pool has 3"):
+        choose_index(factory, 3, 64)
+
+
+@pytest.mark.parametrize("kind", ["exact", "flat", "hnsw", "ivf"])
+@pytest.mark.parametrize("count", [1, 38, 100, 100_000])
+def test_the_kinds_fit_themselves_to_any_pool(kind: str, count: int) -> None:
+    assert choose_index(kind, count, 384).kind == kind

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyrank.index_builder.store.journal import (
+from polyrank.index_builder.store.leftovers import (
     Journal,
     Shard,
     content_digest,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.store.journal import Journal, Shard, journal_of
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.leftovers import Journal, Shard, journal_of
 
 SHARD = Shard(1, 0, "ab", "cd")
 

@@ -1,17 +1,18 @@
 import warnings
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from polyrank.index_builder.vectors.local import LocalStore
+from polyrank.index_builder.vectors.local import EmbeddingsWriter, LocalEmbeddings
 
 
-def store(directory: Path, count: int = 100, dim: int = 4) -> LocalStore:
-    made = LocalStore(directory, dim, "float16", create=True)
-    made.put_many([str(i) for i in range(count)], np.arange(count * dim, dtype=np.float32).reshape(count, dim))
-    made.commit()
-    return made
+def store(directory: Path, count: int = 100, dim: int = 4) -> LocalEmbeddings:
+    with closing(EmbeddingsWriter(directory, "float16")) as writer:
+        writer.put_many([str(i) for i in range(count)], np.arange(count * dim, dtype=np.float32).reshape(count, dim))
+        writer.commit()
+    return LocalEmbeddings(directory, dim, "float16")
 
 
 def test_the_matrix_holds_row_i_of_candidate_i(tmp_path: Path) -> None:
@@ -25,7 +26,7 @@ def test_the_matrix_holds_row_i_of_candidate_i(tmp_path: Path) -> None:
 def test_writing_to_the_matrix_does_not_reach_the_file(tmp_path: Path) -> None:
     made = store(tmp_path)
     made.matrix[:] = 0
-    assert (LocalStore(tmp_path, 4, "float16").matrix[99] == [396, 397, 398, 399]).all()
+    assert (LocalEmbeddings(tmp_path, 4, "float16").matrix[99] == [396, 397, 398, 399]).all()
 
 
 def test_torch_takes_the_matrix_without_a_warning(tmp_path: Path) -> None:
@@ -37,12 +38,12 @@ def test_torch_takes_the_matrix_without_a_warning(tmp_path: Path) -> None:
 
 
 def test_nothing_lies_beside_the_two_files(tmp_path: Path) -> None:
-    made = LocalStore(tmp_path, 4, "float16", create=True)
-    made.put_many(["a"], np.ones((1, 4)))
-    made.sync()
-    assert [path.name for path in tmp_path.iterdir()] == ["embeddings.bin"]
-    assert (tmp_path / "embeddings.bin").stat().st_size == 8
-    made.commit()
+    with closing(EmbeddingsWriter(tmp_path, "float16")) as writer:
+        writer.put_many(["a"], np.ones((1, 4)))
+        writer.sync()
+        assert [path.name for path in tmp_path.iterdir()] == ["embeddings.bin"]
+        assert (tmp_path / "embeddings.bin").stat().st_size == 8
+        writer.commit()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["embeddings.bin", "ids.index"]
 
 
@@ -50,11 +51,11 @@ def test_nothing_lies_beside_the_two_files(tmp_path: Path) -> None:
 def test_files_that_do_not_fit_are_refused(tmp_path: Path, dim: int, dtype: str) -> None:
     store(tmp_path)
     with pytest.raises(ValueError, match=r"embeddings\.bin has 800 bytes"):
-        LocalStore(tmp_path, dim, dtype)
+        LocalEmbeddings(tmp_path, dim, dtype)
 
 
 def test_equal_ids_are_refused(tmp_path: Path) -> None:
-    made = LocalStore(tmp_path, 1, "float16", create=True)
-    made.put_many(["a", "a"], np.ones((2, 1), np.float32))
-    with pytest.raises(ValueError, match="same id"):
-        made.commit()
+    with closing(EmbeddingsWriter(tmp_path, "float16")) as writer:
+        writer.put_many(["a", "a"], np.ones((2, 1), np.float32))
+        with pytest.raises(ValueError, match="same id"):
+            writer.commit()

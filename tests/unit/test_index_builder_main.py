@@ -11,9 +11,9 @@ import pytest
 from fakes import HashEncoder
 
 from polyrank.index_builder import __main__ as builder
-from polyrank.index_builder.build.build import BuildResult, build
-from polyrank.index_builder.build.jobs import CANCELLED, SUCCEEDED, JobRequest, JobStore
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.build.job_records import CANCELLED, SUCCEEDED, JobRequest, JobStore
+from polyrank.index_builder.build.pipeline import BuildResult, build
+from polyrank.index_builder.store.generation_store import GenerationStore
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from polyrank.index_builder.errors import PoolInvalid
-from polyrank.index_builder.pool.pool import Candidate, Rejected, read_pool
+from polyrank.index_builder.pool.rows import Candidate, Rejected, read_pool
 
 
 def read(tmp_path: Path, columns: dict[str, Any], **options: Any) -> list[Candidate | Rejected]:

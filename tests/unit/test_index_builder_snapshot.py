@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from fakes import HashEncoder, pool
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.index_builder.store.updates.log import Update
+from polyrank.index_builder.store.update_log import Update
 
 ENCODER = HashEncoder()
 
@@ -26,7 +26,7 @@ def generation(tmp_path_factory: pytest.TempPathFactory) -> Generation:
 
 @pytest.fixture
 def snapshot(generation: Generation) -> Snapshot:
-    return Snapshot(generation)
+    return Snapshot.of(generation)
 
 
 def update(revision: int, upserts: dict[str, str], deletes: tuple[str, ...] = ()) -> Update:
@@ -107,8 +107,8 @@ def test_an_update_that_is_in_it_already_changes_nothing(snapshot: Snapshot) -> 
 
 
 def test_what_the_pool_was_read_after_is_not_replayed(tmp_path: Path) -> None:
-    built = build(ENCODER, pool(3), tmp_path, revision=7)
-    snapshot = Snapshot(GenerationStore(tmp_path).open(built.generation))
+    built = build(ENCODER, pool(3), tmp_path, BuildOptions(revision=7))
+    snapshot = Snapshot.of(GenerationStore(tmp_path).open(built.generation))
     assert snapshot.revision == 7
     assert snapshot.updated([update(7, {}, ("c0",))]) is snapshot
     assert ids(snapshot.updated([update(7, {}, ("c0",)), update(8, {}, ("c1",))])) == ["c0", "c2"]

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from polyrank.index_builder.errors import GenerationCorrupt
-from polyrank.index_builder.pool.pool import Candidate
-from polyrank.index_builder.store.updates import log as update_log
-from polyrank.index_builder.store.updates.log import Subject, Update, UpdateLog
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store import update_log
+from polyrank.index_builder.store.update_log import Subject, Update, UpdateLog
 
 DIM = 4
 GENERATION = "20261121T013000123456-1a2b3c4d"

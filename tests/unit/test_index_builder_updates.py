@@ -12,8 +12,9 @@ import pytest
 from fakes import HashEncoder, pool
 from full_disk import fill_disk
 
-from polyrank.index_builder.build.build import build
 from polyrank.index_builder.build.compaction import compact
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.build.progress import OnProgress, no_progress
 from polyrank.index_builder.errors import (
     BuildError,
     CompactionOvertaken,
@@ -22,13 +23,13 @@ from polyrank.index_builder.errors import (
     GenerationNotFound,
     UpdatesBusy,
 )
-from polyrank.index_builder.pool.pool import Candidate
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.store.lock import is_locked
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.locks import is_locked
 from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.pointer import Pointer
-from polyrank.index_builder.store.updates.log import Update, UpdateLog
-from polyrank.index_builder.store.updates.updates import Succession, Updates
+from polyrank.index_builder.store.update_log import Update, UpdateLog
+from polyrank.index_builder.store.updates import MissedUpdates, UpdateLogs
 from polyrank.index_builder.vectors.codec import DTYPES
 from polyrank.index_builder.vectors.encoder import encode_texts
 
@@ -43,8 +44,9 @@ class Store:
         self.updates = self.store.updates
         self.encoders = {each.fingerprint: each for each in (HashEncoder(), OTHER)}
 
-    def build(self, activate: bool = True, encoder: HashEncoder | None = None, **options: Any) -> str:
-        return build(encoder or HashEncoder(), pool(4), self.root, activate=activate, **options).generation
+    def build(self, encoder: HashEncoder | None = None, progress: OnProgress = no_progress, **options: Any) -> str:
+        built = build(encoder or HashEncoder(), pool(4), self.root, BuildOptions(**options), progress=progress)
+        return built.generation
 
     def update(self, *upserts: str, deletes: Sequence[str] = ()) -> int:
         """Of the active generation, as the service does it; the texts are the ids and the revision."""
@@ -64,7 +66,7 @@ class Store:
         snapshot, encoder = self.store.snapshot(opened), self.encoders[opened.manifest.model.fingerprint]
         found = snapshot.candidates(snapshot.matching({}))
         _, own, added = snapshot.split(snapshot.matching({}))
-        vectors = [*opened.store.matrix[own].tolist(), *snapshot.vectors_added[added].tolist()]
+        vectors = [*opened.embeddings.matrix[own].tolist(), *snapshot.vectors_added[added].tolist()]
         assert vectors == [encoder.vector(each.text).tolist() for each in found]
         opened.close()
         return {each.id: each.text for each in found if each.text != f"text {each.id[1:]}"}
@@ -335,7 +337,7 @@ def test_a_damaged_log_of_the_active_one_lets_another_be_served_and_activated(st
     assert store.store.rollback() == first
 
 
-STEPS = ["_write_current", "_write_history", "complete", "raise_floor", "_mark_active"]
+STEPS = ["_write_current", "_write_history", "write", "raise_floor", "_mark_active"]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -386,7 +388,7 @@ def test_a_crash_at_any_step_of_a_rollback_loses_nothing(store: Store, monkeypat
 
 def _crash(patch: pytest.MonkeyPatch, step: str, after: bool) -> None:
     """Let a step of a switch be the last thing that happens, or the first that does not."""
-    owners = {"complete": Succession, "raise_floor": UpdateLog, "_mark_active": GenerationStore}
+    owners = {"write": MissedUpdates, "raise_floor": UpdateLog, "_mark_active": GenerationStore}
     owner: type = owners.get(step, Pointer)
     original = getattr(owner, step)
 
@@ -526,10 +528,10 @@ def test_a_successor_that_cannot_take_the_place_is_removed_whatever_the_reason(s
     with monkeypatch.context() as patch:
         fill_disk(patch, store.log(second))
         with pytest.raises(OSError, match="No space left"):
-            store.store.succeed(first, second, forget=forgotten.append)
+            store.store.replace_active(first, second, forget=forgotten.append)
     assert (store.store.current(), store.store.ids(), forgotten) == (first, [first], [second])
     with pytest.raises(GenerationNotFound):
-        store.store.succeed(first, second)
+        store.store.replace_active(first, second)
 
 
 def test_an_overtaken_successor_is_told_before_anything_is_encoded(store: Store) -> None:
@@ -537,7 +539,7 @@ def test_an_overtaken_successor_is_told_before_anything_is_encoded(store: Store)
     third = store.build(activate=False, encoder=OTHER)
     store.update("a")  # which would have to be encoded, and cannot
     with pytest.raises(CompactionOvertaken):
-        store.store.succeed(first, third)
+        store.store.replace_active(first, third)
     assert store.store.ids() == [first, second]
 
 
@@ -547,13 +549,13 @@ def test_a_successor_takes_the_place_with_what_came_meanwhile(store: Store) -> N
     store.update("a")
     second = store.build(activate=False)
     store.update("b")
-    store.store.succeed(first, second)
+    store.store.replace_active(first, second)
     assert (store.store.current(), store.texts(second), store.update("c")) == (second, {"b": "b 2"}, 3)
     assert store.store.rollback() == zeroth, "as it would have been before"
     assert store.update("d") == 4
     third = store.build(activate=False)
     with pytest.raises(CompactionOvertaken):
-        store.store.succeed(second, third)
+        store.store.replace_active(second, third)
     assert store.store.current() == zeroth
 
 
@@ -563,7 +565,7 @@ def test_a_successor_leaves_no_way_back_to_the_one_whose_place_it_took(store: St
     shutil.rmtree(store.store.path(second))
     assert store.store.history() == []
     third = store.build(activate=False)
-    store.store.succeed(first, third)
+    store.store.replace_active(first, third)
     assert (store.store.current(), store.store.history()) == (third, [])
 
 
@@ -642,14 +644,14 @@ def test_logs_are_kept_while_somebody_builds(store: Store) -> None:
 
 def test_two_writers_wait_for_each_other(store: Store) -> None:
     store.build()
-    with Updates(store.root).writing():
+    with UpdateLogs(store.root).writing():
         assert is_locked(store.root / "log" / "write.lock")
     assert not is_locked(store.root / "log" / "write.lock")
 
 
 def test_one_who_writes_waits_only_so_long(store: Store) -> None:
     store.build()
-    with Updates(store.root).writing(), pytest.raises(UpdatesBusy), store.updates.writing(within_seconds=0.05):
+    with UpdateLogs(store.root).writing(), pytest.raises(UpdatesBusy), store.updates.writing(within_seconds=0.05):
         raise AssertionError("two write")
     with store.updates.writing(within_seconds=0):
         assert is_locked(store.root / "log" / "write.lock")
@@ -668,7 +670,7 @@ def test_a_lost_log_is_not_made_again_by_a_switch(tmp_path: Path) -> None:
 
 def test_a_compaction_is_given_what_was_written_to_what_it_compacts_alone(tmp_path: Path) -> None:
     first = build(HashEncoder(), pool(5), tmp_path).generation
-    other = build(HashEncoder(), pool(5, "other "), tmp_path, activate=False).generation
+    other = build(HashEncoder(), pool(5, "other "), tmp_path, BuildOptions(activate=False)).generation
     store = GenerationStore(tmp_path)
 
     def write(generation: str, revision: int, deleted: str) -> None:

@@ -18,10 +18,10 @@ from polyrank.model.checkpoint.files import (
     TOKENIZER_FILE,
     WEIGHTS_FILE,
     CheckpointFiles,
+    read_config,
     write_config,
 )
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.rankers.load import read_config
 
 FILES = [WEIGHTS_FILE, CONFIG_FILE, BACKBONE_FILE, TOKENIZER_FILE]
 

@@ -14,9 +14,8 @@ import polyrank
 from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
-from polyrank.model.inference import automatic, openvino_backend
-from polyrank.model.inference.automatic import fastest
-from polyrank.model.inference.choice import choose_backend
+from polyrank.model.inference import choice, openvino_backend
+from polyrank.model.inference.choice import choose_backend, fastest
 from polyrank.model.inference.names import BACKENDS
 from polyrank.model.inference.openvino_backend import PRECISIONS
 from polyrank.model.rankers.late import LateRanker
@@ -27,7 +26,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another test of the process may have measured already."""
-    monkeypatch.setattr(automatic, "_chosen", [])
+    monkeypatch.setattr(choice, "_chosen", [])
 
 
 def test_an_unknown_back_end_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
@@ -70,7 +69,7 @@ def test_auto_leaves_the_reference_only_where_it_is_worth_it(seconds: dict[str, 
 
 
 def test_auto_takes_the_one_that_was_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(automatic, "_seconds", lambda forwards, _: {"torch": 1.0, "openvino": 0.5})
+    monkeypatch.setattr(choice, "_seconds", lambda forwards, _: {"torch": 1.0, "openvino": 0.5})
     base = write_base(tmp_path / "base", 0)
     assert polyrank.load(base, backend="auto").backend == "openvino"
 
@@ -78,7 +77,7 @@ def test_auto_takes_the_one_that_was_fastest(tmp_path: Path, monkeypatch: pytest
 def test_auto_measures_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = write_base(tmp_path / "base", 0)
     for torch_seconds in (1.0, 0.1):  # later something else runs beside it
-        monkeypatch.setattr(automatic, "_seconds", lambda *_, torch=torch_seconds: {"torch": torch, "openvino": 0.5})
+        monkeypatch.setattr(choice, "_seconds", lambda *_, torch=torch_seconds: {"torch": torch, "openvino": 0.5})
         assert polyrank.load(base, backend="auto").backend == "openvino"
 
 
@@ -90,7 +89,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[NDArray[Any], int], 
         return tuple(wrong(each, batch.ids.shape[1]) for each in right(self, batch))
 
     monkeypatch.setattr(openvino_backend._Compiled, "__call__", outputs)
-    monkeypatch.setattr(automatic, "fastest", lambda seconds: min(seconds, key=lambda name: name == "torch"))
+    monkeypatch.setattr(choice, "fastest", lambda seconds: min(seconds, key=lambda name: name == "torch"))
 
 
 @pytest.mark.parametrize(
@@ -145,4 +144,4 @@ def test_every_precision_has_its_name() -> None:
 
 
 def test_auto_never_takes_the_coarse_ones() -> None:
-    assert set(BACKENDS) - set(automatic.CANDIDATES) == {"auto", "openvino-fp16", "openvino-bf16", "openvino-int8"}
+    assert set(BACKENDS) - set(choice.CANDIDATES) == {"auto", "openvino-fp16", "openvino-bf16", "openvino-int8"}

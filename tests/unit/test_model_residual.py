@@ -8,9 +8,11 @@ import torch
 from numpy.typing import NDArray
 from tiny import CLS, SEP, write_checkpoint
 
-from polyrank.model.architectures.residual import ResidualEncoder
-from polyrank.model.inference import openvino_backend, pairs
-from polyrank.model.inference.late import LateForwards
+from polyrank.model.architectures.attention import poly_scores
+from polyrank.model.architectures.batching import pad
+from polyrank.model.architectures.cross import CrossEncoder
+from polyrank.model.inference import forwards, openvino_backend
+from polyrank.model.inference.forwards import LateForwards
 from polyrank.model.rankers.load import load_cross
 from polyrank.model.text.pairs import Pairs
 
@@ -26,24 +28,26 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def encoder(checkpoint: Path) -> ResidualEncoder:
+def encoder(checkpoint: Path) -> CrossEncoder:
     loaded = load_cross(checkpoint).encoder
-    assert isinstance(loaded, ResidualEncoder)
+    assert loaded.poly is not None
     return loaded
 
 
-def test_company_changes_no_score(encoder: ResidualEncoder) -> None:
-    with torch.inference_mode():
-        together = encoder.score_pairs(PAIRS)
-        alone = torch.cat([encoder.score_pairs(PAIRS.take([each])) for each in range(4)])
-    torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
+def score(encoder: CrossEncoder, pairs: Pairs) -> torch.Tensor:
+    """The sum that a residual Cross-encoder stands for, straight from its two modules."""
+    poly, rows = encoder.poly, range(len(pairs.owners))
+    assert poly is not None
+    codes = poly.encode_context(pad(pairs.contexts, poly.context.pad_id))
+    first = poly_scores(codes, poly.encode_candidates(pad(pairs.candidates, poly.candidate.pad_id)))
+    return first[pairs.owners, rows] + encoder.joint_scores(encoder.join(pairs))
 
 
-def test_no_gradient_and_no_dropout_reach_the_poly_encoder(encoder: ResidualEncoder) -> None:
+def test_no_gradient_and_no_dropout_reach_the_poly_encoder(encoder: CrossEncoder) -> None:
     encoder.train()
     assert encoder.encoder.training
     assert not any(each.training for each in encoder.poly.modules())
-    encoder.score_pairs(PAIRS).sum().backward()  # type: ignore[no-untyped-call]
+    score(encoder, PAIRS).sum().backward()  # type: ignore[no-untyped-call]
     assert encoder.head.weight.grad is not None
     assert all(each.grad is None and not each.requires_grad for each in encoder.poly.parameters())
     assert not encoder.eval().encoder.training
@@ -51,13 +55,13 @@ def test_no_gradient_and_no_dropout_reach_the_poly_encoder(encoder: ResidualEnco
 
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
 def test_a_backend_scores_pairs_of_several_contexts_as_the_encoder_does(
-    encoder: ResidualEncoder, checkpoint: Path, backend: str
+    encoder: CrossEncoder, checkpoint: Path, backend: str
 ) -> None:
     if backend != "torch" and not openvino_backend.is_installed():
         pytest.skip("OpenVINO is not installed")
     served = load_cross(checkpoint, backend=backend)
     with torch.inference_mode():
-        expected = encoder.score_pairs(PAIRS).numpy()
+        expected = score(encoder, PAIRS).numpy()
     for _ in range(2):  # the contexts are known the second time
         np.testing.assert_allclose(served.score_pairs(PAIRS), expected, rtol=0, atol=1e-5)
         alone = np.concatenate([served.score_pairs(PAIRS.take([each])) for each in range(4)])
@@ -75,7 +79,7 @@ def test_a_context_is_encoded_once_for_all_batches_of_its_candidates(
         return encode(forwards, contexts)
 
     monkeypatch.setattr(LateForwards, "contexts", counted)
-    monkeypatch.setattr(pairs, "_KNOWN_CONTEXTS", 2)
+    monkeypatch.setattr(forwards, "_KNOWN_CONTEXTS", 2)
     for position in (0, 1, 2, 3):
         served.score_pairs(PAIRS.take([position]))
     assert seen == PAIRS.contexts

@@ -11,7 +11,7 @@ from polyrank.model.training.config import TrainConfig
 
 
 def config(**changed: Any) -> TrainConfig:
-    return TrainConfig(**{"architecture": "poly", "base": "b", **changed})
+    return TrainConfig.of(**{"architecture": "poly", "base": "b", **changed})
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_edges_are_allowed() -> None:
 
 def test_the_stored_settings_are_plain_and_tell_runs_apart() -> None:
     stored = json.loads(json.dumps(config(seed=3).to_dict()))
-    assert TrainConfig(**stored) == config(seed=3)
+    assert TrainConfig.of(**stored) == config(seed=3)
     assert config(seed=3).differences(stored) == []
     assert config(seed=4, dropout=0.0).differences(stored) == ["dropout", "seed"]
     del stored["steps"], stored["tune"]  # as an older release may have stored it

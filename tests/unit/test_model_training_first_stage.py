@@ -10,7 +10,7 @@ from tiny import write_base, write_checkpoint
 from tiny_training import Seen, run, scores, settings, trained, write_examples, write_first_stage
 
 import polyrank
-from polyrank.model.architectures.residual import ResidualEncoder
+from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.model.errors import InvalidInput
 from polyrank.model.training.config import TrainConfig
@@ -68,7 +68,7 @@ def test_a_cross_encoder_begins_with_a_share_of_its_score_and_goes_on_with_all_o
     poly = trained(base, tmp_path / "poly", architecture="poly", lora_rank=rank)
     student = cross(trained(base, tmp_path / "cross", architecture="cross", lora_rank=rank), poly, lora_rank=rank)
     plain = polyrank.load(tmp_path / "cross")
-    assert isinstance(student.encoder, ResidualEncoder)
+    assert isinstance(student.encoder, CrossEncoder)
     torch.testing.assert_close(student.encoder.head.weight, 0.25 * plain.encoder.head.weight)
     first = saved_scores(student, tmp_path / "first")
     both = zip(scores(polyrank.load(poly)), scores(plain), strict=True)

@@ -19,10 +19,11 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.data.corpus import Corpus
-from polyrank.model.training.data.selection import Look, look, selection_batches
-from polyrank.model.training.data.stream import Batch
-from polyrank.model.training.objectives import objective as objective_module
-from polyrank.model.training.objectives.objective import CrossObjective, LateObjective, Measured, code_cosine
+from polyrank.model.training.objectives import late
+from polyrank.model.training.objectives.late import LateObjective, code_cosine
+from polyrank.model.training.objectives.objective import Batch, Measured, Objective
+from polyrank.model.training.objectives.pairs import PairObjective
+from polyrank.model.training.selection import Look, look, selection_batches
 from polyrank.model.training.student.student import Student, start
 
 CPU = torch.device("cpu")
@@ -40,19 +41,20 @@ def made(base: Path, **fields: Any) -> tuple[Student, TrainConfig]:
     return student, config
 
 
-def objective(student: Student, config: TrainConfig) -> CrossObjective | LateObjective:
-    late = config.architecture != "cross"
-    return LateObjective(student, config, CPU, None) if late else CrossObjective(student, config, None)
+def objective(student: Student, config: TrainConfig) -> Objective:
+    kind = PairObjective if config.architecture == "cross" else LateObjective
+    return kind(student, config, CPU)
 
 
 def measured(base: Path, examples: list[Dialogue], **fields: Any) -> Measured:
     student, config = made(base, **fields)
-    return objective(student, config).measure(examples, random.Random(0))
+    return objective(student, config).measure(Batch(examples, [], random.Random(0)))
 
 
 def stepped(base: Path, examples: list[Dialogue], **fields: Any) -> tuple[float, list[torch.Tensor]]:
     student, config = made(base, **fields)
-    loss = objective(student, config).step(Batch(examples, []), random.Random(0), lambda each: each.backward())  # type: ignore[no-untyped-call]
+    batch = Batch(examples, [], random.Random(0))
+    loss = objective(student, config).step(batch, lambda each: each.backward())  # type: ignore[no-untyped-call]
     return loss, [each.grad for each in student.encoder.parameters() if each.grad is not None]
 
 
@@ -134,10 +136,8 @@ def test_a_gold_reply_that_is_not_ahead_is_not_first(
     base: Path, monkeypatch: pytest.MonkeyPatch, architecture: str, score: float
 ) -> None:
     """Scores that are all alike rank nothing, wherever the gold reply stands; nor do those that are no numbers."""
-    monkeypatch.setattr(CrossEncoder, "score_pairs", lambda _, pairs: torch.full((len(pairs.owners),), score))
-    monkeypatch.setattr(
-        objective_module, "poly_scores", lambda codes, texts: torch.full((len(codes.mask), len(texts)), score)
-    )
+    monkeypatch.setattr(CrossEncoder, "joint_scores", lambda _, batch: torch.full((len(batch.ids),), score))
+    monkeypatch.setattr(late, "poly_scores", lambda codes, texts: torch.full((len(codes.mask), len(texts)), score))
     examples = [dialogue("w1", "w2"), dialogue("w5 w6", "w3 w9"), dialogue("w7", "w8")]
     found = measured(base, examples, architecture=architecture)
     assert (found.first, found.rows) == (0, 3)
@@ -150,7 +150,7 @@ def test_a_teachers_share_of_the_loss(base: Path, tmp_path: Path, weight: float)
     teacher = polyrank.load(tmp_path / "teacher")
     assert isinstance(teacher, CrossRanker)
     examples = [dialogue("w1 w2", "w4", "w6", "w7 w8"), dialogue(["w5", "w9"], "w10", "w1", "w2 w3")]
-    student, config = made(base, teacher="set", teacher_weight=weight)
+    student, config = made(base, teacher=str(tmp_path / "teacher"), teacher_weight=weight)
     student.save(tmp_path / "student", {})
     ranker = polyrank.load(tmp_path / "student")
     assert isinstance(ranker, LateRanker)
@@ -163,21 +163,18 @@ def test_a_teachers_share_of_the_loss(base: Path, tmp_path: Path, weight: float)
             for each in (teacher, ranker)
         )
         taught += float((p.exp() * (p - q)).sum()) / 2
-    found = LateObjective(student, config, CPU, teacher).measure(examples, random.Random(0))
+    found = LateObjective(student, config, CPU).measure(Batch(examples, [], random.Random(0)))
     assert found.loss == pytest.approx((1 - weight) * alone + weight * taught, rel=1e-4)
     assert abs(taught - alone) > 0.01
 
 
 def test_a_teacher_does_not_learn(base: Path, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "teacher", 9, architecture="cross")
-    teacher = polyrank.load(tmp_path / "teacher")
-    assert isinstance(teacher, CrossRanker)
-    student, config = made(base, teacher="set")
+    student, config = made(base, teacher=str(tmp_path / "teacher"))
     examples = [dialogue("w1 w2", "w4", "w6"), dialogue("w9", "w10", "w1")]
-    LateObjective(student, config, CPU, teacher).step(
-        Batch(examples, []), random.Random(0), lambda each: each.backward()
-    )  # type: ignore[no-untyped-call]
-    assert all(each.grad is None for each in teacher.encoder.parameters())
+    taught = LateObjective(student, config, CPU)
+    taught.step(Batch(examples, [], random.Random(0)), lambda each: each.backward())  # type: ignore[no-untyped-call]
+    assert all(each.grad is None for each in taught.models["teacher"].encoder.parameters())
 
 
 def test_code_cosine_is_the_mean_over_pairs_of_vectors_that_exist() -> None:
@@ -201,10 +198,10 @@ class Counting:
         self._encoder = encoder
         self.draws: list[float] = []
 
-    def measure(self, examples: Any, draw: random.Random) -> Measured:
+    def measure(self, batch: Batch) -> Measured:
         assert not self._encoder.training
-        self.draws.append(draw.random())
-        return Measured(float(examples[0]), 1, len(examples), 0.5)
+        self.draws.append(batch.draw.random())
+        return Measured(float(batch.examples[0]), 1, len(batch.examples), 0.5)  # type: ignore[arg-type]
 
 
 def test_a_look_weighs_batches_by_their_rows_and_leaves_the_encoder_in_training() -> None:
@@ -237,7 +234,7 @@ def test_replies_of_others_are_negatives_of_all_rows(base: Path) -> None:
     rows = [dialogue("w1 w2", "w4"), dialogue("w9", "w10")]
     others = [dialogue("w5", "w6"), dialogue("w9", "w11"), dialogue("w3", "W4 ")]
     student, config = made(base)
-    loss = objective(student, config).step(Batch(rows, others), random.Random(0), lambda each: None)
+    loss = objective(student, config).step(Batch(rows, others, random.Random(0)), lambda each: None)
     student.save(base.parent / "with others", {})
     ranker = polyrank.load(base.parent / "with others")
     expected = [

@@ -3,7 +3,7 @@
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -22,15 +22,16 @@ import polyrank
 from polyrank.model.architectures.bi import BiEncoder
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.model.errors import InvalidInput, RankingError
-from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training import loop
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.data.corpus import survey
-from polyrank.model.training.data.selection import look, selection_batches
-from polyrank.model.training.data.stream import batches
+from polyrank.model.training.data.stream import draw_rows
 from polyrank.model.training.errors import OutOfMemory, OutputInUse, TrainingDataInvalid, TrainingDiverged
-from polyrank.model.training.objectives.objective import CrossObjective, LateObjective, Measured
+from polyrank.model.training.objectives.late import LateObjective
+from polyrank.model.training.objectives.objective import Batch, Measured
+from polyrank.model.training.objectives.pairs import PairObjective
 from polyrank.model.training.run import Data, train
+from polyrank.model.training.selection import look, selection_batches
 from polyrank.model.training.state import STATE_FILE, read_state, write_state
 from polyrank.model.training.student.student import start
 
@@ -85,9 +86,8 @@ def test_the_output_holds_the_best_look(base: Path, data: Path, tmp_path: Path, 
     assert ranker.config.training["selection"]["loss"] == best
     again = settings(tmp_path / "out", **{**KINDS[kind], "lora_rank": 0})
     student = start(again)
-    late = config.architecture != "cross"
-    cpu = torch.device("cpu")
-    objective = LateObjective(student, again, cpu, None) if late else CrossObjective(student, again, None)
+    kind = PairObjective if config.architecture == "cross" else LateObjective
+    objective = kind(student, again, torch.device("cpu"))
     corpus, _ = survey(data, False, 0.0, 1000)
     found = look(student.encoder, objective, selection_batches([corpus], config.batch_size))
     assert found.loss == pytest.approx(best, rel=2e-2 if config.lora_rank else 1e-4, abs=1e-5)
@@ -103,7 +103,7 @@ def test_the_summary_says_what_was_done(base: Path, data: Path, tmp_path: Path) 
         {"name": "data.jsonl", "examples": report.kept, "held_out": report.held_out, "weight": float(report.kept)}
     ]
     assert report.kept + report.held_out == 80
-    assert TrainConfig(**summary["settings"]) == settings(base, steps=20)
+    assert TrainConfig.of(**summary["settings"]) == settings(base, steps=20)
     assert summary["steps"] == 20
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"polyrank.json", "config.json", "tokenizer.json", WEIGHTS_FILE, "logs"}
@@ -183,10 +183,10 @@ def test_accumulated_batches_are_averaged_and_a_large_gradient_is_clipped(
     student = start(config)
     student.encoder.train()
     corpus, _ = survey(data, False, 0.0, 1000)
-    objective = LateObjective(student, config, torch.device("cpu"), None)
+    objective = LateObjective(student, config, torch.device("cpu"))
     losses = [
-        objective.step(batch, None, lambda each: (each / 3).backward())  # type: ignore[arg-type, no-untyped-call]
-        for batch in islice(batches([corpus], 8, seed=0), 3)
+        objective.step(Batch(*drawn, random.Random(0)), lambda each: (each / 3).backward())  # type: ignore[no-untyped-call]
+        for drawn in islice(draw_rows([corpus], 8, seed=0), 3)
     ]
     assert seen.losses == [pytest.approx(sum(losses) / 3)]
     [(_, found)] = captured
@@ -611,9 +611,9 @@ def test_a_cross_encoder_learns_from_batches_of_one_with_replies_of_others(
 def test_a_look_has_as_many_replies_as_a_step(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
 
-    def measure(_: LateObjective, examples: Sequence[Dialogue], draw: random.Random) -> Measured:
-        sizes.append(len(examples))
-        return Measured(1.0, 0, len(examples))
+    def measure(_: LateObjective, batch: Batch) -> Measured:
+        sizes.append(len(batch.examples))
+        return Measured(1.0, 0, len(batch.examples))
 
     monkeypatch.setattr(LateObjective, "measure", measure)
     config = settings(base, batch_size=2, extra_replies=4, steps=1)
@@ -630,8 +630,8 @@ def test_a_look_that_is_no_number_is_never_the_best(
 ) -> None:
     losses = chain([2.0, value, 1.5, value, 1.7], repeat(value))
 
-    def measure(_: LateObjective, examples: Sequence[Dialogue], draw: random.Random) -> Measured:
-        return Measured(next(losses), 0, len(examples))
+    def measure(_: LateObjective, batch: Batch) -> Measured:
+        return Measured(next(losses), 0, len(batch.examples))
 
     monkeypatch.setattr(LateObjective, "measure", measure)
     ranker, seen = run(settings(base, steps=40, looks=2.0), data, tmp_path / "out")

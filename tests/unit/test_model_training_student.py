@@ -12,7 +12,7 @@ from torch import Tensor
 import polyrank
 from polyrank.model.checkpoint.files import CheckpointFiles
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelNotFound
-from polyrank.model.inference.torch_backend import TorchBackend
+from polyrank.model.inference.backend import TorchBackend
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.training.config import TrainConfig
@@ -180,11 +180,13 @@ def test_what_cannot_be_begun_with_is_told(base: Path, tmp_path: Path) -> None:
 def test_what_is_not_said_is_taken_over_from_the_checkpoint(base: Path, tmp_path: Path) -> None:
     fields = {"normalize": False, "score_scale": 3.0, "reduction": "first", "max_context_tokens": 33, "max_turns": 2}
     source = trained(base, tmp_path / "source", architecture="bi", **fields)
-    going_on = TrainConfig(architecture="poly", base=str(source), n_codes=5, max_turns=4)
+    going_on = TrainConfig.of(architecture="poly", base=str(source), n_codes=5, max_turns=4)
     config = start(going_on).config
     assert (config.architecture, config.n_codes, config.assembly.max_turns) == ("poly", 5, 4)
     assert {name: getattr(config, name) for name in fields if name != "max_turns"} == {
         name: value for name, value in fields.items() if name != "max_turns"
     }
-    fresh = start(TrainConfig(architecture="bi", base=str(base), max_context_tokens=33, max_candidate_tokens=16)).config
+    fresh = start(
+        TrainConfig.of(architecture="bi", base=str(base), max_context_tokens=33, max_candidate_tokens=16)
+    ).config
     assert (fresh.normalize, fresh.score_scale, fresh.reduction) == (True, 20.0, "mean")

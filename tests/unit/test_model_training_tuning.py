@@ -14,7 +14,7 @@ from torch import nn
 import polyrank
 from polyrank.model.checkpoint.files import CheckpointFiles
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
-from polyrank.model.inference.torch_backend import TorchBackend
+from polyrank.model.inference.backend import TorchBackend
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.rankers.load import Ranker

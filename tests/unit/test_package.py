@@ -2,8 +2,10 @@
 
 import ast
 import doctest
+import shutil
 import subprocess
 import sys
+import zipfile
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +19,7 @@ import polyrank.model
 REPOSITORY = Path(__file__).parents[2]
 MODULES = [module.name for module in walk_packages(polyrank.model.__path__, "polyrank.model.")]
 # Compiled by Triton, which the suite does not install.
-MODULES.remove("polyrank.model.search.scan.gpu_kernels")
+MODULES.remove("polyrank.model.search.scan.gpu.kernels")
 
 
 def run(*arguments: object, cwd: Path) -> str:
@@ -54,11 +56,27 @@ def test_a_users_own_modules_do_not_get_in_the_way(tmp_path: Path) -> None:
     script.write_text(
         "import index_builder, model, service\n"
         "from polyrank.service.cli import main\n"
-        "from polyrank.index_builder.build.jobs import JobRequest\n"
+        "from polyrank.index_builder.build.job_records import JobRequest\n"
         "print(model.MINE, service.MINE, index_builder.MINE, main.__module__)\n"
     )
     assert run(script, cwd=tmp_path) == "model service index_builder polyrank.service.cli"
     assert run("-m", "polyrank.service.cli", "--version", cwd=tmp_path) == f"polyrank {polyrank.__version__}"
+
+
+def test_a_wheel_holds_one_package_with_every_module(tmp_path: Path) -> None:
+    """Built as pip builds it, from a copy without the links, as a source archive has none."""
+    for name in ("model", "index_builder", "service"):
+        shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "src" / "polyrank").mkdir(parents=True)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "src/polyrank/__init__.py", "src/polyrank/py.typed"):
+        shutil.copy(REPOSITORY / name, tmp_path / name)
+    run("-m", "hatchling", "build", "--target", "wheel", cwd=tmp_path)
+    [wheel] = (tmp_path / "dist").glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names} == {"polyrank", wheel.name.split("-py3")[0] + ".dist-info"}
+    folders = ("model", "index_builder", "service")
+    modules = {f"polyrank/{file.relative_to(tmp_path)}" for each in folders for file in (tmp_path / each).rglob("*.py")}
+    assert modules <= set(names)
 
 
 def test_no_public_class_name_stands_twice() -> None:

@@ -1,6 +1,7 @@
 """`polyrank store` over generations built without torch."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,16 +9,16 @@ from command_line import call, left_half_written
 from fakes import HashEncoder, pool
 from redis_process import RedisProcess, vector_keys
 
-from polyrank.index_builder.build.build import build
-from polyrank.index_builder.pool.pool import Candidate
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.index_builder.store.updates.log import Update
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.update_log import Update
 
 Capture = pytest.CaptureFixture[str]
 
 
-def built(root: Path, salt: str = "", **options: object) -> str:
-    return build(HashEncoder(), pool(20, salt), root, **options).generation  # type: ignore[arg-type]
+def built(root: Path, salt: str = "", **options: Any) -> str:
+    return build(HashEncoder(), pool(20, salt), root, BuildOptions(**options)).generation
 
 
 @pytest.fixture
@@ -64,14 +65,14 @@ def test_activating_loads_no_model_unless_a_text_has_to_be_encoded(capsys: Captu
     """The generations' models cannot be loaded."""
     first = built(store, "a")
     same = built(store, "b", activate=False)
-    other = build(HashEncoder(dim=12, fingerprint="f" * 64), pool(20), store, activate=False).generation
+    other = build(HashEncoder(dim=12, fingerprint="f" * 64), pool(20), store, BuildOptions(activate=False)).generation
     opened = GenerationStore(store)
     manifest = opened.manifest(first)
     log = opened.updates.of(manifest)
     log.append(Update(1, (), np.empty((0, manifest.dim), np.float16), ["c1"]))
     for generation in (same, other):
         assert call(capsys, "store", "activate", "--store", store, generation).status == 0
-    waiting = build(HashEncoder(dim=12, fingerprint="f" * 64), pool(20), store, activate=False).generation
+    waiting = build(HashEncoder(dim=12, fingerprint="f" * 64), pool(20), store, BuildOptions(activate=False)).generation
     assert call(capsys, "store", "activate", "--store", store, first).status == 0
     log.append(Update(2, [Candidate("new", "w1")], np.zeros((1, manifest.dim), np.float16)))
     refused = call(capsys, "store", "activate", "--store", store, waiting)

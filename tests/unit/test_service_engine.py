@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from service_fakes import WordCross, asked, brute_force, build_store, open_serving, pool, rank
 
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.search.scan.plain import PlainScan
 from polyrank.model.text.assembly import Conversation

@@ -2,13 +2,16 @@
 
 import gc
 import weakref
+from collections import Counter
+from hashlib import file_digest
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from service_fakes import WordRanker, build_store, count_nothing, load, pool
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import InvalidInput, ModelNotFound
 from polyrank.service.errors import NotReady
 from polyrank.service.live.live import Live
@@ -357,6 +360,53 @@ def test_rollback_goes_back_and_then_there_is_nowhere_to_go(store: Fixture) -> N
         store.live.rollback()
 
 
+def test_a_rollback_that_another_process_has_overtaken_goes_one_step_further(store: Fixture) -> None:
+    first, second, third = (store.build(seed=seed) for seed in range(3))
+    overtaken: list[str] = []
+
+    def load_late(path: str) -> object:
+        if second in path and not overtaken:
+            overtaken.append(GenerationStore(store.root).rollback())
+        return load(path)
+
+    live = Live(store.store, Opener(count_nothing, None, load_late), store.metrics)
+    live.start()
+    assert live.require().generation.id == third
+    assert live.rollback().generation.id == first
+    assert overtaken == [second]
+    assert (store.store.current(), store.store.history()) == (first, [])
+
+
+def test_every_file_is_verified_once_on_its_way_to_being_served(
+    store: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files: list[str] = []
+
+    def counted(file: BinaryIO, kind: str) -> object:
+        files.append(Path(file.name).name)
+        return file_digest(file, kind)
+
+    def read() -> dict[str, int]:
+        counts = Counter(files)
+        files.clear()
+        return counts
+
+    monkeypatch.setattr("polyrank.index_builder.store.generation.file_digest", counted)
+    each = {"candidates.arrow": 1, "embeddings.bin": 1, "ids.index": 1, "words.json": 1}
+    store.build("a")
+    assert read() == each, "for the manifest, and not again when it becomes active"
+    store.live.start()
+    assert read() == each
+    second = store.build("b")
+    files.clear()
+    store.live.follow()
+    assert read() == each
+    store.live.rollback()
+    assert read() == each
+    store.live.activate(second)
+    assert read() == each
+
+
 def test_rollback_to_a_damaged_generation_changes_nothing(store: Fixture) -> None:
     first, second = store.build(), store.build()
     store.live.start()
@@ -372,8 +422,8 @@ def test_the_old_unit_lives_as_long_as_a_request_holds_it(store: Fixture) -> Non
     held = store.live.require()
     store.build("d")
     store.live.follow()
-    assert len(held.generation.store.matrix) == 20
-    local, watch = held.generation.store, weakref.ref(held.loaded)
+    assert len(held.generation.embeddings.matrix) == 20
+    local, watch = held.generation.embeddings, weakref.ref(held.loaded)
     del held
     gc.collect()
     assert watch() is None

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from service_fakes import build_store, count_nothing, load, pool
 
-from polyrank.index_builder.build.jobs import JobRecord, JobRequest
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.build.job_records import JobRecord, JobRequest
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service import resources
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.errors import SettingsError

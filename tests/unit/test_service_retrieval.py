@@ -10,11 +10,12 @@ import pytest
 from service_fakes import WORDS, asked, brute_force, build_store, count_nothing, load, open_serving, pool, rank
 from updated import updated
 
-from polyrank.index_builder.pool.pool import Candidate
-from polyrank.index_builder.store.generations import GenerationStore
-from polyrank.model.search.scan import Query, screen
-from polyrank.model.search.scan.guarded import GuardedScan
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.model.search.scan import Query
+from polyrank.model.search.scan.gpu.guarded import GuardedScan
 from polyrank.model.search.scan.plain import PlainScan
+from polyrank.model.search.scan.quantised import product
 from polyrank.model.search.topk import TopK
 from polyrank.service.errors import UnknownCandidates
 from polyrank.service.live import serving as live_units
@@ -217,7 +218,7 @@ def test_only_what_is_scanned_in_bytes_is_shared(large: Serving) -> None:
     def shares(**fields: Any) -> bool:
         return retrieval.Search(large, asked(TEXT, **fields), np.ones((1, 16), np.float32), Stages()).shares
 
-    assert shares() == (large.generation.index is None and screen.is_available())
+    assert shares() == (large.generation.index is None and product.is_available())
     assert not shares(filter={"h": 5}), "each filter is looked through by itself"
 
 

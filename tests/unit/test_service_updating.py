@@ -16,8 +16,8 @@ from updated import LiveStore
 
 from polyrank.index_builder.build.compaction import compact
 from polyrank.index_builder.errors import GenerationCorrupt, UpdatesBusy
-from polyrank.index_builder.pool.pool import Candidate
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.changes import updating
 from polyrank.service.errors import InferenceFailed, NotReady, Overloaded, RevisionNotReached
 

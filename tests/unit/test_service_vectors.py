@@ -10,9 +10,9 @@ from service_fakes import DIM, WordRanker, build_store, pool
 
 from polyrank.index_builder.errors import MatrixMissing, StoreUnavailable
 from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.vectors.codec import CORRUPT, HIT, MISS, Fetched
 from polyrank.index_builder.vectors.encoder import encode_texts
-from polyrank.index_builder.vectors.protocol import CORRUPT, HIT, MISS, Fetched
 from polyrank.service.caching.budget import Budget
 from polyrank.service.caching.redis_tier import Cached
 from polyrank.service.caching.vectors import MatrixVectors, RedisVectors
@@ -56,7 +56,7 @@ class Fixture:
         build_store(root, pool(30), index=index)
         store = GenerationStore(root)
         self.generation = store.open(store.current() or "")
-        self.whole = np.array(self.generation.store.matrix)
+        self.whole = np.array(self.generation.embeddings.matrix)
         self.redis = CopyOfMatrix(self.whole)
         self.counts: Counter[tuple[str, str]] = Counter()
         self.encoded: list[str] = []
@@ -120,7 +120,7 @@ def test_a_scanned_generation_is_read_from_redis_once(tmp_path: Path) -> None:
     scanned.redis.lost, scanned.redis.damaged = {"c0", "c7"}, {"c9"}
     matrix = scanned.open().matrix()
     assert scanned.redis.closed
-    np.testing.assert_array_equal(matrix, scanned.generation.store.matrix)
+    np.testing.assert_array_equal(matrix, scanned.generation.embeddings.matrix)
     assert not isinstance(matrix, np.memmap)
     assert matrix.dtype == np.float16
     assert (scanned.counts["redis", "hit"], scanned.counts["redis", "miss"], scanned.counts["redis", "corrupt"]) == (
@@ -133,14 +133,14 @@ def test_a_scanned_generation_is_read_from_redis_once(tmp_path: Path) -> None:
 def test_a_scanned_generation_falls_back_to_its_own_matrix(tmp_path: Path) -> None:
     scanned = Fixture(tmp_path, "exact")
     scanned.redis.down = True
-    np.testing.assert_array_equal(scanned.open().matrix(), scanned.generation.store.matrix)
+    np.testing.assert_array_equal(scanned.open().matrix(), scanned.generation.embeddings.matrix)
     assert scanned.counts["redis", "error"] == 30
 
 
 def test_the_matrix_itself_is_a_source_too(indexed: Fixture) -> None:
     vectors = MatrixVectors(indexed.generation, indexed.count)
     np.testing.assert_array_equal(vectors.gather(ROWS, Budget()).vectors, indexed.expected())
-    assert vectors.matrix() is indexed.generation.store.matrix
+    assert vectors.matrix() is indexed.generation.embeddings.matrix
     assert indexed.counts["matrix", "hit"] == 5
 
 
@@ -149,7 +149,7 @@ def test_without_the_file_the_matrix_is_read_from_redis(tmp_path: Path, index: s
     replica = Fixture(tmp_path, index)
     replica.lose_matrix()
     with pytest.raises(MatrixMissing, match="this replica does not hold the matrix of generation"):
-        _ = replica.generation.store.matrix
+        _ = replica.generation.embeddings.matrix
     vectors = replica.open()
     np.testing.assert_array_equal(vectors.matrix(), replica.whole)
     assert +replica.counts == {("redis", "hit"): 30}

@@ -1,7 +1,10 @@
-"""Exact top-k over a whole pool, for several contexts in one pass over its rows.
+"""Exact top-k over a whole pool.
 
-A pool is prepared once (`prepare`) and then scanned for every context. Whatever the form that it is held in, the answer
-is that of `polyrank.model.search.topk.top_k`: rows and scores of scoring every row and sorting by (-score, row).
+`prepare` makes a pool ready once; the scan it returns then answers any number of queries. Every scan gives the answer
+of `polyrank.model.search.topk.top_k`: the rows and scores of scoring every row and sorting by (-score, row).
+
+Read `plain.py` first: it holds the interface. `quantised/` scans on a CPU with a copy of the pool in bytes, `gpu/` in
+the memory of a GPU.
 """
 
 import logging
@@ -9,12 +12,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from polyrank.model.search.scan.gpu import GpuScan
-from polyrank.model.search.scan.guarded import GuardedScan
-from polyrank.model.search.scan.plain import PlainScan
-from polyrank.model.search.scan.quantised_scan import LEAST_ROWS, QuantisedScan
-from polyrank.model.search.scan.screen import is_available
-from polyrank.model.search.scan.values import Query, Scan
+from polyrank.model.search.scan.gpu.guarded import GuardedScan
+from polyrank.model.search.scan.gpu.scan import GpuScan
+from polyrank.model.search.scan.plain import PlainScan, Query, Scan
+from polyrank.model.search.scan.quantised.product import is_available
+from polyrank.model.search.scan.quantised.scan import LEAST_ROWS, QuantisedScan
 from polyrank.model.search.topk import longest_row
 
 __all__ = ["Query", "Scan", "prepare"]
@@ -23,17 +25,18 @@ log = logging.getLogger(__name__)
 
 
 def prepare(matrix: NDArray[Any], device: str = "cpu", with_bytes: bool = True) -> Scan:
-    """Prepare a pool to be scanned; a pass over all rows.
+    """Prepare a pool to be scanned; reads all rows once.
 
     Args:
-        matrix: candidate embeddings, (N, D) float16 or float32; may be memory-mapped. It is kept, and not to change.
-        device: where it is to be scanned, in torch's notation.
-        with_bytes: whether it is scanned often enough on a CPU to be worth a copy in bytes (N D more in memory).
+        matrix: candidate embeddings, (N, D) float16 or float32; may be memory-mapped. The scan keeps it, so it must
+            not change.
+        device: where to scan, in torch's notation.
+        with_bytes: whether a copy in bytes is worth its memory (N D bytes) on a CPU.
 
     Returns:
-        On a GPU, a copy there; where that has no room for it, or Triton is missing, a warning is logged, and the CPU
-        scans. On a CPU, with bytes beside the matrix, where they are wanted, this machine has the instructions for them
-        and the pool is large enough; else by the matrix alone.
+        A scan on the GPU, which copies the matrix there. If the GPU has no room or Triton is missing, a warning is
+        logged and the CPU scans. On a CPU: a scan with a copy in bytes, if it is wanted, the processor has fast
+        instructions for bytes and the pool is large enough; else the plain scan.
     """
     if device != "cpu":
         try:

@@ -1,17 +1,51 @@
-"""A scan by the stored rows alone."""
+"""The interface of a scan, and the plain scan, whose answers every other scan must give."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.search.scan.values import Query
 from polyrank.model.search.topk import TopK, top_k
 
 
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The search of one context.
+
+    Attributes:
+        codes: the context vectors, (M, D), the score scale multiplied in.
+        k: how many rows to find; fewer come back when fewer are allowed.
+        allowed: the rows that may be in the answer, (N,); None: all.
+    """
+
+    codes: NDArray[np.float32]
+    k: int
+    allowed: NDArray[np.bool_] | None = None
+
+    def count(self, rows: int) -> int:
+        """Count the allowed rows of a pool that has so many."""
+        return rows if self.allowed is None else int(np.count_nonzero(self.allowed))
+
+
+class Scan(Protocol):
+    """A pool that is ready to be scanned. Safe to call from several threads."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether several queries in one call take less time than one call each."""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a GPU scans."""
+
+    def top_k(self, queries: Sequence[Query]) -> list[TopK]:
+        """Find the best rows of each query, exactly."""
+
+
 class PlainScan:
-    """Scores rows in float32, a context after the other.
+    """Scores the stored rows in float32, one query after another.
 
     Args:
         matrix: (N, D), float16 or float32.
@@ -19,22 +53,23 @@ class PlainScan:
     """
 
     shares = False
+    on_gpu = False
 
     def __init__(self, matrix: NDArray[Any], longest: float) -> None:
         self._matrix, self._longest = matrix, longest
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """The number of rows, N."""
         return len(self._matrix)
 
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
-        """Find each query's best rows."""
+        """Find the best rows of each query."""
         return [self.of(query) for query in queries]
 
     def of(self, query: Query) -> TopK:
-        """Find one query's best rows."""
+        """Find the best rows of one query."""
         rows, kept = None, query.allowed
         if kept is not None and 2 * query.count(len(self._matrix)) <= len(self._matrix):
-            rows, kept = np.flatnonzero(kept), None  # others need not be read
+            rows, kept = np.flatnonzero(kept), None  # the other rows need not be read
         return top_k(self._matrix, query.codes, query.k, rows, self._longest, kept)

@@ -1,4 +1,4 @@
-"""An endless, shuffled, reproducible stream of batches from several files."""
+"""An endless, shuffled, reproducible stream of training rows from several files."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -11,18 +11,18 @@ from polyrank.model.training.data.corpus import Corpus
 SHUFFLE_BUFFER = 50_000  # examples held to draw from: files of any size are streamed
 
 
-class Batch(NamedTuple):
-    """What one file gives for a step.
+class Rows(NamedTuple):
+    """Examples of one file for one batch.
 
-    examples: the rows. others: examples whose replies alone are used, as further negatives of every row; they may be
-    rows of this or another batch too.
+    examples: the rows. others: examples whose replies alone are used, as further negatives of every row; they may also
+    be rows of this or another batch.
     """
 
     examples: list[Dialogue]
     others: list[Dialogue]
 
 
-def batches(
+def draw_rows(
     corpora: Sequence[Corpus],
     batch_size: int,
     seed: int,
@@ -31,21 +31,22 @@ def batches(
     rank: int = 0,
     n_ranks: int = 1,
     buffer: int = SHUFFLE_BUFFER,
-) -> Iterator[Batch]:
-    """Draw batches for ever; the same arguments give the same batches.
+) -> Iterator[Rows]:
+    """Draw the rows of one batch after another, without end; the same arguments give the same rows.
 
     A batch comes from one file, chosen by weight: replies of another domain would be negatives too easy to learn from.
-    All processes of a run draw the same `n_ranks` batches of one file at a time, and each takes its own of them: an
-    epoch is one pass over the examples, however many share it.
+    All processes of a run draw the same `n_ranks` batches of one file at a time, and each takes its own. So an epoch is
+    one pass over the examples, however many processes share it.
 
     Args:
-        corpora: where examples come from.
+        corpora: the files.
         batch_size: B.
-        extra_replies: how many others go with a batch; drawn apart from the rows, which stay a pass over the file.
         seed: of every draw.
+        extra_replies: how many others join a batch. They are drawn apart from the rows, which remain a pass over the
+            file.
         rank: number of the process, from 0.
         n_ranks: how many processes there are.
-        buffer: how many examples to shuffle among.
+        buffer: how many examples are held to draw from.
     """
     draw = random.Random(f"{seed}")
     streams = [
@@ -58,16 +59,16 @@ def batches(
     weights = [corpus.weight for corpus in corpora]
     while True:
         [(rows, others)] = draw.choices(streams, weights)
-        yield Batch(_share(rows, batch_size, rank, n_ranks), _share(others, extra_replies, rank, n_ranks))
+        yield Rows(_share(rows, batch_size, rank, n_ranks), _share(others, extra_replies, rank, n_ranks))
 
 
 def _share(stream: Iterator[Dialogue], count: int, rank: int, n_ranks: int) -> list[Dialogue]:
-    """A process's own of the next examples; where it wants none, the stream's file is never opened."""
+    """Take this process's share of the next examples; where `count` is 0, the file is never opened."""
     return list(islice(stream, n_ranks * count))[rank * count : (rank + 1) * count]
 
 
 def _shuffled(corpus: Corpus, draw: random.Random, buffer: int) -> Iterator[Dialogue]:
-    """Examples for ever, each drawn from a buffer that the file refills."""
+    """Yield examples without end, each drawn from a buffer that the file refills."""
     held: list[Dialogue] = []
     while True:
         for example in corpus.examples():

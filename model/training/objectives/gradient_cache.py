@@ -1,7 +1,7 @@
 """Exact gradients of a loss over a large batch, in the memory of a small one (Gao et al. 2021, arXiv 2101.06983).
 
 An in-batch loss couples all examples, so a batch cannot simply be split. But it couples them only through their
-representations: encode the chunks without keeping their graphs, take the loss's gradient with respect to the
+representations. So: encode the chunks without keeping their graphs, take the loss's gradient with respect to the
 representations, then encode each chunk again, with its graph, and push its part of that gradient through. Dropout must
 fall alike both times, so the random state before each chunk is kept.
 """
@@ -11,40 +11,44 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-Encode = Callable[[], Tensor]
-"""Encodes one chunk; returns its representations."""
+Encoded = tuple[Tensor, ...]
+"""What one chunk gives: representations (floating), and tensors that no gradient goes through, such as masks."""
+
+Encode = Callable[[], Encoded]
+"""Encodes one chunk."""
 
 
 def cached_backward(
-    chunks: Sequence[Encode], loss_of: Callable[[list[Tensor]], Tensor], backward: Callable[[Tensor], None]
+    chunks: Sequence[Encode], loss_of: Callable[[Sequence[Encoded]], Tensor], backward: Callable[[Tensor], None]
 ) -> Tensor:
     """Add the gradients of `loss_of([encode() for encode in chunks])` to the parameters.
 
     Args:
         chunks: encode one chunk each; called twice, with the same random state.
-        loss_of: a scalar from all representations.
+        loss_of: a scalar from what all chunks gave.
         backward: runs autograd from the loss; it may scale it (accumulation, half precision).
 
     Returns:
         The loss, detached.
     """
-    states, leaves = [], []
+    states, leaves = [], list[Encoded]()
     for encode in chunks:
         states.append(_random_state())
         with torch.no_grad():
-            leaves.append(encode().detach().requires_grad_())
+            leaves.append(tuple(each.detach().requires_grad_(each.is_floating_point()) for each in encode()))
     after = _random_state()
     loss = loss_of(leaves)
     backward(loss)
-    for encode, state, leaf in zip(chunks, states, leaves, strict=True):
+    for encode, state, held in zip(chunks, states, leaves, strict=True):
         _set_random_state(state)
-        torch.autograd.backward(encode(), leaf.grad)
+        learning = [(each, leaf.grad) for each, leaf in zip(encode(), held, strict=True) if leaf.requires_grad]
+        torch.autograd.backward([each for each, _ in learning], [gradient for _, gradient in learning])
     _set_random_state(after)
     return loss.detach()
 
 
 def plain_backward(
-    chunks: Sequence[Encode], loss_of: Callable[[list[Tensor]], Tensor], backward: Callable[[Tensor], None]
+    chunks: Sequence[Encode], loss_of: Callable[[Sequence[Encoded]], Tensor], backward: Callable[[Tensor], None]
 ) -> Tensor:
     """The same with all graphs in memory at once: one forward instead of two; arguments as `cached_backward`."""
     loss = loss_of([encode() for encode in chunks])

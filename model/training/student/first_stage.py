@@ -1,4 +1,4 @@
-"""The Poly-encoder whose scores a residual Cross-encoder adds to: where it comes from, and how the two begin."""
+"""The Poly-encoder to whose scores a residual Cross-encoder adds: where it comes from, and how the two begin."""
 
 from pathlib import Path
 
@@ -6,44 +6,46 @@ import torch
 from torch import Tensor
 
 from polyrank.model.architectures.backbone import read_weights
-from polyrank.model.architectures.residual import ResidualEncoder
+from polyrank.model.architectures.cross import FIRST_STAGE, CrossEncoder
 from polyrank.model.checkpoint.adapter import split
 from polyrank.model.checkpoint.base import file_sha256
-from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
+from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_config
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
-from polyrank.model.rankers.load import load_late, read_config
+from polyrank.model.rankers.load import load_late
+from polyrank.model.registry import ARCHITECTURES
 
-# Two models that are right about the same rows count them twice: trained apart, a Cross-encoder's scores added to a
-# Poly-encoder's ranked best at 0.1 to 0.3 of their size (docs/results.md).
+# Two models that are right about the same rows count them twice. Of Cross-encoders that were trained apart and added to
+# a Poly-encoder's scores, those at 0.1 to 0.3 of their size ranked best (docs/measurements/quality.md).
 _HEAD_SHARE = 0.25
 
 
 def first_stage_config(directory: Path) -> ModelConfig:
-    """The config of a first stage; raises InvalidInput where it is no Poly-encoder's checkpoint."""
+    """Read the config of a first stage; raises InvalidInput where it is no Poly-encoder's checkpoint."""
     if not (directory / CONFIG_FILE).is_file():
         raise InvalidInput(f"{directory} is no checkpoint; give a poly-encoder's as --first-stage")
     config = read_config(directory / CONFIG_FILE)
-    if config.architecture != "poly":
+    if config.architecture != FIRST_STAGE:
         raise InvalidInput(f"{directory} is a {config.architecture}-encoder; give a poly-encoder as --first-stage")
     return config
 
 
-def take_first_stage(encoder: ResidualEncoder, directory: Path, base: Path) -> dict[str, Tensor]:
-    """Put a Poly-encoder's weights under a Cross-encoder.
+def take_first_stage(encoder: CrossEncoder, directory: Path, base: Path) -> dict[str, Tensor]:
+    """Fill the Poly-encoder of a residual Cross-encoder from its own checkpoint.
 
     Args:
-        encoder: the Cross-encoder; its config is the Poly-encoder's but for what makes it one.
-        directory: the Poly-encoder's checkpoint.
-        base: where the Cross-encoder's config.json and tokenizer.json lie.
+        encoder: the Cross-encoder.
+        directory: the checkpoint of the Poly-encoder.
+        base: the directory of the Cross-encoder's config.json and tokenizer.json.
 
     Returns:
-        Its adapters under the names that they have in the new checkpoint.
+        The Poly-encoder's adapters, under their names in the Cross-encoder's checkpoint.
 
     Raises:
         InvalidInput: the two do not go together.
         CheckpointInvalid: the first stage is damaged.
     """
+    assert encoder.poly is not None
     ranker, config = load_late(directory), encoder.config
     stored = ranker.config
     for file in (BACKBONE_FILE, TOKENIZER_FILE):
@@ -58,10 +60,13 @@ def take_first_stage(encoder: ResidualEncoder, directory: Path, base: Path) -> d
 
 
 @torch.no_grad()
-def begin_near_first_stage(encoder: ResidualEncoder, base: ModelConfig | None) -> None:
-    """Let the sum begin near the Poly-encoder's ranking, unless the base is such a sum."""
-    if base is not None and base.residual:
+def begin_near_first_stage(encoder: CrossEncoder, source: ModelConfig | None) -> None:
+    """Scale the head so that the sum begins near the Poly-encoder's ranking.
+
+    source: config of the checkpoint that the encoder goes on from; None: a base model. A residual one has such a head.
+    """
+    if source is not None and source.residual:
         return
-    share = _HEAD_SHARE if base is not None and base.architecture == "cross" else 0.0
+    has_head = source is not None and not ARCHITECTURES[source.architecture].retrieves
     for parameter in encoder.head.parameters():
-        parameter.mul_(share)
+        parameter.mul_(_HEAD_SHARE if has_head else 0.0)

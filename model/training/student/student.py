@@ -1,4 +1,4 @@
-"""The model a run trains: built from a base model or a checkpoint, and written as a checkpoint."""
+"""The model that a run trains: built from a base model or a checkpoint, and written as a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,16 +9,23 @@ import torch
 from torch import Tensor
 
 from polyrank.model.architectures.backbone import read_weights
-from polyrank.model.architectures.residual import ResidualEncoder
+from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.checkpoint.adapter import split
 from polyrank.model.checkpoint.base import resolve_base
-from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles
+from polyrank.model.checkpoint.files import (
+    BACKBONE_FILE,
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    WEIGHTS_FILE,
+    CheckpointFiles,
+    read_config,
+)
+from polyrank.model.checkpoint.read import Encoder, build, load_base, own_tensors, read_checkpoint
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import InvalidInput
-from polyrank.model.rankers.load import Encoder, build, load, load_base, own_tensors, read_config
 from polyrank.model.text.assembly import Assembler
 from polyrank.model.text.tokenizer import Tokenizer
-from polyrank.model.training.config import MODEL_FIELDS, TrainConfig
+from polyrank.model.training.config import MODEL_FIELDS, PairTrainConfig, TrainConfig
 from polyrank.model.training.student.first_stage import begin_near_first_stage, first_stage_config, take_first_stage
 from polyrank.model.training.student.tuning import (
     adapter_tensors,
@@ -32,10 +39,10 @@ from polyrank.model.training.student.tuning import (
 
 @dataclass(frozen=True)
 class Student:
-    """An encoder under training, its config and the files that a checkpoint of it refers to.
+    """An encoder under training, and the files that its checkpoint refers to.
 
     Attributes:
-        fixed: adapters that a checkpoint holds and no training changes (polyrank.model.training.student.first_stage).
+        fixed: adapters that belong in the checkpoint and are not trained (those of a first stage).
     """
 
     encoder: Encoder
@@ -46,46 +53,48 @@ class Student:
     fixed: dict[str, Tensor] = field(default_factory=dict)
 
     def trainable(self) -> dict[str, Tensor]:
-        """The parameters that training changes, by name."""
+        """Return the parameters that training changes, by name."""
         return {name: each for name, each in self.encoder.named_parameters() if each.requires_grad}
 
     def save(self, directory: Path, training: Mapping[str, Any]) -> None:
         """Write a checkpoint of the weights as they are now."""
-        weights = {name: each.detach().cpu() for name, each in self._tensors().items()}
+        tensors = own_tensors(self.encoder)
+        if self.config.weights == "adapter":
+            tensors |= adapter_tensors(self.encoder) | self.fixed
+        weights = {name: each.detach().cpu() for name, each in tensors.items()}
         config = replace(self.config, training=training)
         CheckpointFiles(config, self.backbone_file, self.tokenizer_file, weights).write(directory)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        own = own_tensors(self.encoder, self.config)
-        return own | adapter_tensors(self.encoder) | self.fixed if self.config.weights == "adapter" else own
 
 
 def start(config: TrainConfig) -> Student:
     """Build the model that a run begins with.
 
-    From a base model both sides start equal (Humeau et al. 4.2) and codes and head are drawn at random. From a
-    checkpoint its transformers are taken over, side by side where both have two, the context side's where this model
-    has one; codes and head too where they fit. A residual Cross-encoder begins near its first stage's ranking.
+    From a base model both sides start equal (Humeau et al. 4.2), and codes and head are drawn at random. From a
+    checkpoint the transformers are taken over: side by side where both models have two, the context side's where this
+    one has one; codes and head too where they fit. A residual Cross-encoder begins near its first stage's ranking.
 
     Raises:
         ModelNotFound, CheckpointInvalid: the base cannot be used.
         InvalidInput: settings that do not go together.
     """
     torch.manual_seed(config.seed)
-    directory = Path(config.base)
-    is_checkpoint = (directory / CONFIG_FILE).is_file()
-    if not is_checkpoint:
+    directory, first_stage = Path(config.base), _first_stage(config)
+    source = read_config(directory / CONFIG_FILE) if (directory / CONFIG_FILE).is_file() else None
+    if source is None:
         student = _from_base(config)
     elif config.lora_rank:
-        student = _adapters_from_checkpoint(config, directory)
+        student = _adapters_from_checkpoint(config, directory, source)
     else:
         student = _from_checkpoint(config, directory)
-    if not isinstance(student.encoder, ResidualEncoder):
+    if first_stage is None:
         return student
-    begin_near_first_stage(student.encoder, read_config(directory / CONFIG_FILE) if is_checkpoint else None)
-    return replace(
-        student, fixed=take_first_stage(student.encoder, Path(config.first_stage), student.backbone_file.parent)
-    )
+    assert isinstance(student.encoder, CrossEncoder)
+    begin_near_first_stage(student.encoder, source)
+    return replace(student, fixed=take_first_stage(student.encoder, first_stage, student.backbone_file.parent))
+
+
+def _first_stage(config: TrainConfig) -> Path | None:
+    return Path(config.first_stage) if isinstance(config, PairTrainConfig) and config.first_stage else None
 
 
 def _from_base(config: TrainConfig) -> Student:
@@ -98,15 +107,14 @@ def _from_base(config: TrainConfig) -> Student:
 
 
 def _from_checkpoint(config: TrainConfig, directory: Path) -> Student:
-    source = load(directory)
+    source, _ = read_checkpoint(directory)
     student = _untrained(_model_config(config, source.config, ""), directory)
-    _take_over(own_tensors(student.encoder, student.config), source.encoder.state_dict())
+    _take_over(own_tensors(student.encoder), source.state_dict())
     _prepare(student.encoder, config)
     return student
 
 
-def _adapters_from_checkpoint(config: TrainConfig, directory: Path) -> Student:
-    source = read_config(directory / CONFIG_FILE)
+def _adapters_from_checkpoint(config: TrainConfig, directory: Path, source: ModelConfig) -> Student:
     if source.weights == "full":
         raise InvalidInput(
             f"{directory} holds full weights, which an adapter cannot refer to; train without --lora-rank"
@@ -119,7 +127,7 @@ def _adapters_from_checkpoint(config: TrainConfig, directory: Path) -> Student:
     adapter, others = split(read_weights(weights) if weights.is_file() else {})
     if source.weights == "adapter":
         _take_over_adapters(student.encoder, adapter)
-    _take_over(own_tensors(student.encoder, student.config), others)
+    _take_over(own_tensors(student.encoder), others)
     return student
 
 
@@ -129,9 +137,9 @@ def _untrained(config: ModelConfig, files: Path) -> Student:
 
 
 def _like_a_sentence_encoder(base_name: str, separator: str) -> ModelConfig:
-    """What a model that begins with a base model's weights is like where nothing else is said.
+    """Return the defaults of a model that begins with a base model's weights.
 
-    Unit length and scales are for sentence encoders, whose raw outputs leave both softmaxes flat.
+    Unit length and scales suit sentence encoders, whose raw outputs leave both softmaxes flat.
     """
     return ModelConfig(
         architecture="bi",
@@ -147,9 +155,10 @@ def _like_a_sentence_encoder(base_name: str, separator: str) -> ModelConfig:
 
 
 def _model_config(config: TrainConfig, source: ModelConfig, base_sha256: str) -> ModelConfig:
-    """The source's config, but for what this run says; a first stage's where there is one, for it stays as it is."""
-    if config.first_stage:
-        source = replace(first_stage_config(Path(config.first_stage)), base_name=source.base_name)
+    """Return the source's config with this run's settings; with a first stage, that one's instead of the source's."""
+    first_stage = _first_stage(config)
+    if first_stage is not None:
+        source = replace(first_stage_config(first_stage), base_name=source.base_name)
     elif source.residual:
         raise InvalidInput("the base adds to a poly-encoder's scores: give that one as --first-stage, or as the base")
     adapter = config.lora_rank > 0
@@ -159,7 +168,7 @@ def _model_config(config: TrainConfig, source: ModelConfig, base_sha256: str) ->
         source,
         **given,
         architecture=config.architecture,
-        residual=bool(config.first_stage),
+        residual=first_stage is not None,
         base_sha256=base_sha256 if adapter else "",
         weights="adapter" if adapter else "full",
         assembly=replace(source.assembly, max_turns=turns),
@@ -180,7 +189,7 @@ def _prepare(encoder: Encoder, config: TrainConfig) -> None:
 
 
 def _take_over(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Fill the tensors that a checkpoint would hold: a shared transformer's once, as the context side's."""
+    """Copy into a model's own tensors those of another model that fit."""
     for name, tensor in own.items():
         found = _counterpart(name, tensors)
         if found is not None and found.shape == tensor.shape:
@@ -193,7 +202,7 @@ def _take_over_adapters(encoder: Encoder, tensors: Mapping[str, Tensor]) -> None
 
 
 def _counterpart(name: str, tensors: Mapping[str, Tensor]) -> Tensor | None:
-    """A tensor of that name; or of the other model's transformer that comes nearest to this one's part."""
+    """Find the tensor of that name, or the one of the other model's transformer that is nearest in its part."""
     tower, _, rest = name.partition(".")
     nearest = {"context": ("encoder",), "candidate": ("context", "encoder"), "encoder": ("context",)}.get(tower, ())
     for each in (tower, *nearest):

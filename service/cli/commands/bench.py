@@ -1,8 +1,9 @@
-"""`polyrank bench`: our own figures on this machine."""
+"""`polyrank bench`: what each stage costs on this machine."""
 
 import argparse
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,14 @@ from polyrank.service.cli.models import BACKEND, chosen_backend, load_late
 from polyrank.service.cli.output import Progress, UsageError, print_json, quiet_libraries
 
 if TYPE_CHECKING:
-    from polyrank.index_builder.build.build import BuildResult
+    from polyrank.index_builder.build.pipeline import BuildResult
     from polyrank.model.rankers.late import LateRanker
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 POOL = Path("examples/support/pool.jsonl")
 DATA = Path("examples/support/conversations.jsonl")
+
+Subject = Callable[[argparse.Namespace], dict[str, Any]]
 
 
 def add_to(commands: Any) -> None:
@@ -25,7 +28,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("bench", help="measure scoring, encoding, ranking, reranking or building")
     subjects = parser.add_subparsers(title="subjects", metavar="SUBJECT", required=True)
     scoring = _subject(subjects, "scoring", _scoring, "closed form against the paper's two products")
-    scoring.add_argument("--seconds", type=float, default=2.0, help="a size; default: 2")
+    scoring.add_argument("--seconds", type=float, default=2.0, help="for each size; default: 2")
     for name, measure, text in (
         ("encode", _encode, "candidates a second, one context, and 32 together"),
         ("rerank", _rerank, "fifty pairs of a cross-encoder; a base model's with a random head costs the same"),
@@ -42,14 +45,14 @@ def add_to(commands: Any) -> None:
     rank.add_argument("--redis", metavar="URL", help="read vectors from this Redis (--vectors redis)")
 
 
-def _subject(subjects: Any, name: str, measure: Any, text: str) -> argparse.ArgumentParser:
+def _subject(subjects: Any, name: str, measure: Subject, text: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subjects.add_parser(name, help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.set_defaults(run=partial(_run, name, measure))
     return parser
 
 
-def _run(name: str, measure: Any, arguments: argparse.Namespace) -> int:
+def _run(name: str, measure: Subject, arguments: argparse.Namespace) -> int:
     quiet_libraries()
     from polyrank.service.cli.measuring.timing import machine
 
@@ -61,12 +64,12 @@ def _run(name: str, measure: Any, arguments: argparse.Namespace) -> int:
         if key != "rows":
             print(f"{key}: {value}")
     for row in result["rows"]:
-        print("  " + "  ".join(f"{key} {value:.5g}" if _is_number(value) else f"{value}" for key, value in row.items()))
+        print("  " + "  ".join(_cell(key, value) for key, value in row.items()))
     return 0
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float))
+def _cell(key: str, value: Any) -> str:
+    return f"{key} {value:.5g}" if isinstance(value, (int, float)) else f"{value}"
 
 
 def _scoring(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -85,16 +88,15 @@ def _encode(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _rerank(arguments: argparse.Namespace) -> dict[str, Any]:
     from polyrank.model.config import ModelConfig
-    from polyrank.model.rankers.cross import CrossRanker
     from polyrank.model.rankers.load import from_base, load
     from polyrank.service.cli.measuring.encode import measure_rerank, texts_of
 
     texts = texts_of(arguments.pool, limit=100)
     ranker = load(arguments.model, backend=chosen_backend(arguments.backend))
-    if not isinstance(ranker, CrossRanker):
+    if ranker.retrieves:
         config = ModelConfig(architecture="cross", base_name="", weights="base")
         ranker = from_base(arguments.model, config, chosen_backend(arguments.backend))
-    assert isinstance(ranker, CrossRanker), "asked for"
+    assert not ranker.retrieves, "asked for"
     return {"model": arguments.model, "backend": ranker.backend, "rows": measure_rerank(ranker, texts)}
 
 
@@ -110,8 +112,8 @@ def _build(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _build_into(store: Path, ranker: "LateRanker", pool: Path) -> "BuildResult":
-    from polyrank.index_builder.build.build import build
-    from polyrank.index_builder.pool.pool import read_pool
+    from polyrank.index_builder.build.pipeline import build
+    from polyrank.index_builder.pool.rows import read_pool
 
     with Progress("candidates") as progress:
         return build(ranker, read_pool([pool], store), store, progress=progress)

@@ -1,4 +1,4 @@
-"""`polyrank build`: a pool becomes a published generation."""
+"""`polyrank build`: turn a pool into a published generation."""
 
 import argparse
 import random
@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.build.build import BuildResult, build
-from polyrank.index_builder.index.choice import KINDS
-from polyrank.index_builder.index.faiss_factory import check_factory
+from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
+from polyrank.index_builder.index.choice import KINDS, check_factory
 from polyrank.index_builder.index.recall import MIN_RECALL, MOST_PROBES
-from polyrank.index_builder.pool.pool import read_pool
+from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.vectors.codec import DTYPES
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference.names import BACKENDS
@@ -49,25 +48,12 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build, and say what was built."""
+    """Build, and print what was built."""
     pool = read_pool(arguments.pool, arguments.store)
     ranker = load_late(arguments.model, backend=chosen_backend(arguments.backend))
-    _check_index(arguments.index, ranker)
-    probes = _encoded_probes(arguments.probes, ranker) if arguments.probes else []
+    options = _options(arguments, ranker)
     with Progress("candidates") as progress:
-        built = build(
-            ranker,
-            pool,
-            arguments.store,
-            index=arguments.index,
-            probes=probes,
-            min_recall=arguments.min_recall,
-            dtype=arguments.dtype,
-            redis_url=arguments.redis,
-            activate=not arguments.no_activate,
-            max_rejected=arguments.max_rejected,
-            progress=progress,
-        )
+        built = build(ranker, pool, arguments.store, options, progress=progress)
     if built.resumed:
         print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
     if built.rejected:
@@ -82,15 +68,24 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check_index(index: str, ranker: "LateRanker") -> None:
+def _options(arguments: argparse.Namespace, ranker: "LateRanker") -> BuildOptions:
     try:
-        check_factory(index, ranker.dim)
+        check_factory(arguments.index, ranker.dim)
     except InvalidInput as error:
         raise UsageError(str(error)) from error
+    return BuildOptions(
+        index=arguments.index,
+        probes=_encoded_probes(arguments.probes, ranker) if arguments.probes else (),
+        min_recall=arguments.min_recall,
+        dtype=arguments.dtype,
+        redis_url=arguments.redis,
+        activate=not arguments.no_activate,
+        max_rejected=arguments.max_rejected,
+    )
 
 
 def _encoded_probes(file: Path, ranker: "LateRanker") -> list[NDArray[np.float32]]:
-    """Context vectors of at most MOST_PROBES of a file's contexts, drawn with a seed."""
+    """The vectors (M, D) of at most MOST_PROBES contexts of a file, drawn at random with a fixed seed."""
     kept: list[Conversation] = []
     rng = random.Random(_SEED)
     for seen, dialogue in enumerate(read_dialogues(file)):

@@ -1,14 +1,14 @@
-"""`polyrank demo`: the bundled sample, from pool to ranked replies, in one command."""
+"""`polyrank demo`: build, rank and serve the bundled sample in one command."""
 
 import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.index_builder.build.build import build
+from polyrank.index_builder.build.pipeline import build
 from polyrank.index_builder.errors import GenerationError
-from polyrank.index_builder.pool.pool import Candidate, read_pool
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.pool.rows import Candidate, read_pool
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.cli.commands.evaluate import measure
 from polyrank.service.cli.commands.rank import from_store, print_results
 from polyrank.service.cli.models import chosen_backend, load_late
@@ -18,9 +18,9 @@ from polyrank.service.settings import Settings
 if TYPE_CHECKING:
     from polyrank.model.rankers.late import LateRanker
 
-# R@1/20 of the sample conversations may not fall below; the README states it. Measured: docs/results.md.
+# The lowest R@1/20 of the sample conversations, as the README states it. Measured: docs/measurements/quality.md.
 FLOOR = 0.80
-SOURCE = Path(__file__).parents[2]  # of the sample and the shipped checkpoints; both lie beside the packages
+SOURCE = Path(__file__).resolve().parents[3]  # a clone holds the sample and the checkpoints beside the packages
 MODEL = str(SOURCE / "checkpoints" / "chat-poly")
 RERANKER = str(SOURCE / "checkpoints" / "chat-cross")
 STORE = Path(".demo-store")
@@ -55,7 +55,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sample(name: str) -> Path:
-    """A file of the sample."""
     path = SOURCE / "examples" / "support" / name
     if not path.is_file():
         raise UsageError(f"{path} is missing; the demo runs from a clone of the source")
@@ -73,7 +72,7 @@ def _build(pool: Path) -> None:
 
 
 def _active(ranker: "LateRanker", pool: Path) -> str | None:
-    """The active generation, if it is sound and holds this pool encoded by this model and back-end."""
+    """The active generation's id, if it is undamaged and holds this pool, encoded by this model and back-end."""
     sample = [row for row in read_pool([pool]) if isinstance(row, Candidate)]
     store = GenerationStore(STORE)
     try:

@@ -1,4 +1,4 @@
-"""`polyrank evaluate`: how often a model puts the right text first, and how sure that is."""
+"""`polyrank evaluate`: how often a model puts the right text first, with an interval."""
 
 import argparse
 import time
@@ -9,11 +9,11 @@ import orjson
 
 from polyrank.model.durable import write_atomically
 from polyrank.model.inference.names import BACKENDS, TORCH
+from polyrank.service.cli.files import require_writable
 from polyrank.service.cli.output import Progress, UsageError, print_json, quiet_libraries
-from polyrank.service.cli.output_file import require_writable
 
 if TYPE_CHECKING:
-    from polyrank.service.cli.evaluation.report import Report
+    from polyrank.service.cli.evaluation.report import EvaluationReport
     from polyrank.service.cli.evaluation.tasks import Task
 
 _TOP_N = 20
@@ -25,8 +25,9 @@ _ROW = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
-    told = "R@k and MRR, or nDCG, of a model, with intervals"
-    parser = commands.add_parser("evaluate", help=told, description=_DESCRIPTION)
+    parser = commands.add_parser(
+        "evaluate", help="R@k and MRR, or nDCG, of a model, with intervals", description=_DESCRIPTION
+    )
     parser.add_argument("--model", required=True, help="checkpoint directory or base model name")
     parser.add_argument("--against", metavar="MODEL", help="measure this one too, and the difference")
     source = parser.add_mutually_exclusive_group(required=True)
@@ -37,11 +38,15 @@ def add_to(commands: Any) -> None:
     pool_help = "find the replies of --data among all texts of these, .jsonl[.gz|.zst], .csv or .parquet"
     parser.add_argument("--pool", nargs="+", type=Path, metavar="F", help=pool_help)
     parser.add_argument("--reranker", metavar="MODEL", help="a cross-encoder, with --pool or --corpus")
-    parser.add_argument("--top-n", type=int, metavar="N", help=f"how many it reads; default: {_TOP_N}")
+    parser.add_argument(
+        "--top-n", type=int, metavar="N", help=f"how many texts it reads for each context; default: {_TOP_N}"
+    )
     backend_help = "what runs the models; default: torch, the reference"
     parser.add_argument("--backend", choices=BACKENDS, default=TORCH, help=backend_help)
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N examples, or judged queries")
-    parser.add_argument("--output", type=Path, metavar="F", help="write what became of each example, .jsonl")
+    parser.add_argument(
+        "--output", type=Path, metavar="F", help="write a line for each example with its rank and scores, .jsonl"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.set_defaults(run=run)
 
@@ -64,9 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
 def measure(name: str, data: Path, limit: int | None = None) -> dict[str, Any]:
     """Evaluate a model on a file's own lists of candidates; returns what `--json` prints."""
     quiet_libraries()
-    from polyrank.service.cli.evaluation.tasks import Lists
+    from polyrank.service.cli.evaluation.tasks import ListsTask
 
-    report, _ = _evaluated(Lists(data, limit), [name])
+    report, _ = _evaluated(ListsTask(data, limit), [name])
     return report.as_object()
 
 
@@ -84,34 +89,36 @@ def _check(arguments: argparse.Namespace) -> None:
         ),
         (arguments.top_n is not None and not arguments.reranker, "--top-n goes with --reranker"),
     ]
-    if says := next((says for refused, says in refusals if refused), None):
-        raise UsageError(says)
+    for refused, message in refusals:
+        if refused:
+            raise UsageError(message)
     if arguments.output:
         inputs = (arguments.data, arguments.corpus, arguments.queries, arguments.qrels, *(arguments.pool or ()))
         require_writable(arguments.output, filter(None, inputs))
 
 
-def _task(arguments: argparse.Namespace) -> "Task":
-    from polyrank.service.cli.evaluation.tasks import Judged, Lists, Pool, Search
+def _task(arguments: argparse.Namespace) -> "Task[Any]":
+    from polyrank.service.cli.evaluation.tasks import CollectionTask, ListsTask, PoolTask, TwoStageSearch
 
     if not (arguments.pool or arguments.corpus):
-        return Lists(arguments.data, arguments.limit, arguments.backend)
+        return ListsTask(arguments.data, arguments.limit, arguments.backend)
     top_n = _TOP_N if arguments.top_n is None else arguments.top_n
-    search = Search.load(arguments.reranker, top_n, arguments.backend)
+    search = TwoStageSearch.load(arguments.reranker, top_n, arguments.backend)
     if arguments.pool:
-        return Pool(arguments.data, arguments.pool, search, arguments.limit)
-    return Judged(arguments.corpus, arguments.queries, arguments.qrels, search, arguments.limit)
+        return PoolTask(arguments.data, arguments.pool, search, arguments.limit)
+    return CollectionTask(arguments.corpus, arguments.queries, arguments.qrels, search, arguments.limit)
 
 
-def _evaluated(task: "Task", names: list[str]) -> tuple["Report", list[dict[str, Any]]]:
-    """Measure the models on the same examples; the lines are those of the first."""
-    from polyrank.service.cli.evaluation.report import Measured, Report
+def _evaluated(task: "Task[Any]", names: list[str]) -> tuple["EvaluationReport", list[dict[str, Any]]]:
+    """Measure the models on the same examples; returns the report, and the first model's lines for `--output`."""
+    from polyrank.service.cli.evaluation.report import EvaluationReport, ModelFigures
 
+    rankers = [task.load(name) for name in names]  # all of them, before the long work begins
     measured, lines = [], []
-    for name, run_model in [(name, task.prepare(name)) for name in names]:  # all are loaded before one is run
+    for name, ranker in zip(names, rankers, strict=True):
         began = time.perf_counter()
         with Progress("examples") as progress:
-            outcome = run_model(progress)
-        measured.append(Measured(name, outcome.values, round(time.perf_counter() - began, 3)))
+            outcome = task.measure(ranker, progress)
+        measured.append(ModelFigures(name, outcome.values, round(time.perf_counter() - began, 3)))
         lines.append(outcome.lines)
-    return Report(measured, task.groups, task.unit, task.described), lines[0]
+    return EvaluationReport(measured, task.groups, task.unit, task.described), lines[0]

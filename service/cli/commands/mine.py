@@ -1,4 +1,4 @@
-"""`polyrank mine`: hard negatives for training."""
+"""`polyrank mine`: find hard negatives for training."""
 
 import argparse
 import math
@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.errors import InvalidInput
+from polyrank.service.cli.files import read_candidates, require_writable
 from polyrank.service.cli.models import load_cross, load_late
 from polyrank.service.cli.output import Progress, UsageError, print_json
-from polyrank.service.cli.output_file import require_writable
-from polyrank.service.cli.pool import read_candidates
 
 if TYPE_CHECKING:
-    from polyrank.model.evaluation.mining import Miner, MiningRules, Tally
+    from polyrank.model.evaluation.mining import MiningRules, Tally
     from polyrank.model.text.dialogues import Dialogue
     from polyrank.model.text.positives import Positives
     from polyrank.model.training.data.corpus import Report
@@ -42,15 +41,17 @@ def add_to(commands: Any) -> None:
         "default: 0.05",
     )
     parser.add_argument("--check", metavar="MODEL", help="a cross-encoder that must place negatives below the gold")
-    parser.add_argument("--check-margin", type=_number, metavar="X", help="by at least so much; default: 0")
+    parser.add_argument(
+        "--check-margin", type=_number, metavar="X", help="how far below it must place them; default: 0"
+    )
     parser.add_argument("--sample", action="store_true", help="draw from what remains instead of taking the hardest")
-    parser.add_argument("--seed", type=_whole, default=0, help="of what is drawn; default: 0")
+    parser.add_argument("--seed", type=_whole, default=0, help="seed of every draw; default: 0")
     parser.add_argument(
         "--max-rejected",
         type=float,
         default=0.01,
         metavar="SHARE",
-        help="of bad lines in --data, which are left out; default: 0.01",
+        help="of bad lines in --data that are left out, at most; default: 0.01",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.set_defaults(run=run)
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Mine, and say what was found and what was left out."""
     _check_usage(arguments)
     began = time.perf_counter()
-    tally = _mined(arguments).tally
+    tally = _mine(arguments)
     seconds = time.perf_counter() - began
     _print_summary(tally, seconds)
     if arguments.json:
@@ -78,14 +79,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_summary(tally: "Tally", seconds: float) -> None:
-    reasons = ", ".join(f"{reason} {count}" for reason, count in tally.filtered.items())
-    found = f"{tally.negatives} negatives for {tally.examples} examples in {seconds:.0f} s"
-    print(f"{found}; left out: {reasons}", file=sys.stderr)
-    if tally.without:
-        print(f"{tally.without} examples have none; a larger --depth leaves more", file=sys.stderr)
-
-
 def _check_usage(arguments: argparse.Namespace) -> None:
     if arguments.skip >= arguments.depth:
         raise UsageError("--skip must be less than --depth, or no text is left")
@@ -96,29 +89,29 @@ def _check_usage(arguments: argparse.Namespace) -> None:
     require_writable(arguments.output, (arguments.data, *arguments.pool))
 
 
-def _mined(arguments: argparse.Namespace) -> "Miner":
-    """Read everything once before the work begins, so that files which are refused end it at once."""
+def _mine(arguments: argparse.Namespace) -> "Tally":
+    """Write the examples with their negatives; bad files and models are refused before the long work begins."""
     from polyrank.model.evaluation.mining import Miner, TextPool
-    from polyrank.model.text.dialogue_files import new_dialogues
+    from polyrank.model.text.dialogues import new_dialogues
     from polyrank.model.training.data.corpus import Report
 
     with new_dialogues(arguments.output) as write:
         candidates = read_candidates(arguments.pool)
-        positives = _surveyed(arguments.data, arguments.max_rejected)
+        positives = _read_positives(arguments.data, arguments.max_rejected)
         ranker = load_late(arguments.model)
         check = load_cross("--check", arguments.check) if arguments.check is not None else None
         with Progress("texts") as progress:
-            pool = TextPool.encode(ranker, (each.text for each in candidates), progress)
+            pool = TextPool.encode(ranker, (candidate.text for candidate in candidates), progress)
         miner = Miner(ranker, pool, positives, _rules(arguments), check)
         with Progress("examples") as progress:
             for done, dialogue in enumerate(miner.mine(_good_lines(arguments.data, Report())), 1):
                 write(dialogue)
                 progress("mine", done, len(positives))
-    return miner
+    return miner.tally
 
 
-def _surveyed(data: Path, max_rejected: float) -> "Positives":
-    """Read the examples once; says on standard error what is left out, and raises TrainingDataInvalid for too much."""
+def _read_positives(data: Path, max_rejected: float) -> "Positives":
+    """Read the examples a first time; says what is left out, and raises TrainingDataInvalid if that is too much."""
     from polyrank.model.text.positives import Positives
     from polyrank.model.training.data.corpus import Report
 
@@ -133,6 +126,7 @@ def _surveyed(data: Path, max_rejected: float) -> "Positives":
 
 
 def _good_lines(data: Path, report: "Report") -> Iterator["Dialogue"]:
+    """Stream the examples of a file; its bad lines are counted in `report`."""
     from polyrank.model.text.dialogues import read_lines
 
     for number, line in read_lines(data):
@@ -156,6 +150,14 @@ def _rules(arguments: argparse.Namespace) -> "MiningRules":
         sample=arguments.sample,
         seed=arguments.seed,
     )
+
+
+def _print_summary(tally: "Tally", seconds: float) -> None:
+    reasons = ", ".join(f"{reason} {count}" for reason, count in tally.filtered.items())
+    found = f"{tally.negatives} negatives for {tally.examples} examples in {seconds:.0f} s"
+    print(f"{found}; left out: {reasons}", file=sys.stderr)
+    if tally.without:
+        print(f"{tally.without} examples have none; a larger --depth leaves more", file=sys.stderr)
 
 
 def _whole(text: str) -> int:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polyrank.index_builder.store.generations import GenerationStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.inference.names import TORCH
 from polyrank.service.cli.models import BACKEND
 from polyrank.service.cli.output import UsageError, print_json, quiet_libraries

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from polyrank.model.config import ContextVectors, Reduction
 from polyrank.model.errors import InvalidInput
+from polyrank.model.registry import ARCHITECTURES
 from polyrank.service.cli.models import load_cross, load_late
 from polyrank.service.cli.output import UsageError, print_json, quiet_libraries
 
@@ -29,7 +30,7 @@ _LOG_EVERY_SECONDS = 10.0
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("train", help="train a bi-, poly- or cross-encoder on dialogues")
-    parser.add_argument("--architecture", required=True, choices=("bi", "poly", "cross"))
+    parser.add_argument("--architecture", required=True, choices=tuple(ARCHITECTURES))
     parser.add_argument("--base", required=True, help="base model, or a checkpoint to go on from")
     parser.add_argument("--output", required=True, type=Path, help="directory of the checkpoint; new or empty")
     parser.add_argument("--resume", action="store_true", help="go on with the unfinished run in --output")
@@ -138,12 +139,12 @@ def _settings(arguments: argparse.Namespace) -> tuple["TrainConfig", "Data"]:
     from polyrank.model.training.config import TrainConfig
     from polyrank.model.training.run import Data
 
-    given = {name: value for name, value in vars(arguments).items() if name in TrainConfig.__slots__}
-    given = {name: value for name, value in given.items() if value is not None}
+    names = TrainConfig.option_names()
+    given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
     if given.get("lora_rank"):
         given.setdefault("learning_rate", 5e-4)
     try:
-        return TrainConfig(**given), Data(
+        return TrainConfig.of(**given), Data(
             arguments.train, arguments.weights or (), arguments.every_turn, arguments.max_rejected, arguments.held_out
         )
     except InvalidInput as error:

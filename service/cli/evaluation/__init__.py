@@ -1,1 +1,1 @@
-"""What `polyrank evaluate` measures, and how it reports it."""
+"""The tasks and the report of `polyrank evaluate`."""

@@ -1,6 +1,6 @@
-"""The answer of `polyrank evaluate`: figures with their intervals, as an object and as a table."""
+"""The answer of `polyrank evaluate`: figures with their intervals, as JSON and as a table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +12,8 @@ from polyrank.model.evaluation.metrics import Values
 _NAME_WIDTH, _CELL_WIDTH = 12, 26
 
 
-class Measured(NamedTuple):
-    """A model, its figures of each example, and how long they took."""
+class ModelFigures(NamedTuple):
+    """A model's figures of each example, and how many seconds they took."""
 
     name: str
     values: Values
@@ -28,71 +28,69 @@ class Estimate(NamedTuple):
     high: float
 
 
-Estimates = dict[str, Estimate]
-
-
-class Report:
-    """What one model reached, or one beside another on the same examples.
+class EvaluationReport:
+    """The figures of one model, or of two on the same examples and their difference.
 
     Args:
-        measured: the model, and the one it is compared with, where there is one.
+        measured: the model, and the one it is compared with, if there is one.
         groups: number of the dialogue or query that each example is part of, (examples,).
-        unit: what a group is.
-        described: what else there is to say of the examples.
+        unit: what a group is: "dialogues" or "queries".
+        described: what else to say about the examples.
     """
 
     def __init__(
-        self, measured: Sequence[Measured], groups: NDArray[np.int64], unit: str, described: dict[str, Any]
+        self, measured: Sequence[ModelFigures], groups: NDArray[np.int64], unit: str, described: dict[str, Any]
     ) -> None:
-        columns = [each.values for each in measured]
-        if len(columns) == 2:
-            columns.append({name: columns[0][name] - columns[1][name] for name in columns[0]})
-        self._measured = measured
+        self._measured = dict(zip(("model", "against"), measured, strict=False))
+        columns = {role: figures.values for role, figures in self._measured.items()}
+        if "against" in columns:
+            columns["difference"] = {
+                name: values - columns["against"][name] for name, values in columns["model"].items()
+            }
         self._estimates = _estimates(columns, groups)
         self._examples = {"examples": len(groups), **described}
         self._resampled = f"{groups.max() + 1} {unit}"
 
     def as_object(self) -> dict[str, Any]:
-        """What `--json` prints."""
-        model, *others = [
-            {
-                **{name: estimate.value for name, estimate in found.items()},
-                "seconds": each.seconds,
-                "interval": {name: [estimate.low, estimate.high] for name, estimate in found.items()},
-            }
-            for each, found in zip(self._measured, self._estimates, strict=False)
-        ]
-        result = {"model": self._measured[0].name, **self._examples, **model}
-        if others:
-            result["against"] = {"model": self._measured[1].name, **others[0]}
+        """Return what `--json` prints."""
+        result = {"model": self._measured["model"].name, **self._examples, **self._figures("model")}
+        if "against" in self._measured:
+            result["against"] = {"model": self._measured["against"].name, **self._figures("against")}
             result["difference"] = {
                 name: {"value": estimate.value, "interval": [estimate.low, estimate.high]}
-                for name, estimate in self._estimates[2].items()
+                for name, estimate in self._estimates["difference"].items()
             }
         return result
 
     def as_text(self) -> str:
-        """What is printed without `--json`: the models, a line a figure, and what the intervals are."""
-        named = zip(["model", "against"], self._measured, strict=False)
-        heads = [f"{role:{_NAME_WIDTH}}{each.name} ({each.seconds:.0f} s)" for role, each in named]
+        """Return what is printed without `--json`: the models, a line for each figure, and what the intervals are."""
+        heads = [
+            f"{role:{_NAME_WIDTH}}{figures.name} ({figures.seconds:.0f} s)" for role, figures in self._measured.items()
+        ]
         about = [f"{name:{_NAME_WIDTH}}{value}" for name, value in self._examples.items()]
-        rows = [_row("", ["model", "against", "difference"][: len(self._estimates)])]
-        for name in self._estimates[0]:
-            signs = ["", "", "+"]
-            rows.append(
-                _row(name, [_cell(found[name], sign) for found, sign in zip(self._estimates, signs, strict=False)])
-            )
+        rows = [_row("", list(self._estimates))]
+        for name in self._estimates["model"]:
+            cells = [_cell(found[name], "+" if role == "difference" else "") for role, found in self._estimates.items()]
+            rows.append(_row(name, cells))
         note = f"In brackets: 95 % bootstrap intervals, {RESAMPLES} resamples of {self._resampled}."
         return "\n".join([*heads, *about, *rows, note])
 
+    def _figures(self, role: str) -> dict[str, Any]:
+        found = self._estimates[role]
+        return {
+            **{name: estimate.value for name, estimate in found.items()},
+            "seconds": self._measured[role].seconds,
+            "interval": {name: [estimate.low, estimate.high] for name, estimate in found.items()},
+        }
 
-def _estimates(columns: Sequence[Values], groups: NDArray[np.int64]) -> list[Estimates]:
-    """Mean and interval of every figure in every column; all share the draws, so those of a difference are paired."""
-    names = list(columns[0])
-    values = np.column_stack([column[name] for column in columns for name in names])  # (examples, columns * names)
+
+def _estimates(columns: Mapping[str, Values], groups: NDArray[np.int64]) -> dict[str, dict[str, Estimate]]:
+    """Mean and interval of every figure of every column. All share the draws, so the differences are paired."""
+    names = list(columns["model"])
+    values = np.column_stack([column[name] for column in columns.values() for name in names])  # (examples, figures)
     low, high = intervals(values, groups).tolist()
-    each = map(Estimate, values.mean(axis=0).tolist(), low, high)
-    return [{name: next(each) for name in names} for _ in columns]
+    estimates = map(Estimate, values.mean(axis=0).tolist(), low, high)
+    return {role: {name: next(estimates) for name in names} for role in columns}
 
 
 def _cell(estimate: Estimate, sign: str) -> str:

@@ -1,19 +1,20 @@
 """What `polyrank evaluate` can measure: lists of candidates, a whole pool, or a collection with judgements."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evaluation.beir import read_collection
-from polyrank.model.evaluation.evaluate import Progress, evaluate
+from polyrank.model.evaluation.encoding import ReportProgress
 from polyrank.model.evaluation.intervals import group_numbers
+from polyrank.model.evaluation.lists import rank_lists
 from polyrank.model.evaluation.metrics import RECALL_AT, Values, first_relevant, judged_values, rank_values
 from polyrank.model.evaluation.retrieval import DEPTH, rank_in, rerank, retrieve
 from polyrank.model.inference.names import TORCH
@@ -23,40 +24,77 @@ from polyrank.model.rankers.load import load
 from polyrank.model.search.topk import TopK
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
+from polyrank.service.cli.files import read_candidates
 from polyrank.service.cli.models import load_cross, load_late
 from polyrank.service.cli.output import UsageError
-from polyrank.service.cli.pool import read_candidates
+
+Ranker = TypeVar("Ranker")
 
 
 class Outcome(NamedTuple):
-    """Figures of each example, and what `--output` says of each."""
+    """The figures of each example, and what `--output` writes about each."""
 
     values: Values
     lines: list[dict[str, Any]]
 
 
-class Task(Protocol):
+class Task(Protocol[Ranker]):
     """Examples that any number of models can be measured on.
 
     Attributes:
         unit: what an example's group is: "dialogues" or "queries".
         groups: number of the group that each example is part of, (examples,).
-        described: what the answer says of the task besides its figures.
+        described: what the answer says about the task besides its figures.
     """
 
     unit: str
     groups: NDArray[np.int64]
     described: dict[str, Any]
 
-    def prepare(self, name: str) -> Callable[[Progress], Outcome]:
-        """Load a model; the call of what comes back measures it. Raises UsageError for a model of a wrong kind."""
+    def load(self, name: str) -> Ranker:
+        """Load a model; raises UsageError if the task cannot use its architecture."""
+
+    def measure(self, ranker: Ranker, report: ReportProgress) -> Outcome:
+        """Measure a model."""
+
+
+class ListsTask:
+    """Ranks each example's own candidates; for any model."""
+
+    unit = "dialogues"
+
+    def __init__(self, data: Path, limit: int | None, backend: str = TORCH) -> None:
+        self._backend = backend
+        dialogues = list(islice(read_dialogues(data), limit))
+        self._examples = [(number, dialogue) for number, dialogue in enumerate(dialogues) if dialogue.candidates]
+        if not self._examples:
+            raise InvalidInput("no example has `candidates`; there is nothing to rank")
+        _report_left_out(len(dialogues) - len(self._examples), len(dialogues), "have no candidates")
+        self.groups = _dialogue_numbers([dialogue for _, dialogue in self._examples])
+        self.described: dict[str, Any] = {}
+
+    def load(self, name: str) -> LateRanker | CrossRanker:
+        """Load any model."""
+        return load(name, backend=self._backend)
+
+    def measure(self, ranker: LateRanker | CrossRanker, report: ReportProgress) -> Outcome:
+        """Measure how often the gold reply comes first, and the like."""
+        ranked = rank_lists(ranker, [dialogue for _, dialogue in self._examples], report)
+        lines = [
+            {"example": number, "rank": rank, "score": own[dialogue.label], "best": own.argmax(), "scores": own}
+            for (number, dialogue), rank, own in zip(self._examples, ranked.ranks.tolist(), ranked.scores, strict=True)
+        ]
+        return Outcome(rank_values(ranked.ranks), lines)
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
-    """Retrieval, and the Cross-encoder that reads the first `top_n` again, where there is one.
+class TwoStageSearch:
+    """Retrieval by a Bi- or Poly-encoder, then reranking of the first `top_n` texts, if there is a reranker.
 
-    backend: what runs the models.
+    Attributes:
+        reranker: a Cross-encoder; None: no reranking.
+        top_n: how many texts it reads for each context.
+        backend: name of what runs the models.
     """
 
     reranker: CrossRanker | None
@@ -64,93 +102,70 @@ class Search:
     backend: str
 
     @classmethod
-    def load(cls, reranker: str | None, top_n: int, backend: str) -> "Search":
-        """Load the reranker; raises UsageError where the model is none, or `top_n` is out of bounds."""
+    def load(cls, reranker: str | None, top_n: int, backend: str) -> "TwoStageSearch":
+        """Load the reranker; raises UsageError if the model is no Cross-encoder, or `top_n` is out of bounds."""
         if reranker is None:
             return cls(None, top_n, backend)
         if not 1 <= top_n <= DEPTH:
             raise UsageError(f"--top-n must be from 1 to {DEPTH}")
         return cls(load_cross("--reranker", reranker, backend), top_n, backend)
 
-    @property
-    def described(self) -> dict[str, Any]:
-        """What the answer says of it."""
-        return {} if self.reranker is None else {"reranker": self.reranker.name, "top_n": self.top_n}
+    def load_retriever(self, name: str) -> LateRanker:
+        """Load the model of the first stage; raises UsageError for a Cross-encoder."""
+        return load_late(name, ", and this one as --reranker", self.backend)
 
     def find(
-        self, ranker: LateRanker, contexts: Sequence[Conversation], texts: Sequence[str], progress: Progress
+        self, ranker: LateRanker, contexts: Sequence[Conversation], texts: Sequence[str], report: ReportProgress
     ) -> list[TopK]:
-        """Each context's best texts."""
-        found, cut = retrieve(ranker, contexts, texts, progress)
+        """Find the best texts for each context."""
+        found, cut = retrieve(ranker, contexts, texts, report)
         if cut:
             print(
                 f"{ranker.name} reads {cut} of {len(texts)} texts without their end: they are too long", file=sys.stderr
             )
         if self.reranker is None:
             return found
-        return rerank(self.reranker, contexts, texts, found, self.top_n, progress)
+        return rerank(self.reranker, contexts, texts, found, self.top_n, report)
+
+    def described(self, texts: Sequence[str]) -> dict[str, Any]:
+        """Return what the answer says about a search over these texts."""
+        stages = {} if self.reranker is None else {"reranker": self.reranker.name, "top_n": self.top_n}
+        return {**stages, "candidates": len(texts)}
 
 
-class Lists:
-    """Each example's own candidates; for any model."""
+class PoolTask:
+    """Finds each gold reply among all texts of a pool, where every distinct text counts once.
 
-    unit = "dialogues"
-
-    def __init__(self, data: Path, limit: int | None, backend: str = TORCH) -> None:
-        self._backend = backend
-        dialogues = list(islice(read_dialogues(data), limit))
-        self._examples = [(number, each) for number, each in enumerate(dialogues) if each.candidates]
-        if not self._examples:
-            raise InvalidInput("no example has `candidates`; there is nothing to rank")
-        _tell_left_out(len(dialogues) - len(self._examples), len(dialogues), "have no candidates")
-        self.groups = _dialogue_numbers([each for _, each in self._examples])
-        self.described: dict[str, Any] = {}
-
-    def prepare(self, name: str) -> Callable[[Progress], Outcome]:
-        """Load any model."""
-        ranker = load(name, backend=self._backend)
-        return lambda progress: self._measure(ranker, progress)
-
-    def _measure(self, ranker: LateRanker | CrossRanker, progress: Progress) -> Outcome:
-        evaluation = evaluate(ranker, [each for _, each in self._examples], progress)
-        ranked = zip(self._examples, evaluation.ranks.tolist(), evaluation.scores, strict=True)
-        lines = [
-            {"example": number, "rank": rank, "score": scores[each.label], "best": scores.argmax(), "scores": scores}
-            for (number, each), rank, scores in ranked
-        ]
-        return Outcome(rank_values(evaluation.ranks), lines)
-
-
-class Pool:
-    """Gold replies to be found among all texts of a pool; each distinct text counts once.
-
-    A reply that is not among the DEPTH retrieved counts 0 in every figure, `mrr` too.
+    A reply that is not among the DEPTH texts retrieved counts 0 in every figure, `mrr` too.
     """
 
     unit = "dialogues"
 
-    def __init__(self, data: Path, pools: Sequence[Path], search: Search, limit: int | None) -> None:
+    def __init__(self, data: Path, pools: Sequence[Path], search: TwoStageSearch, limit: int | None) -> None:
+        self._search = search
         self._ids, self._texts = _distinct_texts(pools)
         row_of = {text: row for row, text in enumerate(self._texts)}
         dialogues = list(islice(read_dialogues(data), limit))
         self._examples = [
-            (n, each, row_of[each.response]) for n, each in enumerate(dialogues) if each.response in row_of
+            (number, dialogue, row_of[dialogue.response])
+            for number, dialogue in enumerate(dialogues)
+            if dialogue.response in row_of
         ]
         if not self._examples:
             raise InvalidInput("no gold reply is a text of the pool; give a pool that the replies were taken from")
-        _tell_left_out(len(dialogues) - len(self._examples), len(dialogues), "have a gold reply that the pool lacks")
-        self._search = search
-        self.groups = _dialogue_numbers([each for _, each, _ in self._examples])
-        self.described = {**search.described, "candidates": len(self._texts)}
+        left_out = len(dialogues) - len(self._examples)
+        _report_left_out(left_out, len(dialogues), "have a gold reply that the pool lacks")
+        self.groups = _dialogue_numbers([dialogue for _, dialogue, _ in self._examples])
+        self.described = search.described(self._texts)
 
-    def prepare(self, name: str) -> Callable[[Progress], Outcome]:
+    def load(self, name: str) -> LateRanker:
         """Load a Bi- or Poly-encoder."""
-        ranker = _load_searcher(name, self._search.backend)
-        return lambda progress: self._measure(ranker, progress)
+        return self._search.load_retriever(name)
 
-    def _measure(self, ranker: LateRanker, progress: Progress) -> Outcome:
-        contexts = [each.conversation for _, each, _ in self._examples]
-        found = self._search.find(ranker, contexts, self._texts, progress)
+    def measure(self, ranker: LateRanker, report: ReportProgress) -> Outcome:
+        """Measure how often the gold reply is found first, and the like."""
+        contexts = [dialogue.conversation for _, dialogue, _ in self._examples]
+        found = self._search.find(ranker, contexts, self._texts, report)
         ranks = [rank_in(best, row) for best, (_, _, row) in zip(found, self._examples, strict=True)]
         lines = [
             {"example": number, **_place(rank, best), **_retrieved(self._ids, best)}
@@ -159,33 +174,30 @@ class Pool:
         return Outcome(rank_values(np.array(ranks, np.int64), (*RECALL_AT, DEPTH)), lines)
 
 
-class Judged:
-    """Queries with graded judgements over a whole corpus."""
+class CollectionTask:
+    """Finds the relevant documents of queries with graded judgements in a whole corpus."""
 
     unit = "queries"
 
-    def __init__(self, corpus: Path, queries: Path, qrels: Path, search: Search, limit: int | None) -> None:
-        self._collection = collection = read_collection(corpus, queries, qrels, limit)
-        if collection.unknown_queries:
-            print(
-                f"{collection.unknown_queries} judged queries are not in {queries} and were left out", file=sys.stderr
-            )
-        if collection.unknown_documents:
-            missing = f"{collection.unknown_documents} judged documents are not in {corpus}"
-            print(f"{missing}; they count as not found", file=sys.stderr)
+    def __init__(self, corpus: Path, queries: Path, qrels: Path, search: TwoStageSearch, limit: int | None) -> None:
         self._search = search
+        self._collection = collection = read_collection(corpus, queries, qrels, limit)
+        if missing := collection.unknown_queries:
+            print(f"{missing} judged queries are not in {queries} and were left out", file=sys.stderr)
+        if missing := collection.unknown_documents:
+            print(f"{missing} judged documents are not in {corpus}; they count as not found", file=sys.stderr)
         self.groups = np.arange(len(collection.queries))
-        self.described = {**search.described, "candidates": len(collection.documents)}
+        self.described = search.described(collection.documents)
 
-    def prepare(self, name: str) -> Callable[[Progress], Outcome]:
+    def load(self, name: str) -> LateRanker:
         """Load a Bi- or Poly-encoder."""
-        ranker = _load_searcher(name, self._search.backend)
-        return lambda progress: self._measure(ranker, progress)
+        return self._search.load_retriever(name)
 
-    def _measure(self, ranker: LateRanker, progress: Progress) -> Outcome:
+    def measure(self, ranker: LateRanker, report: ReportProgress) -> Outcome:
+        """Measure nDCG and the like."""
         collection = self._collection
         contexts = [Conversation.of(text) for text in collection.queries]
-        found = self._search.find(ranker, contexts, collection.documents, progress)
+        found = self._search.find(ranker, contexts, collection.documents, report)
         gains = [collection.gains_of(query, best.rows.tolist()) for query, best in enumerate(found)]
         values = judged_values(gains, [collection.judged_gains(query) for query in range(len(found))])
         lines = [
@@ -200,12 +212,8 @@ class Judged:
         return Outcome(values, lines)
 
 
-def _load_searcher(name: str, backend: str) -> LateRanker:
-    return load_late(name, ", and this one as --reranker", backend)
-
-
 def _distinct_texts(pools: Sequence[Path]) -> tuple[list[str], list[str]]:
-    """Each text of a pool once, and the id of its first row; raises InvalidInput where there is none."""
+    """Read each text of a pool once; returns the id of its first row, and the text. Raises InvalidInput for no text."""
     id_of: dict[str, str] = {}
     for candidate in read_candidates(pools):
         id_of.setdefault(candidate.text, candidate.id)
@@ -215,7 +223,7 @@ def _distinct_texts(pools: Sequence[Path]) -> tuple[list[str], list[str]]:
 
 
 def _place(rank: int, found: TopK) -> dict[str, Any]:
-    """Rank and score of the right text; null where it was not retrieved."""
+    """Return rank and score of the right text; null if it was not retrieved."""
     return {"rank": rank, "score": found.scores[rank - 1]} if rank else {"rank": None, "score": None}
 
 
@@ -225,12 +233,12 @@ def _retrieved(ids: Sequence[str], found: TopK) -> dict[str, Any]:
 
 
 def _dialogue_numbers(examples: Sequence[Dialogue]) -> NDArray[np.int64]:
-    groups = group_numbers(each.dialogue for each in examples)
+    groups = group_numbers(example.dialogue for example in examples)
     if not groups.any():
         print("all examples are of one dialogue, so the intervals have no width and say nothing", file=sys.stderr)
     return groups
 
 
-def _tell_left_out(count: int, total: int, why: str) -> None:
+def _report_left_out(count: int, total: int, why: str) -> None:
     if count:
         print(f"{count} of {total} examples {why} and were left out", file=sys.stderr)

@@ -1,1 +1,1 @@
-"""Our own figures: what each stage costs on this machine. Comparisons with other systems live under benchmarks/."""
+"""What `polyrank bench` measures, and the timing that all benchmarks share. Comparisons with others: benchmarks/."""

@@ -1,16 +1,16 @@
-"""What the encoders cost: candidates a second offline, one context online, pairs of the cross-encoder."""
+"""What encoding costs: candidates a second offline, contexts online, pairs of a Cross-encoder."""
 
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polyrank.index_builder.pool.pool import Candidate, read_pool
+from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.text.assembly import Conversation
-from polyrank.service.cli.measuring.timing import alternate
+from polyrank.service.cli.measuring.timing import medians_ms
 
 _TURNS = 3
 _PAIRS = 50
@@ -19,13 +19,13 @@ _TOGETHER = 32
 
 
 def texts_of(pool: Path, limit: int = 2000) -> list[str]:
-    """The first texts of a pool."""
+    """Read the first texts of a pool."""
     rows = (row.text for row in read_pool([pool]) if isinstance(row, Candidate))
     return [text for text, _ in zip(rows, range(limit), strict=False)]
 
 
 def measure_encode(ranker: LateRanker, texts: list[str]) -> list[dict[str, Any]]:
-    """Candidates a second over the whole list; milliseconds for a context of one turn, of ten, and for 32.
+    """Measure candidates a second, and milliseconds for a context of one turn, one of ten, and 32 of mixed length.
 
     Raises:
         InvalidInput: there are too few texts.
@@ -44,20 +44,20 @@ def measure_encode(ranker: LateRanker, texts: list[str]) -> list[dict[str, Any]]
         (f"context of {_MOST_TURNS} turns", contexts[-1:]),
         (f"{_TOGETHER} contexts of 1 to {_MOST_TURNS} turns", mixed),
     ):
-        took = alternate({"ms": partial(ranker.encode_contexts, given)}, 3.0)
+        took = medians_ms({"ms": partial(ranker.encode_contexts, given)}, 3.0)
         rows.append({"what": what, "tokens": sum(map(len, given)), "ms": round(took["ms"], 2)})
     return rows
 
 
 def measure_rerank(ranker: CrossRanker, texts: list[str]) -> list[dict[str, Any]]:
-    """Milliseconds for a cross-encoder to read fifty candidates with a context of three turns.
+    """Measure how many milliseconds a Cross-encoder takes for fifty candidates with a context of three turns.
 
     Raises:
         InvalidInput: there are too few texts.
     """
     _require(texts, _TURNS + _PAIRS)
     pairs, _ = ranker.tokenize_pairs(Conversation.of(texts[:_TURNS]), texts[_TURNS : _TURNS + _PAIRS])
-    took = alternate({"ms": lambda: ranker.score_pairs(pairs)}, 5.0)
+    took = medians_ms({"ms": partial(ranker.score_pairs, pairs)}, 5.0)
     longest = len(pairs.contexts[0]) + max(len(ids) for ids in pairs.candidates)
     return [{"pairs": len(pairs.owners), "longest_tokens": longest, "ms": round(took["ms"], 2)}]
 

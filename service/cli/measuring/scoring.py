@@ -1,4 +1,4 @@
-"""Candidate attention in its closed form against the paper's two products, in the same row blocks; the exact scan."""
+"""What scoring costs: the closed form of candidate attention, the paper's two products, and the exact scan."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from polyrank.model.search.scan import Query, prepare
-from polyrank.service.cli.measuring.timing import alternate
+from polyrank.service.cli.measuring.timing import medians_ms
 
 _SIZES = [(n, m, d) for d in (384, 768) for m in (16, 64, 360) for n in (1_000, 100_000)]
 _BLOCK_ROWS = 2048
@@ -19,7 +19,7 @@ _TOPICS, _ROW_COSINE, _CODE_COSINE = 500, 0.6, 0.5
 
 
 def two_products(candidates: Tensor, codes: Tensor) -> Tensor:
-    """Score (N,) as the paper writes it: the attended context vector is formed, then multiplied (Humeau et al. 4.4)."""
+    """Score rows, (N,), as the paper does: form the attended context vector, then multiply (Humeau et al. 4.4)."""
     scores = torch.empty(len(candidates))
     for start in range(0, len(candidates), _BLOCK_ROWS):
         block = candidates[start : start + _BLOCK_ROWS]
@@ -29,7 +29,7 @@ def two_products(candidates: Tensor, codes: Tensor) -> Tensor:
 
 
 def closed_form(candidates: Tensor, codes: Tensor) -> Tensor:
-    """The same scores (N,) from one product and a row reduction."""
+    """Compute the same scores, (N,), from one product and a reduction of each row."""
     scores = torch.empty(len(candidates))
     for start in range(0, len(candidates), _BLOCK_ROWS):
         s = candidates[start : start + _BLOCK_ROWS] @ codes.T
@@ -40,8 +40,8 @@ def closed_form(candidates: Tensor, codes: Tensor) -> Tensor:
 def measure(seconds: float = 2.0, seed: int = 0) -> list[dict[str, Any]]:
     """Time both forms in float32, and the scan of float16 rows for the ten best of one context and of several at once.
 
-    As a trained encoder's, rows are unit vectors about topics, and the codes of a context, of length _SCALE, lean to a
-    few of these. Where no row stood out the scan could leave out none, and would cost what it does by the stored rows.
+    Rows and codes are drawn like those of a trained encoder: rows are unit vectors around topics, and the codes of a
+    context, of length _SCALE, lean to a few topics. If no row stood out, the scan could leave out none.
     """
     torch.manual_seed(seed)
     rows = []
@@ -60,7 +60,7 @@ def measure(seconds: float = 2.0, seed: int = 0) -> list[dict[str, Any]]:
             f"top_10_of_{_CONTEXTS}_ms": partial(scan.top_k, queries),
         }
         with torch.inference_mode():
-            took = alternate(calls, seconds)
+            took = medians_ms(calls, seconds)
         ratios = {
             "ratio": took["two_products_ms"] / took["closed_form_ms"],
             "top_10_ratio": took["two_products_ms"] / took["top_10_ms"],
@@ -71,6 +71,6 @@ def measure(seconds: float = 2.0, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def _about(directions: Tensor, cosine: float) -> Tensor:
-    """Unit vectors (n, D), each at about this cosine to its direction."""
+    """Draw unit vectors (n, D), each at about this cosine to its direction."""
     noise = normalize(torch.randn_like(directions), dim=1)
     return normalize(cosine * directions + (1 - cosine**2) ** 0.5 * noise, dim=1)

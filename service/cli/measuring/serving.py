@@ -1,15 +1,15 @@
-"""A served store under load: time to ready, memory, and /rank latency in a closed loop."""
+"""What serving costs: time to ready, memory, and latency of `/rank` in a closed loop."""
 
 import http.client
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from polyrank.model.errors import RankingError
@@ -20,35 +20,49 @@ _READY = "polyrank is ready on "
 _CONCURRENCIES = (1, 16)
 
 
-class ServerFailed(RankingError):
+class BenchmarkFailed(RankingError):
     """The server under measurement did not start, or answered with an error."""
 
 
+class ServedStore(NamedTuple):
+    """A server that runs."""
+
+    url: str
+    pid: int
+    seconds_to_ready: float
+
+
 @contextmanager
-def served(store: Path, flags: Sequence[str] = ()) -> Iterator[tuple[str, int, float]]:
-    """Run `polyrank serve` on a free port for the block; yields its URL, process id and seconds to ready."""
+def served(store: Path, flags: Sequence[str] = ()) -> Iterator[ServedStore]:
+    """Run `polyrank serve` on a free port for the `with` block."""
     command = [sys.executable, "-m", "polyrank.service.cli", "serve", "--store", str(store), "--port", "0", *flags]
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
-            assert process.stdout is not None, "piped"
-            line = next((line for line in process.stdout if line.startswith(_READY)), None)
-            if line is None:
-                raise ServerFailed(f"the server did not start; try: polyrank serve --store {store}")
-            yield line.removeprefix(_READY).strip(), process.pid, time.perf_counter() - began
+            url = url_when_ready(process, f"the server did not start; try: polyrank serve --store {store}")
+            yield ServedStore(url, process.pid, time.perf_counter() - began)
         finally:
             process.terminate()
 
 
+def url_when_ready(process: subprocess.Popen[str], failure: str) -> str:
+    """Wait for the line of standard output that tells the server's URL; raises BenchmarkFailed if it never comes."""
+    assert process.stdout is not None, "piped"
+    for line in process.stdout:
+        if line.startswith(_READY):
+            return line.removeprefix(_READY).strip()
+    raise BenchmarkFailed(failure)
+
+
 def measure(store: Path, dialogues: Sequence[Dialogue], requests: int, flags: Sequence[str] = ()) -> dict[str, Any]:
-    """Serve a store and rank contexts over it, at concurrency 1 and 16."""
+    """Serve a store and rank the contexts of dialogues, at concurrency 1 and 16."""
     bodies = [
         json.dumps({"context": [turn.text for turn in dialogue.conversation.turns], "timeout_ms": 10_000}).encode()
         for dialogue in dialogues[:requests]
     ]
-    with served(store, flags) as (url, pid, ready):
-        result: dict[str, Any] = {"ready_seconds": round(ready, 2), "rss_mib_after_start": _rss_mib(pid)}
-        _loop(url, bodies[:50], 1)  # warm
+    with served(store, flags) as (url, pid, seconds_to_ready):
+        result: dict[str, Any] = {"ready_seconds": round(seconds_to_ready, 2), "rss_mib_after_start": _rss_mib(pid)}
+        _loop(url, bodies[:50], 1)  # warms up
         rows = []
         for concurrency in _CONCURRENCIES:
             began = time.perf_counter()
@@ -60,22 +74,20 @@ def measure(store: Path, dialogues: Sequence[Dialogue], requests: int, flags: Se
 
 
 def _loop(url: str, bodies: Sequence[bytes], concurrency: int) -> list[float]:
-    """Send all bodies, so many at a time; returns seconds each."""
+    """Send all bodies, so many at a time; returns the seconds of each. Raises BenchmarkFailed if a request fails."""
     took: list[float] = []
     failed: list[str] = []
-    threads = [
-        threading.Thread(target=_client, args=(url, bodies[at::concurrency], took, failed)) for at in range(concurrency)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(concurrency) as threads:
+        clients = [threads.submit(_client, url, bodies[at::concurrency], took, failed) for at in range(concurrency)]
+    for client in clients:
+        client.result()
     if failed:
-        raise ServerFailed(f"{len(failed)} requests failed, the first with {failed[0]}")
+        raise BenchmarkFailed(f"{len(failed)} requests failed, the first with {failed[0]}")
     return took
 
 
 def _client(url: str, bodies: Sequence[bytes], took: list[float], failed: list[str]) -> None:
+    """Send bodies one after another; appends to the seconds of each and to the messages of failures."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
     try:
         for body in bodies:
@@ -86,7 +98,7 @@ def _client(url: str, bodies: Sequence[bytes], took: list[float], failed: list[s
             took.append(time.perf_counter() - began)
             if response.status != 200:
                 failed.append(answer.decode(errors="replace")[:300])
-    except (OSError, http.client.HTTPException) as error:  # the server is gone, and with it the requests left
+    except (OSError, http.client.HTTPException) as error:  # the server is gone: the remaining requests are not sent
         failed.append(f"{error!r}")
     finally:
         connection.close()

@@ -1,45 +1,75 @@
-"""Time callables so that two of them can be compared on a noisy machine."""
+"""Time several things in turns, so that they can be compared on a noisy machine; describe that machine."""
 
 import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
+Name = TypeVar("Name")
+Call = Callable[[], Any]
 
-def alternate(calls: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
-    """Time several callables in turns, so that a slow moment of the machine hits all of them.
+
+def wall_seconds(call: Call) -> float:
+    """Return how long a call takes."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def processor_seconds(call: Call) -> float:
+    """Return how much processor time a call takes in this process; other processes do not lengthen it."""
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
+def in_turns(
+    calls: Mapping[Name, Call],
+    rounds: int,
+    seconds: float = 0.0,
+    measure: Callable[[Call], float] = wall_seconds,
+    back_and_forth: bool = False,
+) -> dict[Name, list[float]]:
+    """Time calls in turns, so that a slow moment of the machine hits all of them. A first round does not count.
 
     Args:
         calls: what to time, by name.
-        seconds: how long to go on in all; at least three rounds are made.
+        rounds: how many rounds to make at least.
+        seconds: how long to go on at least.
+        measure: makes a call and returns its seconds.
+        back_and_forth: reverse the order of the calls in every other round.
 
     Returns:
-        Median milliseconds of each.
+        Seconds of each call, one number a round.
     """
     for call in calls.values():
-        call()
-    took: dict[str, list[float]] = {name: [] for name in calls}
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until or min(map(len, took.values())) < 3:
-        for name, call in calls.items():
-            began = time.perf_counter()
-            call()
-            took[name].append(time.perf_counter() - began)
-    return {name: float(np.median(each)) * 1000 for name, each in took.items()}
+        measure(call)
+    took: dict[Name, list[float]] = {name: [] for name in calls}
+    until, done = time.perf_counter() + seconds, 0
+    while done < rounds or time.perf_counter() < until:
+        done += 1
+        for name in list(calls)[:: -1 if back_and_forth and done % 2 else 1]:
+            took[name].append(measure(calls[name]))
+    return took
+
+
+def medians_ms(calls: Mapping[str, Call], seconds: float) -> dict[str, float]:
+    """Time calls in turns, for so long in all and in three rounds at least; returns the median milliseconds of each."""
+    return {name: float(np.median(took)) * 1000 for name, took in in_turns(calls, 3, seconds).items()}
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """p50 and p99 in milliseconds."""
+    """Return p50 and p99 in milliseconds."""
     p50, p99 = np.percentile(np.array(seconds) * 1000, [50, 99])
     return {"p50_ms": round(float(p50), 2), "p99_ms": round(float(p99), 2)}
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were taken on."""
+    """Describe the machine that figures are taken on."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),

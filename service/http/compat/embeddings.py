@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.text.tokenizer import Piece
+from polyrank.model.text.tokenizer import Token
 from polyrank.service.errors import ModelNotServed, NoTexts
 from polyrank.service.http.compat import headers, openai, served_models
 from polyrank.service.http.compat.openai import EmbeddingsIn, EmbeddingsOut, ModelsOut, OpenAiErrorOut
@@ -109,7 +109,7 @@ def _tokens(ranker: LateScorer, wrapped: bool, text: str) -> bytes:
     return orjson.dumps([_token(piece) for piece in pieces])
 
 
-def _token(piece: Piece) -> dict[str, Any]:
+def _token(piece: Token) -> dict[str, Any]:
     start, stop = piece.span or (None, None)
     return {"id": piece.id, "text": piece.text, "special": piece.span is None, "start": start, "stop": stop}
 

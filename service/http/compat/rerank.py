@@ -1,4 +1,4 @@
-"""`/rerank` in the dialects of other systems; docs/compatibility.md says which client needs what."""
+"""`/rerank` in the dialects of other systems; docs/how-to/other-clients.md says which client needs what."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from polyrank.index_builder.errors import DiskFull, GenerationError, UpdatesBusy
-from polyrank.index_builder.pool.pool import Candidate
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.service.errors import NotReady, Overloaded, StoreReadOnly, TooManyCandidates
 from polyrank.service.http.native.requests import DeleteIn, UpsertIn
 from polyrank.service.http.native.responses import DeletedOut, UpsertedOut

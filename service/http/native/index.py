@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from polyrank.index_builder.build.jobs import JobRecord
+from polyrank.index_builder.build.job_records import JobRecord
 from polyrank.index_builder.errors import (
     DiskFull,
     FingerprintMismatch,
@@ -89,7 +89,7 @@ async def compact(request: Request, response: Response) -> dict[str, Any]:
         raise NotReady("what is served stands in for the active generation, which could not be loaded")
     if not serving.snapshot.changed:
         raise NothingToCompact("what is served was not updated since it was built")
-    serving.generation.store.require_matrix()
+    serving.generation.embeddings.require_matrix()
     with writing(held):
         record = await held.jobs.compact()
     return _started(record, response)

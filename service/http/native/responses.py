@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, JsonValue
 
+from polyrank.model.registry import ARCHITECTURES
 from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.labels import Degraded
@@ -67,7 +68,7 @@ class ModelOut(Out):
     """A model, by what identifies it."""
 
     name: str
-    architecture: Literal["bi", "poly", "cross"]
+    architecture: str = Field(json_schema_extra={"enum": list[JsonValue](ARCHITECTURES)})
     fingerprint: str
 
 

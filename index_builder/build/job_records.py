@@ -1,0 +1,237 @@
+"""The records of index jobs on disk: what was asked for, how far the job is, how it ended.
+
+STORE/jobs/<id>.json    the record, replaced atomically
+STORE/jobs/<id>.jsonl   candidates that came with the request, if any; removed when the job ends
+STORE/jobs/<id>.lock    held by the process that runs the job; the kernel releases it however that process ends
+STORE/jobs/<id>.cancel  asks that process, wherever it runs, to stop; removed when the job ends
+"""
+
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from polyrank.index_builder.errors import JobConflict, JobNotFound
+from polyrank.index_builder.store.locks import is_locked, locked
+from polyrank.model.durable import make_directory, write_atomically
+
+QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
+
+# After this time no process will start a queued job any more: the one that should have is gone.
+_QUEUED_AT_MOST = timedelta(seconds=60)
+KEPT_RECORDS = 100
+_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """What to build.
+
+    Attributes:
+        pool: the pool's files.
+        model: checkpoint or base model; None: the active generation's.
+        activate: make the generation the active one.
+        index: see `BuildOptions`, as is `revision`.
+        compacts: compact the active generation; the other fields do not count then.
+    """
+
+    pool: tuple[str, ...]
+    model: str | None = None
+    activate: bool = True
+    index: str = "auto"
+    revision: int | None = None
+    compacts: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """A job as it was last recorded.
+
+    Attributes:
+        state: "queued", "running", "succeeded", "failed" or "cancelled".
+        stage: of a running build; see `build`. `done`, `total`, `rate` (candidates a second) and `eta_seconds` belong
+            to this stage, and are None while they are unknown.
+        error: why the job failed, in one line.
+        generation: the id of what was built.
+        created: ISO 8601, UTC, as are `started` and `finished`.
+        pid: the process that runs the job.
+    """
+
+    id: str
+    request: JobRequest
+    created: str
+    state: str = QUEUED
+    stage: str | None = None
+    done: int = 0
+    total: int | None = None
+    rate: float | None = None
+    eta_seconds: float | None = None
+    error: str | None = None
+    generation: str | None = None
+    started: str | None = None
+    finished: str | None = None
+    pid: int | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the job has ended."""
+        return self.state not in (QUEUED, RUNNING)
+
+    def evolve(self, **changes: Any) -> "JobRecord":
+        """A copy with changes."""
+        return replace(self, **changes)
+
+    def finish(self, state: str, *, error: str | None = None, generation: str | None = None) -> "JobRecord":
+        """A copy of the record that ends now."""
+        return self.evolve(state=state, error=error, generation=generation, finished=_now(), eta_seconds=None)
+
+
+class JobStore:
+    """The jobs of a store; safe to use from several threads and processes."""
+
+    def __init__(self, root: Path) -> None:
+        self._jobs = root / "jobs"
+
+    @staticmethod
+    def new_id() -> str:
+        """An id that sorts by time."""
+        return f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}-{secrets.token_hex(4)}"
+
+    def inline_pool(self, job_id: str) -> Path:
+        """The file for candidates that come with a request, to be written before `create`; its directory is made."""
+        make_directory(self._jobs)
+        return self._path(job_id, ".jsonl")
+
+    def create(self, request: JobRequest, job_id: str | None = None) -> JobRecord:
+        """Queue a job and remove all but the latest records. If the job is refused, its inline candidates are removed.
+
+        Raises:
+            JobConflict: another job is queued or running.
+        """
+        make_directory(self._jobs)
+        with locked(self._jobs / "create.lock"):
+            record = JobRecord(id=job_id or self.new_id(), request=request, created=_now())
+            if (active := self.active()) is not None:
+                self._path(record.id, ".jsonl").unlink(missing_ok=True)
+                raise JobConflict(active.id)
+            self.update(record)
+            for old in self._ids()[:-KEPT_RECORDS]:
+                for suffix in (".json", ".jsonl", ".lock", ".cancel"):
+                    self._path(old, suffix).unlink(missing_ok=True)
+        return record
+
+    def update(self, record: JobRecord) -> None:
+        """Write a record. When the job has ended, its inline candidates are removed."""
+        with locked(self._jobs / "update.lock"):
+            self._write(record)
+
+    def _write(self, record: JobRecord) -> None:
+        write_atomically(self._path(record.id, ".json"), orjson.dumps(asdict(record), option=orjson.OPT_INDENT_2))
+        if record.is_finished:
+            for suffix in (".jsonl", ".cancel"):
+                self._path(record.id, suffix).unlink(missing_ok=True)
+
+    def get(self, job_id: str) -> JobRecord:
+        """Read a job's record. A job whose process has died counts as failed.
+
+        Raises:
+            JobNotFound: no job has this id, or its record cannot be read.
+        """
+        record = self._read(job_id)
+        if not self._is_abandoned(record):
+            return record
+        with suppress(OSError), locked(self._jobs / "update.lock"):
+            # The process that knows how the job ended may have written it meanwhile: read again, alone.
+            record = self._read(job_id)
+            if self._is_abandoned(record):
+                record = self._given_up(record)
+                self._write(record)
+        # Where this process may not write, every reader comes to the same conclusion.
+        return self._given_up(record) if self._is_abandoned(record) else record
+
+    @staticmethod
+    def _given_up(record: JobRecord) -> JobRecord:
+        reason = "interrupted: the process that ran it is gone" if record.state == RUNNING else "it was never started"
+        return record.finish(FAILED, error=reason)
+
+    def records(self) -> list[JobRecord]:
+        """All jobs, newest first. A record that cannot be read is left out."""
+        found = []
+        for job_id in reversed(self._ids()):
+            with suppress(JobNotFound):
+                found.append(self.get(job_id))
+        return found
+
+    def active(self) -> JobRecord | None:
+        """The job that is queued or running, if any."""
+        return next((record for record in self.records() if not record.is_finished), None)
+
+    @contextmanager
+    def running(self, job_id: str) -> Iterator[JobRecord]:
+        """Run a queued job in the block: no other process can take it.
+
+        Raises:
+            JobNotFound: no job has this id.
+            JobConflict: the job is not queued, or not any more.
+        """
+        self._read(job_id)
+        with locked(self._path(job_id, ".lock"), within_seconds=0) as held:
+            record = self._read(job_id)
+            if not held or record.state != QUEUED:
+                raise JobConflict(job_id)
+            record = record.evolve(state=RUNNING, started=_now(), pid=os.getpid())
+            self.update(record)
+            yield record
+
+    def withdraw(self, job_id: str) -> JobRecord:
+        """Cancel a queued job, or ask the process that runs it to stop. A job that has ended stays as it is.
+
+        Raises:
+            JobNotFound: no job has this id.
+        """
+        if not self.get(job_id).is_finished:
+            with locked(self._path(job_id, ".lock"), within_seconds=0) as held:
+                record = self._read(job_id)
+                if held and record.state == QUEUED:  # no process can take it now
+                    self.update(record.finish(CANCELLED))
+                elif not held:
+                    self._path(job_id, ".cancel").touch()
+        return self.get(job_id)
+
+    def is_withdrawn(self, job_id: str) -> bool:
+        """Whether the process that runs a job has been asked to stop."""
+        return self._path(job_id, ".cancel").exists()
+
+    def _is_abandoned(self, record: JobRecord) -> bool:
+        if record.state == RUNNING:
+            return not is_locked(self._path(record.id, ".lock"))
+        age = datetime.now(UTC) - datetime.fromisoformat(record.created)
+        return record.state == QUEUED and age > _QUEUED_AT_MOST
+
+    def _ids(self) -> list[str]:
+        return sorted(path.stem for path in self._jobs.glob("*.json") if _ID.fullmatch(path.stem))
+
+    def _path(self, job_id: str, suffix: str) -> Path:
+        if not _ID.fullmatch(job_id):  # a request's text must not become a path
+            raise JobNotFound(job_id[:80])
+        return self._jobs / f"{job_id}{suffix}"
+
+    def _read(self, job_id: str) -> JobRecord:
+        try:
+            content = orjson.loads(self._path(job_id, ".json").read_bytes())
+            request = content.pop("request")
+            return JobRecord(request=JobRequest(**{**request, "pool": tuple(request["pool"])}), **content)
+        # The record is gone, damaged, or of another version.
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise JobNotFound(job_id) from error

@@ -1,0 +1,283 @@
+"""The way of a build, from a pool to a published generation.
+
+    pool -> ingest -> encode -> index -> manifest -> (copy to Redis) -> publish -> activate
+
+The pool is checked and written to the candidate table before anything is encoded, so that a bad pool fails early. All
+files are written to a temporary directory, which is renamed when it is complete. A build that fails or is cancelled
+removes it. A build that is killed cannot; the next build takes over its finished shards. Memory does not grow with the
+pool, except for the FAISS index.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.index_builder.build.encoding import Encoded, VectorSource, encode, encoded_by
+from polyrank.index_builder.build.ingest import Ingested, ingest
+from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
+from polyrank.index_builder.errors import StoreUnavailable, disk_full_named
+from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose_index
+from polyrank.index_builder.index.faiss_index import CandidateIndex
+from polyrank.index_builder.index.recall import EXACT, MIN_RECALL, Recall, measured
+from polyrank.index_builder.pool.rows import Candidate, Rejected
+from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
+from polyrank.index_builder.store.copies import Copies
+from polyrank.index_builder.store.generation import (
+    CANDIDATES_FILE,
+    INDEX_FILE,
+    MODEL_DIRECTORY,
+    TEMPORARY_PREFIX,
+    Generation,
+    describe_files,
+)
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.leftovers import discard
+from polyrank.index_builder.store.manifest import MANIFEST_FILE, BuildStats, Manifest, ModelReference
+from polyrank.index_builder.vectors.codec import DTYPES
+from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_texts
+from polyrank.index_builder.vectors.local import LocalEmbeddings
+from polyrank.index_builder.vectors.redis import RedisEmbeddings
+from polyrank.model.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOptions:
+    """How a pool becomes a generation.
+
+    Attributes:
+        index: one of `choice.KINDS`, or a FAISS factory string.
+        params: search parameters of the index, where they are known already.
+        probes: context vectors (M, D) of real contexts, made by the same model. The index is tuned until it finds
+            `min_recall` of their 10 best candidates. Without probes the recall is measured with the pool's own vectors
+            and only reported.
+        min_recall: the lowest recall@10 allowed, compared with a scan of the whole pool.
+        dtype: of the stored vectors, "float16" or "float32".
+        redis_url: also copy the vectors into this Redis.
+        max_rejected: the share of the pool's rows that may be bad.
+        revision: of the last update that the pool can contain; None: the store's last one when the build begins.
+        activate: make the generation the active one.
+        replaces: the active generation of which this one is a compaction. The new one takes its place, provided that it
+            is still active; `activate` does not count then.
+    """
+
+    index: str = "auto"
+    params: Mapping[str, int] = field(default_factory=dict)
+    probes: Sequence[NDArray[np.float32]] = ()
+    min_recall: float = MIN_RECALL
+    dtype: str = "float16"
+    redis_url: str | None = None
+    max_rejected: float = 0.01
+    revision: int | None = None
+    activate: bool = True
+    replaces: str | None = None
+
+
+_DEFAULT = BuildOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildResult:
+    """What was built.
+
+    Attributes:
+        generation: its id.
+        rejected: bad rows left out; `rejected_log` lists them, or is None if there are none.
+        truncated: texts cut to the model's length.
+        resumed: candidates whose vectors a killed build had finished.
+        warning: what the user should know about a low recall.
+        seconds: duration of the whole build.
+    """
+
+    generation: str
+    count: int
+    rejected: int
+    rejected_log: Path | None
+    truncated: int
+    resumed: int
+    index: IndexSpec
+    recall: Recall
+    warning: str | None
+    seconds: float
+
+
+def build(
+    model: Model,
+    pool: Iterable[Candidate | Rejected],
+    root: Path,
+    options: BuildOptions = _DEFAULT,
+    *,
+    vectors: VectorSource | None = None,
+    progress: OnProgress = no_progress,
+) -> BuildResult:
+    """Encode a pool and publish it as a new generation.
+
+    Args:
+        model: makes the vectors; a copy goes into the generation.
+        pool: see `read_pool`.
+        root: the store's directory; made if need be.
+        options: see there.
+        vectors: makes the vectors instead of the model, which need not be a `CandidateEncoder` then.
+        progress: called with (stage, done, total) before each step. The stages are "read" (total unknown); "resume" if
+            a killed build has left shards; "encode" and "append" in turns, from the first row that is left to encode;
+            "index"; "recall" if it is measured; "manifest"; "redis" if asked for; "rename"; "CURRENT" if activated.
+            An exception that it raises ends the build.
+
+    Raises:
+        InvalidInput: the index is unknown, does not fit the model's dimension or needs more candidates; the dtype is
+            unknown; the probes are of another model. All of this is raised before anything is encoded.
+        PoolError, StoreUnavailable, BuildBusy, LeaseLost, DiskFull: see there. Nothing is left but the log of bad rows,
+            and the generation itself if it was published and could not be activated.
+        BuildError: the vectors are not finite or not of the model's dimension, or the recall is not reached; likewise.
+        CompactionOvertaken: the generation to replace is not active any more; likewise.
+    """
+    _check(model, options)
+    clock, store, copies = StageClock(progress), GenerationStore(root), Copies(root, options.redis_url)
+    with disk_full_named(root), store.building(options.redis_url) as lease:
+        generation = store.new_id(model.fingerprint)
+        with _connected(generation, model.dim, options) as redis:
+            leftover = store.clear(copies.forget)
+            # Read before the pool: the generation is given all later updates when it becomes active.
+            revision = store.updates.highest() if options.revision is None else options.revision
+            with _temporary_directory(store, generation, copies) as directory:
+                log = store.rejected_log(generation)
+                rows = ingest(pool, directory / CANDIDATES_FILE, log, options.max_rejected, clock)
+                spec = replace(choose_index(options.index, rows.count, model.dim), params=dict(options.params))
+                encoded = encode(directory, model, options.dtype, vectors or _encoding(model), leftover, clock)
+                content = _Content(rows, encoded, *_index(directory, spec, model, options, clock))
+                clock("manifest", 0, 1)
+                model.save(directory / MODEL_DIRECTORY)
+                _write_manifest(directory, model, options, revision, content, clock)
+                with closing(Generation.open(directory, verify=False)) as opened:  # checks that the files fit together
+                    if redis is not None:
+                        copies.note(generation)
+                        _copy(opened, redis, clock)
+                clock("rename", 0, 1)
+                store.publish(directory, lease)
+        if options.replaces is not None:
+            clock("CURRENT", 0, 1)
+            store.replace_active(options.replaces, generation, lease, copies.forget)
+        elif options.activate:
+            clock("CURRENT", 0, 1)
+            encode_updates = partial(encode_texts, model) if isinstance(model, TextEncoder) else None
+            store.make_active(store.manifest(generation), encode_updates, lease)
+    return BuildResult(
+        generation=generation,
+        count=rows.count,
+        rejected=rows.rejected,
+        rejected_log=rows.log,
+        truncated=encoded.truncated,
+        resumed=encoded.resumed,
+        index=content.index,
+        recall=content.recall,
+        warning=content.recall.doubt(content.index, options.min_recall),
+        seconds=clock.elapsed(),
+    )
+
+
+def _check(model: Model, options: BuildOptions) -> None:
+    check_factory(options.index, model.dim)
+    if any(codes.shape[1:] != (model.dim,) or not np.isfinite(codes).all() for codes in options.probes):
+        raise InvalidInput(f"probes must be finite vectors of {model.dim} components")
+    if options.dtype not in DTYPES:
+        raise InvalidInput(f"unknown dtype {options.dtype!r}; use one of {', '.join(DTYPES)}")
+
+
+@contextmanager
+def _connected(generation: str, dim: int, options: BuildOptions) -> Iterator[RedisEmbeddings | None]:
+    """The generation's copy in Redis, if one is asked for. A Redis that is down fails before anything is encoded."""
+    if options.redis_url is None:
+        yield None
+        return
+    with closing(RedisEmbeddings(options.redis_url, generation, dim, options.dtype, BUILDING_TIMEOUT_SECONDS)) as redis:
+        redis.ping()
+        yield redis
+
+
+@contextmanager
+def _temporary_directory(store: GenerationStore, generation: str, copies: Copies) -> Iterator[Path]:
+    """The directory to build in. If the block fails, the directory and what was copied to Redis are removed."""
+    directory = store.begin(generation)
+    try:
+        yield directory
+    except BaseException:
+        if directory.exists():
+            discard(directory, copies.forget)
+        elif generation not in store.ids():  # the next builder removed it, with what had been copied until then
+            with suppress(StoreUnavailable):
+                copies.forget(generation)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What the stages have made: the candidate table, the matrix and the index, with its recall."""
+
+    rows: Ingested
+    encoded: Encoded
+    index: IndexSpec
+    recall: Recall
+
+
+def _encoding(model: Model) -> VectorSource:
+    if not isinstance(model, TextEncoder):
+        raise TypeError("a model that encodes no texts needs another source of vectors")
+    return encoded_by(model)
+
+
+def _index(
+    directory: Path, spec: IndexSpec, model: Model, options: BuildOptions, clock: StageClock
+) -> tuple[IndexSpec, Recall]:
+    """Build and save the index, unless a scan is the index, and measure its recall."""
+    clock("index", 0, 1)
+    if spec.factory is None:
+        return spec, EXACT
+    with closing(LocalEmbeddings(directory, model.dim, options.dtype)) as vectors:
+        index = CandidateIndex.build(spec, vectors.matrix)
+        index.save(directory / INDEX_FILE)
+        clock("recall", 0, 1)
+        index, recall = measured(index, vectors.matrix, options.probes, options.min_recall)
+    return index.spec, recall
+
+
+def _write_manifest(
+    directory: Path, model: Model, options: BuildOptions, revision: int, content: _Content, clock: StageClock
+) -> None:
+    rows, encoded = content.rows, content.encoded
+    encoding_seconds = max(clock.seconds.get("encode", 0.0), 1e-9)
+    manifest = Manifest(
+        id=directory.name.removeprefix(TEMPORARY_PREFIX),
+        created_at=datetime.now(UTC).isoformat(),
+        model=ModelReference(model.name, model.architecture, model.fingerprint),
+        backend=model.backend,
+        dim=model.dim,
+        dtype=options.dtype,
+        count=rows.count,
+        revision=revision,
+        index=content.index,
+        recall=content.recall.described(options.min_recall),
+        files=describe_files(directory),
+        build=BuildStats(
+            seconds={stage: round(seconds, 6) for stage, seconds in clock.seconds.items()},
+            candidates_per_second=round((rows.count - encoded.resumed) / encoding_seconds, 3),
+            rejected=rows.rejected,
+            truncated=encoded.truncated,
+            attempts=encoded.attempts,
+        ),
+    )
+    (directory / MANIFEST_FILE).write_bytes(manifest.to_json())
+
+
+def _copy(generation: Generation, redis: RedisEmbeddings, clock: StageClock) -> None:
+    """Put every vector into Redis."""
+    done, total = 0, len(generation.candidates)
+    for ids, _ in generation.candidates.batches():
+        clock("redis", done, total)
+        redis.put_many(ids, generation.embeddings.matrix[done : done + len(ids)])
+        done += len(ids)
+    redis.commit()

@@ -1,0 +1,133 @@
+"""Read candidate pools: the usable rows, and for each bad row where it is and why.
+
+Files are streamed: memory holds a row (of Parquet a small batch) and a compression window.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from polyrank.index_builder.errors import PoolInvalid
+from polyrank.index_builder.pool.parquet import parquet_rows
+from polyrank.index_builder.pool.seen import SeenHashes
+from polyrank.index_builder.pool.text import RowError, csv_rows, json_rows
+from polyrank.index_builder.vectors.ids import hash_id, text_id
+
+MAX_TEXT_CHARACTERS = 20_000
+
+_READERS: dict[str, Callable[[Path], Iterator[tuple[int, object]]]] = {
+    ".jsonl": json_rows,
+    ".jsonl.gz": json_rows,
+    ".jsonl.zst": json_rows,
+    ".csv": csv_rows,
+    ".parquet": parquet_rows,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One thing to rank: its unique id, its text, and metadata for filters."""
+
+    id: str
+    text: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """One bad row: its file, its line (in a Parquet file its row; the first is 1) and what is wrong with it."""
+
+    file: str
+    line: int
+    reason: str
+
+
+def read_pool(paths: Sequence[Path | str], scratch: Path | None = None) -> Iterator[Candidate | Rejected]:
+    """Stream the rows of `.jsonl`, `.jsonl.gz`, `.jsonl.zst`, `.csv` and `.parquet` files, in order.
+
+    A row has `text`, and optionally `id` (made from a hash of the text if absent) and `metadata` (an object; in CSV and
+    Parquet every other column). Other JSON fields are ignored, and blank lines are skipped. An id may occur only once
+    in all files together.
+
+    Args:
+        paths: the files.
+        scratch: a directory for a nameless file with the hashes of the ids, 16 to 32 bytes each, which a pool of more
+            than 65,536 rows needs; None: the system's temporary directory.
+
+    Raises:
+        PoolInvalid: a file is missing or of an unknown kind; this is raised at once. Or, while reading: a file is
+            truncated or unreadable, or has no usable columns.
+    """
+    files = [(Path(path), _suffix(Path(path))) for path in paths]
+    return _rows(files, scratch)
+
+
+def _suffix(path: Path) -> str:
+    suffix = next((suffix for suffix in _READERS if path.name.lower().endswith(suffix)), None)
+    if suffix is None:
+        raise PoolInvalid(path, f"unknown kind of pool; use one of {', '.join(_READERS)}")
+    if path.is_dir():
+        raise PoolInvalid(path, "is a directory; name the files in it")
+    if not path.exists():
+        raise PoolInvalid(path, "no such file")
+    return suffix
+
+
+def _rows(files: list[tuple[Path, str]], scratch: Path | None) -> Iterator[Candidate | Rejected]:
+    seen = SeenHashes(scratch)
+    for path, suffix in files:
+        for line, row in _READERS[suffix](path):
+            try:
+                yield _candidate(row, seen)
+            except RowError as error:
+                yield Rejected(str(path), line, str(error))
+
+
+def _candidate(row: object, seen: SeenHashes) -> Candidate:
+    """Check a row and remember its id."""
+    if isinstance(row, RowError):
+        raise row
+    if not isinstance(row, dict):
+        raise RowError(f"the row must be an object, not {_json_name(row)}")
+    text = _checked_text(row)
+    metadata = _checked_metadata(row)
+    candidate_id = row.get("id")
+    if candidate_id is None:
+        candidate_id = text_id(text)
+    elif not isinstance(candidate_id, str):
+        raise RowError(f"'id' must be a string, not {_json_name(candidate_id)}")
+    elif not candidate_id:
+        raise RowError("'id' is empty")
+    if not seen.add(hash_id(candidate_id)):
+        raise RowError(f"the id {candidate_id[:80]!r} was seen before")
+    return Candidate(candidate_id, text, metadata)
+
+
+def _checked_text(row: dict[str, Any]) -> str:
+    if "text" not in row:
+        raise RowError("'text' is missing")
+    text = row["text"]
+    if not isinstance(text, str):
+        raise RowError(f"'text' must be a string, not {_json_name(text)}")
+    if not text or text.isspace():
+        raise RowError("'text' is empty")
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise RowError(f"'text' has {len(text)} characters, more than {MAX_TEXT_CHARACTERS}")
+    return text
+
+
+def _checked_metadata(row: dict[str, Any]) -> dict[str, Any]:
+    metadata = row.get("metadata")
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, dict):
+        raise RowError(f"'metadata' must be an object, not {_json_name(metadata)}")
+    if reserved := [key for key in metadata if key.startswith("$")]:
+        raise RowError(f"the metadata key {reserved[0][:80]!r} begins with '$'")
+    return metadata
+
+
+def _json_name(value: object) -> str:
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
+    return names.get(type(value), "null")

@@ -1,0 +1,490 @@
+"""The directory of a store: list, open, publish, activate, roll back and collect its generations.
+
+STORE/CURRENT, HISTORY           which generation is active: pointer.py
+STORE/generations/<id>/          complete and checksummed: generation.py, manifest.py
+STORE/generations/.tmp-<id>/     being built, or being removed: leftovers.py
+STORE/generations/.journal-<id>  the finished shards of a build: leftovers.py
+STORE/log/                       the updates of each generation: updates.py, update_log.py
+STORE/rejected/<id>/             rejected.jsonl: the bad rows of a generation's pool
+STORE/copies/                    which generations have a copy in Redis: copies.py
+STORE/jobs/                      index jobs: build/jobs.py
+STORE/ID, FENCE, *.lock          who may build and switch: locks.py
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from polyrank.index_builder.errors import (
+    BuildBusy,
+    CompactionOvertaken,
+    GenerationCorrupt,
+    GenerationError,
+    GenerationNotFound,
+)
+from polyrank.index_builder.store.copies import Copies
+from polyrank.index_builder.store.generation import TEMPORARY_PREFIX, Generation, read_manifest
+from polyrank.index_builder.store.leftovers import (
+    Forget,
+    Leftover,
+    discard,
+    discard_all,
+    forget_nothing,
+    journal_of,
+    resumable,
+)
+from polyrank.index_builder.store.locks import Lease, fenced, leased, locked
+from polyrank.index_builder.store.manifest import Manifest
+from polyrank.index_builder.store.pointer import Pointer, is_generation_id
+from polyrank.index_builder.store.snapshot import Snapshot
+from polyrank.index_builder.store.updates import MissedUpdates, UpdateLogs
+from polyrank.index_builder.vectors.encoder import Encode
+from polyrank.model.durable import make_directory, rename_durably, sync_tree
+
+_STAMP = "%Y%m%dT%H%M%S%f"
+
+
+class GenerationStore:
+    """The generations under a directory; several threads and processes may call every method.
+
+    A generation is verified once on every way to being served: when it is opened (`open`). Who has an open generation,
+    or has just built it, switches to it with `make_active` or `go_back`, which do not read its files again. `activate`
+    and `rollback` verify first.
+
+    Args:
+        root: the directory.
+        needs_matrix: refuse generations whose matrix is missing.
+
+    Attributes:
+        updates: the generations' update logs.
+    """
+
+    def __init__(self, root: Path, *, needs_matrix: bool = True) -> None:
+        self.root, self._needs_matrix = root, needs_matrix
+        self._generations = root / "generations"
+        self._pointer = Pointer(root)
+        self.updates = UpdateLogs(root)
+
+    # What there is.
+
+    def ids(self) -> list[str]:
+        """The published generations, oldest first."""
+        if not self._generations.is_dir():
+            return []
+        return sorted(path.name for path in self._generations.iterdir() if is_generation_id(path.name))
+
+    def current(self) -> str | None:
+        """The active generation's id; None before the first activation.
+
+        Raises:
+            GenerationCorrupt: CURRENT does not hold an id.
+        """
+        return self._pointer.current()
+
+    def current_or_none(self) -> str | None:
+        """The active generation's id; None also if CURRENT is damaged."""
+        return self._pointer.current_or_none()
+
+    def stamp(self) -> tuple[int, int] | None:
+        """A value that changes with every activation, also of the same generation; None before the first one."""
+        return self._pointer.stamp()
+
+    def history(self) -> list[str]:
+        """The generations that rollbacks can reach; the next one last."""
+        return self._pointer.history(self.ids())
+
+    def path(self, generation: str) -> Path:
+        """The directory of a generation.
+
+        Raises:
+            GenerationNotFound: the text does not have the form of an id.
+        """
+        if not is_generation_id(generation):
+            raise GenerationNotFound(f"{generation[:80]!r} is not the id of a generation")
+        return self._generations / generation
+
+    def manifest(self, generation: str) -> Manifest:
+        """Read a generation's manifest, without looking at its other files.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt: see `read_manifest`.
+        """
+        return read_manifest(self.path(generation))
+
+    def rejected_log(self, generation: str) -> Path:
+        """The path of the list of bad rows in a generation's pool; it exists if there were any."""
+        return self.root / "rejected" / generation / "rejected.jsonl"
+
+    # Opening.
+
+    def open(self, generation: str, *, verify: bool = True) -> Generation:
+        """Open a generation.
+
+        Args:
+            generation: its id.
+            verify: check every byte of it and of its update log.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt: see `Generation.open` and `UpdateLog.read`.
+        """
+        opened = Generation.open(self.path(generation), verify=verify, needs_matrix=self._needs_matrix)
+        if verify:
+            self._check_updates(opened.manifest)
+        return opened
+
+    def verify(self, generation: str) -> Manifest:
+        """Check every byte of a generation and of its update log; errors as `open`."""
+        opened = self.open(generation)
+        opened.close()
+        return opened.manifest
+
+    def _check_updates(self, manifest: Manifest) -> None:
+        name = f"its update log {manifest.id}.log"
+        if manifest.id in (self.current_or_none(), *self.history()) and not self.updates.exists(manifest.id):
+            raise GenerationCorrupt(manifest.id, f"{name} is gone; build again, or restore it")
+        try:
+            self.updates.of(manifest).catch_up()
+        except OSError as error:
+            raise GenerationCorrupt(manifest.id, f"{name} cannot be read: {error.strerror}") from error
+
+    def snapshot(self, opened: Generation) -> Snapshot:
+        """An open generation with its updates.
+
+        Raises:
+            GenerationCorrupt: its update log is damaged.
+        """
+        return Snapshot.of(opened).updated(list(self.updates.of(opened.manifest).read()))
+
+    def serving_order(self) -> list[str]:
+        """The generations that may be served, best first: the active one, then its stand-ins should it be refused.
+
+        The stand-ins are, in this order: those that were active before, the latest first; those older than these, the
+        newest first; newer ones, which nobody may have approved. The list is empty if none was ever active.
+        """
+        try:
+            current = self.current()
+        except GenerationCorrupt:
+            current = None
+        else:
+            if current is None:
+                return []
+        trusted = [*([current] if current else []), *reversed(self.history())]
+        others = list(reversed(self.ids()))
+        older = [each for each in others if not trusted or each < trusted[0]]
+        return list(dict.fromkeys([*trusted, *older, *others]))
+
+    def open_to_serve(self) -> tuple[Generation, list[tuple[str, str]]]:
+        """Open the first generation of `serving_order` that passes its checks.
+
+        Returns:
+            the generation, and those that were refused before it: (id, reason).
+
+        Raises:
+            GenerationNotFound: there is none; the message says why each was refused.
+        """
+        refused: list[tuple[str, str]] = []
+        try:
+            self.current()
+        except GenerationCorrupt as error:
+            refused.append(("CURRENT", error.reason))
+        for generation in self.serving_order():
+            try:
+                return self.open(generation), refused
+            except GenerationError as error:
+                refused.append((generation, str(error)))
+        if refused:
+            reasons = "; ".join(reason for _, reason in refused)
+        elif self.ids():
+            reasons = "none is active; run: polyrank store activate"
+        else:
+            reasons = "it is empty; run: polyrank build"
+        raise GenerationNotFound(f"no good generation in {self.root}: {reasons}")
+
+    # Switching.
+
+    def activate(self, generation: str, encode: Encode | None = None, lease: Lease | None = None) -> None:
+        """Verify a generation, then make it the active one; see `make_active`.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt: it cannot be served; nothing changes.
+        """
+        self.make_active(self._verified(generation), encode, lease)
+
+    def make_active(self, manifest: Manifest, encode: Encode | None = None, lease: Lease | None = None) -> None:
+        """Make a generation the active one that the caller has opened or built.
+
+        A generation that was never active receives the updates made since its pool was read. One that was active before
+        comes back as its own last update left it.
+
+        Args:
+            manifest: the generation's.
+            encode: its model, for updates made under another one; None: there is only what its own model encoded.
+            lease: held by the builder that built it.
+
+        Raises:
+            GenerationNotFound: it was removed meanwhile; nothing changes.
+            GenerationCorrupt: its update log is damaged or gone; nothing changes.
+            FingerprintMismatch: an update has to be encoded, and there is no `encode`; nothing changes.
+            LeaseLost: another builder has taken over; nothing changes.
+        """
+        with self._switching(manifest, encode, lease):
+            self._pointer.advance(manifest.id)
+
+    def rollback(self) -> str:
+        """Verify the generation that was active before the current one, then go back to it.
+
+        Returns:
+            its id.
+
+        Raises:
+            GenerationNotFound: none was active before, or all have been removed.
+            GenerationCorrupt: it cannot be served; nothing changes.
+        """
+        while True:
+            history = self.history()
+            if not history:
+                raise GenerationNotFound(f"no earlier generation to roll back to in {self.root}")
+            if self.go_back(self._verified(history[-1])):
+                return history[-1]
+
+    def go_back(self, manifest: Manifest) -> bool:
+        """Go back to a generation that the caller has opened, if it is still the last of `history`.
+
+        Returns:
+            whether it is active now; if not, another process has switched meanwhile, and nothing changed.
+
+        Raises:
+            GenerationCorrupt: its update log is damaged or gone; nothing changes.
+        """
+        with self._switching(manifest):
+            if self.history()[-1:] != [manifest.id]:
+                return False
+            self._pointer.go_back(manifest.id)
+            return True
+
+    def replace_active(self, old: str, new: str, lease: Lease | None = None, forget: Forget = forget_nothing) -> None:
+        """Make a compaction of the active generation the active one. A rollback leads where it would have led before.
+
+        Args:
+            old: the active generation.
+            new: its compaction, which the caller has just built; removed if it cannot take the place.
+            lease: held by the builder.
+            forget: see `leftovers.discard`.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt, LeaseLost: see `make_active`.
+            CompactionOvertaken: another generation is active.
+        """
+        try:
+            with self._switching(self.manifest(new), lease=lease, instead_of=old):
+                self._pointer.replace(new, self.ids())
+        except BaseException:
+            with self._changing():
+                useless = new in self.ids() and self.current_or_none() != new
+                temporary = self._unlist(new) if useless else None
+            if temporary:
+                discard(temporary, forget)
+            raise
+
+    def _verified(self, generation: str) -> Manifest:
+        """Check every byte of a generation's files. `_switching` checks the update log."""
+        opened = Generation.open(self.path(generation), needs_matrix=self._needs_matrix)
+        opened.close()
+        return opened.manifest
+
+    @contextmanager
+    def _switching(
+        self,
+        manifest: Manifest,
+        encode: Encode | None = None,
+        lease: Lease | None = None,
+        instead_of: str | None = None,
+    ) -> Iterator[None]:
+        """Prepare a generation, then hold all locks for the block, which makes CURRENT name it.
+
+        If the process dies
+        * before the block, the generation is not active. What its log has received is completed the next time;
+        * in the block, CURRENT names the old generation or the new one: pointer.py;
+        * after the block, the new generation's log does not say yet that it was active. The next switch adds that
+          before it leaves the generation.
+        """
+        make_directory(self.root)
+        self._check_active(instead_of)
+        self._check_updates(manifest)
+        missed = MissedUpdates(self.updates, manifest, encode, instead_of)
+        if manifest.id != self.current_or_none():
+            missed.encode()
+        with self._changing(), self.updates.writing(), fenced(lease):
+            self._check_present(manifest.id)
+            self._check_active(instead_of)
+            if (current := self.current_or_none()) != manifest.id:
+                missed.write()
+                self._mark_active(current)
+            yield
+            self._mark_active(manifest.id)
+
+    def _check_active(self, generation: str | None) -> None:
+        if generation is not None and self.current() != generation:
+            raise CompactionOvertaken(f"generation {generation}, which was compacted, is not the active one any more")
+
+    def _check_present(self, generation: str) -> None:
+        if generation not in self.ids():  # collected before the lock was taken
+            raise GenerationNotFound(f"generation {generation} has just been removed")
+
+    def _mark_active(self, generation: str | None) -> None:
+        """Note in a generation's log that it is active, or was: it receives no missed updates when it comes back.
+
+        Errors are dropped. A damaged generation cannot come back, and a lost log must not be made anew. If the disk is
+        full, the next switch tries again.
+        """
+        with suppress(GenerationError, OSError):
+            if generation is not None and self.updates.exists(generation):
+                self.updates.of(self.manifest(generation)).mark_active()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        make_directory(self.root)
+        with locked(self.root / "pointer.lock"):
+            yield
+
+    # Building.
+
+    @contextmanager
+    def building(self, redis_url: str | None = None) -> Iterator[Lease | None]:
+        """Be the only builder of this store for the block.
+
+        Args:
+            redis_url: the Redis to hold the lease in, for hosts that share no locks. `publish` and what activates the
+                generation must be given the lease.
+
+        Raises:
+            BuildBusy: another builder is at work.
+            LeaseLost, StoreUnavailable: see `locks.leased`.
+        """
+        make_directory(self._generations)
+        with locked(self.root / "build.lock", within_seconds=0) as held:
+            if not held:
+                raise BuildBusy(f"another build into {self.root} is running; wait for it or cancel it")
+            with leased(self.root, redis_url) as lease:
+                yield lease
+
+    def new_id(self, fingerprint: str) -> str:
+        """Make an id that sorts after every other of the store, even if the clock was set back."""
+        stamp = datetime.now(UTC)
+        if ids := self.ids():
+            newest = datetime.strptime(ids[-1].split("-")[0], _STAMP).replace(tzinfo=UTC)
+            stamp = max(stamp, newest + timedelta(microseconds=1))
+        return f"{stamp.strftime(_STAMP)}-{fingerprint[:8]}"
+
+    def begin(self, generation: str) -> Path:
+        """Create the temporary directory to build a generation in; the caller is the builder."""
+        temporary = self._generations / f"{TEMPORARY_PREFIX}{generation}"
+        temporary.mkdir()
+        return temporary
+
+    def publish(self, temporary: Path, lease: Lease | None = None) -> None:
+        """Put a finished temporary directory on the disk, then rename it to its id.
+
+        If the process dies before the rename, the build can be resumed. If it dies after, the journal is left: the next
+        builder removes it.
+
+        Raises:
+            LeaseLost: another builder has taken over; nothing is published.
+        """
+        sync_tree(temporary)
+        with self._changing(), fenced(lease):
+            rename_durably(temporary, self.path(temporary.name.removeprefix(TEMPORARY_PREFIX)))
+        journal_of(temporary).unlink(missing_ok=True)
+
+    def clear(self, forget: Forget = forget_nothing) -> Leftover | None:
+        """Remove what killed builds have left; the caller is the builder.
+
+        Returns:
+            the newest build that can be resumed, which stays.
+        """
+        spare = resumable(self._generations, forget)
+        discard_all(self._generations, forget, spare)
+        return spare
+
+    def discard_killed(self, since: datetime, redis_url: str | None) -> None:
+        """Remove what builds have left that began after `since` and were killed, with their copies.
+
+        Raises:
+            BuildBusy: the next build has begun; it removes them.
+            LeaseLost, StoreUnavailable: see `building`; the next build removes them.
+        """
+        first = f"{TEMPORARY_PREFIX}{since.strftime(_STAMP)}"
+        with self.building(redis_url):
+            for each in self._generations.glob(f"{TEMPORARY_PREFIX}*"):
+                if each.name >= first:
+                    discard(each, Copies(self.root, redis_url).forget)
+
+    # Collecting.
+
+    def gc(self, keep: int = 2, redis_url: str | None = None) -> list[str]:
+        """Remove old generations with their copies, logs of bad rows older than all kept ones, and leftovers.
+
+        The active generation stays, and so do newer ones, which may be waiting for their activation. Of the older ones,
+        as many stay as make `keep` with the active one: first those that rollbacks would reach, then the newest. A
+        killed build that can be resumed stays for `leftovers.RESUMABLE_FOR`. Leftovers stay while somebody builds.
+
+        Args:
+            keep: at least 1.
+            redis_url: the Redis that holds copies; None: copies stay, for the next collection that is given it.
+
+        Returns:
+            the ids removed.
+
+        Raises:
+            GenerationCorrupt: CURRENT is damaged; nothing is removed.
+            StoreUnavailable: Redis failed; the next collection continues.
+        """
+        copies = Copies(self.root, redis_url)
+        with self._changing():
+            removed = self._expired(keep)
+            for each in removed:
+                copies.forget(each)
+                shutil.rmtree(self._unlist(each))
+            self._remove_rejected(self.ids())
+        with suppress(BuildBusy), self.building(redis_url):
+            spare = resumable(self._generations, copies.forget)
+            discard_all(self._generations, copies.forget, spare if spare and spare.is_recent else None)
+            self._remove_updates()
+            copies.forget_orphans()
+        return removed
+
+    def _expired(self, keep: int) -> list[str]:
+        ids, current = self.ids(), self.current()
+        older = [each for each in ids if current is None or each < current]
+        by_worth = dict.fromkeys([*reversed(self.history()), *reversed(older)])
+        spared = [each for each in by_worth if each in older][: keep - (current is not None)]
+        return [each for each in older if each not in spared]
+
+    def _unlist(self, generation: str) -> Path:
+        """Rename a generation to a temporary directory: if the process dies while it is removed, no half is listed."""
+        temporary = self._generations / f"{TEMPORARY_PREFIX}{generation}"
+        rename_durably(self.path(generation), temporary)
+        return temporary
+
+    def _remove_rejected(self, kept: list[str]) -> None:
+        for directory in (self.root / "rejected").glob("*"):
+            if kept and is_generation_id(directory.name) and directory.name < kept[0]:
+                shutil.rmtree(directory)
+
+    def _remove_updates(self) -> None:
+        """Remove the update logs of generations that are gone, unless a generation may still have to receive them.
+
+        The caller is the builder, so no generation is being built that may need them.
+        """
+        with self.updates.writing():
+            ids, current = self.ids(), self.current_or_none()
+            if all(each == current or self._was_active(each) for each in ids):
+                self.updates.keep_only(ids)
+
+    def _was_active(self, generation: str) -> bool:
+        try:
+            return self.updates.was_active(self.manifest(generation))
+        except GenerationError:
+            return True  # it is damaged, and never will be

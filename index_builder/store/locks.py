@@ -1,0 +1,275 @@
+"""Who may change a store: locks between processes, a lease between hosts, and a fence in the store itself.
+
+    build.lock          held by the one builder
+    pointer.lock        held while CURRENT or the list of generations changes
+    log/write.lock      held while an update is written, and while CURRENT changes
+    jobs/<id>.lock      held by the process that runs a job: build/jobs.py
+
+Who needs several of the first three takes them in this order.
+
+A lock is a flock on a file. The kernel frees it however its holder dies. It works between processes that share a
+kernel, and between hosts if their file system shares locks. The lease works between all hosts: it is a key in Redis
+that expires unless its holder renews it. But no lease can stop a builder that was paused until after the expiry and
+does not know it. So each lease has a number, larger than all before, and its holder writes the number to STORE/FENCE. A
+builder that finds a larger number there has been overtaken and publishes nothing. The fence decides: a builder goes on
+while Redis does not answer.
+
+The keys in Redis are `pe:{<store>}:lease`, and `pe:{<store>}:fence` for the last number. <store> is the content of
+STORE/ID, drawn once, because hosts may mount the store under different paths.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+from threading import Event, Thread
+
+from polyrank.index_builder.errors import BuildBusy, BuildError, LeaseLost, StoreUnavailable
+from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS, connect, disconnect, translated
+from polyrank.model.durable import sync_directory, sync_file, write_atomically
+from polyrank.model.errors import RankingError
+
+LEASE_SECONDS = 30.0
+RENEW_SECONDS = 10.0
+
+_RETRY_SECONDS = 0.01
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@contextmanager
+def locked(path: Path, *, within_seconds: float | None = None) -> Iterator[bool]:
+    """Hold a lock for the block.
+
+    Args:
+        path: the lock's file. It is created and never removed: removing it would let two holders in.
+        within_seconds: how long to wait for the lock; None: until it is free.
+
+    Yields:
+        whether the lock is held.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        yield _take(descriptor, within_seconds)
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, within_seconds: float | None) -> bool:
+    if within_seconds is None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return True
+    until = time.monotonic() + within_seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return True
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock now."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+# The caller holds build.lock, so a holder on the caller's own machine is dead and its lease can be taken.
+_ACQUIRE = """
+local holder = redis.call('get', KEYS[1])
+if holder and string.sub(holder, 1, #ARGV[1]) ~= ARGV[1] then return 0 end
+local number = math.max(tonumber(redis.call('get', KEYS[2]) or 0), tonumber(ARGV[4])) + 1
+redis.call('set', KEYS[2], string.format('%d', number))
+redis.call('set', KEYS[1], ARGV[1] .. ARGV[2], 'PX', ARGV[3])
+return number
+"""
+# A lease that expired, or that Redis lost, is taken again if no other was given since.
+_RENEW = """
+local holder = redis.call('get', KEYS[1])
+if holder == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end
+local last = tonumber(redis.call('get', KEYS[2]) or 0)
+if holder or last > tonumber(ARGV[3]) then return 0 end
+redis.call('set', KEYS[2], ARGV[3])
+redis.call('set', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+_RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
+
+
+class Lease:
+    """The right to build into a store, renewed in the background until it is released.
+
+    Attributes:
+        root: the store's directory.
+        number: larger than that of every lease before.
+
+    Raises:
+        BuildBusy: another builder holds it.
+        LeaseLost: another builder has overtaken this one already.
+        StoreUnavailable: Redis does not answer.
+    """
+
+    def __init__(self, root: Path, url: str) -> None:
+        self.root = root
+        self._fence = root / "FENCE"
+        store = _identity(root)
+        self._keys = f"pe:{{{store}}}:lease", f"pe:{{{store}}}:fence"
+        self._client = connect(url, BUILDING_TIMEOUT_SECONDS)
+        try:
+            machine, name = f"{_machine()} ", token_hex(16)
+            self._holder = machine + name
+            self.number = self._call(_ACQUIRE, machine, name, _milliseconds(), self._highest())
+            if not self.number:
+                raise BuildBusy(
+                    f"another build into {root} runs on another machine, or ended there without a word less than "
+                    f"{LEASE_SECONDS:.0f} s ago; wait for it"
+                )
+            self.check_fence()
+            write_atomically(self._fence, f"{self.number}\n".encode())
+        except BaseException:
+            disconnect(self._client)
+            raise
+        self._released = Event()
+        self._renewer = Thread(target=self._renew_on_time, name="lease", daemon=True)
+        self._renewer.start()
+
+    def check(self) -> None:
+        """Make sure that the lease is still this builder's; renew it if it has expired.
+
+        Raises:
+            LeaseLost: another builder has overtaken this one.
+        """
+        try:
+            held = self._renew()
+        except StoreUnavailable:
+            held = True  # as far as is known; the fence decides
+        if not held:
+            raise LeaseLost(self.root)
+        self.check_fence()
+
+    def check_fence(self) -> None:
+        """Look for a later builder in the store itself.
+
+        Raises:
+            LeaseLost: there is one.
+        """
+        if self._highest() > self.number:
+            raise LeaseLost(self.root)
+
+    def release(self) -> None:
+        """Let the next builder in."""
+        self._released.set()
+        self._renewer.join()
+        with suppress(StoreUnavailable):  # then it expires by itself
+            self._call(_RELEASE, self._holder)
+        disconnect(self._client)
+
+    def _renew_on_time(self) -> None:
+        while not self._released.wait(RENEW_SECONDS):  # by the monotonic clock
+            # The result does not matter here: `check` asks again before anything is published.
+            with suppress(StoreUnavailable):
+                self._renew()
+
+    def _renew(self) -> bool:
+        return self._call(_RENEW, self._holder, _milliseconds(), self.number) == 1
+
+    def _call(self, script: str, *arguments: str | int) -> int:
+        with translated():
+            return int(self._client.eval(script, len(self._keys), *self._keys, *arguments))
+
+    def _highest(self) -> int:
+        try:
+            return int(self._fence.read_bytes())
+        except FileNotFoundError:
+            return 0
+        except ValueError:
+            raise BuildError(f"{self._fence} is damaged; remove it when nobody builds into the store") from None
+
+
+def _milliseconds() -> int:
+    return round(LEASE_SECONDS * 1000)
+
+
+def _machine() -> str:
+    """Name the running kernel: processes that share it, also in containers, are kept apart by build.lock."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return token_hex(16)
+
+
+def _identity(root: Path) -> str:
+    """Read the store's own name from STORE/ID, or draw it. Of several processes that draw it, the first one wins.
+
+    A link makes the name appear at once with its content: a process that dies before leaves only a temporary file.
+    """
+    path = root / "ID"
+    if not path.exists():
+        drawn = root / f".ID.{token_hex(8)}"
+        try:
+            drawn.write_text(f"{token_hex(16)}\n")
+            sync_file(drawn)
+            with suppress(FileExistsError):  # another process was faster
+                os.link(drawn, path)
+            sync_directory(root)
+        finally:
+            drawn.unlink(missing_ok=True)
+    return path.read_text().strip()
+
+
+@contextmanager
+def leased(root: Path, url: str | None) -> Iterator[Lease | None]:
+    """Hold the store's lease for the block; None if there is no Redis.
+
+    Raises:
+        BuildBusy, StoreUnavailable: see `Lease`.
+        LeaseLost: see `Lease`. Also raised in place of another error in the block if another builder has taken over:
+            then that builder has removed the files that this one misses.
+    """
+    if url is None:
+        yield None
+        return
+    lease = Lease(root, url)
+    try:
+        yield lease
+    except LeaseLost:
+        raise
+    except (OSError, RankingError) as error:
+        try:
+            lease.check()
+        except LeaseLost as lost:
+            raise lost from error
+        raise
+    finally:
+        lease.release()
+
+
+@contextmanager
+def fenced(lease: Lease | None) -> Iterator[None]:
+    """Run the block, which changes what others see, unless another builder has taken over. The caller holds a lock.
+
+    Raises:
+        LeaseLost: another builder has taken over; nothing was done.
+    """
+    if lease is not None:
+        lease.check()
+    try:
+        yield
+    except FileNotFoundError as error:
+        if lease is not None:
+            raise LeaseLost(lease.root) from error
+        raise

@@ -1,0 +1,305 @@
+"""The update log of one generation: the file `STORE/log/<generation>.log`, which only grows.
+
+A record is
+
+    length u32 | checksum u32 | crc32 of these 8 bytes u32 | length bytes
+
+The bytes are the length of a JSON object (u32), the object, and vectors in the store's dtype. The first record holds
+the subject: whose log it is. The checksum is a crc32 over the bytes that continues from the record before. So a record
+does not fit if it was flipped, left out, moved or taken from another log.
+
+What if the process dies here?
+
+* While the file is created: there is none. It appears at once with its first record.
+* While a record is appended: it is cut short, at the end of the file. It was acknowledged to nobody, so readers stop
+  before it, and the next writer removes it. The crc32 of the first 8 bytes tells a record that is cut short from one
+  whose length was damaged.
+* After a record is written and before it is synced: it is there or not. If readers see it, it counts.
+
+Everything else that does not fit is damage, and refused.
+"""
+
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from polyrank.index_builder.errors import GenerationCorrupt
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.vectors.codec import DTYPES
+from polyrank.model.durable import make_directory, write_atomically
+
+_FORMAT = 1
+_LENGTH = struct.Struct("<I")
+_HEAD = struct.Struct("<III")
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Whose log it is: a generation, and what its vectors are."""
+
+    generation: str
+    fingerprint: str
+    dim: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One acknowledged change; deletions come before upserts.
+
+    Attributes:
+        revision: grows from update to update, over all generations of a store.
+        upserts: candidates to add, or to put in the place of those with the same ids.
+        vectors: of the upserts, (N, D) in the store's dtype.
+        deletes: ids.
+    """
+
+    revision: int
+    upserts: Sequence[Candidate]
+    vectors: NDArray[Any]
+    deletes: Sequence[str] = ()
+
+
+class UpdateLog:
+    """The log of one generation, read from its beginning, a piece at a time.
+
+    One thread at a time may use it. One process at a time may append: the caller holds `UpdateLogs.writing`.
+
+    Attributes:
+        subject: whose log it is.
+        revision: of the last update read; 0 before the first.
+        checksum: of the log up to the end of that update; 0 before the first. A revision may be used again after the
+            log was restored from a backup, but hardly ever with the same checksum.
+        floor: later updates have revisions above it.
+        was_active: the generation is the active one, or was.
+    """
+
+    def __init__(self, path: Path, subject: Subject) -> None:
+        self._path = path
+        self.subject = subject
+        self.revision = self.floor = self.checksum = 0
+        self.was_active = False
+        self._end = self._sum = 0  # where the last record read ends, and its checksum
+        self._began = self._end, self._sum  # the same before the last `read`
+        self._unsynced: int | None = None  # from here on, what was written may not be on the disk
+
+    @classmethod
+    def found(cls, path: Path) -> "UpdateLog":
+        """The log in a file, with the subject that its first record names.
+
+        Raises:
+            GenerationCorrupt: the first record is damaged or cut short, or of another generation than the file's name.
+        """
+        log = cls(path, Subject(path.stem, "", 0, "float16"))
+        with path.open("rb") as file:
+            content, _ = log._next(file) or ({}, b"")
+        try:
+            content.pop("format", None)
+            subject = Subject(**content)
+        except TypeError:
+            subject = None
+        if subject is None or subject.generation != path.stem:
+            raise log._damaged("does not say whose it is")
+        return cls(path, subject)
+
+    def read(self) -> Iterator[Update]:
+        """Yield the updates that were appended since the last call.
+
+        If reading ends early, for whatever reason, the next call yields the same updates again.
+
+        Raises:
+            GenerationCorrupt: the log is damaged here, or it is another generation's; what comes before is yielded.
+            OSError: it cannot be read.
+        """
+        self._began = self._end, self._sum
+        try:
+            yield from self._appended()
+        except BaseException:
+            self.unread()
+            raise
+
+    def unread(self) -> None:
+        """Let the next `read` yield again what the last one yielded."""
+        self._end, self._sum = self._began
+
+    def catch_up(self) -> None:
+        """Read to the end, for the attributes; errors as `read`."""
+        for _ in self.read():
+            pass
+
+    def _appended(self) -> Iterator[Update]:
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            if self._end:
+                raise self._damaged("is gone") from None
+            return
+        with file:
+            if file.seek(0, os.SEEK_END) < self._end:
+                raise self._damaged("has lost its end")
+            file.seek(self._end)
+            while (body := self._next(file)) is not None:
+                if (update := self._understood(*body)) is not None:
+                    yield update
+
+    def _next(self, file: Any) -> tuple[dict[str, Any], memoryview] | None:
+        """The next record's JSON and the bytes behind it; None at the end, or before a record that is cut short."""
+        at, head = self._end, file.read(_HEAD.size)
+        if len(head) < _HEAD.size:
+            return None
+        length, expected, head_sum = _HEAD.unpack(head)
+        if crc32(head[:8]) != head_sum:
+            raise self._damaged(f"is damaged at byte {at}")
+        body = _read(file, length)
+        if len(body) < length:
+            return None
+        found = crc32(body, self._sum)
+        if found != expected:
+            raise self._damaged(f"is damaged at byte {at}, or not of this place")
+        try:
+            (size,) = _LENGTH.unpack_from(body)
+            content: dict[str, Any] = orjson.loads(body[_LENGTH.size : _LENGTH.size + size])
+        except (ValueError, struct.error) as error:
+            raise self._foreign() from error
+        self._end, self._sum = at + _HEAD.size + length, found
+        return content, memoryview(body)[_LENGTH.size + size :]
+
+    def _understood(self, content: dict[str, Any], behind: memoryview) -> Update | None:
+        """The update in a record; None if the record says something of the log itself."""
+        try:
+            if "format" in content:
+                if content != _described(self.subject):
+                    raise self._foreign()
+            elif "floor" in content:
+                self.floor = max(self.floor, content["floor"])
+            elif "active" in content:
+                self.was_active = True
+            else:
+                return self._update(content, behind)
+        except (KeyError, TypeError, ValueError) as error:  # whole, but not written by this version
+            raise self._foreign() from error
+        return None
+
+    def _update(self, content: dict[str, Any], behind: memoryview) -> Update:
+        upserts = [Candidate(*each) for each in content["upserts"]]
+        vectors = np.frombuffer(behind, DTYPES[self.subject.dtype]).reshape(len(upserts), self.subject.dim)
+        self.revision, self.checksum = int(content["revision"]), self._sum
+        return Update(self.revision, upserts, vectors, content["deletes"])
+
+    def create(self) -> None:
+        """Make the file if there is none: an active generation has a log, even an empty one."""
+        if not self._end and not self._path.exists():
+            make_directory(self._path.parent)
+            write_atomically(self._path, _record(_described(self.subject), b"", 0)[0])
+
+    def append(self, *updates: Update) -> None:
+        """Put updates on the disk. The next `read` yields them, as it does for every reader.
+
+        Raises:
+            GenerationCorrupt: the log is damaged.
+            OSError: nothing was appended; or everything was, and it may not be on the disk yet.
+        """
+        self._append(*map(self._described_update, updates))
+
+    def _described_update(self, update: Update) -> tuple[dict[str, Any], bytes]:
+        rows = [[each.id, each.text, each.metadata] for each in update.upserts]
+        content = {"revision": update.revision, "upserts": rows, "deletes": list(update.deletes)}
+        return content, np.ascontiguousarray(update.vectors, DTYPES[self.subject.dtype]).tobytes()
+
+    def raise_floor(self, floor: int) -> None:
+        """Make all later updates have revisions above `floor`; errors as `append`."""
+        self.catch_up()
+        if floor > max(self.floor, self.revision):
+            self._append(({"floor": floor}, b""))
+
+    def mark_active(self) -> None:
+        """Note that the generation is the active one, or was; errors as `append`."""
+        self.catch_up()
+        if not self.was_active:
+            self._append(({"active": True}, b""))
+
+    def _append(self, *contents: tuple[Mapping[str, Any], bytes]) -> None:
+        self.create()
+        end, total = self._tail()
+        records = []
+        for content, behind in [*([] if end else [(_described(self.subject), b"")]), *contents]:
+            record, total = _record(content, behind, total)
+            records.append(record)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, end)  # a record that is cut short, if there is one
+            try:
+                _write(descriptor, b"".join(records), end)
+            except BaseException:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, end)
+                raise
+            self._sync(descriptor, end)
+        finally:
+            os.close(descriptor)
+
+    def _sync(self, descriptor: int, end: int) -> None:
+        """Put what was written from `end` on the disk. If that fails it stays: somebody may have read it already.
+
+        The kernel reports a failed write once, then takes the pages for written. So the next call writes what failed
+        before once more.
+        """
+        start = end if self._unsynced is None else min(self._unsynced, end)
+        self._unsynced = start
+        if start < end:
+            _write(descriptor, os.pread(descriptor, end - start, start), start)
+        os.fdatasync(descriptor)
+        self._unsynced = None
+
+    def _tail(self) -> tuple[int, int]:
+        """Where the last whole record ends, and its checksum; the position of `read` stays."""
+        ahead = UpdateLog(self._path, self.subject)
+        ahead._end, ahead._sum = self._end, self._sum
+        ahead.catch_up()
+        return ahead._end, ahead._sum
+
+    def _foreign(self) -> GenerationCorrupt:
+        return self._damaged("is of another generation, or of another version of polyrank")
+
+    def _damaged(self, what: str) -> GenerationCorrupt:
+        return GenerationCorrupt(self.subject.generation, f"its update log {self._path.name} {what}")
+
+
+def _described(subject: Subject) -> dict[str, Any]:
+    return {"format": _FORMAT, **asdict(subject)}
+
+
+def _record(content: Mapping[str, Any], behind: bytes, total: int) -> tuple[bytes, int]:
+    """The bytes of a record that follows the one with checksum `total`, and its own checksum."""
+    described = orjson.dumps(content)
+    body = _LENGTH.pack(len(described)) + described + behind
+    total = crc32(body, total)
+    lengths = _HEAD.pack(len(body), total, 0)[:8]
+    return lengths + _LENGTH.pack(crc32(lengths)) + body, total
+
+
+def _read(file: Any, length: int) -> bytes:
+    """Read so many bytes, or to the end. Memory is taken as they come: a damaged length may be anything."""
+    pieces = []
+    while length and (piece := file.read(min(length, _READ_BYTES))):
+        pieces.append(piece)
+        length -= len(piece)
+    return b"".join(pieces)
+
+
+def _write(descriptor: int, content: bytes, at: int) -> None:
+    rest = memoryview(content)
+    while rest:
+        written = os.pwrite(descriptor, rest, at)
+        at += written
+        rest = rest[written:]

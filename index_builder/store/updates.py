@@ -1,0 +1,189 @@
+"""The update logs of a store, the lock under which they are written, and what a new generation receives from them.
+
+    STORE/log/<generation>.log   the updates of a generation since it was built: update_log.py
+    STORE/log/write.lock         held while an update is written, and while CURRENT changes
+
+Only the active generation is updated. A generation that becomes active for the first time receives the updates made
+since its pool was read, from the logs of all other generations. One that was active before comes back as it was left.
+Revisions grow over all generations: none is used twice.
+"""
+
+import logging
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, UpdatesBusy
+from polyrank.index_builder.store.locks import locked
+from polyrank.index_builder.store.manifest import Manifest
+from polyrank.index_builder.store.update_log import Subject, Update, UpdateLog
+from polyrank.index_builder.vectors.codec import rounded
+from polyrank.index_builder.vectors.encoder import Encode
+from polyrank.model.durable import make_directory
+
+_SUFFIX = ".log"
+
+log = logging.getLogger(__name__)
+
+
+class UpdateLogs:
+    """The update logs under a store's root."""
+
+    def __init__(self, root: Path) -> None:
+        self._directory = root / "log"
+
+    @contextmanager
+    def writing(self, within_seconds: float | None = None) -> Iterator[None]:
+        """Be the only one who writes updates or changes CURRENT, for the block.
+
+        Args:
+            within_seconds: how long to wait for others; None: until they are done.
+
+        Raises:
+            UpdatesBusy: others took longer.
+        """
+        make_directory(self._directory)
+        with locked(self._directory / "write.lock", within_seconds=within_seconds) as held:
+            if not held:
+                raise UpdatesBusy("another process is writing updates or switching generations; try again")
+            yield
+
+    def of(self, manifest: Manifest) -> UpdateLog:
+        """The log of a generation, from its beginning; the file may not exist yet."""
+        subject = Subject(manifest.id, manifest.model.fingerprint, manifest.dim, manifest.dtype)
+        return UpdateLog(self._path(manifest.id), subject)
+
+    def exists(self, generation: str) -> bool:
+        """Whether a generation has a log; every generation has one that is active, or was."""
+        return self._path(generation).exists()
+
+    def highest(self) -> int:
+        """The highest revision ever used, as far as the logs that are left tell."""
+        highest = 0
+        for each in self._logs():
+            for _ in _until_damage(each):
+                pass
+            highest = max(highest, each.revision, each.floor)
+        return highest
+
+    def missed_by(self, manifest: Manifest, compacted: str | None = None) -> list[tuple[Subject, Update]]:
+        """The updates that a generation has to receive, in order, each with the log's subject.
+
+        Args:
+            manifest: the generation's.
+            compacted: the generation of which it is a compaction: only that one's updates count; None: it is none.
+
+        Returns:
+            nothing if the generation was active before.
+
+        Raises:
+            GenerationCorrupt: its own log is damaged.
+        """
+        own = self.of(manifest)
+        known = {update.revision for update in own.read()}
+        if own.was_active:
+            return []
+        missed = {
+            update.revision: (each.subject, update)
+            for each in self._logs()
+            if compacted in (None, each.subject.generation)
+            for update in _until_damage(each)
+            if update.revision > manifest.revision and update.revision not in known
+        }
+        return [missed[revision] for revision in sorted(missed)]
+
+    def was_active(self, manifest: Manifest) -> bool:
+        """Whether the generation is the active one, or was.
+
+        Raises:
+            GenerationCorrupt: its log is damaged.
+        """
+        own = self.of(manifest)
+        own.catch_up()
+        return own.was_active
+
+    def keep_only(self, generations: Collection[str]) -> None:
+        """Remove the logs of all other generations."""
+        for path in self._directory.glob(f"*{_SUFFIX}"):
+            if path.stem not in generations:
+                path.unlink()
+
+    def _path(self, generation: str) -> Path:
+        return self._directory / f"{generation}{_SUFFIX}"
+
+    def _logs(self) -> Iterator[UpdateLog]:
+        """Every log whose first record is whole."""
+        for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
+            try:
+                yield UpdateLog.found(path)
+            except FileNotFoundError:
+                continue  # removed a moment ago
+            except GenerationCorrupt as error:
+                _warn(error)
+
+
+def _until_damage(found: UpdateLog) -> Iterator[Update]:
+    """The updates in a log; if it is damaged, those before the damage."""
+    try:
+        yield from found.read()
+    except GenerationCorrupt as error:
+        _warn(error)
+
+
+def _warn(error: GenerationCorrupt) -> None:
+    log.warning("updates are lost", extra={"fields": {"why": str(error)}})
+
+
+class MissedUpdates:
+    """The updates that a generation receives when it becomes active for the first time.
+
+    They are written to its log in one go, before CURRENT names it. If the process dies amid them, the next activation
+    finds in the log which ones it has, and writes the others.
+
+    Args:
+        logs: of the store.
+        manifest: the generation's.
+        encode: its model; None: updates made under another model are refused.
+        compacted: the generation of which it is a compaction; None: it is none.
+    """
+
+    def __init__(
+        self, logs: UpdateLogs, manifest: Manifest, encode: Encode | None, compacted: str | None = None
+    ) -> None:
+        self._logs, self._manifest, self._encode, self._compacted = logs, manifest, encode, compacted
+        self._encoded: dict[int, NDArray[Any]] = {}
+
+    def encode(self) -> None:
+        """Encode what was made under another model: this takes long, and nobody has to wait for it yet."""
+        for subject, update in self._logs.missed_by(self._manifest, self._compacted):
+            self._vectors(subject, update)
+
+    def write(self) -> None:
+        """Write the updates to the generation's log; the caller holds `UpdateLogs.writing`.
+
+        Raises:
+            GenerationCorrupt: the log is damaged.
+            FingerprintMismatch: an update was made under another model, and there is no model to encode it with.
+            BuildError: a vector is not finite.
+        """
+        own, missed = self._logs.of(self._manifest), self._logs.missed_by(self._manifest, self._compacted)
+        own.create()
+        if missed:
+            own.append(*(replace(update, vectors=self._vectors(subject, update)) for subject, update in missed))
+        # The manifest may know of revisions that are in no log any more.
+        own.raise_floor(max(self._logs.highest(), self._manifest.revision))
+
+    def _vectors(self, subject: Subject, update: Update) -> NDArray[Any]:
+        manifest = self._manifest
+        if not update.upserts or (subject.fingerprint, subject.dtype) == (manifest.model.fingerprint, manifest.dtype):
+            return update.vectors.reshape(len(update.upserts), manifest.dim)
+        if update.revision not in self._encoded:
+            if self._encode is None:
+                raise FingerprintMismatch(manifest.model.fingerprint, subject.fingerprint)
+            vectors = self._encode([candidate.text for candidate in update.upserts])
+            self._encoded[update.revision] = rounded(vectors, manifest.dtype)
+        return self._encoded[update.revision]

@@ -1,1 +1,0 @@
-"""The update log of a generation, and the lock under which it is written."""

@@ -1,0 +1,65 @@
+"""What Bi- and Poly-encoder share: a transformer for contexts, one for candidates, and the candidates' embedding."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Self
+
+from torch import Tensor, nn
+
+from polyrank.model.architectures.attention import ContextCodes, unit_length
+from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.config import ModelConfig
+
+
+class LateEncoder(nn.Module, ABC):
+    """Encodes contexts and candidates apart, so that candidates can be encoded ahead (Humeau et al. 4.2).
+
+    Attributes:
+        context: the transformer of contexts (T1).
+        candidate: the transformer of candidates (T2); the same object where the encoder is shared.
+        config: the checkpoint's config.
+    """
+
+    def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
+        super().__init__()
+        self.config = config
+        self.context = context
+        self.candidate = candidate
+
+    @classmethod
+    def build(cls, config: ModelConfig, backbone: Callable[[], Backbone]) -> Self:
+        """Build it from new transformers; weights are still random."""
+        context = backbone()
+        return cls(config, context, context if config.shared_encoder else backbone())
+
+    @property
+    def longest_input(self) -> int:
+        """Tokens of the longest sequence that a transformer reads."""
+        return max(self.config.max_context_tokens, self.config.max_candidate_tokens)
+
+    @abstractmethod
+    def encode_context(self, batch: TokenBatch) -> ContextCodes:
+        """Return the context vectors, (B, M, D), with the score scale multiplied in, and which exist, (B, M)."""
+
+    def encode_candidates(self, batch: TokenBatch) -> Tensor:
+        """Return candidate embeddings `y_cand = red(T2(cand))`, (N, D) float32; unit-length under `normalize`."""
+        return self._reduce(self.candidate(batch), batch.mask)
+
+    def _reduce(self, states: Tensor, mask: Tensor) -> Tensor:
+        reduced = reduce_states(states, mask, self.config)
+        return unit_length(reduced) if self.config.normalize else reduced
+
+
+def reduce_states(states: Tensor, mask: Tensor, config: ModelConfig) -> Tensor:
+    """red(): reduce token states (B, T, D) to one vector each, (B, D) float32 (Humeau et al. 4.2, Table 7)."""
+    if config.reduction == "first":
+        return states[:, 0].float()
+    if config.reduction == "mean":
+        return _masked_mean(states, mask)
+    return _masked_mean(states[:, : config.reduction_m], mask[:, : config.reduction_m])
+
+
+def _masked_mean(states: Tensor, mask: Tensor) -> Tensor:
+    weights = mask[..., None].float()
+    return (states.float() * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)

@@ -1,0 +1,141 @@
+"""Reads a checkpoint or a base model into an encoder with its weights."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from pkgutil import resolve_name
+
+from torch import Tensor
+
+from polyrank.model.architectures.backbone import Backbone, load_base_weights, read_backbone_config, read_weights
+from polyrank.model.architectures.cross import CrossEncoder
+from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.checkpoint.adapter import merge, split
+from polyrank.model.checkpoint.base import BaseModel, resolve_base
+from polyrank.model.checkpoint.files import (
+    BACKBONE_FILE,
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    WEIGHTS_FILE,
+    CheckpointFiles,
+    read_config,
+    read_object,
+)
+from polyrank.model.config import AssemblyConfig, ModelConfig
+from polyrank.model.errors import CheckpointInvalid
+from polyrank.model.registry import ARCHITECTURES
+from polyrank.model.text.tokenizer import Tokenizer
+
+Encoder = LateEncoder | CrossEncoder
+
+
+def read_checkpoint(directory: Path) -> tuple[Encoder, CheckpointFiles]:
+    """Read a checkpoint directory.
+
+    Raises:
+        ModelNotFound: its base cannot be reached.
+        CheckpointInvalid: it is damaged, incomplete, or of an unknown format.
+    """
+    config = read_config(directory / CONFIG_FILE)
+    for needed in (BACKBONE_FILE, TOKENIZER_FILE):
+        if not (directory / needed).is_file():
+            raise CheckpointInvalid(f"{directory}: {needed} is missing")
+    weights_file = directory / WEIGHTS_FILE
+    own = weights_file if weights_file.is_file() else None
+    encoder = build(config, directory)
+    if config.weights != "full":
+        load_base(encoder, resolve_base(config.base_name, config.base_sha256))
+    _load_own(encoder, own, directory)
+    return encoder, CheckpointFiles(config, directory / BACKBONE_FILE, directory / TOKENIZER_FILE, own)
+
+
+def read_base(name: str, config: ModelConfig | None) -> tuple[Encoder, CheckpointFiles]:
+    """Start an encoder from a base model's weights; see `polyrank.from_base`.
+
+    Raises ModelNotFound and CheckpointInvalid as `resolve_base`.
+    """
+    base = resolve_base(name)
+    config = _with_base(config, base) if config else _zero_shot(base)
+    encoder = build(config, base.directory)
+    load_base(encoder, base)
+    weights = own_tensors(encoder) or None
+    return encoder, CheckpointFiles(config, base.directory / BACKBONE_FILE, base.directory / TOKENIZER_FILE, weights)
+
+
+def build(config: ModelConfig, directory: Path) -> Encoder:
+    """Build the encoder around the transformer that config.json in `directory` describes; weights are random."""
+    backbone_config = read_backbone_config(directory)
+    encoder: Encoder = resolve_name(ARCHITECTURES[config.architecture].encoder).build(
+        config, partial(Backbone, backbone_config)
+    )
+    longest, allowed = encoder.longest_input, min(each.max_tokens for each in _backbones(encoder).values())
+    if longest > allowed:
+        raise CheckpointInvalid(f"polyrank.json asks for {longest} tokens, the transformer allows {allowed}")
+    return encoder
+
+
+def load_base(encoder: Encoder, base: BaseModel) -> None:
+    """Put a base model's weights into every transformer of the encoder."""
+    weights = read_weights(base.directory / WEIGHTS_FILE)
+    for module in set(_backbones(encoder).values()):
+        load_base_weights(module, weights, base.name)
+
+
+def own_tensors(encoder: Encoder) -> dict[str, Tensor]:
+    """Return the tensors that the checkpoint itself holds; a shared transformer's once, as the context side's."""
+    left_out, kept = set[str](), set[Backbone]()
+    for name, module in _backbones(encoder).items():
+        if encoder.config.weights != "full" or module in kept:
+            left_out.add(f"{name}.")
+        kept.add(module)
+    return {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith(tuple(left_out))}
+
+
+def _backbones(encoder: Encoder) -> Mapping[str, Backbone]:
+    """The encoder's transformers by name, a first stage's included; a shared one under both names."""
+    modules = encoder.named_modules(remove_duplicate=False)
+    return {name: module for name, module in modules if isinstance(module, Backbone)}
+
+
+def _load_own(encoder: Encoder, path: Path | None, directory: Path) -> None:
+    expected, is_adapter = set(own_tensors(encoder)), encoder.config.weights == "adapter"
+    if path is None and (expected or is_adapter):
+        raise CheckpointInvalid(f"{directory}: {WEIGHTS_FILE} is missing")
+    if path is None:
+        return
+    own = read_weights(path)
+    adapter, weights = split(own) if is_adapter else ({}, own)
+    if set(weights) != expected:
+        odd = sorted(set(weights) ^ expected)
+        raise CheckpointInvalid(f"{path} does not fit {CONFIG_FILE}: {len(odd)} tensors differ, the first is {odd[0]}")
+    try:
+        encoder.load_state_dict(weights, strict=False)
+    except RuntimeError as error:
+        raise CheckpointInvalid(f"{path} does not fit {CONFIG_FILE}: a tensor has another shape") from error
+    merge(encoder, adapter)
+
+
+def _with_base(config: ModelConfig, base: BaseModel) -> ModelConfig:
+    sha256 = base.sha256 if config.weights != "full" else ""
+    return replace(config, base_name=base.name, base_sha256=sha256)
+
+
+def _zero_shot(base: BaseModel) -> ModelConfig:
+    """Config of a published sentence encoder as a Bi-encoder: its own pooling, unit-length vectors, cosine scores."""
+    limit = read_backbone_config(base.directory).max_position_embeddings
+    separator = Tokenizer(base.directory / TOKENIZER_FILE).separator
+    pooling = base.directory / "1_Pooling" / "config.json"  # absent in most, which use the mean
+    pools_first = pooling.is_file() and read_object(pooling).get("pooling_mode_cls_token")
+    return ModelConfig(
+        architecture="bi",
+        base_name=base.name,
+        base_sha256=base.sha256,
+        weights="base",
+        reduction="first" if pools_first else "mean",
+        shared_encoder=True,
+        normalize=True,
+        max_context_tokens=min(256, limit),
+        max_candidate_tokens=min(256, limit),
+        assembly=AssemblyConfig(turn_separator=separator, persona_separator=separator),
+    )

@@ -1,0 +1,87 @@
+"""How well a model finds the gold reply in each example's own list: R@k/C and MRR (Humeau et al. 5)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.model.errors import InvalidInput
+from polyrank.model.evaluation.encoding import ReportProgress, candidate_embeddings, context_codes, require_finite
+from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.search.topk import scores_of
+from polyrank.model.text.dialogues import Dialogue
+
+
+@dataclass(frozen=True, slots=True)
+class RankedLists:
+    """Scores and ranks, of which polyrank.model.evaluation.metrics makes figures.
+
+    Attributes:
+        ranks: rank of the gold reply in its example's list, 1 is best, (examples,).
+        scores: scores of each example's candidates, in the order of its list.
+    """
+
+    ranks: NDArray[np.int64]
+    scores: Sequence[NDArray[np.float32]]
+
+
+def gold_rank(scores: NDArray[np.float32], label: int) -> int:
+    """Rank the gold reply; of equal scores the one listed first is ahead, as in every ranking.
+
+    >>> gold_rank(np.array([2.0, 3.0, 2.0], np.float32), 2)
+    3
+    """
+    gold = scores[label]
+    return 1 + int((scores > gold).sum()) + int((scores[:label] == gold).sum())
+
+
+def rank_lists(ranker: LateRanker | CrossRanker, dialogues: Sequence[Dialogue], report: ReportProgress) -> RankedLists:
+    """Rank the candidates of each example.
+
+    Args:
+        ranker: any model.
+        dialogues: examples; those without candidates are left out.
+        report: called with (stage, done, total): "candidates", then "contexts"; "pairs" for a Cross-encoder.
+
+    Raises:
+        InvalidInput: no example has candidates.
+        ModelError: the model gives scores that are not finite.
+    """
+    listed = [dialogue for dialogue in dialogues if dialogue.candidates]
+    if not listed:
+        raise InvalidInput("no example has `candidates`; there is nothing to rank")
+    if isinstance(ranker, CrossRanker):
+        scores = _cross_scores(ranker, listed, report)
+    else:
+        scores = _late_scores(ranker, listed, report)
+    require_finite(ranker.name, scores)
+    ranks = [gold_rank(own, dialogue.label) for own, dialogue in zip(scores, listed, strict=True)]
+    return RankedLists(np.array(ranks, np.int64), scores)
+
+
+def _late_scores(
+    ranker: LateRanker, dialogues: Sequence[Dialogue], report: ReportProgress
+) -> list[NDArray[np.float32]]:
+    """Encode each distinct candidate once, then score each list."""
+    row_of: dict[str, int] = {}
+    for dialogue in dialogues:
+        for text in dialogue.candidates:
+            row_of.setdefault(text, len(row_of))
+    embeddings, _ = candidate_embeddings(ranker, list(row_of), report)
+    codes = context_codes(ranker, [dialogue.conversation for dialogue in dialogues], report)
+    return [
+        scores_of(embeddings[[row_of[text] for text in dialogue.candidates]], vectors)
+        for dialogue, vectors in zip(dialogues, codes, strict=True)
+    ]
+
+
+def _cross_scores(
+    ranker: CrossRanker, dialogues: Sequence[Dialogue], report: ReportProgress
+) -> list[NDArray[np.float32]]:
+    scores = []
+    for done, dialogue in enumerate(dialogues, 1):
+        scores.append(ranker.score_pairs(ranker.tokenize_pairs(dialogue.conversation, dialogue.candidates)[0]))
+        report("pairs", done, len(dialogues))
+    return scores

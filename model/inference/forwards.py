@@ -1,0 +1,130 @@
+"""A model's forward passes over tokenised texts: batches of similar length, run by a back-end."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from polyrank.model.architectures.attention import ContextCodes, poly_scores
+from polyrank.model.architectures.batching import length_batches, pad
+from polyrank.model.architectures.cross import CrossEncoder
+from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.inference.backend import Backend, Forward
+from polyrank.model.inference.parts import CandidatePart, ContextPart, PairPart
+from polyrank.model.text.pairs import Pairs
+
+_KNOWN_CONTEXTS = 64  # 98 KB each with MiniLM
+
+
+class LateForwards:
+    """Both sides of a Bi- or Poly-encoder. Safe to call from several threads."""
+
+    def __init__(self, encoder: LateEncoder, backend: Backend) -> None:
+        self._encoder, self._backend = encoder, backend
+        self._compiling = threading.Lock()
+        self._candidates = backend.compile(CandidatePart(encoder))
+
+    @cached_property
+    def _contexts(self) -> Forward:
+        """Compiled when the first context comes: a build has none."""
+        return self._backend.compile(ContextPart(self._encoder))
+
+    def contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        """Context vectors (M, D) of each; fewer where the kind takes token outputs and the context is short."""
+        encoded: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(contexts)
+        for positions in length_batches([len(ids) for ids in contexts], self._backend.token_budget):
+            batch = self.context_batch([contexts[each] for each in positions])
+            for position, vectors in zip(positions, batch, strict=True):
+                encoded[position] = vectors
+        return encoded
+
+    def context_batch(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        """Encode contexts in one forward pass, as `contexts` does in several."""
+        with self._compiling:  # else two threads would both compile it
+            forward = self._contexts
+        vectors_of, masks = forward(pad(contexts, self._encoder.context.pad_id))
+        return [vectors[present] for vectors, present in zip(vectors_of, masks, strict=True)]
+
+    def candidates(
+        self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
+    ) -> NDArray[np.float32]:
+        """Candidate embeddings (N, D), in the order given; after each batch `on_done` gets the number it held."""
+        embeddings = np.empty((len(candidates), self._encoder.candidate.dim), np.float32)
+        for positions in length_batches([len(ids) for ids in candidates], self._backend.token_budget):
+            embeddings[positions] = self.candidate_batch([candidates[each] for each in positions])
+            if on_done is not None:
+                on_done(len(positions))
+        return embeddings
+
+    def candidate_batch(self, candidates: Sequence[list[int]]) -> NDArray[np.float32]:
+        """Encode candidates in one forward pass, (B, D)."""
+        (embeddings,) = self._candidates(pad(candidates, self._encoder.candidate.pad_id))
+        return embeddings
+
+
+class PairForwards:
+    """A Cross-encoder's scores of pairs, its first stage's included. Safe to call from several threads."""
+
+    def __init__(self, encoder: CrossEncoder, backend: Backend) -> None:
+        self._encoder = encoder
+        self._joint_scores = backend.compile(PairPart(encoder))
+        self._budget = backend.token_budget
+        self._first_stage = FirstStage(encoder.poly, backend) if encoder.poly is not None else None
+
+    def scores(self, pairs: Pairs) -> NDArray[np.float32]:
+        """Score of each pair, (N,), in the order given."""
+        scores = np.empty(len(pairs.owners), np.float32)
+        for positions in self._encoder.batches(pairs, self._budget):
+            (scores[positions],) = self._joint_scores(self._encoder.join(pairs.take(positions)))
+        return self._with_first_stage(pairs, scores)
+
+    def batch_scores(self, pairs: Pairs) -> NDArray[np.float32]:
+        """Score pairs in one forward pass of the Cross-encoder, (B,)."""
+        (scores,) = self._joint_scores(self._encoder.join(pairs))
+        return self._with_first_stage(pairs, scores)
+
+    def _with_first_stage(self, pairs: Pairs, scores: NDArray[np.float32]) -> NDArray[np.float32]:
+        return scores + self._first_stage.scores(pairs) if self._first_stage is not None and len(scores) else scores
+
+
+class FirstStage:
+    """The scores of the Poly-encoder in a residual Cross-encoder, for serving and for training.
+
+    Each text of a call is encoded once. The vectors of the last few contexts are kept, because one batch after another
+    of a context's candidates is scored.
+    """
+
+    def __init__(self, encoder: LateEncoder, backend: Backend) -> None:
+        self._forwards = LateForwards(encoder, backend)
+        self._known: OrderedDict[tuple[int, ...], NDArray[np.float32]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def scores(self, pairs: Pairs) -> NDArray[np.float32]:
+        """Score of each pair, (N,), in the order given."""
+        columns = {text: column for column, text in enumerate(dict.fromkeys(map(tuple, pairs.candidates)))}
+        embeddings = torch.from_numpy(self._forwards.candidates([list(text) for text in columns]))
+        column_of = np.array([columns[tuple(each)] for each in pairs.candidates])
+        owners, scores = np.array(pairs.owners), np.empty(len(pairs.owners), np.float32)
+        for owner, vectors in enumerate(self._contexts(pairs.contexts)):
+            own = owners == owner
+            codes = ContextCodes(torch.from_numpy(vectors)[None], torch.ones(1, len(vectors), dtype=torch.bool))
+            scores[own] = poly_scores(codes, embeddings[column_of[own]])[0].numpy()
+        return scores
+
+    def _contexts(self, contexts: list[list[int]]) -> list[NDArray[np.float32]]:
+        keys = [tuple(each) for each in contexts]
+        with self._lock:
+            found = {key: self._known[key] for key in keys if key in self._known}
+        new = [key for key in dict.fromkeys(keys) if key not in found]
+        found |= zip(new, self._forwards.contexts([list(key) for key in new]), strict=True)
+        with self._lock:
+            for key in keys:
+                self._known[key] = found[key]
+                self._known.move_to_end(key)
+            while len(self._known) > _KNOWN_CONTEXTS:
+                self._known.popitem(last=False)
+        return [found[key] for key in keys]

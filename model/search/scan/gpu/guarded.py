@@ -1,0 +1,72 @@
+"""A scan on a GPU that falls back to the CPU."""
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from polyrank.model.search.scan.plain import PlainScan, Query, Scan
+from polyrank.model.search.topk import TopK
+
+_MOST_FAILURES = 3  # in a row
+_RELATIVE = 1e-5  # of scores that are the same
+
+log = logging.getLogger(__name__)
+
+
+class GuardedScan:
+    """Scans on a GPU, whose memory may run out. If a call fails, the CPU answers it; after three in a row, all calls.
+
+    Args:
+        gpu: the scan on a GPU.
+        cpu: the scan of the same matrix on the CPU.
+    """
+
+    def __init__(self, gpu: Scan, cpu: PlainScan) -> None:
+        self._gpu: Scan | None = gpu
+        self._cpu = cpu
+        self._failures = 0
+
+    @property
+    def shares(self) -> bool:
+        """Whether several queries in one call take less time than one call each: true on the GPU."""
+        return self.on_gpu
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the GPU is still asked."""
+        return self._gpu is not None
+
+    def top_k(self, queries: Sequence[Query]) -> list[TopK]:
+        """Find the best rows of each query."""
+        if (gpu := self._gpu) is not None:
+            try:
+                found = gpu.top_k(queries)
+                self._failures = 0
+                return found
+            except Exception as error:  # whatever it is: the CPU gives the same answers
+                self._failures += 1
+                if self._failures >= _MOST_FAILURES:
+                    self._gpu = None  # frees the memory that it held
+                fields = {"why": str(error), "failures": self._failures, "asked_again": self.on_gpu}
+                log.warning("the scan on the GPU failed, the CPU scans", extra={"fields": fields})
+        return self._cpu.top_k(queries)
+
+    def try_out(self, dim: int) -> None:
+        """Compile the kernels, which otherwise happens in the first request, and compare an answer with the CPU's.
+
+        Raises:
+            RuntimeError: the answers differ.
+        """
+        assert self._gpu is not None, "it has not failed yet"
+        rng = np.random.default_rng(0)
+        for m in (1, 64, 360):
+            codes = rng.normal(size=(m, dim)).astype(np.float32)
+            for contexts in (1, 4):  # several contexts share a product: that is another kernel
+                self._gpu.top_k([Query(codes, 1)] * contexts)
+                everything = np.ones(self._cpu.rows, bool)
+                self._gpu.top_k([Query(codes, 1, everything)] * contexts)
+        query = Query(rng.normal(size=(16, dim)).astype(np.float32), 10)
+        [found], [expected] = self._gpu.top_k([query]), self._cpu.top_k([query])
+        if len(found.scores) != len(expected.scores) or not np.allclose(found.scores, expected.scores, _RELATIVE, 0):
+            raise RuntimeError("its scores are not those of the CPU")

@@ -1,0 +1,172 @@
+"""Rows and codes in bytes, and an upper bound of their exact products.
+
+Write a row as `c = mu + c'`, with the mean `mu` of the pool, and a code as `y`. Then `s = y . c = y . mu + y . c'`.
+Let `q` be the bytes of c' times the step of their block, and `r` the bytes of y times their own step. By the inequality
+of Cauchy and Schwarz
+
+    |y . c' - r . q|  <=  |y| |c' - q| + |y - r| |q|.
+
+Rows of encoders that were not trained to spread their outputs have much in common. Subtracting the mean removes that,
+and with it most of the error.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polyrank.model.search.scan.quantised.product import GROUP, ZERO
+
+BLOCK_ROWS = 4096
+_LEVELS = 127
+_MEAN_ROWS = 4096
+_SAMPLE_ROWS = 2048
+# What rounding in float32 adds to a residual: relative to the row's length, and for numbers too small to be normal.
+_RELATIVE = 1e-6
+_SMALLEST = 1e-30
+_HUGE = 1e100  # instead of infinity: inf - inf is no number
+
+
+@dataclass(frozen=True, slots=True)
+class QuantisedRows:
+    """A pool in bytes.
+
+    Attributes:
+        bytes: (N, D) uint8, each ZERO more than its value.
+        mean: mu, (D,) float64.
+        steps: value of one unit of the bytes, for each block of BLOCK_ROWS rows, (blocks,) float64.
+        residuals: the largest |c' - q| of each block, (blocks,) float64.
+        lengths: the largest |q| of each block, (blocks,) float64.
+        longest: the largest |c| of all rows.
+        sample: some rows from all over the pool, (S,) int64.
+        sample_bytes: the bytes of the sample, (S, D).
+    """
+
+    bytes: Tensor
+    mean: Tensor
+    steps: Tensor
+    residuals: Tensor
+    lengths: Tensor
+    longest: float
+    sample: Tensor
+    sample_bytes: Tensor
+
+    @classmethod
+    def of(cls, matrix: NDArray[Any]) -> "QuantisedRows":
+        """Quantise a matrix (N, D), float16 or float32; N is at least 1."""
+        stored = torch.from_numpy(matrix)
+        mean = stored[:: max(1, len(stored) // _MEAN_ROWS)].double().mean(dim=0).float()
+        rounded = torch.empty(stored.shape, dtype=torch.uint8)
+        blocks = [
+            _quantise(block.float(), mean, into)
+            for block, into in zip(torch.split(stored, BLOCK_ROWS), torch.split(rounded, BLOCK_ROWS), strict=True)
+        ]
+        steps, residuals, lengths, longest = torch.tensor(blocks, dtype=torch.float64).T.contiguous()
+        sample = torch.arange(0, len(stored), max(1, len(stored) // _SAMPLE_ROWS))
+        return cls(
+            rounded,
+            mean.double(),
+            steps,
+            residuals,
+            lengths,
+            float(longest.max()),
+            sample,
+            rounded[sample].contiguous(),
+        )
+
+
+def _quantise(rows: Tensor, mean: Tensor, into: Tensor) -> tuple[float, float, float, float]:
+    """Write the bytes of a block; returns its step, largest residual, largest |q| and largest |c|."""
+    longest = _longest(rows)
+    centred = rows - mean
+    largest = float(centred.abs().max())
+    error = _RELATIVE * _longest(centred) + _SMALLEST
+    if not _SMALLEST <= largest < math.inf:
+        into.fill_(ZERO)
+        return 0.0, min(error + _longest(centred), _HUGE), 0.0, longest
+    rounded = (centred / largest).mul_(_LEVELS).round_()
+    into.copy_(rounded + ZERO)
+    step = largest / _LEVELS
+    approximate = rounded.mul_(step)
+    length = _longest(approximate)
+    return step, _longest(centred.sub_(approximate)) + error, length * (1 + _RELATIVE), longest
+
+
+def _longest(rows: Tensor) -> float:
+    """Length of the longest row, computed in float64, where no square overflows."""
+    return float(torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).max())
+
+
+@dataclass(frozen=True, slots=True)
+class QuantisedCodes:
+    """The codes of several contexts in bytes; each context is padded to a multiple of GROUP codes.
+
+    Attributes:
+        bytes: (P, D) int8.
+        steps: value of one unit of the bytes, for each code, (P,) float64.
+        offsets: y . mu, (P,) float64; -inf for padding.
+        residuals: |y - r|, (P,) float64.
+        lengths: |y|, (P,) float64.
+        owners: the context of each code, (P,) int64.
+    """
+
+    bytes: Tensor
+    steps: Tensor
+    offsets: Tensor
+    residuals: Tensor
+    lengths: Tensor
+    owners: Tensor
+
+    @classmethod
+    def of(cls, contexts: Sequence[Tensor], mean: Tensor) -> "QuantisedCodes":
+        """Quantise the codes (M, D) float32 of each context."""
+        counts = [-(-len(codes) // GROUP) * GROUP for codes in contexts]
+        codes = torch.zeros(sum(counts), len(mean))
+        absent = torch.ones(len(codes), dtype=torch.bool)
+        start = 0
+        for own, count in zip(contexts, counts, strict=True):
+            codes[start : start + len(own)] = own
+            absent[start : start + len(own)] = False
+            start += count
+        largest = codes.abs().amax(dim=1)
+        is_normal = largest >= _SMALLEST
+        steps = torch.where(is_normal, largest / _LEVELS, 0.0)
+        rounded = (codes / torch.where(is_normal, largest, torch.inf)[:, None]).mul_(_LEVELS).round_()
+        lengths = torch.linalg.vector_norm(codes, dim=1, dtype=torch.float64)
+        residuals = torch.linalg.vector_norm(codes - rounded * steps[:, None], dim=1, dtype=torch.float64)
+        return cls(
+            rounded.to(torch.int8),
+            steps.double(),
+            torch.mv(codes.double(), mean).masked_fill_(absent, -torch.inf),
+            residuals + _RELATIVE * lengths + _SMALLEST,
+            lengths,
+            torch.arange(len(contexts)).repeat_interleave(torch.tensor(counts)),
+        )
+
+
+def biases(rows: QuantisedRows, codes: QuantisedCodes, bars: Tensor, blocks: Tensor) -> Tensor:
+    """Compute what to add to products of bytes so that they exceed a half wherever `s` may reach its context's bar.
+
+    Args:
+        rows: the pool.
+        codes: the codes of all contexts.
+        bars: what the largest `s` of a row must reach, for each context, (C,) float64; -inf: every row reaches it;
+            inf: none does.
+        blocks: numbers of the blocks, (n,).
+
+    Returns:
+        A bias for each block and code, (n, P) float32.
+    """
+    missing = (bars[codes.owners] - codes.offsets).clamp(-_HUGE, _HUGE)
+    # A step of 0 means that all bytes are 0: any divisor is right then.
+    of_codes = torch.stack([-missing, missing.abs(), codes.lengths, codes.residuals])  # (4, P)
+    of_codes /= torch.where(codes.steps > 0, codes.steps, 1.0)
+    steps = rows.steps[blocks]
+    rounding = torch.full_like(steps, _RELATIVE)  # the error of these lines, and of rounding sums above 2^24 to float32
+    of_blocks = torch.stack([torch.ones_like(steps), rounding, rows.residuals[blocks], rows.lengths[blocks]], dim=1)
+    of_blocks /= torch.where(steps > 0, steps, 1.0)[:, None]
+    return (of_blocks @ of_codes).add_(1.0).float()

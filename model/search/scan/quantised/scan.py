@@ -1,0 +1,217 @@
+"""The scan itself: find survivors by the product of bytes, then score only those.
+
+`score <= max_i s_i` (topk.py), and the product of bytes bounds every `s_i` from above (bounds.py). A row whose bounds
+all stay below the k-th best score known so far cannot be among the best. The others, the survivors, are scored in
+float32 as the plain scan does, and the finalists among them in float64.
+
+The first k-th best score comes from the most promising rows of a sample, and it rises with each stage. Blocks are
+visited in an order that spreads over the pool, because neighbours are often alike.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polyrank.model.search.rounding import rounding
+from polyrank.model.search.scan.plain import PlainScan, Query
+from polyrank.model.search.scan.quantised.bounds import BLOCK_ROWS, QuantisedCodes, QuantisedRows, biases
+from polyrank.model.search.scan.quantised.product import GROUP, ByteProduct
+from polyrank.model.search.topk import Best, TopK, canonical_scores, closed_form
+
+LEAST_ROWS = 2 * BLOCK_ROWS
+_FEW_ALLOWED = 0.15  # share of the rows: so few are scored one by one in less time than a pass takes
+_MOST_ASKED = 0.1  # share of the rows, as k: with a larger k too many rows survive
+_PASS_CODES = 4096  # of all contexts that share a pass
+_PRODUCT_ELEMENTS = 2**20  # of the product of a part of a block: stays in cache
+_FIRST_BLOCKS = 1
+_STAGE_GROWTH = 3  # each stage looks at so many times the blocks of all stages before it
+_PROMISING = 4  # times k rows of the sample are scored for the first k-th best
+_SCORED_ROWS = 4096  # survivors scored at a time in float32
+_PENDING = 2**18  # survivors that may wait to be scored
+_MOST_SURVIVORS = 0.3  # share of the rows looked at: with more, bounds are no help and the plain scan takes over
+_JUDGED = 0.1  # share of all rows that must have been looked at before that is decided
+
+
+class QuantisedScan:
+    """A pool with a copy of its rows in bytes.
+
+    Args:
+        matrix: (N, D), float16 or float32; N at least 1.
+    """
+
+    shares = True
+    on_gpu = False
+
+    def __init__(self, matrix: NDArray[Any]) -> None:
+        with torch.inference_mode():
+            self._rows = QuantisedRows.of(matrix)
+        self._stored = torch.from_numpy(matrix)
+        self._plain = PlainScan(matrix, self._rows.longest)
+
+    def top_k(self, queries: Sequence[Query]) -> list[TopK]:
+        """Find the best rows of each query, in as few passes as their codes fit into."""
+        found = {at: self._plain.of(query) for at, query in enumerate(queries) if not self._prunes(query)}
+        waiting = [at for at in range(len(queries)) if at not in found]
+        with torch.inference_mode():
+            for group in _groups([queries[at] for at in waiting]):
+                searches = [_Search(self._stored, query, self._rows.longest) for query in group]
+                _Pass(self._rows, searches).run()
+                for search in searches:
+                    found[waiting.pop(0)] = self._plain.of(search.query) if search.gave_up else search.result()
+        return [found[at] for at in range(len(queries))]
+
+    def _prunes(self, query: Query) -> bool:
+        """Whether a pass can leave out enough rows to be worth its time."""
+        count = len(self._stored)
+        return 0 < query.k <= _MOST_ASKED * count and query.count(count) > _FEW_ALLOWED * count
+
+
+def _groups(queries: Sequence[Query]) -> Iterator[list[Query]]:
+    """Split queries into groups that share a pass."""
+    group: list[Query] = []
+    codes = 0
+    for query in queries:
+        if group and codes + len(query.codes) > _PASS_CODES:
+            yield group
+            group, codes = [], 0
+        group.append(query)
+        codes += len(query.codes)
+    if group:
+        yield group
+
+
+class _Pass:
+    """Takes several searches over all blocks of the pool together."""
+
+    def __init__(self, rows: QuantisedRows, searches: Sequence["_Search"]) -> None:
+        self._rows, self._searches = rows, searches
+        self._codes = QuantisedCodes.of([search.codes for search in searches], rows.mean)
+        self._product = ByteProduct(self._codes.bytes)
+        self._owners = self._codes.owners[::GROUP].numpy()
+        self._looked_at = 0
+        self._part = max(256, _PRODUCT_ELEMENTS // len(self._codes.bytes))
+
+    def run(self) -> None:
+        self._estimate()
+        blocks = _spread(len(self._rows.steps))
+        start, size = 0, _FIRST_BLOCKS
+        while start < len(blocks):
+            if not all(search.gave_up for search in self._searches):
+                self._stage(blocks[start : start + size])
+            start, size = start + size, _STAGE_GROWTH * (start + size)
+
+    def _estimate(self) -> None:
+        """Give each search the approximate largest `s` of every row of the sample."""
+        sample = self._rows.sample
+        steps = (self._rows.steps[sample // BLOCK_ROWS]).float()
+        units, offsets = self._codes.steps.float(), self._codes.offsets.float()
+        counts = torch.bincount(self._codes.owners).tolist()
+        largest = torch.empty(len(self._searches), len(sample))
+        for start in range(0, len(sample), self._part // 4):
+            part = slice(start, start + self._part // 4)
+            s = self._product.products(self._rows.sample_bytes[part]).mul_(units)
+            s = s.mul_(steps[part, None]).add_(offsets)
+            for own, into in zip(torch.split(s, counts, dim=1), largest, strict=True):
+                torch.amax(own, dim=1, out=into[part])
+        for search, own in zip(self._searches, largest, strict=True):
+            search.estimate(sample, own)
+
+    def _stage(self, blocks: Tensor) -> None:
+        """Find the survivors in some blocks, and score them."""
+        bars = torch.tensor([search.bar for search in self._searches], dtype=torch.float64)
+        survivors: list[NDArray[np.int64]] = []
+        pending = 0
+        for block, bias in zip(blocks.tolist(), biases(self._rows, self._codes, bars, blocks), strict=True):
+            rows = self._rows_of(block)
+            for start in range(0, len(rows), self._part):
+                found = self._product.groups_above(rows[start : start + self._part], bias)
+                if len(found):
+                    survivors.append(found + (block * BLOCK_ROWS + start) * len(self._owners))
+                    pending += len(found)
+            self._looked_at += len(rows)
+            if pending > _PENDING:
+                self._score(survivors)
+                survivors, pending = [], 0
+        self._score(survivors)
+
+    def _score(self, survivors: list[NDArray[np.int64]]) -> None:
+        if not survivors:
+            return
+        rows, groups = np.divmod(np.concatenate(survivors), len(self._owners))
+        owners = self._owners[groups]
+        for owner, search in enumerate(self._searches):
+            own = rows[owners == owner]  # ascending within a block, so groups of one row are neighbours
+            if len(own):
+                search.add(torch.from_numpy(own[np.r_[True, own[1:] != own[:-1]]]), self._looked_at)
+
+    def _rows_of(self, block: int) -> Tensor:
+        return self._rows.bytes[block * BLOCK_ROWS : (block + 1) * BLOCK_ROWS]
+
+
+class _Search:
+    """One query on its way through the pool.
+
+    Attributes:
+        query: what is searched for.
+        codes: (M, D).
+        best: the best of the rows scored so far.
+        gave_up: whether the plain scan must answer, because the bounds leave out too little or products overflow.
+    """
+
+    def __init__(self, stored: Tensor, query: Query, longest: float) -> None:
+        self.query = query
+        self.codes = torch.from_numpy(query.codes)
+        self._transposed = self.codes.T.contiguous()
+        self._survived = 0
+        self._stored = stored
+        self._allowed = None if query.allowed is None else torch.from_numpy(query.allowed)
+        self._k = min(query.k, query.count(len(stored)))
+        self.best = Best(self._k, rounding(self.codes, longest))
+        self.gave_up = self.best.margin == torch.inf
+
+    @property
+    def bar(self) -> float:
+        """What the largest `s` of a row must reach for the row to matter."""
+        return torch.inf if self.gave_up else self.best.threshold - self.best.margin
+
+    def estimate(self, rows: Tensor, largest: Tensor) -> None:
+        """Take a first threshold from the most promising of some rows (n,), by their approximate largest `s` (n,)."""
+        if self._allowed is not None:
+            rows, largest = rows[self._allowed[rows]], largest[self._allowed[rows]]
+        if len(rows) >= self._k:
+            rows = rows[largest.topk(min(len(rows), _PROMISING * self._k)).indices]
+            self.best.expect(float(self._scores(rows).topk(self._k).values[-1]))
+
+    def add(self, rows: Tensor, looked_at: int) -> None:
+        """Score survivors (n,), after `looked_at` rows of the pool were looked at; give up if they are too many."""
+        self._survived += len(rows)
+        if self._survived > _MOST_SURVIVORS * looked_at and looked_at > _JUDGED * len(self._stored):
+            self.gave_up = True
+        if self.gave_up:
+            return
+        if self._allowed is not None:
+            rows = rows[self._allowed[rows]]
+        for part in torch.split(rows, _SCORED_ROWS):
+            self.best.add(self._scores(part), part)
+
+    def result(self) -> TopK:
+        """Return the best rows, once all survivors were added."""
+        rows = self.best.rows.sort().values
+        scores = canonical_scores(self._stored, self.codes, rows)
+        order = np.lexsort((rows.numpy(), -scores))[: self._k]
+        return TopK(rows.numpy()[order], scores[order])
+
+    def _scores(self, rows: Tensor) -> Tensor:
+        return closed_form(self._stored.index_select(0, rows).float() @ self._transposed)
+
+
+def _spread(count: int) -> Tensor:
+    """Order the numbers of so many blocks so that the first ones lie far apart."""
+    step = max(1, round(0.618 * count))
+    while np.gcd(step, count) > 1:
+        step += 1
+    return torch.arange(count) * step % count

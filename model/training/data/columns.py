@@ -1,0 +1,55 @@
+"""The candidates of a batch: gold replies and negatives, and which of them count for which row."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.positives import context_key, text_key
+
+
+class Columns(NamedTuple):
+    """The candidates of a batch, each distinct text once, and what each of them is to each row.
+
+    texts: N distinct candidate texts.
+    gold: column of each row's gold reply, (B,).
+    allowed: (B, N), False where the column is another correct reply of the row: it must not count as a negative.
+    listed: (B, N), True for the row's gold reply and the negatives that its own example names.
+    """
+
+    texts: list[str]
+    gold: Tensor
+    allowed: Tensor
+    listed: Tensor
+
+
+def columns(examples: Sequence[Dialogue], others: Sequence[Dialogue], negatives: int) -> Columns:
+    """Collect the gold reply and up to `negatives` listed negatives of each example, and the replies of `others`.
+
+    Where two examples have the same context, the gold reply of one is no negative of the other.
+    """
+    texts: dict[int, str] = {}  # each distinct text as it was first written, by its key
+    for text in chain(
+        (example.response for example in examples),
+        *(example.negatives[:negatives] for example in examples),
+        (other.response for other in others),
+    ):
+        texts.setdefault(text_key(text), text)
+    place = {key: column for column, key in enumerate(texts)}
+    gold = [place[text_key(example.response)] for example in examples]
+    named = [[place[text_key(text)] for text in example.negatives[:negatives]] for example in examples]
+    lent = [place[text_key(other.response)] for other in others]
+    contexts = [context_key(example.conversation) for example in (*examples, *others)]
+    allowed = torch.ones(len(examples), len(texts), dtype=torch.bool)
+    listed = torch.zeros(len(examples), len(texts), dtype=torch.bool)
+    correct: dict[int, set[int]] = {}
+    for context, column in zip(contexts, gold + lent, strict=True):
+        correct.setdefault(context, set()).add(column)
+    for row, context in enumerate(contexts[: len(examples)]):
+        for column in correct[context] - {gold[row]}:
+            allowed[row, column] = False
+        listed[row, [gold[row], *named[row]]] = True
+    return Columns(list(texts.values()), torch.tensor(gold), allowed, listed & allowed)

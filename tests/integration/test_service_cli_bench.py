@@ -1,0 +1,215 @@
+"""`polyrank bench`: each subject with a small model, its rows and its failures."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import call, pool_rows, write_rows
+from redis_process import RedisProcess
+from served import serve
+from service_fakes import load
+
+import polyrank
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.pool.rows import read_pool
+from polyrank.service.app import create_app
+from polyrank.service.cli.measuring import encode, scoring, serving
+from polyrank.service.cli.measuring.timing import medians_ms
+from polyrank.service.settings import Settings
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def brief(calls: Mapping[str, Callable[[], Any]], _seconds: float) -> dict[str, float]:
+        return medians_ms(calls, 0)
+
+    monkeypatch.setattr(encode, "medians_ms", brief)
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Path:
+    return write_rows(tmp_path / "pool.jsonl", pool_rows(60))
+
+
+def benched(capsys: Capture, *arguments: object) -> dict[str, Any]:
+    result: dict[str, Any] = call(capsys, "bench", *arguments, "--json").result
+    assert result["bench"] == arguments[0]
+    assert set(result["machine"]) >= {"processor", "cores", "torch_threads"}
+    return result
+
+
+def test_scoring(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "_SIZES", [(3000, 4, 8), (50, 16, 8)])
+    rows = benched(capsys, "scoring", "--seconds", "0")["rows"]
+    assert [(row["n"], row["m"], row["d"]) for row in rows] == [(3000, 4, 8), (50, 16, 8)]
+    for row in rows:
+        times = {"two_products_ms", "closed_form_ms", "top_10_ms", "top_10_of_8_ms"}
+        assert set(row) == {"n", "m", "d", "ratio", "top_10_ratio"} | times
+        assert min(row[each] for each in times) > 0
+        assert row["ratio"] == pytest.approx(row["two_products_ms"] / row["closed_form_ms"], rel=0.1)
+        assert row["top_10_ratio"] == pytest.approx(row["two_products_ms"] / row["top_10_ms"], rel=0.1)
+
+
+def test_both_forms_are_the_papers_score() -> None:
+    rng = np.random.default_rng(0)
+    candidates, codes = rng.normal(size=(3000, 6)), rng.normal(size=(5, 6))
+    s = candidates @ codes.T
+    weights = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
+    expected = ((weights @ codes) * candidates).sum(axis=1)
+    for form in (scoring.two_products, scoring.closed_form):
+        scores = form(torch.from_numpy(candidates).float(), torch.from_numpy(codes).float()).numpy()
+        np.testing.assert_allclose(scores, expected, atol=1e-4)
+
+
+def test_encode(capsys: Capture, checkpoints: Path, pool: Path) -> None:
+    result = benched(capsys, "encode", "--model", checkpoints / "poly", "--pool", pool)
+    candidates, one, ten, mixed = result["rows"]
+    assert result["model"] == str(checkpoints / "poly")
+    assert (candidates["what"], candidates["count"]) == ("candidates", 60)
+    assert candidates["per_second"] > 0
+    # A turn is two words; [CLS], [SEP] around, [SEP] between.
+    assert (one["what"], one["tokens"]) == ("context of 1 turn", 4)
+    assert (ten["what"], ten["tokens"]) == ("context of 10 turns", 31)
+    lengths = [1 + 3 * (1 + number % 10) for number in range(32)]
+    assert (mixed["what"], mixed["tokens"]) == ("32 contexts of 1 to 10 turns", sum(lengths))
+    assert min(one["ms"], ten["ms"], mixed["ms"]) > 0
+
+
+def test_rerank(capsys: Capture, checkpoints: Path, pool: Path) -> None:
+    result = benched(capsys, "rerank", "--model", checkpoints / "cross", "--pool", pool)
+    [row] = result["rows"]
+    # Three turns of two words with [CLS] and two separators, [SEP], a candidate of two words, [SEP].
+    assert (row["pairs"], row["longest_tokens"]) == (50, 13)
+    assert row["ms"] > 0
+
+
+def test_build_leaves_nothing(
+    capsys: Capture, checkpoints: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    result = benched(capsys, "build", "--model", checkpoints / "poly", "--pool", pool)
+    [row] = result["rows"]
+    assert row["count"] == 60
+    assert row["per_second"] == pytest.approx(60 / row["seconds"])
+    assert result["peak_rss_mib"] > 50
+    assert list(temporary.iterdir()) == []
+
+
+def test_words_are_a_line_for_each_fact_and_row(capsys: Capture, checkpoints: Path, pool: Path) -> None:
+    outcome = call(capsys, "bench", "rerank", "--model", checkpoints / "cross", "--pool", pool)
+    assert (outcome.status, outcome.err) == (0, "")
+    lines = outcome.out.splitlines()
+    assert lines[0] == "bench: rerank"
+    assert lines[1].startswith("machine: {")
+    assert lines[2] == f"model: {checkpoints / 'cross'}"
+    assert lines[3].startswith("backend: ")
+    assert lines[4].startswith("  pairs 50  longest_tokens 13  ms ")
+    assert len(lines) == 5
+
+
+def test_rank_serves_the_store(
+    capsys: Capture, checkpoints: Path, pool: Path, tmp_path: Path, redis_process: RedisProcess
+) -> None:
+    store = tmp_path / "store"
+    build(polyrank.load(checkpoints / "poly"), read_pool([pool]), store, BuildOptions(redis_url=redis_process.url))
+    data = write_rows(tmp_path / "data.jsonl", [{"context": [f"w{n}"], "response": "w1"} for n in range(20)])
+    outcome = call(
+        capsys,
+        "bench",
+        "rank",
+        "--store",
+        store,
+        "--data",
+        data,
+        "--requests",
+        "30",
+        "--redis",
+        redis_process.url,
+        "--json",
+    )
+    assert outcome.err == f"{data} holds 20 contexts only\n"
+    result = outcome.result
+    assert [(row["concurrency"], row["requests"]) for row in result["rows"]] == [(1, 20), (16, 20)]
+    for row in result["rows"]:
+        assert 0 < row["p50_ms"] <= row["p99_ms"]
+        assert row["per_second"] > 0
+    assert result["ready_seconds"] > 0
+    assert min(result["rss_mib_after_start"], result["rss_mib_after_load"]) > 50
+
+
+def test_rank_hands_its_flags_on(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def measure(store: Path, dialogues: list[Any], requests: int, flags: list[str]) -> dict[str, Any]:
+        seen.append((store, len(dialogues), requests, flags))
+        return {"rows": []}
+
+    monkeypatch.setattr(serving, "measure", measure)
+    data = write_rows(tmp_path / "data.jsonl", [{"context": ["w1"], "response": "w1"}] * 3)
+    benched(capsys, "rank", "--store", "s", "--data", data, "--requests", "2")
+    benched(capsys, "rank", "--store", "s", "--data", data, "--requests", "3", "--redis", "redis://h")
+    assert seen == [
+        (Path("s"), 3, 2, []),
+        (Path("s"), 3, 3, ["--redis", "redis://h", "--vectors", "redis"]),
+    ]
+
+
+def test_rank_without_anything_to_send(capsys: Capture, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "data.jsonl", [])
+    options = ("--store", tmp_path, "--data", data)
+    assert call(capsys, "bench", "rank", *options).failure(2) == f"{data} holds no context to rank"
+    assert call(capsys, "bench", "rank", *options, "--requests", "0").failure(2) == "--requests must be at least 1"
+    without_store = call(capsys, "bench", "rank", "--redis", "redis://h").failure(2)
+    assert without_store == "--redis needs --store: a store that was built with --redis"
+
+
+def test_a_server_that_does_not_start_is_one_line(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_rows(tmp_path / "data.jsonl", [{"context": ["w1"], "response": "w1"}] * 2)
+    monkeypatch.setenv("POLYRANK_PROT", "1")
+    message = call(capsys, "bench", "rank", "--store", tmp_path, "--data", data, "--requests", "1").failure()
+    assert message == f"the server did not start; try: polyrank serve --store {tmp_path}"
+
+
+def test_requests_that_fail_are_counted(tmp_path: Path) -> None:
+    bodies = [b'{"context": "w1"}'] * 3
+    with (
+        serve(create_app(Settings(store=tmp_path), load)) as server,
+        pytest.raises(serving.BenchmarkFailed, match=r"^3 requests failed, the first with .*not-ready"),
+    ):
+        serving._loop(server.url, bodies, 2)
+    with pytest.raises(serving.BenchmarkFailed, match=r"^2 requests failed, the first with ConnectionRefusedError"):
+        serving._loop(server.url, bodies, 2)
+
+
+@pytest.mark.parametrize(
+    ("subject", "name", "says"),
+    [
+        ("encode", "cross", "is a cross-encoder"),
+        ("build", "cross", "is a cross-encoder"),
+        ("encode", "none", "neither a local directory"),
+        ("rerank", "none", "neither a local directory"),
+    ],
+)
+def test_models_that_cannot_be_benched(
+    capsys: Capture, checkpoints: Path, pool: Path, subject: str, name: str, says: str
+) -> None:
+    outcome = call(capsys, "bench", subject, "--model", checkpoints / name, "--pool", pool)
+    assert says in outcome.failure(2 if name == "cross" else 1)
+
+
+@pytest.mark.parametrize(
+    ("subject", "says"), [("encode", "5 texts; 10 are needed"), ("rerank", "5 texts; 53 are needed")]
+)
+def test_pools_that_are_too_small(capsys: Capture, checkpoints: Path, tmp_path: Path, subject: str, says: str) -> None:
+    pool = write_rows(tmp_path / "pool.jsonl", pool_rows(5))
+    name = "cross" if subject == "rerank" else "poly"
+    assert says in call(capsys, "bench", subject, "--model", checkpoints / name, "--pool", pool).failure()

@@ -1,0 +1,186 @@
+import gzip
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from polyrank.index_builder.errors import PoolInvalid
+from polyrank.index_builder.pool.rows import Candidate, Rejected, read_pool
+from polyrank.index_builder.pool.text import MAX_LINE_BYTES
+
+GOOD = b'{"id": "a", "text": "hello", "metadata": {"lang": "en", "n": [1, 2.5, null]}}\n'
+
+
+def read(tmp_path: Path, content: bytes, name: str = "pool.jsonl") -> list[Candidate | Rejected]:
+    (tmp_path / name).write_bytes(content)
+    return list(read_pool([tmp_path / name]))
+
+
+def test_a_row_is_read_whole(tmp_path: Path) -> None:
+    assert read(tmp_path, GOOD) == [Candidate("a", "hello", {"lang": "en", "n": [1, 2.5, None]})]
+
+
+def test_an_absent_id_is_made_from_the_text(tmp_path: Path) -> None:
+    rows = read(tmp_path, b'{"text": "h\xc3\xa9"}\n{"text": "x", "id": null, "metadata": null}\n')
+    assert rows == [
+        Candidate(sha256("hé".encode()).hexdigest()[:32], "hé", {}),
+        Candidate(sha256(b"x").hexdigest()[:32], "x", {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (b"not json", "not valid JSON"),
+        (b'{"text": "cut', "not valid JSON"),
+        (b'{"text": NaN}', "not valid JSON"),
+        (b'{"text": "\\ud800"}', "surrogate"),
+        (b'{"text": "\xed\xa0\x80"}', "not valid UTF-8 at byte 10"),
+        (b'{"text": "\xff"}', "not valid UTF-8 at byte 10"),
+        (b"[" * 5000, "not valid JSON"),
+        (b'"hello"', "the row must be an object, not a string"),
+        (b"[]", "the row must be an object, not a list"),
+        (b"null", "the row must be an object, not null"),
+        (b"{}", "'text' is missing"),
+        (b'{"text": 5}', "'text' must be a string, not a number"),
+        (b'{"text": null}', "'text' must be a string, not null"),
+        (b'{"text": ""}', "'text' is empty"),
+        (b'{"text": " \\t\\n\\u00a0"}', "'text' is empty"),
+        (b'{"text": "' + b"x" * 20_001 + b'"}', "'text' has 20001 characters, more than 20000"),
+        (b'{"text": "x", "id": 7}', "'id' must be a string, not a number"),
+        (b'{"text": "x", "id": true}', "'id' must be a string, not a boolean"),
+        (b'{"text": "x", "id": ""}', "'id' is empty"),
+        (b'{"text": "x", "id": "a"}', "the id 'a' was seen before"),
+        (b'{"text": "x", "metadata": []}', "'metadata' must be an object, not a list"),
+        (b'{"text": "x", "metadata": {"$and": 1}}', "the metadata key '$and' begins with '$'"),
+        (b" " * (MAX_LINE_BYTES + 1), f"the line is longer than {MAX_LINE_BYTES} bytes"),
+    ],
+)
+def test_a_bad_row_is_told_with_its_line_and_the_rest_goes_on(tmp_path: Path, row: bytes, reason: str) -> None:
+    first, bad, last = read(tmp_path, GOOD + row + b'\n{"id": "z", "text": "after"}')
+    assert isinstance(first, Candidate)
+    assert isinstance(bad, Rejected)
+    assert (bad.file, bad.line) == (str(tmp_path / "pool.jsonl"), 2)
+    assert reason in bad.reason
+    assert last == Candidate("z", "after", {})
+
+
+def test_a_rejected_row_does_not_take_its_id(tmp_path: Path) -> None:
+    bad, good = read(tmp_path, b'{"id": "a", "text": ""}\n' + GOOD)
+    assert isinstance(bad, Rejected)
+    assert isinstance(good, Candidate)
+
+
+def test_a_text_of_the_greatest_length_passes(tmp_path: Path) -> None:
+    (row,) = read(tmp_path, json.dumps({"text": "\U0001f600" * 20_000}).encode())
+    assert isinstance(row, Candidate)
+
+
+def test_a_bom_and_blank_lines_and_crlf_do_not_matter(tmp_path: Path) -> None:
+    rows = read(tmp_path, b'\xef\xbb\xbf{"text": "a"}\r\n\r\n  \n{"text": 1}\r\n')
+    assert isinstance(rows[0], Candidate)
+    assert rows[1:] == [Rejected(str(tmp_path / "pool.jsonl"), 4, "'text' must be a string, not a number")]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "pack"),
+    [(".jsonl", bytes), (".jsonl.gz", gzip.compress), (".jsonl.zst", zstandard.compress), (".JSONL.GZ", gzip.compress)],
+)
+def test_each_kind_of_compression_is_read(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
+    lines = b"".join(b'{"id": "%d", "text": "text %d"}\n' % (i, i) for i in range(20_000))
+    rows = read(tmp_path, pack(lines[:1000]) + pack(lines[1000:]), f"pool{suffix}")
+    assert rows == [Candidate(str(i), f"text {i}", {}) for i in range(20_000)]
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [(".jsonl.gz", gzip.compress), (".jsonl.zst", zstandard.compress)])
+@pytest.mark.parametrize("damage", ["truncated", "not compressed"])
+def test_a_damaged_archive_is_named(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes], damage: str) -> None:
+    content = pack(GOOD * 1000)[:-6] if damage == "truncated" else GOOD
+    with pytest.raises(PoolInvalid, match=f"pool{suffix}: cannot be read: "):
+        read(tmp_path, content, f"pool{suffix}")
+
+
+def test_csv_takes_every_other_column_as_metadata(tmp_path: Path) -> None:
+    content = b'\xef\xbb\xbfid,lang,text,note\na,en,"two\nlines, ""quoted""",\n\n,de,hallo,x\n'
+    first, second = read(tmp_path, content, "pool.csv")
+    assert first == Candidate("a", 'two\nlines, "quoted"', {"lang": "en", "note": ""})
+    assert second == Candidate(sha256(b"hallo").hexdigest()[:32], "hallo", {"lang": "de", "note": "x"})
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (b"b", "1 cells, but the header has 3"),
+        (b"b,x,en,more", "4 cells, but the header has 3"),
+        (b"b,,en", "'text' is empty"),
+        (b"b,\xff,en", "not valid UTF-8"),
+        (b"b,x,\xed\xa0\x80", "not valid UTF-8"),
+        (b"a,x,en", "the id 'a' was seen before"),
+        (b'b,"x"y,en', "not valid CSV"),
+        (b"b," + b"x" * 20_001 + b",en", "'text' has 20001 characters"),
+        (b"b," + b"x" * 140_000 + b",en", "not valid CSV: field larger than field limit"),
+        (b"b,x," + b"y" * (MAX_LINE_BYTES + 1), "not valid CSV: field larger than field limit"),
+    ],
+)
+def test_a_bad_csv_row_is_told_with_its_line_and_the_rest_goes_on(tmp_path: Path, row: bytes, reason: str) -> None:
+    content = b'id,text,lang\na,"on two\nlines",en\n' + row + b"\nz,after,fr\n"
+    first, bad, last = read(tmp_path, content, "pool.csv")
+    assert isinstance(first, Candidate)
+    assert isinstance(bad, Rejected)
+    assert bad.line == 4
+    assert reason in bad.reason
+    assert last == Candidate("z", "after", {"lang": "fr"})
+
+
+def test_an_unclosed_quote_is_rejected_where_it_begins(tmp_path: Path) -> None:
+    rows = read(tmp_path, b'id,text\na,x\nb,"y\nc,z\n', "pool.csv")
+    assert rows[1:] == [Rejected(str(tmp_path / "pool.csv"), 3, "not valid CSV: unexpected end of data")]
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (b"id,body", "the header has no column 'text'"),
+        (b"text,text", "names a column twice"),
+        (b"text,$x", "begins with '\\$'"),
+        (b"text,\xff", "not valid UTF-8"),
+        (b'"text', "the header"),
+    ],
+)
+def test_a_csv_without_a_usable_header_is_no_pool(tmp_path: Path, header: bytes, reason: str) -> None:
+    with pytest.raises(PoolInvalid, match=reason):
+        read(tmp_path, header + b"\nx,y\n", "pool.csv")
+
+
+def test_an_id_may_occur_once_in_all_files(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(GOOD)
+    (tmp_path / "b.csv").write_bytes(b"id,text\na,again\nb,new\n")
+    rows = list(read_pool([tmp_path / "a.jsonl", str(tmp_path / "b.csv")]))
+    assert [type(row) for row in rows] == [Candidate, Rejected, Candidate]
+    assert rows[1] == Rejected(str(tmp_path / "b.csv"), 2, "the id 'a' was seen before")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("missing.jsonl", "no such file"),
+        ("folder.jsonl", "is a directory"),
+        ("pool.orc", "unknown kind of pool; use one of .jsonl, .jsonl.gz, .jsonl.zst, .csv, .parquet"),
+        ("jsonl", "unknown kind of pool"),
+    ],
+)
+def test_what_cannot_be_a_pool_is_refused_before_the_first_row(tmp_path: Path, name: str, reason: str) -> None:
+    (tmp_path / "good.jsonl").write_bytes(GOOD)
+    (tmp_path / "folder.jsonl").mkdir()
+    with pytest.raises(PoolInvalid) as caught:
+        read_pool([tmp_path / "good.jsonl", tmp_path / name])
+    assert str(caught.value).startswith(f"{tmp_path / name}: {reason}")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_file_holds_nothing(tmp_path: Path) -> None:
+    assert read(tmp_path, b"") == []
+    assert read(tmp_path, b"", "pool.csv") == []
