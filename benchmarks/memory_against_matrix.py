@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from polyrank.service.caching.budget import Budget
 from polyrank.service.caching.lru import Lru
+from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vector_cache import VectorCache
 from polyrank.service.cli.measuring.timing import in_turns
 

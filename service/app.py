@@ -20,10 +20,9 @@ from polyrank.service.http.compat import embeddings, rerank
 from polyrank.service.http.compat.error_forms import of_route
 from polyrank.service.http.native import candidates, index, rank
 from polyrank.service.http.plumbing.middleware import BodyBound, HeadAsGet, Requests
-from polyrank.service.live.serving import LoadRanker
+from polyrank.service.live.models import LoadRanker, LoadScorer
 from polyrank.service.observe import tracing
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.scorers import LoadScorer
 from polyrank.service.resources import device_of, opened
 from polyrank.service.settings import Settings
 

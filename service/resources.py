@@ -26,13 +26,13 @@ from polyrank.service.changes.compacting import Compacting
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.changes.updating import Updating
 from polyrank.service.errors import SettingsError, StoreReadOnly
-from polyrank.service.live.live import Live
-from polyrank.service.live.serving import LoadRanker, Opener
+from polyrank.service.live.models import LoadRanker, LoadScorer, PairScorer, warm_up_scorer
+from polyrank.service.live.serving import Opener
+from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
 from polyrank.service.ranking.engine import Engine, EngineSettings
 from polyrank.service.ranking.result_cache import ResultCache
-from polyrank.service.ranking.scorers import LoadScorer, PairScorer, warm_up
 from polyrank.service.settings import Settings
 
 LOOK_SECONDS = 1.0
@@ -226,7 +226,7 @@ def _load_scorer(settings: Settings, load_cross: LoadScorer, metrics: Metrics) -
     if settings.reranker is None:
         return None
     scorer = load_cross(settings.reranker)
-    warm_up(scorer)
+    warm_up_scorer(scorer)
     metrics.show_model("reranker", scorer.name, scorer.architecture, scorer.fingerprint, scorer.backend)
     return scorer
 

@@ -19,10 +19,10 @@ from polyrank.model.errors import CheckpointInvalid, ModelNotFound
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
 from polyrank.model.text.tokenizer import Token
+from polyrank.service.live.models import PairScorer
 from polyrank.service.live.serving import Opener, Serving
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine, EngineSettings
-from polyrank.service.ranking.scorers import PairScorer
 from polyrank.service.ranking.values import Ranked, RankRequest
 
 DIM = 16
@@ -66,6 +66,12 @@ class WordRanker:
         self.on_encode()
         return [np.stack([self._vector(ids[code::CODES] or ids) * 5 for code in range(CODES)]) for ids in contexts]
 
+    def encode_context_batch(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        return self.encode_contexts(contexts)
+
+    def encode_candidate_batch(self, candidates: Sequence[list[int]]) -> NDArray[np.float32]:
+        return self.encode_candidates(candidates)
+
     def encode_candidates(
         self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
     ) -> NDArray[np.float32]:
@@ -100,6 +106,9 @@ class WordCross:
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         said = [token for turn in conversation.turns for token in _tokens(turn.text)]
         return Pairs([said], [_tokens(text) for text in texts], [0] * len(texts)), Truncation()
+
+    def score_pair_batch(self, pairs: Pairs) -> NDArray[np.float32]:
+        return self.score_pairs(pairs)
 
     def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
         read = zip(pairs.owners, pairs.candidates, strict=True)

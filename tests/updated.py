@@ -13,8 +13,8 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.service.changes.updating import Acknowledged, Updating
-from polyrank.service.live.live import Live
 from polyrank.service.live.serving import Opener, Serving
+from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine, EngineSettings
 

@@ -1,4 +1,4 @@
-"""A circuit breaker: a server that keeps failing is left alone for a while, then asked once, to see."""
+"""A circuit breaker: a server that keeps failing is not asked for a while, then asked once, to see."""
 
 import random
 import time
@@ -11,7 +11,7 @@ FAILURES_IN_A_ROW = 5
 WINDOW_CALLS = 20
 OPEN_SECONDS = 1.0
 LONGEST_OPEN_SECONDS = 30.0
-JITTER = 0.2  # of the time open, to both sides: many processes must not come back at one moment
+JITTER = 0.2  # share of the time open, up or down, so that many processes do not come back at one moment
 
 
 class State(IntEnum):
@@ -25,11 +25,11 @@ class State(IntEnum):
 class Breaker:
     """Decides whether a server is asked. Safe to use from several threads.
 
-    It opens after FAILURES_IN_A_ROW, or when more than half of the last WINDOW_CALLS failed. Each time that the one
-    call of HALF_OPEN fails, the time until the next one doubles.
+    It opens after FAILURES_IN_A_ROW, or when more than half of the last WINDOW_CALLS failed. Each time the one call of
+    HALF_OPEN fails, the time until the next one doubles.
 
     Args:
-        on_change: told of every new state, while the breaker is locked.
+        on_change: called with every new state, while the breaker is locked.
         clock: monotonic seconds.
         chance: uniform in [0, 1).
     """
@@ -51,14 +51,14 @@ class Breaker:
 
     @property
     def state(self) -> State:
-        """OPEN lasts until the first call after its time."""
+        """The state; OPEN lasts until the first call after its time."""
         return self._state
 
     def admit(self) -> int | None:
         """Ask leave for a call.
 
         Returns:
-            a ticket, to be handed to `report` whatever comes of the call; None where the server must not be asked.
+            a ticket, to be given to `report` with the outcome of the call; None: the server must not be asked.
         """
         with self._lock:
             if self._state is State.OPEN and self._clock() >= self._ask_at:
@@ -67,7 +67,7 @@ class Breaker:
             return self._changes if self._state is State.CLOSED else None
 
     def report(self, ticket: int, *, ok: bool) -> None:
-        """Tell what came of a call; one that was admitted before the latest change of state has no say any more."""
+        """Report the outcome of a call; it counts only if the state has not changed since the call was admitted."""
         with self._lock:
             if ticket != self._changes:
                 return

@@ -1,4 +1,4 @@
-"""What need not be computed again, or read from a generation's own matrix: made once for a process."""
+"""The caches of a process: made once, and asked for each generation that is served."""
 
 from functools import partial
 
@@ -8,20 +8,18 @@ from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.vectors.redis import RedisEmbeddings, beginning_of
 from polyrank.service.caching.lru import Lru
 from polyrank.service.caching.redis_server import RedisServer
-from polyrank.service.caching.redis_tier import CountCache, RedisTier
-from polyrank.service.caching.text_cache import TextCache
-from polyrank.service.caching.vector_cache import VectorCache
-from polyrank.service.caching.vectors import Encode, MatrixVectors, RedisVectors, Vectors
+from polyrank.service.caching.vector_cache import CountCache, RedisTier, TextCache, VectorCache
+from polyrank.service.caching.vectors import CandidateVectors, EncodeTexts, MatrixVectors, RedisVectors
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.settings import Settings
 
 
 class Caches:
-    """What settings say of caches, for one generation after the other.
+    """The memory and the Redis that the settings name.
 
     Args:
         settings: the deployment's.
-        metrics: told of what was asked for and what came.
+        metrics: counts what was asked for and what came.
 
     Attributes:
         server: the Redis; None: there is none.
@@ -37,7 +35,7 @@ class Caches:
             self.server = RedisServer(self._url, metrics.observe_redis, metrics.show_breaker)
 
     def texts(self, manifest: Manifest, backend: str) -> TextCache | None:
-        """The cache of texts under a generation's model, as a back-end runs it; None: there is none."""
+        """Return the cache of texts under a generation's model, as a back-end runs it; None: there is none."""
         lifetime, of, redis = self._settings.text_cache_ttl_s, manifest, None
         if self.server is not None and lifetime:
             beginning = f"pe:t:{{{of.model.fingerprint}}}:{backend}:"
@@ -47,8 +45,8 @@ class Caches:
         space = f"{of.model.fingerprint} {backend}"
         return TextCache(VectorCache(space, of.dim, of.dtype, self._count, self._memory, redis))
 
-    def vectors(self, generation: Generation, encode: Encode) -> Vectors:
-        """The vectors of a generation's candidates.
+    def vectors(self, generation: Generation, encode: EncodeTexts) -> CandidateVectors:
+        """Return the vectors of a generation's candidates.
 
         Args:
             generation: open.
@@ -63,6 +61,6 @@ class Caches:
         return RedisVectors(generation, cache, loader, encode, self._count)
 
     def close(self) -> None:
-        """Write what waits for Redis, and let go of it."""
+        """Write what waits for Redis, then close the connections."""
         if self.server is not None:
             self.server.close()

@@ -1,4 +1,4 @@
-"""Bytes in this process's memory, of which the least recently used go when there are too many."""
+"""Bytes in this process's memory; when there are too many, the least recently used go."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,7 @@ from threading import Lock
 
 ENTRY_BYTES = 220  # of an entry besides its name and its value: measured with tracemalloc, CPython 3.11
 
-# What it belongs to, and its name there.
+# What the value belongs to, and its name there.
 Key = tuple[str, str]
 
 
@@ -15,6 +15,9 @@ class Lru:
 
     Args:
         max_bytes: of keys, values and what holds them.
+
+    Attributes:
+        bytes: held now.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -24,7 +27,7 @@ class Lru:
         self.bytes = 0
 
     def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
-        """The values of keys, in the order asked; None where there is none."""
+        """Return the values of keys, in the order asked; None where there is none."""
         found = []
         with self._lock:
             for key in keys:
@@ -35,7 +38,7 @@ class Lru:
         return found
 
     def put_many(self, entries: Iterable[tuple[Key, bytes]]) -> None:
-        """Add values, or replace them; one that is larger than all that may be kept goes at once."""
+        """Add values, or replace them; a value larger than `max_bytes` is not kept."""
         with self._lock:
             for key, value in entries:
                 self._drop(key, self._entries.pop(key, None))

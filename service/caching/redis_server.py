@@ -1,23 +1,24 @@
-"""One Redis as this process uses it: reads take no longer than a request may wait, and nobody waits for writes.
+"""One Redis as this process uses it: a read takes no longer than its request may wait, and no request waits for writes.
 
-What is read or written is the callers' (redis_tier.py, result_cache.py); a server that fails is left alone by all.
+Callers say what is read or written (vector_cache.py, result_cache.py). None of them asks a server that keeps failing.
 """
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import BoundedSemaphore
 from typing import Generic, NamedTuple, TypeVar
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect, disconnect
 from polyrank.service.caching.breaker import Breaker, State
-from polyrank.service.caching.budget import Budget
 
-READERS = 8  # as many requests as may read at one moment; each has a connection
+BUDGET_SECONDS = 0.045  # with what it takes to notice, 50 ms
+READERS = 8  # requests that may read at one moment; each has a connection
 MAX_PENDING_WRITES = 8
-FREE_WITHIN_SECONDS = 0.02  # for a connection, where the server takes no more of them
+FREE_WITHIN_SECONDS = 0.02  # wait for a connection, where the server takes no more of them
 LEAST_SECONDS = 0.005  # with less left of its budget, a request does not ask
 
 T = TypeVar("T")
@@ -25,8 +26,28 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
+class Budget:
+    """How long one request may wait for Redis, in all its reads together: caches are there to save time.
+
+    Attributes:
+        left: seconds; negative where it has overspent.
+    """
+
+    def __init__(self, seconds: float = BUDGET_SECONDS) -> None:
+        self.left = seconds
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """Take the block's time from what is left."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.left -= time.monotonic() - began
+
+
 class Answer(NamedTuple, Generic[T]):
-    """What the first steps of a read have given, whether Redis answered at all, and whether it was asked."""
+    """What the first steps of a read gave, whether Redis answered at all, and whether it was asked."""
 
     parts: list[T]
     available: bool
@@ -34,15 +55,15 @@ class Answer(NamedTuple, Generic[T]):
 
 
 class RedisServer:
-    """Safe to use from several threads.
+    """Reads within a budget, and writes in the background. Safe to use from several threads.
 
-    A timeout of the client bounds each answer, not the sum of many slow ones. So another thread reads, and the caller
+    The client's timeout bounds each answer, not the sum of many slow ones. So another thread reads, and the caller
     waits for it as long as its budget allows.
 
     Args:
         url: of the server.
-        observe: told of each read (as long as its caller waited) and write: what, seconds.
-        show: told of every new state of the breaker for reads.
+        observe: called after each read (with the time its caller waited) and write: what, seconds.
+        show: called with every new state of the breaker for reads.
     """
 
     def __init__(
@@ -56,7 +77,7 @@ class RedisServer:
         self._readers = ThreadPoolExecutor(READERS, "redis-read")
         self._writer = ThreadPoolExecutor(1, "redis-write")
         self._pending = BoundedSemaphore(MAX_PENDING_WRITES)
-        # A full Redis refuses writes and still answers reads.
+        # Two breakers, because a full Redis refuses writes and still answers reads.
         self._reads, self._writes = Breaker(self._changed), Breaker()
 
     def _changed(self, state: State) -> None:
@@ -81,7 +102,7 @@ class RedisServer:
             asked.cancel()
         finally:
             waited = time.monotonic() - began
-            if not parts:  # what came too late for its first step is no answer
+            if not parts:  # not even the first step was in time
                 why = why or StoreUnavailable(f"no answer within {1000 * waited:.0f} ms")
             self._reads.report(ticket, ok=why is None)
             self._observe(what, waited)
@@ -90,7 +111,7 @@ class RedisServer:
         return Answer(list(parts), why is None)
 
     def write(self, what: str, work: Callable[[], None], on_failure: Callable[[], None]) -> None:
-        """Do it in the background; not at all where Redis cannot keep up, or fails."""
+        """Write in the background; not at all where Redis cannot keep up, or fails."""
         if not self._pending.acquire(blocking=False):
             return
         ticket = self._writes.admit()
@@ -120,7 +141,7 @@ class RedisServer:
 
 
 def _take(steps: Sequence[Callable[[], T]], parts: list[T], until: float) -> None:
-    """Step by step, until the time is over that the reader waits."""
+    """Take step after step until the reader no longer waits."""
     for step in steps:
         if time.monotonic() > until:
             return

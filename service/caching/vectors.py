@@ -1,7 +1,7 @@
-"""Where the candidates' vectors come from: the generation's own matrix, or its copy in Redis.
+"""Sources of the candidates' vectors: the generation's own matrix, or its copy in Redis.
 
-Scores do not depend on the source: both hold the same bytes. What Redis lacks or damaged is read from the matrix; a
-replica without its file holds a copy in memory.
+Both hold the same bytes, so scores do not depend on the source. Vectors that Redis lacks, or that are damaged there,
+are read from the matrix. A replica without the matrix's file holds a copy in memory.
 """
 
 import logging
@@ -16,37 +16,36 @@ from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.vectors.codec import CORRUPT, HIT, MISS, rounded
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
-from polyrank.service.caching.budget import Budget
-from polyrank.service.caching.redis_tier import CountCache
-from polyrank.service.caching.vector_cache import VectorCache
+from polyrank.service.caching.redis_server import Budget
+from polyrank.service.caching.vector_cache import CountCache, VectorCache
 
-# Texts to their vectors (N, D).
-Encode = Callable[[list[str]], NDArray[np.floating]]
+# Encodes texts, (N, D).
+EncodeTexts = Callable[[list[str]], NDArray[np.floating]]
 
 log = logging.getLogger(__name__)
 
 
 class Gathered(NamedTuple):
-    """Vectors (N, D) in the store's dtype, and whether the cache answered for them."""
+    """Vectors (N, D) in the store's dtype, and whether the cache in front of them answered."""
 
     vectors: NDArray[Any]
     cache_available: bool
 
 
-class Vectors(Protocol):
+class CandidateVectors(Protocol):
     """The vectors of one generation, by row.
 
     Attributes:
-        are_here: whether no other machine is asked for them.
+        are_here: whether they are read on this machine alone.
     """
 
     are_here: bool
 
     def gather(self, rows: NDArray[np.int64], budget: Budget) -> Gathered:
-        """Fetch the vectors of rows, in the order asked, within the request's budget for Redis."""
+        """Return the vectors of rows, in the order asked, within the request's budget for Redis."""
 
     def matrix(self) -> NDArray[Any]:
-        """All vectors, (N, D), for a scan."""
+        """Return all vectors, (N, D), for a scan."""
 
 
 class MatrixVectors:
@@ -59,27 +58,27 @@ class MatrixVectors:
         self._count = count
 
     def gather(self, rows: NDArray[np.int64], budget: Budget) -> Gathered:
-        """Fetch the vectors of rows, in the order asked."""
+        """Return the vectors of rows, in the order asked."""
         self._count("matrix", "hit", len(rows))
         return Gathered(self._generation.embeddings.gather(rows), True)
 
     def matrix(self) -> NDArray[Any]:
-        """All vectors, memory-mapped."""
+        """Return all vectors, memory-mapped."""
         return self._generation.embeddings.matrix
 
 
 class RedisVectors:
-    """Vectors from the copy in Redis; what it lacks comes from the matrix on disk, or its own copy in memory.
+    """Vectors from the copy in Redis; those that it lacks come from the matrix on disk, or from a copy in memory.
 
-    What a scan reads is fetched once, where the matrix is not here to be scanned, or the generation has no index: then
-    every request would scan.
+    That copy is made here, once, if the generation has no index (then every request scans), or the matrix's file is
+    missing.
 
     Args:
         generation: whose vectors.
-        cache: its copy, by id.
+        cache: its copy in Redis, by id.
         open_loader: opens the same copy, with timeouts fit for reading everything once.
-        encode: the generation's model, for what neither Redis nor the matrix holds.
-        count: told of each vector asked for: tier, result, how many.
+        encode: the generation's model, for vectors that neither Redis nor the matrix holds.
+        count: counts each vector asked for.
 
     Raises:
         BuildError: the model gave a vector that is not finite.
@@ -92,7 +91,7 @@ class RedisVectors:
         generation: Generation,
         cache: VectorCache,
         open_loader: Callable[[], RedisEmbeddings],
-        encode: Encode,
+        encode: EncodeTexts,
         count: CountCache,
     ) -> None:
         self._generation, self._cache, self._encode, self._count = generation, cache, encode, count
@@ -112,11 +111,11 @@ class RedisVectors:
         return Gathered(vectors, available)
 
     def matrix(self) -> NDArray[Any]:
-        """All vectors: as loaded, else memory-mapped."""
+        """Return all vectors: the copy in memory, else memory-mapped."""
         return self._generation.embeddings.matrix if self._loaded is None else self._loaded
 
     def _load(self, loader: RedisEmbeddings) -> NDArray[Any] | None:
-        """Fetch every vector once; None where Redis does not answer, and the matrix can be scanned instead."""
+        """Fetch every vector once; None where Redis does not answer and the matrix can be scanned instead."""
         table, own = self._generation.candidates, self._generation.embeddings
         matrix = np.empty((len(table), own.dim), own.dtype)
         encoded = end = 0
@@ -143,7 +142,7 @@ class RedisVectors:
         return matrix
 
     def _fetch(self, loader: RedisEmbeddings, ids: Sequence[str], into: NDArray[Any]) -> NDArray[np.bool_]:
-        """Fetch what Redis has of these candidates; tells which those are."""
+        """Fetch what Redis has of these candidates; returns which those are."""
         fetched = loader.get_many(ids)
         for result, code in (("hit", HIT), ("miss", MISS), ("corrupt", CORRUPT)):
             self._count("redis", result, int((fetched.status == code).sum()))

@@ -6,7 +6,7 @@ import logging
 from polyrank.index_builder.errors import JobConflict
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.changes.jobs import Jobs
-from polyrank.service.live.live import Live
+from polyrank.service.live.switching import Live
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.vectors.codec import rounded
 from polyrank.service.errors import NotReady, Overloaded, RevisionNotReached
-from polyrank.service.live.live import Live
 from polyrank.service.live.serving import Serving
+from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine
 

@@ -13,8 +13,8 @@ from polyrank.service.http.native.responses import ModelOut
 from polyrank.service.http.plumbing.described import fails
 from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.http.plumbing.guards import METRICS, OPEN, RANK
-from polyrank.service.live.serving import LateScorer, Serving
-from polyrank.service.ranking.scorers import PairScorer
+from polyrank.service.live.models import LateScorer, PairScorer
+from polyrank.service.live.serving import Serving
 from polyrank.service.resources import resources
 
 router = APIRouter(tags=["operations"])

@@ -1,1 +1,1 @@
-"""The generation that is served, and how another one takes its place."""
+"""What is served (serving.py), how another generation takes its place (switching.py), and the models' interfaces."""

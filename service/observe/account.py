@@ -1,4 +1,4 @@
-"""What a route tells of the request that it answered: for the request's log line and its span."""
+"""Facts about an answered request that its route knows: for the log line and the span."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Everything is optional: not every route ranks. A route puts its own into `request.state.account`."""
+    """What a route puts into `request.state.account`; everything is optional, because not every route ranks."""
 
     generation: str | None = None
     degraded: Sequence[str] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def fields(self) -> dict[str, Any]:
-        """What is known, for a log line: the stages in milliseconds."""
+        """Return what is known, for a log line: the stages in milliseconds."""
         known: dict[str, Any] = {}
         if self.generation is not None:
             known |= {"generation": self.generation, "degraded": list(self.degraded)}

@@ -1,8 +1,8 @@
-"""Words that answers and the labels of metrics have in common."""
+"""Words that answers, metrics and traces share."""
 
 from typing import Literal, get_args
 
-# How candidates were found: by a scan of all rows, by a scan of the rows that match a filter, by the index, or by the
+# How candidates were found: by scanning all rows, by scanning the rows that match a filter, by the index, or by the
 # index restricted to the matching rows.
 Plan = Literal["scan", "matches", "index", "selector"]
 PLANS: tuple[Plan, ...] = get_args(Plan)
@@ -11,6 +11,10 @@ PLANS: tuple[Plan, ...] = get_args(Plan)
 Degraded = Literal["cache_unavailable", "retrieve_k_reduced", "rerank_skipped_deadline", "rerank_failed"]
 DEGRADED: tuple[Degraded, ...] = get_args(Degraded)
 
-# What waits for a model: contexts and candidates to encode, pairs for the cross-encoder.
+# Where the time of a ranking goes, in order.
+Stage = Literal["queue", "tokenize", "encode", "retrieve", "fetch", "score", "rerank"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+# The queues before the models: contexts and candidates to encode, pairs for the cross-encoder.
 Lane = Literal["context", "candidate", "pair"]
 LANES: tuple[Lane, ...] = get_args(Lane)

@@ -1,4 +1,4 @@
-"""Log lines on standard error, as text or as one JSON object a line. No text of a user is ever logged."""
+"""Log lines on standard error, as text or as one JSON object a line. No user's text is ever logged."""
 
 import logging
 import sys
@@ -44,7 +44,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def configure(level: str, fmt: Literal["text", "json"]) -> None:
-    """Send this process's log to standard error; lines of libraries only when they warn, notices of some not at all."""
+    """Log to standard error; of libraries only warnings, of some only errors."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormat() if fmt == "json" else TextFormat())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

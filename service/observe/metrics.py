@@ -1,9 +1,9 @@
 """Every metric, declared once. An app has its own registry; series exist from the start, so rates begin at zero.
 
-Several serving processes keep their values in files that each of them reads, so that any of them tells of all: see
-supervisor.py, which names the directory. Labels cannot be removed there, so those that hold no more are 0, and there is
-no process_*. A gauge says how the processes' values become one: "livesum" adds those of the processes that live,
-"livemax" and "livemin" choose, "livemostrecent" is the one that was set last.
+Several serving processes keep their values in files of one directory (supervisor.py names it), so that each can answer
+for all. There labels cannot be removed: those that no longer hold are set to 0; and there is no process_*. A gauge
+declares how the values of all processes become one: "livesum" adds those of the processes that live, "livemax" and
+"livemin" choose, "livemostrecent" takes the one that was set last.
 """
 
 import os
@@ -13,9 +13,8 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, Lane
+from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, STAGES, Lane
 
-STAGES = ("queue", "tokenize", "encode", "retrieve", "fetch", "score", "rerank", "serialize")
 RESULTS = {
     "redis": ("hit", "miss", "corrupt", "error"),
     "text": ("hit", "miss", "corrupt", "error", "write_error"),
@@ -43,7 +42,7 @@ RATIOS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75)
 
 
 class Metrics:
-    """The app's instruments; `observe_*` and `show_*` are all that other modules need to know."""
+    """The app's instruments. Other modules call `observe_*`, `count_*` and `show_*`, and know no names or labels."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -57,13 +56,13 @@ class Metrics:
         self._cache = self._counter(
             "cache_requests", "Vectors and answers asked for, and what came", ("tier", "result")
         )
-        self._queue_depth = self._gauge("queue_depth", "Requests in the house, waiting or being worked on")
-        self._queue_tokens = self._gauge("queue_tokens", "Tokens of the requests in the house")
+        self._queue_depth = self._gauge("queue_depth", "Requests in progress, waiting or being worked on")
+        self._queue_tokens = self._gauge("queue_tokens", "Tokens of the requests in progress")
         self._queue_wait = self._histogram("queue_wait_seconds", "Wait for a batch", ("lane",))
         self._batch_size = self._histogram("batch_size", "Sequences a batch", ("lane",), COUNTS)
         self._batch_tokens = self._histogram("batch_tokens", "Tokens a batch, padding included", ("lane",), COUNTS)
         self._batch_padding = self._histogram("batch_padding_ratio", "Share of padding", ("lane",), RATIOS)
-        self._cancelled = self._counter("client_cancelled", "Requests whose clients hung up before the answer")
+        self._cancelled = self._counter("client_cancelled", "Requests whose clients disconnected before the answer")
         self._redis = self._histogram("redis_duration_seconds", "Calls of Redis: how long requests waited", ("op",))
         self._breaker = self._gauge(
             "redis_breaker_state", "Whether Redis is asked: 0 yes, 1 once to see, 2 no", "livemax"
@@ -97,7 +96,7 @@ class Metrics:
         return Gauge(f"polyrank_{name}", text, labels, registry=self.registry, multiprocess_mode=mode)
 
     def _info(self, name: str, text: str, labels: Iterable[str]) -> Gauge:
-        """What is 1 if any process says so: one that lags behind the others is seen."""
+        """Declare a gauge that is 1 where any process sets it, so that a process that lags behind is seen."""
         return self._gauge(name, text, "livemax", labels)
 
     def _state(self, name: str, text: str) -> Gauge:
@@ -125,7 +124,7 @@ class Metrics:
         for lane in LANES:
             for histogram in (self._queue_wait, self._batch_size, self._batch_tokens, self._batch_padding):
                 histogram.labels(lane)
-        for stage in STAGES:
+        for stage in (*STAGES, "serialize"):
             self._stages.labels(stage)
         for op in REDIS_CALLS:
             self._redis.labels(op)
@@ -157,7 +156,7 @@ class Metrics:
             self._degraded.labels(reason).inc()
 
     def show_queue(self, requests: int, tokens: int) -> None:
-        """Tell what is in the house."""
+        """Show how many requests are in progress, and their tokens."""
         self._queue_depth.set(requests)
         self._queue_tokens.set(tokens)
 
@@ -173,7 +172,7 @@ class Metrics:
         self._batch_padding.labels(lane).observe(1 - sum(lengths) / max(1, tokens))
 
     def count_cancelled(self) -> None:
-        """Count a client that hung up."""
+        """Count a client that disconnected."""
         self._cancelled.inc()
 
     def count_certified(self, exact: bool) -> None:
@@ -185,7 +184,7 @@ class Metrics:
         self._stages.labels("serialize").observe(seconds)
 
     def count_cache(self, tier: str, result: str, count: int) -> None:
-        """Count vectors asked for from a tier."""
+        """Count what was asked of a cache tier, by result."""
         if count:
             self._cache.labels(tier, result).inc(count)
 
@@ -194,7 +193,7 @@ class Metrics:
         self._redis.labels(op).observe(seconds)
 
     def show_breaker(self, state: int) -> None:
-        """Tell whether Redis is asked; see breaker.State."""
+        """Show whether Redis is asked; see breaker.State."""
         self._breaker.set(state)
 
     def count_rejected(self, reason: str) -> None:
@@ -210,7 +209,7 @@ class Metrics:
         self._jobs.labels(state).inc()
 
     def show_last_build(self, at: float) -> None:
-        """Tell when a rebuild last succeeded, in seconds since the epoch."""
+        """Show when a rebuild last succeeded, in seconds since the epoch."""
         self._last_build.set(at)
 
     def count_refused(self, kind: str) -> None:
@@ -226,22 +225,22 @@ class Metrics:
         self._updates.labels(kind).inc(count)
 
     def show_generation(self, generation: str, model: str, fmt: int, loaded_at: float) -> None:
-        """Name the generation that is served from now on."""
+        """Show which generation is served from now on."""
         self._name(self._index_info, 0, (generation, model, str(fmt)))
         self._index_loaded.set(loaded_at)
 
     def show_snapshot(self, revision: int, candidates: int, changed: int) -> None:
-        """Tell the state of what is served: its revision, and how far it is from the generation as built."""
+        """Show the revision that is served, and how far it is from the generation as built."""
         self._index_revision.set(revision)
         self._index_candidates.set(candidates)
         self._index_changed.set(changed)
 
     def show_model(self, role: str, name: str, architecture: str, fingerprint: str, backend: str) -> None:
-        """Name the model of a role ("ranker" or "reranker") that is used from now on, and what runs it."""
+        """Show the model of a role ("ranker" or "reranker") that is used from now on, and what runs it."""
         self._name(self._model_info, 1, (role, name, architecture, fingerprint, backend))
 
     def _name(self, info: Gauge, shared: int, labels: tuple[str, ...]) -> None:
-        """Set the labels of an info to 1, in the place of those that begin with as many equal ones."""
+        """Set the labels of an info to 1; they replace those with the same first `shared` labels."""
         for each in [named for named in self._named.get(info, []) if named[:shared] == labels[:shared]]:
             self._named[info].remove(each)
             if DIRECTORY in os.environ:

@@ -1,7 +1,8 @@
-"""Traces by OpenTelemetry: a span a request with its stages below it, and a span a batch that links to its requests.
+"""Traces by OpenTelemetry: a span for each request with its stages below it, and one for each batch, with links to its
+requests.
 
-With the setting `tracing` off nothing is recorded, but a `traceparent` that came with a request is heeded all the same:
-its trace id goes to the log. Where spans go, and how many, the variables say that OpenTelemetry defines (OTEL_*).
+With the setting `tracing` off nothing is recorded, but the trace id of a request's `traceparent` still goes to the log.
+OpenTelemetry's own variables (OTEL_*) say where spans go, and how many.
 """
 
 import threading
@@ -21,7 +22,7 @@ UNTRACED = frozenset(
     {"/livez", "/readyz", "/healthz", "/health", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"}
 )
 SCOPE = "polyrank"
-# A collector that does not answer may not keep a server from ending.
+# A collector that does not answer must not keep a server from ending.
 CLOSE_SECONDS = 5.0
 
 _UNRECORDED = NoOpTracer()
@@ -33,7 +34,7 @@ class Tracing:
 
     Args:
         tracer: of an SDK; the default records nothing.
-        close: sends what was not sent yet.
+        close: sends the spans not sent yet.
     """
 
     def __init__(self, tracer: Tracer = _UNRECORDED, close: Callable[[], None] = lambda: None) -> None:
@@ -49,14 +50,14 @@ class Tracing:
             yield span
 
     def tell(self, span: Span, method: str, route: str, status: int, account: Account, began: int) -> None:
-        """Say of a request's span what is known at its end.
+        """Complete a request's span at its end.
 
         Args:
             span: not ended.
             method: HTTP's.
             route: path template.
             status: of the answer.
-            account: what the route tells; its stages become spans, laid end to end, for their order alone is known.
+            account: from the route; its stages become spans laid end to end, because only their order is known.
             began: nanoseconds since the epoch.
         """
         if not span.is_recording():
@@ -81,7 +82,7 @@ class Tracing:
         Args:
             lane: it was taken from.
             lengths: of its sequences, in tokens.
-            requests: spans of the requests that it worked for; invalid ones belong to nobody.
+            requests: spans of its requests; invalid ones are left out.
             seconds: it took.
         """
         links = [Link(each) for each in {each.span_id: each for each in requests if each.is_valid}.values()]
@@ -99,18 +100,18 @@ OFF = Tracing()
 
 
 def current() -> SpanContext:
-    """Context of the span of the request that is being answered; invalid outside of requests."""
+    """Return the span context of the request that is being answered; invalid outside of requests."""
     return trace.get_current_span().get_span_context()
 
 
 def trace_id(span: Span) -> str | None:
-    """The trace's id as W3C writes it, if there is a trace."""
+    """Return the trace's id as W3C writes it; None: there is no trace."""
     context = span.get_span_context()
     return f"{context.trace_id:032x}" if context.is_valid else None
 
 
 def exporting() -> Tracing:
-    """Spans to a collector, by OTLP over HTTP; needs the extra `otel`."""
+    """Return tracing that sends spans to a collector, by OTLP over HTTP; needs the extra `otel`."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
     from opentelemetry.sdk.trace import TracerProvider

@@ -1,30 +1,68 @@
-"""Who may come in: no more work than can be waited for, told before any of it is done."""
+"""Which requests are let in. What one may cost is estimated by the lengths of its texts, before any of it is read."""
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, Overloaded
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.estimates import TOKENS_A_REQUEST
+from polyrank.service.ranking.values import RankRequest
+
+LETTERS_A_TOKEN = 4
+LETTERS_WORTH_A_TOKEN = 128  # are tokenised in the time in which a CPU reads one token
+MOST_TOKENS = 512  # that an encoder sees of a text
+TOKENS_A_CANDIDATE = 32  # of a stored candidate that the cross-encoder will read
+TOKENS_A_REQUEST = 128  # of any request, however short: forward passes and search
 
 # The speed is that of the last few seconds in which there was anything to do...
 MEMORY_SECONDS = 5.0
 # ...and, while little is known, that of a CPU: a few short requests say nothing about long ones.
 FIRST_SECONDS = 0.1
 FIRST_TOKENS = 1000.0
-# A request is let in when those before it, and itself, take this share of its time at most:
-# what is left is for those that are quicker than it, and for chance.
+# A request is let in if all before it and the request itself take this share of its time at most.
+# The rest is for requests that overtake it, and for chance.
 SHARE_OF_TIME = 0.5
 MOST_RETRY_SECONDS = 30
+
+
+def ranking_tokens(request: RankRequest) -> int:
+    """Estimate a ranking, without the candidates that came as texts: some of those may be known."""
+    context = _context_tokens(request.conversation)
+    return TOKENS_A_REQUEST + context + (request.top_n or 0) * (context + TOKENS_A_CANDIDATE)
+
+
+def given_tokens(request: RankRequest) -> int:
+    """Estimate the candidates that came as texts."""
+    return text_tokens([given.text for given in request.candidates or () if given.text is not None])
+
+
+def pair_tokens(conversation: Conversation, texts: Sequence[str]) -> int:
+    """Estimate reading each text together with a context."""
+    return TOKENS_A_REQUEST + _context_tokens(conversation) * len(texts) + text_tokens(texts)
+
+
+def text_tokens(texts: Sequence[str]) -> int:
+    """Estimate texts, each alone."""
+    return sum(2 + min(MOST_TOKENS, len(text) // LETTERS_A_TOKEN) for text in texts)
+
+
+def tokenizer_tokens(texts: Sequence[str]) -> int:
+    """Estimate texts that are tokenised and not encoded."""
+    return sum(1 + len(text) // LETTERS_WORTH_A_TOKEN for text in texts)
+
+
+def _context_tokens(conversation: Conversation) -> int:
+    letters = sum(len(turn.text) for turn in conversation.turns) + sum(map(len, conversation.persona))
+    return min(MOST_TOKENS, letters // LETTERS_A_TOKEN)
 
 
 class Ticket:
     """A request that was let in.
 
     Attributes:
-        tokens: what it adds to the work; may be put right when more is known.
+        tokens: what it adds to the work; may be corrected when more is known.
     """
 
     def __init__(self, tokens: int) -> None:
@@ -32,13 +70,13 @@ class Ticket:
 
 
 class Admission:
-    """Counts the work of all requests in the house, and how fast it gets done; for the event loop's thread.
+    """Counts the work of all requests in progress, and how fast it gets done; for the event loop's thread.
 
     Args:
-        most_tokens: with so many in the house nobody else is let in. One request may hold more, if it finds less.
+        most_tokens: with so many in progress no other request is let in. One request may hold more, if it finds less.
         turn_tokens: so many of a long request are done at a time, before others have their turn.
-        metrics: told of the queue.
-        progress: how many tokens were done, ever.
+        metrics: records the queue.
+        progress: returns how many tokens were done, ever.
         clock: monotonic seconds.
     """
 
@@ -54,12 +92,12 @@ class Admission:
         self._progress, self._clock = progress, clock
         self._inside: dict[Ticket, None] = {}
         self._looked_at, self._seen = clock(), progress()
-        self._busy_seconds = 0.0  # both of the last few seconds in which somebody was inside
+        self._busy_seconds = 0.0  # both of the last few seconds in which there was a request
         self._done_tokens = 0.0
 
     @property
     def tokens(self) -> int:
-        """In the house."""
+        """Tokens of all requests in progress."""
         return sum(ticket.tokens for ticket in self._inside)
 
     @contextmanager
@@ -67,12 +105,12 @@ class Admission:
         """Let a request in for the block.
 
         Args:
-            tokens: of all its texts, as far as can be told.
-            deadline: its own, on the monotonic clock.
+            tokens: estimated cost.
+            deadline: the request's, on the monotonic clock.
 
         Raises:
-            DeadlineExceeded: its time is over already.
-            Overloaded: there is too much before it; says when to come again.
+            DeadlineExceeded: its time is already over.
+            Overloaded: there is too much before it; carries when to try again.
         """
         now = self._clock()
         if now >= deadline:
@@ -97,7 +135,7 @@ class Admission:
             self._show()
 
     def _before(self, tokens: int) -> int:
-        """What is done before a request of so many tokens: of longer ones only as much as turns allow."""
+        """Return what is done before a request of so many tokens: of longer ones only as much as turns allow."""
         most = max(tokens, self._turn)
         return sum(min(ticket.tokens, most) for ticket in self._inside)
 
@@ -111,7 +149,7 @@ class Admission:
         self._looked_at, self._seen = now, progress
 
     def _seconds(self, tokens: int) -> float:
-        """How long so many take to be done, at the speed of late."""
+        """Return how long so many tokens take at the recent speed."""
         return tokens * (FIRST_SECONDS + self._busy_seconds) / (FIRST_TOKENS + self._done_tokens)
 
     def _show(self) -> None:

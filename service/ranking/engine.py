@@ -1,11 +1,11 @@
-"""The use case: contexts and candidates in, rankings out. Knows no HTTP.
+"""The way of a request: contexts and candidates in, rankings out. Knows no HTTP.
 
-A request goes from stage to stage on the event loop; whatever takes longer than a moment runs beside it:
+A request goes from stage to stage on the event loop. Whatever takes longer than a moment runs beside it:
 
-    tokenizer    one thread: text to token ids (forwards.py)
-    model        one thread: every forward of every model, batched over requests (batcher.py)
-    search       one thread: scans and FAISS, and the scores of vectors that are on this machine
-    candidates   a few threads: texts, vectors from Redis, and their scores
+    tokenizer    one thread: texts to token ids (forwards.py)
+    model        one thread: every forward pass of every model, batched over requests (batching/batcher.py)
+    search       one thread: scans and FAISS, and the scores of vectors that are on this machine (retrieval.py)
+    candidates   a few threads: stored texts, vectors from Redis and their scores (given.py, retrieval.py)
 """
 
 import math
@@ -18,42 +18,29 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.vectors.encoder import TextEncoder
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotConfigured
+from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.live.serving import Serving
-from polyrank.service.observe.labels import Degraded
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing
-from polyrank.service.ranking import estimates, retrieval, shortlist
+from polyrank.service.ranking import admission, given, retrieval
 from polyrank.service.ranking.admission import Admission, Ticket
-from polyrank.service.ranking.forwards import Forwards
-from polyrank.service.ranking.lanes import TURN_BATCHES
-from polyrank.service.ranking.rates import Rate
-from polyrank.service.ranking.reranking import rerank
-from polyrank.service.ranking.retrieval_budget import RetrievalBudget
-from polyrank.service.ranking.scorers import PairScorer
-from polyrank.service.ranking.threads import Threads
-from polyrank.service.ranking.together import Together
-from polyrank.service.ranking.values import Place, Ranked, RankRequest, Shortlist, Stages
-from polyrank.service.ranking.waiting import both, until
+from polyrank.service.ranking.batching.lanes import TURN_BATCHES
+from polyrank.service.ranking.batching.packing import Rate
+from polyrank.service.ranking.batching.together import Together
+from polyrank.service.ranking.forwards import Forwards, PairScores
+from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget
+from polyrank.service.ranking.stages import Threads, Timings, side_by_side, until
+from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
 
 CANDIDATE_THREADS = 4
 # Requests that share a pass over the pool: with more, the first of them would wait too long for the last.
 MOST_SCANS = 16
-# An answer that is there must still be written and sent.
+# Kept of a request's time to write and send the answer.
 ANSWER_SECONDS = 0.01
 
 T = TypeVar("T")
-
-
-class Read(NamedTuple):
-    """Cross-encoder scores (N,), what it did not see, how many tokens it saw, and seconds by stage."""
-
-    scores: NDArray[np.float32]
-    truncation: Truncation
-    tokens: int
-    seconds: dict[str, float]
 
 
 class Embeddings(NamedTuple):
@@ -65,21 +52,13 @@ class Embeddings(NamedTuple):
     seconds: dict[str, float]
 
 
-class Found(NamedTuple):
-    """A shortlist, what the encoders did not see, and what it does without."""
-
-    shortlist: Shortlist
-    truncation: Truncation
-    degraded: list[Degraded]
-
-
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     """Bounds of the engine.
 
     Attributes:
         batch_tokens: of a batch, padding included; 0: each sequence alone.
-        max_queue_tokens: of all requests in the house.
+        max_queue_tokens: of all requests in progress.
         threads: of FAISS; None leaves it to FAISS.
     """
 
@@ -93,9 +72,9 @@ class Engine:
 
     Args:
         settings: bounds.
-        metrics: told of queues and batches.
-        scorer: the cross-encoder, for requests that ask for a second look; warm.
-        tracing: told of batches.
+        metrics: records queues and batches.
+        scorer: the cross-encoder, warm; None: no request may ask for it.
+        tracing: records batches.
     """
 
     def __init__(
@@ -103,15 +82,142 @@ class Engine:
     ) -> None:
         self.scorer = scorer
         self.batch_tokens = settings.batch_tokens
-        self._threads = settings.threads
         self._forwards = Forwards(settings.batch_tokens, metrics, tracing)
         turn = TURN_BATCHES * settings.batch_tokens
         self._admission = Admission(settings.max_queue_tokens, turn, metrics, lambda: self._forwards.done_tokens)
         self._search = Threads("search", 1)
-        self._searches = Together(self._search, self._searched, MOST_SCANS)
+        self._searches: Together[PoolSearch, Found] = Together(
+            self._search, lambda searches: retrieval.search(searches, settings.threads), MOST_SCANS
+        )
         self._candidates = Threads("candidates", CANDIDATE_THREADS)
         self._retrieval = RetrievalBudget()
         self._unknown = Rate(first=1.0)  # share of the texts sent that no cache knows
+
+    async def rank(self, serving: Serving, request: RankRequest) -> Ranked:
+        """Rank a request; cancelling drops what has not begun.
+
+        Raises:
+            NotConfigured: the cross-encoder is asked for, and none is loaded.
+            Overloaded: too much waits before it.
+            UnknownCandidates: the generation holds none of the ids sent.
+            DeadlineExceeded: the time was over before there was anything to answer with.
+            InferenceFailed: the model failed, or gave something that is not a score.
+        """
+        scorer = None if request.top_n is None else self._required_scorer()
+        timings, unknown = Timings(), self._unknown.predict(admission.given_tokens(request))
+        tokens = admission.ranking_tokens(request) + round(unknown)
+        with self._admission.admitted(tokens, request.deadline) as ticket:
+            async with until(request.deadline):
+                if request.candidates is None:
+                    ranked = await self._rank_pool(serving, request, timings)
+                else:
+                    ranked = await self._rank_given(serving, request, ticket, timings)
+            if scorer is not None:
+                ranked = await self._rerank(scorer, request, ranked, timings)
+        return replace(ranked, places=_finite(ranked.places[: request.top_k]), seconds=timings.seconds)
+
+    async def _rank_pool(self, serving: Serving, request: RankRequest, timings: Timings) -> Ranked:
+        """Rank the generation's candidates by late score."""
+        tokenize = partial(serving.ranker.tokenize_context, request.conversation)
+        context, truncation = await self._forwards.tokenize(tokenize, timings)
+        codes = await self._forwards.context(serving.ranker, context, request.deadline, timings)
+        affordable = self._retrieval.affordable(serving, request)
+        ranked = await self._search_pool(PoolSearch(serving, affordable, codes, timings))
+        if ranked.plan in ("index", "selector"):
+            self._retrieval.learn(affordable, timings.seconds["retrieve"])
+            if affordable.retrieve_k < request.retrieve_k:
+                ranked = ranked.without("retrieve_k_reduced")
+        return replace(ranked, truncation=truncation, tokens=len(context))
+
+    async def _search_pool(self, search: PoolSearch) -> Ranked:
+        """Search on the search thread; fetching vectors from Redis would hold it up, so that is done on another."""
+        key = search.serving.generation if search.shares else search
+        if search.serving.vectors.are_here:
+            return await self._searches.run(key, search, retrieval.rank, search.timings)
+        found = await self._searches.run(key, search, _as_found, search.timings)
+        return await self._candidates.run(partial(retrieval.rank, search, found), search.timings)
+
+    async def _rank_given(self, serving: Serving, request: RankRequest, ticket: Ticket, timings: Timings) -> Ranked:
+        """Rank the candidates sent by late score; their vectors are made while the context is encoded."""
+        tokenize = partial(given.tokenize, serving.ranker, request)
+        tokenized = await self._forwards.tokenize(tokenize, timings)
+        context = partial(self._forwards.context, serving.ranker, tokenized.context, request.deadline)
+        texts = partial(self._text_vectors, serving, request, ticket, tokenized)
+        codes, (found, encoded) = await side_by_side(context, texts, timings)
+        rank = partial(given.rank, serving, request, codes, found, encoded, timings)
+        ranked = await self._candidates.run(rank, timings)
+        tokens = len(tokenized.context) + sum(map(len, tokenized.of_texts))
+        return replace(ranked, truncation=tokenized.truncation, tokens=tokens)
+
+    async def _text_vectors(
+        self, serving: Serving, request: RankRequest, ticket: Ticket, tokenized: given.Tokenized, timings: Timings
+    ) -> tuple[given.TextVectors, list[NDArray[np.float32]]]:
+        """Look up the vectors of the texts sent, and encode those that no cache knows."""
+        look_up = partial(given.look_up, serving, request, tokenized.texts, timings)
+        found = await self._candidates.run(look_up, timings)
+        unknown = admission.text_tokens(found.new_texts)
+        self._unknown.learn(admission.text_tokens(found.texts), unknown)
+        ticket.tokens = admission.ranking_tokens(request) + unknown
+        tokens = [tokenized.of_texts[at] for at in found.new]
+        return found, await self._forwards.candidates(serving.ranker, tokens, request.deadline, timings)
+
+    async def _rerank(self, scorer: PairScorer, request: RankRequest, ranked: Ranked, timings: Timings) -> Ranked:
+        """Put the first `top_n` in the cross-encoder's order, or say why not: there is an answer already."""
+        first, rest = ranked.places[: request.top_n], ranked.places[request.top_n :]
+        if not first:
+            return ranked
+        texts, deadline = [place.text for place in first], request.deadline - ANSWER_SECONDS
+        try:
+            async with until(deadline):
+                read = await self._forwards.pairs(
+                    scorer, request.conversation, texts, deadline, timings, within=deadline
+                )
+        except DeadlineExceeded:
+            return ranked.without("rerank_skipped_deadline")
+        except InferenceFailed:
+            return ranked.without("rerank_failed")
+        truncation = _most(ranked.truncation, read.truncation)
+        return replace(ranked, places=_in_order(first, read.scores) + rest, truncation=truncation)
+
+    async def score_pairs(self, conversation: Conversation, texts: Sequence[str], deadline: float) -> PairScores:
+        """Let the cross-encoder read texts with a context; errors as `rank`."""
+        scorer = self._required_scorer()
+        with self._admission.admitted(admission.pair_tokens(conversation, texts), deadline):
+            async with until(deadline):
+                return await self._forwards.pairs(scorer, conversation, texts, deadline, Timings())
+
+    async def embed(self, serving: Serving, texts: Sequence[str], deadline: float) -> Embeddings:
+        """Encode texts as candidates; errors as `rank`."""
+        with self._admission.admitted(admission.text_tokens(texts), deadline):
+            async with until(deadline):
+                return await self.encode(serving.ranker, texts, deadline)
+
+    async def encode(self, ranker: LateScorer, texts: Sequence[str], deadline: float) -> Embeddings:
+        """Encode texts as candidates without asking for admission: for work that was admitted elsewhere."""
+        timings = Timings()
+        tokens, cut = await self._forwards.tokenize(partial(ranker.tokenize_candidates, texts), timings)
+        vectors = await self._forwards.candidates(ranker, tokens, deadline, timings)
+        stacked = np.stack(vectors) if vectors else np.empty((0, 0), np.float32)
+        return Embeddings(stacked, sum(map(len, tokens)), cut, timings.seconds)
+
+    async def tokenize(self, work: Callable[[str], T], texts: Sequence[str], deadline: float) -> list[T]:
+        """Call a function for each text on the tokenizer's thread, between the work of others; errors as `rank`."""
+        with self._admission.admitted(admission.tokenizer_tokens(texts), deadline):
+            async with until(deadline):
+                return [await self._forwards.tokenize(partial(work, text), Timings()) for text in texts]
+
+    async def look_up(self, work: Callable[[], T]) -> T:
+        """Call a short function that reads stored candidates."""
+        return await self._candidates.run(work, Timings())
+
+    async def probe(self, serving: Serving) -> None:
+        """Try the model while it seems to have failed: a success makes the service ready again."""
+        if self.failed is None or self.stuck:
+            return
+        context, _ = serving.ranker.tokenize_context(Conversation.of("hello"))
+        with suppress(InferenceFailed):
+            await self._forwards.context(serving.ranker, context, math.inf, Timings())
+            await self.encode(serving.ranker, ["hello"], math.inf)
 
     @property
     def failed(self) -> str | None:
@@ -123,173 +229,10 @@ class Engine:
         """Whether only a restart will help."""
         return self._forwards.stuck
 
-    async def rank(self, serving: Serving, request: RankRequest) -> Ranked:
-        """Rank a request; cancelling drops what has not begun.
-
-        Raises:
-            NotConfigured: a second look is asked for, and no cross-encoder is loaded.
-            Overloaded: too much waits before it.
-            UnknownCandidates: the generation holds none of the ids sent.
-            DeadlineExceeded: the time was over before there was anything to answer with.
-            InferenceFailed: the model failed, or gave something that is not a score.
-        """
-        if request.top_n is not None:
-            self._required_scorer()
-        stages = Stages()
-        sure, given = estimates.of_ranking(request), estimates.of_given(request)
-        with self._admission.admitted(sure + round(self._unknown.predict(given)), request.deadline) as ticket:
-            async with until(request.deadline):
-                if request.candidates is None:
-                    found = await self._retrieved(serving, request, stages)
-                else:
-                    found = await self._given(serving, request, ticket, stages)
-            places, pairs_cut, skipped = await self._second_look(request, found.shortlist.places, stages)
-            if skipped:
-                ticket.tokens -= estimates.of_second_look(request)
-        best = found.shortlist
-        without: list[Degraded] = [] if best.cache_available else ["cache_unavailable"]
-        return Ranked(
-            places=_finite(places[: request.top_k]),
-            exact=best.exact,
-            scored=best.scored,
-            missing_ids=best.missing_ids,
-            degraded=without + found.degraded + skipped,
-            truncation=_most(found.truncation, pairs_cut),
-            seconds=stages.seconds,
-            tokens=stages.tokens,
-            plan=best.plan,
-        )
-
-    async def score_pairs(self, conversation: Conversation, texts: Sequence[str], deadline: float) -> Read:
-        """Let the cross-encoder read texts with a context; errors as `rank`."""
-        scorer, stages = self._required_scorer(), Stages()
-        with self._admission.admitted(estimates.of_pairs(conversation, texts), deadline):
-            async with until(deadline):
-                read = await self._forwards.pairs(scorer, conversation, texts, deadline, stages)
-        return Read(*read, stages.seconds)
-
-    async def embed(self, serving: Serving, texts: Sequence[str], deadline: float) -> Embeddings:
-        """Encode texts as candidates; errors as `rank`."""
-        with self._admission.admitted(estimates.of_texts(texts), deadline):
-            async with until(deadline):
-                return await self.encode(serving.ranker, texts, deadline)
-
-    async def encode(self, encoder: TextEncoder, texts: Sequence[str], deadline: float) -> Embeddings:
-        """Encode texts as candidates, whatever else is in the house: for work that was admitted elsewhere."""
-        stages = Stages()
-        tokens, cut = await self._forwards.tokenize(partial(encoder.tokenize_candidates, texts), stages)
-        with stages.timed("encode"):
-            vectors, waited = await self._forwards.candidates(encoder, tokens, deadline)
-        stages.move("encode", "queue", waited)
-        return Embeddings(_stacked(vectors), sum(map(len, tokens)), cut, stages.seconds)
-
-    async def tokenize(self, work: Callable[[str], T], texts: Sequence[str], deadline: float) -> list[T]:
-        """Let the tokenizer's thread work on texts, one at a time, between those of others; errors as `rank`."""
-        with self._admission.admitted(estimates.of_tokenizing(texts), deadline):
-            async with until(deadline):
-                return [await self._forwards.tokenize(partial(work, text), Stages()) for text in texts]
-
-    async def look_up(self, work: Callable[[], T]) -> T:
-        """Run something short that reads stored candidates."""
-        return await self._candidates.run(work)
-
-    async def probe(self, serving: Serving) -> None:
-        """Try the model while it seems to have failed: a success makes the service ready again."""
-        if self.failed is None or self.stuck:
-            return
-        context, _ = serving.ranker.tokenize_context(Conversation.of("hello"))
-        with suppress(InferenceFailed):
-            await self._forwards.contexts(serving.ranker, context, math.inf)
-            await self.encode(serving.ranker, ["hello"], math.inf)
-
     def close(self) -> None:
         """Finish what has begun, drop what waits."""
         for each in (self._forwards, self._search, self._candidates):
             each.close()
-
-    async def _retrieved(self, serving: Serving, request: RankRequest, stages: Stages) -> Found:
-        """The best of the generation by late score."""
-        tokenize = partial(serving.ranker.tokenize_context, request.conversation)
-        context, truncation = await self._forwards.tokenize(tokenize, stages)
-        stages.tokens = len(context)
-        with stages.timed("encode"):
-            [codes], waited = await self._forwards.contexts(serving.ranker, context, request.deadline)
-        stages.move("encode", "queue", waited)
-        affordable = self._retrieval.affordable(serving, request)
-
-        search = retrieval.Search(serving, affordable, codes, stages)
-        rows, found = await self._searches.run(serving.loaded if search.shares else search, search, stages)
-        searched = rows.plan in ("index", "selector")
-        if searched:
-            self._retrieval.learn(affordable, stages.seconds["retrieve"])
-        if found is None:
-            found = await self._candidates.run(partial(retrieval.over_generation, search, rows), stages)
-        if isinstance(found, Exception):
-            raise found
-        is_less = searched and affordable.retrieve_k < request.retrieve_k
-        return Found(found, truncation, ["retrieve_k_reduced"] if is_less else [])
-
-    def _searched(
-        self, searches: Sequence[retrieval.Search]
-    ) -> list[tuple[retrieval.Retrieved, Shortlist | Exception | None]]:
-        found = retrieval.retrieve_rows(searches, self._threads)
-        return [(rows, retrieval.scored_here(search, rows)) for search, rows in zip(searches, found, strict=True)]
-
-    async def _given(self, serving: Serving, request: RankRequest, ticket: Ticket, stages: Stages) -> Found:
-        """The best of the candidates sent, by late score."""
-        ranker, deadline = serving.ranker, request.deadline
-        texts = [given.text for _, given in shortlist.kept(request) if given.text is not None]
-
-        def tokenize() -> tuple[tuple[list[int], Truncation], tuple[list[list[int]], int]]:
-            return ranker.tokenize_context(request.conversation), ranker.tokenize_candidates(texts)
-
-        async def of_context() -> tuple[NDArray[np.float32], Stages]:
-            took = Stages()
-            with took.timed("encode"):
-                [codes], waited = await self._forwards.contexts(ranker, context, deadline)
-            took.move("encode", "queue", waited)
-            return codes, took
-
-        async def of_texts() -> tuple[shortlist.Texts, list[NDArray[np.float32]], Stages]:
-            took = Stages()
-            known = await self._candidates.run(partial(shortlist.known_texts, serving, request, texts, took), took)
-            unknown = estimates.of_texts([texts[at] for at in known.new])
-            self._unknown.learn(estimates.of_texts(texts), unknown)
-            ticket.tokens = estimates.of_ranking(request) + unknown
-            with took.timed("encode"):
-                fresh, waited = await self._forwards.candidates(ranker, [tokens[at] for at in known.new], deadline)
-            took.move("encode", "queue", waited)
-            return known, fresh, took
-
-        (context, truncation), (tokens, cut) = await self._forwards.tokenize(tokenize, stages)
-        stages.tokens = len(context) + sum(map(len, tokens))
-        (codes, one), (known, fresh, other) = await both(of_context(), of_texts())
-        stages.include(max(one, other, key=Stages.total))
-
-        def score() -> Shortlist:
-            shortlist.learn(serving, texts, known, fresh)
-            return shortlist.over_given(serving, request, codes, known, cut, stages)
-
-        return Found(await self._candidates.run(score, stages), replace(truncation, candidates=cut), [])
-
-    async def _second_look(
-        self, request: RankRequest, places: list[Place], stages: Stages
-    ) -> tuple[list[Place], Truncation, list[Degraded]]:
-        """The shortlist with its first `top_n` in the cross-encoder's order; what was cut; what was left out."""
-        first, deadline = places[: request.top_n or 0], request.deadline - ANSWER_SECONDS
-        if self.scorer is None or not first:
-            return places, Truncation(), []
-        texts = [place.text for place in first]
-        try:
-            async with until(deadline):
-                read = await self._forwards.pairs(
-                    self.scorer, request.conversation, texts, deadline, stages, within=deadline
-                )
-        except DeadlineExceeded:  # there is an answer already, here and below
-            return places, Truncation(), ["rerank_skipped_deadline"]
-        except InferenceFailed:
-            return places, Truncation(), ["rerank_failed"]
-        return rerank(first, read.scores) + places[len(first) :], read.truncation, []
 
     def _required_scorer(self) -> PairScorer:
         if self.scorer is None:
@@ -297,16 +240,22 @@ class Engine:
         return self.scorer
 
 
-def _stacked(vectors: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    return np.stack(vectors) if vectors else np.empty((0, 0), np.float32)
+def _as_found(_search: PoolSearch, found: Found) -> Found:
+    return found
+
+
+def _in_order(places: Sequence[RankedCandidate], scores: NDArray[np.float32]) -> list[RankedCandidate]:
+    """Order candidates by their cross-encoder scores (N,); equal scores keep the order given."""
+    order = np.argsort(-scores, kind="stable").tolist()
+    return [replace(places[at], cross=float(scores[at])) for at in order]
 
 
 def _most(one: Truncation, other: Truncation) -> Truncation:
-    """What the two encoders did not see, whichever saw less."""
+    """Return what the encoder that saw less did not see."""
     return Truncation(max(one.turns, other.turns), max(one.tokens, other.tokens), max(one.candidates, other.candidates))
 
 
-def _finite(places: list[Place]) -> list[Place]:
+def _finite(places: list[RankedCandidate]) -> list[RankedCandidate]:
     if not all(math.isfinite(place.late) for place in places):
         raise InferenceFailed("a score is not finite")
     return places

@@ -4,48 +4,42 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.vectors.encoder import TextEncoder
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
 from polyrank.service.errors import DeadlineExceeded
-from polyrank.service.live.serving import LateScorer
+from polyrank.service.live.models import LateScorer, PairScorer
+from polyrank.service.observe.labels import Lane, Stage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
-from polyrank.service.ranking.batcher import Batcher
-from polyrank.service.ranking.scorers import PairScorer
-from polyrank.service.ranking.threads import Threads
-from polyrank.service.ranking.values import Stages
+from polyrank.service.ranking.batching.batcher import Batcher
+from polyrank.service.ranking.batching.lanes import RunBatch
+from polyrank.service.ranking.stages import Threads, Timings
 
 T = TypeVar("T")
 
 
-class Vectors(NamedTuple):
-    """Vectors of N sequences, and the seconds these waited."""
-
-    vectors: list[NDArray[np.float32]]
-    waited: float
-
-
 class PairScores(NamedTuple):
-    """Cross-encoder scores (N,), what it did not see, and how many tokens it saw."""
+    """Cross-encoder scores (N,), what it did not see, how many tokens it saw, and seconds by stage."""
 
     scores: NDArray[np.float32]
     truncation: Truncation
     tokens: int
+    seconds: dict[str, float]
 
 
 class Forwards:
-    """The tokenizer's thread and the model's.
+    """The tokenizer's thread and the models' thread.
 
     Args:
         batch_tokens: of a batch, padding included; 0: each sequence alone.
-        metrics: told of each batch.
-        tracing: told of each batch, too.
+        metrics: counts batches.
+        tracing: records batches.
     """
 
     def __init__(self, batch_tokens: int, metrics: Metrics, tracing: Tracing) -> None:
@@ -54,7 +48,7 @@ class Forwards:
 
     @property
     def failed(self) -> str | None:
-        """Why nothing can be expected at the moment; None: all is well."""
+        """Why no outputs can be expected at the moment; None: all is well."""
         return "the model's thread does not answer" if self.stuck else self._batcher.failed
 
     @property
@@ -67,26 +61,24 @@ class Forwards:
         """How many tokens have gone through the models, ever."""
         return self._batcher.done_tokens
 
-    async def tokenize(self, work: Callable[[], T], stages: Stages, stage: str = "tokenize") -> T:
-        """Run something that tokenises; its time counts to the stage."""
+    async def tokenize(self, work: Callable[[], T], timings: Timings, stage: Stage = "tokenize") -> T:
+        """Call a function that tokenises, on the tokenizer's thread."""
+        return await self._tokenizer.run(partial(timings.measure, stage, work), timings)
 
-        def timed() -> T:
-            with stages.timed(stage):
-                return work()
+    async def context(
+        self, ranker: LateScorer, context: list[int], deadline: float, timings: Timings
+    ) -> NDArray[np.float32]:
+        """Encode a tokenised context, (M, D); equal ones that wait at the same time are encoded once."""
+        run, key = ranker.encode_context_batch, tuple(context)
+        [codes] = await self._run("context", "encode", run, [context], [len(context)], deadline, timings, key)
+        return codes  # type: ignore[no-any-return]  # the batcher does not know what it carries
 
-        return await self._tokenizer.run(timed, stages)
-
-    async def contexts(self, ranker: LateScorer, context: list[int], deadline: float) -> Vectors:
-        """The vectors (M, D) of a tokenised context; equal ones that wait at the same time are encoded once."""
-        done = await self._batcher.run(
-            "context", ranker.encode_contexts, [context], [len(context)], deadline, tuple(context)
-        )
-        return Vectors(*done)
-
-    async def candidates(self, encoder: TextEncoder, tokens: Sequence[list[int]], deadline: float) -> Vectors:
-        """The vectors (D,) of tokenised candidates."""
+    async def candidates(
+        self, ranker: LateScorer, tokens: Sequence[list[int]], deadline: float, timings: Timings
+    ) -> list[NDArray[np.float32]]:
+        """Encode tokenised candidates, (D,) each."""
         lengths = [len(each) for each in tokens]
-        return Vectors(*await self._batcher.run("candidate", encoder.encode_candidates, tokens, lengths, deadline))
+        return await self._run("candidate", "encode", ranker.encode_candidate_batch, tokens, lengths, deadline, timings)
 
     async def pairs(
         self,
@@ -94,37 +86,47 @@ class Forwards:
         conversation: Conversation,
         texts: Sequence[str],
         deadline: float,
-        stages: Stages,
+        timings: Timings,
         within: float = math.inf,
     ) -> PairScores:
-        """Let a cross-encoder read texts with a context.
+        """Let a cross-encoder read texts with a context; all of it is the stage "rerank".
 
         Args:
             scorer: the cross-encoder.
             conversation: the context.
             texts: candidates.
             deadline: on the monotonic clock; what has not begun by then does not begin.
-            stages: told the time, as "rerank".
-            within: like `deadline`, and nothing begins where it is foreseen that it will not be kept.
+            timings: of the request.
+            within: also on the monotonic clock; where it is predicted to be missed, nothing begins.
 
         Raises:
-            DeadlineExceeded: one of the two.
+            DeadlineExceeded: one of the two was, or would be.
         """
-
-        def tokenize() -> tuple[list[Pairs], list[int], Truncation]:
-            pairs, truncation = scorer.tokenize_pairs(conversation, texts)
-            of_candidates = zip(pairs.owners, pairs.candidates, strict=True)
-            lengths = [len(pairs.contexts[owner]) + len(candidate) for owner, candidate in of_candidates]
-            return [pairs.take([at]) for at in range(len(lengths))], lengths, truncation
-
-        pairs, lengths, truncation = await self.tokenize(tokenize, stages, "rerank")
+        tokenize = partial(_split_pairs, scorer, conversation, texts)
+        pairs, lengths, truncation = await self.tokenize(tokenize, timings, "rerank")
         if time.monotonic() + self._batcher.predict("pair", lengths) > within:
             self._batcher.doubt("pair")
             raise DeadlineExceeded("the cross-encoder would take longer")
-        with stages.timed("rerank"):
-            done = await self._batcher.run("pair", _Reads(scorer), pairs, lengths, deadline)
-        stages.move("rerank", "queue", done.waited)
-        return PairScores(np.array(done.outputs, np.float32), truncation, sum(lengths))
+        scores = await self._run("pair", "rerank", _PairBatch(scorer), pairs, lengths, deadline, timings)
+        return PairScores(np.array(scores, np.float32), truncation, sum(lengths), timings.seconds)
+
+    async def _run(
+        self,
+        lane: Lane,
+        stage: Stage,
+        run_batch: RunBatch,
+        sequences: Sequence[Any],
+        lengths: Sequence[int],
+        deadline: float,
+        timings: Timings,
+        key: Any = None,
+    ) -> list[Any]:
+        """Run sequences through a model: their wait is queueing, the rest is the stage."""
+        with timings.timed(stage):
+            done = await self._batcher.run(lane, run_batch, sequences, lengths, deadline, key)
+        timings.add(stage, -done.waited)
+        timings.add("queue", done.waited)
+        return done.outputs
 
     def close(self) -> None:
         """Finish what has begun, drop what waits."""
@@ -132,11 +134,21 @@ class Forwards:
         self._batcher.close()
 
 
+def _split_pairs(
+    scorer: PairScorer, conversation: Conversation, texts: Sequence[str]
+) -> tuple[list[Pairs], list[int], Truncation]:
+    """Tokenise pairs: each by itself, its length in tokens, and what was cut of all."""
+    pairs, truncation = scorer.tokenize_pairs(conversation, texts)
+    of_candidates = zip(pairs.owners, pairs.candidates, strict=True)
+    lengths = [len(pairs.contexts[owner]) + len(candidate) for owner, candidate in of_candidates]
+    return [pairs.take([at]) for at in range(len(lengths))], lengths, truncation
+
+
 @dataclass(frozen=True)
-class _Reads:
-    """A cross-encoder's forward over pairs of several requests; equal for the same cross-encoder."""
+class _PairBatch:
+    """A cross-encoder's forward pass over pairs of several requests; equal for the same cross-encoder."""
 
     scorer: PairScorer
 
     def __call__(self, pairs: list[Pairs]) -> NDArray[np.float32]:
-        return self.scorer.score_pairs(Pairs.join(pairs))
+        return self.scorer.score_pair_batch(Pairs.join(pairs))

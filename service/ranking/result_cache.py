@@ -4,8 +4,8 @@ Keys in Redis are `pe:r:<key>`, values
 
     version u8 | crc32 u32 over the key and the answer, little-endian | the answer, JSON
 
-A key stands for everything that the answer depends on, so nothing has to be removed when something changes. Only whole
-answers are kept: what was answered without something is not.
+A key is made of everything that the answer depends on, so no change needs to remove anything. Degraded answers are not
+kept.
 """
 
 import asyncio
@@ -21,12 +21,11 @@ import orjson
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.redis_client import translated
-from polyrank.service.caching.budget import Budget
 from polyrank.service.caching.lru import Lru
-from polyrank.service.caching.redis_server import RedisServer
-from polyrank.service.caching.redis_tier import CountCache
+from polyrank.service.caching.redis_server import Budget, RedisServer
+from polyrank.service.caching.vector_cache import CountCache
+from polyrank.service.live.models import PairScorer
 from polyrank.service.live.serving import Serving
-from polyrank.service.ranking.scorers import PairScorer
 
 TIER = "result"
 VERSION = 1
@@ -35,7 +34,7 @@ _EXPIRY = struct.Struct("<d")
 
 
 def key_of(scopes: Iterable[str], serving: Serving, reranker: PairScorer | None, asked: Mapping[str, Any]) -> str:
-    """What an answer depends on, as 64 hexadecimal digits.
+    """Return the key of an answer, 64 hexadecimal digits.
 
     Args:
         scopes: of the caller's key; callers that may do the same share answers.
@@ -43,7 +42,7 @@ def key_of(scopes: Iterable[str], serving: Serving, reranker: PairScorer | None,
         reranker: the cross-encoder; None: there is none.
         asked: the fields of the request that the answer depends on, as JSON values.
     """
-    # A revision says how many updates there are, but not which: a log from a backup goes on with the same numbers.
+    # The revision counts the updates, the checksum says which they are: a log from a backup reuses the numbers.
     content = serving.generation.id, serving.snapshot.revision, serving.checksum
     # Each back-end rounds in its own way.
     models = [(each.fingerprint, each.backend) for each in (serving.ranker, reranker) if each is not None]
@@ -57,7 +56,7 @@ class ResultCache:
     Args:
         memory: of this process.
         lifetime_seconds: of an answer.
-        count: told of each request: tier, what came of it, 1.
+        count: counts each request by its result.
         redis: behind the memory; None: there is none.
         clock: monotonic seconds.
     """
@@ -74,7 +73,7 @@ class ResultCache:
         self._clock = clock
 
     async def get(self, key: str, budget: Budget) -> bytes | None:
-        """The answer, without what belongs to the request that it was given to; None where it is not known."""
+        """Return the answer, without what belonged to the request that it was made for; None: it is not known."""
         answer, result = self._remembered(key), "miss"
         if answer is None and self._redis is not None:
             answer, result, seconds = await asyncio.to_thread(self._fetched, self._redis, key, budget)
@@ -84,7 +83,7 @@ class ResultCache:
         return answer
 
     def put(self, key: str, answer: bytes) -> None:
-        """Keep an answer, a JSON object, to which nothing was added that belongs to one request."""
+        """Keep an answer, a JSON object without anything that belongs to one request."""
         self._remember(key, answer, self._lifetime)
         if self._redis is not None:
             write = partial(self._write, self._redis, key, answer)
@@ -100,9 +99,8 @@ class ResultCache:
         self._memory.put_many([((TIER, key), _EXPIRY.pack(self._clock() + seconds) + answer)])
 
     def _fetched(self, redis: RedisServer, key: str, budget: Budget) -> tuple[bytes | None, str, float]:
-        """The answer in Redis, or why there is none; for how many more seconds it may be given."""
+        """Return the answer in Redis, the result to count if there is none, and for how many more seconds it holds."""
         name = _name(key)
-
         got = redis.read("get_result", [partial(_value, redis, name)], budget)
         if not got.parts:
             return None, "error" if got.asked else "miss", 0.0
@@ -122,7 +120,7 @@ def _name(key: str) -> bytes:
 
 
 def _value(redis: RedisServer, name: bytes) -> tuple[bytes | None, int]:
-    """The value, and the milliseconds that it has left; below 0 where it has none, or no end."""
+    """Return the value, and the milliseconds that it has left; negative: there is none, or it has no end."""
     with translated():
         both = redis.client.pipeline(transaction=False)
         both.get(name)
@@ -138,6 +136,6 @@ def _encoded(name: bytes, answer: bytes) -> bytes:
 
 
 def _decoded(name: bytes, value: bytes) -> bytes | None:
-    """The answer; None where the value is damaged, misplaced or of another version."""
+    """Return the answer; None: the value is damaged, misplaced or of another version."""
     answer = value[_HEAD.size :]
     return answer if answer and value == _encoded(name, answer) else None

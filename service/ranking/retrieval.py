@@ -1,8 +1,9 @@
-"""The best candidates of a generation at a revision: by a scan, or by its index.
+"""The best candidates of a generation at a revision: found by a scan, or by its index and then scored.
 
 What updates have added is always scanned: it is little, and compaction keeps it so.
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,18 +17,74 @@ from polyrank.model.search.scan import Query
 from polyrank.model.search.topk import TopK, top_k
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.labels import Plan
-from polyrank.service.ranking.shortlist import Codes
-from polyrank.service.ranking.values import Place, RankRequest, Shortlist, Stages
+from polyrank.service.ranking.batching.packing import Rate
+from polyrank.service.ranking.stages import Timings
+from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
 
 Rows = NDArray[np.int64]
 
-# Behind a filter an index costs as much as without one: so many rows are scored as soon. And it misses much where the
-# filter lets through less than this share of all. docs/measurements/index.md.
+# Behind a filter an index takes as long as without one, and scoring so many rows takes no longer. An index also misses
+# many where the filter lets through less than this share of all. docs/measurements/index.md.
 FEW_MATCHES = 20_000
 FEW_OF_ALL = 0.02
 
-# Rounding of the index's inner products, sums of D products in float32, against ours: relative to the score.
+# How far rounding may move the index's inner products, sums of D products in float32: as a share of the score.
 CERTIFICATE_MARGIN = 1e-4
+
+# Searching an index may take this share of the time left; fewer than so many candidates are never retrieved.
+SHARE_OF_TIME = 0.5
+FEWEST = 32
+# A search costs as much as so many candidates before it has found one.
+FIXED = 200
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolSearch:
+    """What one request is looking for.
+
+    Attributes:
+        serving: where.
+        request: what was sent.
+        codes: context vectors (M, D).
+        timings: of the request.
+    """
+
+    serving: Serving
+    request: RankRequest
+    codes: NDArray[np.float32]
+    timings: Timings
+
+    @property
+    def scans(self) -> bool:
+        """Whether all rows allowed are scored."""
+        return self.serving.scans_all or self.request.exact
+
+    @property
+    def shares(self) -> bool:
+        """Whether it takes less time together with others than one after the other.
+
+        With a filter it does not: each request finds and scores the matching rows for itself.
+        """
+        return self.request.filter is None and self.scans and self.serving.scan.shares
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows of a snapshot among which are the best.
+
+    Attributes:
+        rows: best first where they have scores, else ascending.
+        scores: (len(rows),); None: the rows are still to be scored by their vectors.
+        looked_at: how many rows were scored or searched to find them.
+        bound: no other row scores more than this.
+        plan: how they were found.
+    """
+
+    rows: Rows
+    scores: NDArray[np.float32] | None
+    looked_at: int
+    bound: float
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +95,7 @@ class _Allowed:
         own: of the generation, those that a filter lets through, ascending; None: all but `dropped`.
         dropped: of the generation, those removed or excluded; ascending.
         added: by updates, counted from 0; ascending.
-        count: of the generation's.
+        count: how many of the generation's are allowed.
     """
 
     own: Rows | None
@@ -47,7 +104,7 @@ class _Allowed:
     count: int
 
     def mask(self, size: int) -> NDArray[np.bool_] | None:
-        """Which of the generation's rows are allowed, (N,); None: all."""
+        """Return which of the generation's rows are allowed, (N,); None: all."""
         if self.own is None and not len(self.dropped):
             return None
         mask = np.full(size, self.own is None)
@@ -58,100 +115,53 @@ class _Allowed:
         return mask
 
 
-@dataclass(frozen=True, slots=True)
-class Retrieved:
-    """Rows of a snapshot among which are the best; at first those of its generation alone.
+def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[Found]:
+    """Find the best rows for each search, all of one generation; for one thread at a time.
 
-    Attributes:
-        rows: ascending, once what was added is among them.
-        looked_at: how many were scored to find them.
-        bound: what no other row's score is above.
-        plan: how they were found.
+    Args:
+        searches: those that scan share a pass.
+        threads: of FAISS; None leaves it to FAISS.
     """
-
-    rows: Rows
-    looked_at: int
-    bound: float
-    plan: Plan
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Search:
-    """What one request is looking for.
-
-    Attributes:
-        serving: where.
-        request: what was sent.
-        codes: context vectors (M, D).
-        stages: told how long each took.
-    """
-
-    serving: Serving
-    request: RankRequest
-    codes: Codes
-    stages: Stages
-
-    @property
-    def scans(self) -> bool:
-        """Whether all rows allowed are scored."""
-        return self.serving.loaded.scans_all or self.request.exact
-
-    @property
-    def shares(self) -> bool:
-        """Whether others gain by being searched for along with it; else each would only wait for all.
-
-        What a filter lets through is found and scored for each request by itself.
-        """
-        return self.request.filter is None and self.scans and self.serving.loaded.scan.shares
-
-
-def retrieve_rows(searches: Sequence[Search], threads: int | None = None) -> list[Retrieved]:
-    """Find the rows to score, of one generation and of what was added to it; for one thread at a time."""
     began = time.perf_counter()
-    asked = [(search, _allowed(search.serving.snapshot, search.request)) for search in searches]
-    found = [_searched(*each, threads) for each in asked]
-    scanned = _scanned([each for each, rows in zip(asked, found, strict=True) if rows is None])
-    retrieved = [_with_added(*each, rows or next(scanned)) for each, rows in zip(asked, found, strict=True)]
-    for search in searches:
-        search.stages.add("retrieve", time.perf_counter() - began)
-    return retrieved
+    asked = [(each, _allowed(each.serving.snapshot, each.request)) for each in searches]
+    indexed = [_indexed(each, allowed, threads) for each, allowed in asked]
+    scanned = _scanned([each for each, found in zip(asked, indexed, strict=True) if found is None])
+    found = [_with_added(*each, by_index or next(scanned)) for each, by_index in zip(asked, indexed, strict=True)]
+    for each in searches:
+        each.timings.add("retrieve", time.perf_counter() - began)
+    return found
 
 
-def _with_added(search: Search, allowed: _Allowed, found: Retrieved) -> Retrieved:
-    """What was found, and the best of what updates have added."""
-    snapshot, depth = search.serving.snapshot, search.request.depth
-    added = top_k(snapshot.vectors_added, search.codes, depth, allowed.added, snapshot.longest_added).rows
-    rows = np.concatenate([np.sort(found.rows), snapshot.numbered(np.sort(added))])
-    return replace(found, rows=rows, looked_at=found.looked_at + len(allowed.added))
-
-
-def over_generation(search: Search, retrieved: Retrieved) -> Shortlist:
-    """Score the rows that were found, and fetch the candidates of the best."""
-    best, cache_available = _score(search, retrieved.rows)
-    with search.stages.timed("fetch"):
+def rank(search: PoolSearch, found: Found) -> Ranked:
+    """Score the rows that were found, unless a scan has, and fetch the candidates of the best."""
+    best, cache_available = _scored(search, found)
+    with search.timings.timed("fetch"):
         candidates = search.serving.snapshot.candidates(best.rows)
     places = [
-        Place(candidate.id, candidate.text, score, candidate.metadata)
+        RankedCandidate(candidate.id, candidate.text, score, candidate.metadata)
         for candidate, score in zip(candidates, best.scores.tolist(), strict=True)
     ]
-    return Shortlist(
-        places,
-        _is_exact(best.scores, retrieved.bound, search.request.depth),
-        retrieved.looked_at,
-        cache_available=cache_available,
-        plan=retrieved.plan,
-    )
+    exact = is_certain(best.scores, found.bound, search.request.depth)
+    ranked = Ranked(places=places, exact=exact, scored=found.looked_at, plan=found.plan)
+    return ranked if cache_available else ranked.without("cache_unavailable")
 
 
-def scored_here(search: Search, retrieved: Retrieved) -> Shortlist | Exception | None:
-    """As `over_generation`, or why that failed, which must not fail others; None: vectors must be fetched first."""
-    if not search.serving.loaded.vectors.are_here:
-        return None
-    # Vectors that are here are scored in less time than it takes to hand them over to another thread.
-    try:
-        return over_generation(search, retrieved)
-    except Exception as error:
-        return error
+def is_certain(scores: NDArray[np.float32], bound: float, k: int) -> bool:
+    """Whether the k-th score is above everything that was not scored.
+
+    Args:
+        scores: best first.
+        bound: no other row's inner product with any code is above it; -inf: there is no other row.
+        k: how many of the best are needed.
+
+    Source: docs/architecture.md, "Scores".
+    """
+    if bound == -np.inf:
+        return True
+    if len(scores) < k:
+        return False
+    last = float(scores[-1])
+    return last > bound + CERTIFICATE_MARGIN * max(1.0, abs(last))
 
 
 def _allowed(snapshot: Snapshot, request: RankRequest) -> _Allowed:
@@ -168,16 +178,16 @@ def _allowed(snapshot: Snapshot, request: RankRequest) -> _Allowed:
     return _Allowed(own, snapshot.removed, added, len(own))
 
 
-def _plan(search: Search, allowed: _Allowed) -> Plan:
-    """An index is asked where that is cheaper than to score every row allowed, and the answer may be inexact."""
+def _plan(search: PoolSearch, allowed: _Allowed) -> Plan:
+    """Choose the index where it is cheaper than scoring every row allowed, and the answer may be inexact."""
     if allowed.own is None:
         return "scan" if search.scans else "index"
     few = max(FEW_MATCHES, FEW_OF_ALL * search.serving.generation.manifest.count)
     return "matches" if search.scans or len(allowed.own) <= few else "selector"
 
 
-def _scanned(searches: Sequence[tuple[Search, _Allowed]]) -> Iterator[Retrieved]:
-    """The best rows of the generation for each, in one pass for all."""
+def _scanned(searches: Sequence[tuple[PoolSearch, _Allowed]]) -> Iterator[Found]:
+    """Find the best rows of the generation for each, in one pass for all."""
     if not searches:
         return
     serving = searches[0][0].serving
@@ -185,12 +195,12 @@ def _scanned(searches: Sequence[tuple[Search, _Allowed]]) -> Iterator[Retrieved]
         Query(search.codes, search.request.depth, allowed.mask(serving.generation.manifest.count))
         for search, allowed in searches
     ]
-    for best, (_, allowed) in zip(serving.loaded.scan.top_k(queries), searches, strict=True):
-        yield Retrieved(best.rows, allowed.count, -np.inf, "scan" if allowed.own is None else "matches")
+    for best, (_, allowed) in zip(serving.scan.top_k(queries), searches, strict=True):
+        yield Found(best.rows, best.scores, allowed.count, -np.inf, "scan" if allowed.own is None else "matches")
 
 
-def _searched(search: Search, allowed: _Allowed, threads: int | None) -> Retrieved | None:
-    """The union of what the index finds for each context vector; None where all rows allowed must be scored."""
+def _indexed(search: PoolSearch, allowed: _Allowed, threads: int | None) -> Found | None:
+    """Find the union of what the index finds for each context vector; None: all rows allowed must be scored."""
     index, request, codes = search.serving.generation.index, search.request, search.codes
     plan = _plan(search, allowed)
     if index is None or plan in ("scan", "matches"):
@@ -204,26 +214,56 @@ def _searched(search: Search, allowed: _Allowed, threads: int | None) -> Retriev
         found = retrieve(index, codes, limit, only=only, threads=threads, least=request.depth)
     if len(found.rows) < min(request.depth, allowed.count):  # a graph may not lead to so many of those allowed
         return None
-    return Retrieved(found.rows, len(found.rows), found.bound, plan)
+    return Found(found.rows, None, len(found.rows), found.bound, plan)
 
 
-def _score(search: Search, rows: Rows) -> tuple[TopK, bool]:
-    """Score rows (ascending) by their vectors as the store has them now, which is where damage is noticed."""
-    with search.stages.timed("fetch"):
-        gathered = search.serving.gather(rows, search.request.budget)
-    with search.stages.timed("score"):
-        found = top_k(gathered.vectors, search.codes, search.request.depth)
-    return TopK(rows[found.rows], found.scores), gathered.cache_available
+def _with_added(search: PoolSearch, allowed: _Allowed, found: Found) -> Found:
+    """Add the best of what updates have added."""
+    snapshot, depth = search.serving.snapshot, search.request.depth
+    added = top_k(snapshot.vectors_added, search.codes, depth, allowed.added, snapshot.longest_added)
+    rows = np.concatenate([found.rows, snapshot.numbered(added.rows)])
+    looked_at = found.looked_at + len(allowed.added)
+    # Vectors in Redis are scored as they are now, also where a scan of the copy here has found the best.
+    if found.scores is None or not search.serving.vectors.are_here:
+        return replace(found, rows=np.sort(rows), scores=None, looked_at=looked_at)
+    scores = np.concatenate([found.scores, added.scores])
+    best = np.lexsort((rows, -scores))[:depth]
+    return replace(found, rows=rows[best], scores=scores[best], looked_at=looked_at)
 
 
-def _is_exact(scores: NDArray[np.float32], bound: float, k: int) -> bool:
-    """Whether the k-th score is above whatever was not scored.
+def _scored(search: PoolSearch, found: Found) -> tuple[TopK, bool]:
+    """Return the best rows, and whether the cache answered for their vectors."""
+    if found.scores is not None:
+        return TopK(found.rows, found.scores), True
+    with search.timings.timed("fetch"):
+        gathered = search.serving.gather(found.rows, search.request.budget)
+    with search.timings.timed("score"):
+        best = top_k(gathered.vectors, search.codes, search.request.depth)
+    return TopK(found.rows[best.rows], best.scores), gathered.cache_available
 
-    Source: docs/architecture.md, "Scores".
-    """
-    if bound == -np.inf:
-        return True
-    if len(scores) < k:
-        return False
-    last = float(scores[-1])
-    return last > bound + CERTIFICATE_MARGIN * max(1.0, abs(last))
+
+class RetrievalBudget:
+    """Limits how many candidates are retrieved to what there is time for; learns what searching an index takes."""
+
+    def __init__(self) -> None:
+        self._rate = Rate()
+
+    def affordable(self, serving: Serving, request: RankRequest) -> RankRequest:
+        """Return the request with as many candidates to retrieve as there is time for."""
+        if serving.scans_all or request.exact or math.isinf(request.deadline):
+            return request
+        seconds = SHARE_OF_TIME * max(0.0, request.deadline - time.monotonic())
+        predicted = self._rate.predict(_units(request))
+        if predicted <= seconds:
+            return request
+        self._rate.doubt()
+        units = int(_units(request) * seconds / predicted)
+        return replace(request, retrieve_k=min(request.retrieve_k, max(request.depth, FEWEST, units - FIXED)))
+
+    def learn(self, request: RankRequest, seconds: float) -> None:
+        """Take in how long an index was searched."""
+        self._rate.learn(_units(request), seconds)
+
+
+def _units(request: RankRequest) -> int:
+    return FIXED + max(request.retrieve_k, request.depth)

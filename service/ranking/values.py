@@ -1,20 +1,18 @@
 """What goes into a ranking and what comes out of it, free of HTTP."""
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from polyrank.model.text.assembly import Conversation, Truncation
-from polyrank.service.caching.budget import Budget
+from polyrank.service.caching.redis_server import Budget
 from polyrank.service.observe.labels import Degraded, Plan
 
-TOP_N = 20  # how many a cross-encoder reads where the request does not say
+TOP_N = 20  # candidates that the cross-encoder reads where the request gives no number
 
 
 class Given(NamedTuple):
-    """A candidate sent along: by its id in the generation, as a text, or as a text under a name (both)."""
+    """A candidate sent along: an id of the generation, a text, or a text with an id that names it."""
 
     id: str | None
     text: str | None
@@ -29,12 +27,12 @@ class RankRequest:
         deadline: on the monotonic clock, in seconds.
         candidates: what to rank; None: retrieve from the generation.
         top_k: how many to answer with.
-        retrieve_k: how many retrieved candidates are scored, where an index retrieves them.
+        retrieve_k: how many candidates to score of those that an index finds.
         exact: score the whole pool.
-        top_n: how many the cross-encoder reads; None: it is not asked.
+        top_n: how many the cross-encoder reads; None: it reads none.
         filter: conditions on metadata (polyrank.index_builder.store.filters), checked; None: no filter.
         exclude_ids: candidates that must not be in the answer.
-        budget: what it may spend on caches.
+        budget: time to spend on Redis.
     """
 
     conversation: Conversation
@@ -55,13 +53,13 @@ class RankRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A candidate on the shortlist.
+class RankedCandidate:
+    """A candidate of a ranking.
 
     Attributes:
-        late: its score by the Bi- or Poly-encoder.
-        index: its place among the candidates sent; None where it was retrieved.
-        cross: its score by the cross-encoder; None where that did not read it.
+        late: score by the Bi- or Poly-encoder.
+        index: position among the candidates sent; None: it was retrieved.
+        cross: score by the cross-encoder; None: that did not read it.
     """
 
     id: str | None
@@ -72,75 +70,32 @@ class Place:
     cross: float | None = None
 
 
-@dataclass(slots=True)
-class Shortlist:
-    """The best candidates by late score, best first.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """A ranking, best first. Each stage of a request makes a new one of the one before.
 
     Attributes:
-        exact: nothing of the pool was left unscored that could have been among them.
+        places: the candidates in their order.
+        exact: whether every candidate that could be among them was scored.
         scored: how many candidates were scored.
         missing_ids: ids sent that the generation does not hold.
-        cut: candidate texts that lost their end.
-        cache_available: the vectors came from where they were meant to.
-        plan: how they were retrieved; None where they were sent.
+        degraded: what it does without.
+        truncation: what the encoders did not see.
+        plan: how candidates were retrieved; None: they were sent.
+        tokens: of the context and the texts sent.
+        seconds: by stage.
     """
 
-    places: list[Place]
+    places: list[RankedCandidate]
     exact: bool
     scored: int
     missing_ids: list[str] = field(default_factory=list)
-    cut: int = 0
-    cache_available: bool = True
+    degraded: list[Degraded] = field(default_factory=list)
+    truncation: Truncation = field(default_factory=Truncation)
     plan: Plan | None = None
+    tokens: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
 
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """The answer; `seconds` by stage, `tokens` that the context and the texts sent have."""
-
-    places: list[Place]
-    exact: bool
-    scored: int
-    missing_ids: list[str]
-    degraded: list[Degraded]
-    truncation: Truncation
-    seconds: dict[str, float]
-    tokens: int
-    plan: Plan | None = None
-
-
-class Stages:
-    """How long each stage took, in seconds; `tokens` is how many the context and the texts sent have."""
-
-    NAMES = ("queue", "tokenize", "encode", "retrieve", "fetch", "score", "rerank")
-
-    def __init__(self) -> None:
-        self.seconds = dict.fromkeys(self.NAMES, 0.0)
-        self.tokens = 0
-
-    def add(self, stage: str, seconds: float) -> None:
-        """Add to a stage."""
-        self.seconds[stage] += seconds
-
-    def include(self, other: "Stages") -> None:
-        """Add what the stages of a part took."""
-        for stage, seconds in other.seconds.items():
-            self.seconds[stage] += seconds
-
-    def total(self) -> float:
-        """Of all stages."""
-        return sum(self.seconds.values())
-
-    def move(self, stage: str, to: str, seconds: float) -> None:
-        """Count seconds of one stage as another's."""
-        self.seconds[stage] -= seconds
-        self.seconds[to] += seconds
-
-    @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        """Add the block's time to a stage."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add(stage, time.perf_counter() - began)
+    def without(self, *reasons: Degraded) -> "Ranked":
+        """Return it with more that it does without."""
+        return replace(self, degraded=[*self.degraded, *reasons])

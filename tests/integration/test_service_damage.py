@@ -17,8 +17,8 @@ from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.text.assembly import Conversation
-from polyrank.service.live.live import Live
 from polyrank.service.live.serving import Opener, Serving
+from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 
 SEED = 20261121

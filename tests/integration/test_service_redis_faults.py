@@ -24,9 +24,8 @@ from service_fakes import DIM, build_store, load, pool
 from polyrank.service.app import create_app
 from polyrank.service.caching import breaker
 from polyrank.service.caching.breaker import FAILURES_IN_A_ROW, State
-from polyrank.service.caching.budget import Budget
-from polyrank.service.caching.redis_server import RedisServer
-from polyrank.service.caching.redis_tier import RedisTier
+from polyrank.service.caching.redis_server import Budget, RedisServer
+from polyrank.service.caching.vector_cache import RedisTier
 from polyrank.service.observe.metrics import RESULTS
 from polyrank.service.settings import Settings
 

@@ -13,9 +13,8 @@ from redis_process import RedisProcess
 
 from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS
 from polyrank.service.caching.breaker import FAILURES_IN_A_ROW, State
-from polyrank.service.caching.budget import Budget
-from polyrank.service.caching.redis_server import RedisServer
-from polyrank.service.caching.redis_tier import RedisTier
+from polyrank.service.caching.redis_server import Budget, RedisServer
+from polyrank.service.caching.vector_cache import RedisTier
 
 DIM = 16
 NAMES = [f"n{n}" for n in range(2000)]  # four chunks

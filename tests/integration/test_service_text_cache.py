@@ -17,10 +17,8 @@ from service_fakes import DIM, WordRanker, build_store, count_nothing, load, poo
 from polyrank.index_builder.vectors import codec
 from polyrank.service.app import create_app
 from polyrank.service.caching.breaker import FAILURES_IN_A_ROW
-from polyrank.service.caching.redis_server import RedisServer
-from polyrank.service.caching.redis_tier import RedisTier
-from polyrank.service.caching.text_cache import TextCache
-from polyrank.service.caching.vector_cache import VectorCache
+from polyrank.service.caching.redis_server import Budget, RedisServer
+from polyrank.service.caching.vector_cache import RedisTier, TextCache, VectorCache
 from polyrank.service.settings import Settings
 
 TEXTS = [f"w{n} w{n + 1} {'w3 ' * (n * 4)}" for n in range(12)]  # the last ones are cut
@@ -232,7 +230,7 @@ def test_closing_writes_what_waits_and_lets_go_of_redis(redis_process: RedisProc
     server = RedisServer(redis_process.url)
     redis = RedisTier(server, "text", count_nothing, "pe:t:", DIM, "float16", 60)
     cache = TextCache(VectorCache(FINGERPRINT, DIM, "float16", count_nothing, None, redis))
-    assert not cache.read(["x"]).known.any()
+    assert not cache.read(["x"], Budget()).known.any()
     for n in range(4):
         cache.write([f"x{n}"], np.ones((1, DIM)))
     server.close()

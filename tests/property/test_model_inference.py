@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import write_base
 
+from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.config import ModelConfig
 from polyrank.model.inference import openvino_backend
 from polyrank.model.inference.backend import Forward, TorchBackend
@@ -134,6 +135,33 @@ def test_a_cross_encoder_scores_as_by_torch_in_any_company(base: Path) -> None:
     np.testing.assert_allclose(scores, theirs.score_pairs(pairs), rtol=0, atol=1e-5)
     alone = [ours.score_pairs(pairs.take([at]))[0] for at in range(12)]
     np.testing.assert_allclose(scores, alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("fields", [*KINDS, {"architecture": "cross"}, {"architecture": "cross", "residual": True}])
+def test_a_batch_that_is_ready_goes_through_in_one_forward_and_gives_the_same(
+    base: Path, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forwards: list[int] = []
+    run = TorchBackend._run
+
+    def counted(self: TorchBackend, part: Part, batch: TokenBatch) -> Any:
+        forwards.append(len(batch.ids))
+        return run(self, part, batch)
+
+    monkeypatch.setattr(TorchBackend, "_run", counted)
+    ranker = loaded(base, "torch", **fields)
+    texts = [list(range(2, 2 + n)) for n in (1, LONGEST, 3, 30, 30)]  # of lengths that several batches would suit
+    if isinstance(ranker, CrossRanker):
+        pairs = Pairs(texts[:2], [each[:16] for each in texts], [0, 1, 0, 1, 0])
+        [*ours], [*theirs] = ranker.score_pair_batch(pairs), ranker.score_pairs(pairs)
+    else:
+        ours, theirs = ranker.encode_context_batch(texts), ranker.encode_contexts(texts)
+        np.testing.assert_allclose(
+            ranker.encode_candidate_batch(texts), ranker.encode_candidates(texts), rtol=0, atol=1e-5
+        )
+    assert forwards[0] == len(texts)
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
 
 
 def test_first_contexts_of_several_threads_compile_once(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.model.architectures.batching import FORWARD_TOKENS
-from polyrank.service.ranking.packing import PADDING_SHARE, cost, pack
+from polyrank.service.ranking.batching.packing import PADDING_SHARE, cost, pack
 
 LENGTHS = st.lists(st.integers(0, 600), min_size=1, max_size=60)
 BUDGETS = st.integers(0, 2000)

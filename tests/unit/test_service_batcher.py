@@ -14,8 +14,8 @@ import pytest
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed
 from polyrank.service.observe.labels import Lane
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import batcher as module
-from polyrank.service.ranking.batcher import Batcher, Done
+from polyrank.service.ranking.batching import batcher as module
+from polyrank.service.ranking.batching.batcher import Batcher, Done
 
 
 class Doubler:

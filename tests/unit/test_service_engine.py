@@ -19,8 +19,10 @@ from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotConfig
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import retrieval
-from polyrank.service.ranking.engine import Embeddings, Engine, EngineSettings, Read
-from polyrank.service.ranking.values import Given, Ranked, RankRequest, Shortlist
+from polyrank.service.ranking.engine import Embeddings, Engine, EngineSettings
+from polyrank.service.ranking.forwards import PairScores
+from polyrank.service.ranking.retrieval import Found, PoolSearch
+from polyrank.service.ranking.values import Given, Ranked, RankRequest
 
 TEXT = "w1 w2 w3 w7 w9"
 
@@ -110,10 +112,10 @@ def test_a_flat_index_certifies_only_what_it_can(tmp_path: Path) -> None:
 
 def test_the_certificate_needs_a_margin() -> None:
     scores = np.array([3.0, 2.0], np.float32)
-    assert retrieval._is_exact(scores, 1.9, 2)
-    assert not retrieval._is_exact(scores, 1.99999, 2), "within rounding"
-    assert not retrieval._is_exact(scores, 2.5, 2)
-    assert not retrieval._is_exact(scores, 1.0, 3), "fewer found than asked for"
+    assert retrieval.is_certain(scores, 1.9, 2)
+    assert not retrieval.is_certain(scores, 1.99999, 2), "within rounding"
+    assert not retrieval.is_certain(scores, 2.5, 2)
+    assert not retrieval.is_certain(scores, 1.0, 3), "fewer found than asked for"
 
 
 def test_a_text_under_a_name_is_scored_as_that_text_and_has_no_metadata(scanned: Serving) -> None:
@@ -238,7 +240,7 @@ def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(tmp_p
 
 
 def test_pairs_are_scored_and_texts_embedded(scanned: Serving) -> None:
-    async def scene() -> tuple[Read, Embeddings, Embeddings]:
+    async def scene() -> tuple[PairScores, Embeddings, Embeddings]:
         engine = Engine(EngineSettings(), Metrics(), WordCross())
         try:
             return (
@@ -343,13 +345,13 @@ def test_searches_are_done_together_where_that_saves_time(
 ) -> None:
     together: list[int] = []
 
-    def retrieve_rows(searches: Sequence[retrieval.Search], threads: int | None) -> list[retrieval.Retrieved]:
+    def search(searches: Sequence[PoolSearch], threads: int | None) -> list[Found]:
         together.append(len(searches))
         time.sleep(0.05)  # meanwhile the others come
-        return search(searches, threads)
+        return original(searches, threads)
 
-    search = retrieval.retrieve_rows
-    monkeypatch.setattr(retrieval, "retrieve_rows", retrieve_rows)
+    original = retrieval.search
+    monkeypatch.setattr(retrieval, "search", search)
     monkeypatch.setattr(PlainScan, "shares", shares)
     ranked_together(scanned, [asked(f"w{n}") for n in range(4)])
     assert sum(together) == 4
@@ -372,15 +374,15 @@ def ranked_together(serving: Serving, requests: list[RankRequest]) -> list[Ranke
 def test_one_that_cannot_be_scored_has_no_other_scored_again(scanned: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     scored: list[str] = []
 
-    def over_generation(search: retrieval.Search, rows: retrieval.Retrieved) -> Shortlist:
+    def rank_found(search: PoolSearch, found: Found) -> Ranked:
         [text] = [turn.text for turn in search.request.conversation.turns]
         scored.append(text)
         if text == "w2":
             raise RuntimeError("its vector is damaged")
-        return score(search, rows)
+        return original(search, found)
 
-    score = retrieval.over_generation
-    monkeypatch.setattr(retrieval, "over_generation", over_generation)
+    original = retrieval.rank
+    monkeypatch.setattr(retrieval, "rank", rank_found)
     monkeypatch.setattr(PlainScan, "shares", True)
     answers = ranked_together(scanned, [asked(f"w{n}") for n in range(4)])
     assert sorted(scored) == ["w0", "w1", "w2", "w3"]

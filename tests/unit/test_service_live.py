@@ -14,8 +14,8 @@ from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import InvalidInput, ModelNotFound
 from polyrank.service.errors import NotReady
-from polyrank.service.live.live import Live
 from polyrank.service.live.serving import Opener, Serving
+from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 
 
@@ -423,7 +423,7 @@ def test_the_old_unit_lives_as_long_as_a_request_holds_it(store: Fixture) -> Non
     store.build("d")
     store.live.follow()
     assert len(held.generation.embeddings.matrix) == 20
-    local, watch = held.generation.embeddings, weakref.ref(held.loaded)
+    local, watch = held.generation.embeddings, weakref.ref(held.vectors)
     del held
     gc.collect()
     assert watch() is None

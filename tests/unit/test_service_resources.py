@@ -11,8 +11,8 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service import resources
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.errors import SettingsError
-from polyrank.service.live.live import Live
 from polyrank.service.live.serving import Opener
+from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF
 from polyrank.service.resources import collect, device_of

@@ -21,7 +21,8 @@ from polyrank.service.errors import UnknownCandidates
 from polyrank.service.live import serving as live_units
 from polyrank.service.live.serving import Opener, Serving
 from polyrank.service.ranking import retrieval
-from polyrank.service.ranking.values import Given, Ranked, RankRequest, Stages
+from polyrank.service.ranking.stages import Timings
+from polyrank.service.ranking.values import Given, Ranked, RankRequest
 
 TEXT = "w1 w2 w3 w7 w9"
 COUNT = 10_000
@@ -205,18 +206,18 @@ def test_in_one_pass_each_gets_its_own_answer(large: Serving) -> None:
     searches = []
     for serving, request, _ in cases:
         [codes] = serving.ranker.encode_contexts([serving.ranker.tokenize_context(request.conversation)[0]])
-        searches.append(retrieval.Search(serving, replace(request, exact=True), codes, Stages()))
-    found = retrieval.retrieve_rows(searches)
+        searches.append(retrieval.PoolSearch(serving, replace(request, exact=True), codes, Timings()))
+    found = retrieval.search(searches)
     for search, rows, (serving, request, keep) in zip(searches, found, cases, strict=True):
-        shortlist = retrieval.over_generation(search, rows)
+        ranked = retrieval.rank(search, rows)
         expected = brute_force(serving, request.conversation.turns[0].text, request.top_k, keep)
-        assert [place.id for place in shortlist.places] == [each for each, _ in expected]
-        assert shortlist.exact
+        assert [place.id for place in ranked.places] == [each for each, _ in expected]
+        assert ranked.exact
 
 
 def test_only_what_is_scanned_in_bytes_is_shared(large: Serving) -> None:
     def shares(**fields: Any) -> bool:
-        return retrieval.Search(large, asked(TEXT, **fields), np.ones((1, 16), np.float32), Stages()).shares
+        return retrieval.PoolSearch(large, asked(TEXT, **fields), np.ones((1, 16), np.float32), Timings()).shares
 
     assert shares() == (large.generation.index is None and product.is_available())
     assert not shares(filter={"h": 5}), "each filter is looked through by itself"
@@ -257,8 +258,8 @@ def test_an_index_is_not_asked_where_a_gpu_scans(tmp_path: Path, monkeypatch: py
         return GuardedScan(FailingScan(matrix, 1e3), PlainScan(matrix, 1e3))
 
     assert plan("cpu") == "index"
-    assert "scan" in vars(served("cpu").loaded), "else a request would have to wait for it"
     monkeypatch.setattr(live_units, "prepare", on_cpu)
+    assert isinstance(served("cuda").scan, PlainScan), "prepared before a request asks for it"
     assert plan("cuda") == "index", "the scan stayed on the CPU"
     monkeypatch.setattr(live_units, "prepare", on_gpu)
     assert plan("cuda") == "scan"

@@ -79,7 +79,8 @@ def test_what_was_served_before_stays_as_it_was(here: LiveStore) -> None:
     here.upsert(Candidate("new", "w1 w2 w3"), Candidate("c1", "w1 w2 w3"))
     here.delete("c2")
     assert [each.id for each in rank(before, asked(top_k=100)).places] == [each.id for each in ranked.places]
-    assert before.loaded is here.serving.loaded, "nothing is loaded anew"
+    assert before.ranker is here.serving.ranker, "nothing is loaded anew"
+    assert before.scan is here.serving.scan
 
 
 def test_a_text_that_stays_as_it_is_keeps_its_vector(here: LiveStore, monkeypatch: pytest.MonkeyPatch) -> None:

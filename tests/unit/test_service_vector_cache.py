@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.service.caching.budget import Budget
 from polyrank.service.caching.lru import Lru
-from polyrank.service.caching.redis_tier import Cached
-from polyrank.service.caching.vector_cache import VectorCache
+from polyrank.service.caching.redis_server import Budget
+from polyrank.service.caching.vector_cache import Cached, VectorCache
 
 DIM = 4
 VECTORS = {f"n{n}": np.full(DIM, n + 0.1, np.float16) for n in range(10)}

@@ -13,8 +13,8 @@ from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.codec import CORRUPT, HIT, MISS, Fetched
 from polyrank.index_builder.vectors.encoder import encode_texts
-from polyrank.service.caching.budget import Budget
-from polyrank.service.caching.redis_tier import Cached
+from polyrank.service.caching.redis_server import Budget
+from polyrank.service.caching.vector_cache import Cached
 from polyrank.service.caching.vectors import MatrixVectors, RedisVectors
 
 ROWS = np.array([3, 1, 4, 1, 5], np.int64)

@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_results(answer: dict[str, Any]) -> None:
-    """Print an answer's replies, best first; with the scores of both encoders where two have read them."""
+    """Print an answer's replies, best first, with both scores where the cross-encoder has read some."""
     results = answer["results"]
     both = any(result["scores"].get("cross") is not None for result in results)
     if both:
@@ -76,7 +76,7 @@ def print_results(answer: dict[str, Any]) -> None:
 
 
 def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = None) -> dict[str, Any]:
-    """Rank over a store's active generation in this process; the answer is a service's, without timings."""
+    """Rank over a store's active generation in this process; returns what the service answers, without timings."""
     quiet_libraries()
     from polyrank.model.rankers.load import load, load_cross
     from polyrank.model.text.assembly import Conversation
@@ -93,7 +93,7 @@ def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = 
     generation, refused = store.open_to_serve()
     for which, why in refused:
         print(f"{which} was passed over: {why}", file=sys.stderr)
-    backend = os.environ.get(BACKEND) or TORCH  # which needs no compiling: there is one question to be answered
+    backend = os.environ.get(BACKEND) or TORCH  # needs no compiling, which one request would not repay
     serving = Opener(lambda *_: None, None, partial(load, backend=backend)).serve(
         generation, store.updates.of(generation.manifest)
     )
@@ -107,7 +107,7 @@ def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = 
 
 
 def _checked(key: str) -> str:
-    """A key that can be sent; one that cannot would be quoted in an error."""
+    """Return a key that can be sent; the error for one that cannot must not quote it."""
     stripped = key.strip()
     if not stripped.isascii() or not stripped.isprintable():
         raise UsageError(f"the API key (--api-key or {API_KEY}) has characters that no key has")
@@ -135,7 +135,7 @@ def _from_service(url: str, turns: list[str], top_k: int, rerank: bool, key: str
 
 
 def _opener(host: str) -> urllib.request.OpenerDirector:
-    """Goes through the proxies of the environment, but not to this machine itself: a proxy would look on its own."""
+    """Use the environment's proxies, except for this machine: a proxy would connect to its own."""
     name = urllib.parse.urlsplit(f"//{host}").hostname or ""
     try:
         is_here = ipaddress.ip_address(name).is_loopback

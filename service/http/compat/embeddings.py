@@ -27,7 +27,8 @@ from polyrank.service.http.compat.tei import (
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, fails, takes
 from polyrank.service.http.plumbing.guards import RANK
-from polyrank.service.live.serving import LateScorer, Serving
+from polyrank.service.live.models import LateScorer
+from polyrank.service.live.serving import Serving
 from polyrank.service.observe.account import Account
 from polyrank.service.ranking.engine import Embeddings
 from polyrank.service.resources import Resources, resources

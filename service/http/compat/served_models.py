@@ -39,7 +39,7 @@ def every(held: Resources) -> list[Served]:
 
 def _late(serving: Serving) -> Served:
     model = serving.generation.manifest.model
-    return Served(model.name, model.fingerprint, serving.ranker.max_input_tokens, serving, serving.loaded.loaded_at)
+    return Served(model.name, model.fingerprint, serving.ranker.max_input_tokens, serving, serving.loaded_at)
 
 
 def reranker(held: Resources, name: str | None, strict: bool | None) -> Served:

@@ -178,7 +178,7 @@ def _active(serving: Serving) -> dict[str, Any]:
         "revision": snapshot.revision,
         "added": len(snapshot.added),
         "removed": len(snapshot.removed),
-        "loaded_at": datetime.fromtimestamp(serving.loaded.loaded_at, UTC).isoformat(),
+        "loaded_at": datetime.fromtimestamp(serving.loaded_at, UTC).isoformat(),
     }
 
 

@@ -19,8 +19,9 @@ from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, fails, h
 from polyrank.service.http.plumbing.guards import RANK
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.account import Account
+from polyrank.service.observe.labels import STAGES
 from polyrank.service.ranking import result_cache
-from polyrank.service.ranking.values import Given, Ranked, RankRequest, Stages
+from polyrank.service.ranking.values import Given, Ranked, RankRequest
 from polyrank.service.resources import Resources, resources
 from polyrank.service.settings import Settings
 
@@ -71,7 +72,7 @@ async def rank(request: Request) -> Response:
     key = _cache_key(request, held, serving, body)
     if held.results is not None and key is not None and (kept := await held.results.get(key, todo.budget)) is not None:
         request.state.account = Account(serving.generation.id)
-        return _response(request, kept, dict.fromkeys(Stages.NAMES, 0.0), "hit")
+        return _response(request, kept, dict.fromkeys(STAGES, 0.0), "hit")
     ranked = await bodies.while_connected(request, held.engine.rank(serving, todo))
     answer = _rendered(request, held, serving, ranked)
     if held.results is not None and key is not None and not ranked.degraded:

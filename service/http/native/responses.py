@@ -13,7 +13,7 @@ from polyrank.model.registry import ARCHITECTURES
 from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.labels import Degraded
-from polyrank.service.ranking.values import Place, Ranked
+from polyrank.service.ranking.values import Ranked, RankedCandidate
 
 
 class ScoresOut(Out):
@@ -50,7 +50,7 @@ def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
     }
 
 
-def _result(rank: int, place: Place) -> dict[str, Any]:
+def _result(rank: int, place: RankedCandidate) -> dict[str, Any]:
     """Return the fields of a `ResultOut`; those without a meaning for the candidate are absent, not null."""
     cross = {} if place.cross is None else {"cross": place.cross}
     return {

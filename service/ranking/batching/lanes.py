@@ -7,26 +7,26 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
-from polyrank.service.ranking.packing import pack
+from polyrank.service.ranking.batching.packing import pack
 
-# A batch is chosen from so many batches' worth of what is next.
+# A batch is chosen from as many sequences as fill so many batches.
 WINDOW_BATCHES = 2
 # After so many batches' worth of one request those behind it come first.
 TURN_BATCHES = 2
 
-# Sequences in, an output each; bound to a model, so that sequences of two models never meet in a batch.
-Forward = Callable[[list[Any]], Sequence[Any] | NDArray[Any]]
+# Takes the sequences of one batch, gives an output for each. Bound to a model, so sequences of two models never mix.
+RunBatch = Callable[[list[Any]], Sequence[Any] | NDArray[Any]]
 
 
 class Done(NamedTuple):
-    """An output for each sequence, and the seconds that passed before the first of them began."""
+    """An output for each sequence, and the seconds before the first of them began."""
 
     outputs: list[Any]
     waited: float
 
 
 class Waiter(NamedTuple):
-    """Somebody who waits for a work, since when and until when, and the request it is for."""
+    """One who waits for a work: since when, until when, and for which request."""
 
     future: "asyncio.Future[Done]"
     loop: asyncio.AbstractEventLoop
@@ -39,15 +39,15 @@ class Work:
     """The sequences of one request, or of several that ask for the same.
 
     Attributes:
-        pending: places of the sequences that have not begun, longest first.
+        pending: positions of the sequences that have not begun, longest first.
         left: how many are not done.
-        turn: tokens taken since it was last its turn.
+        turn: tokens taken since its turn began.
         began: when the first sequence was taken; None: not yet.
-        waiters: whoever wants it; nobody: it is dropped.
+        waiters: all who want the outputs; without any it is dropped.
     """
 
-    def __init__(self, forward: Forward, sequences: Sequence[Any], lengths: Sequence[int], key: Hashable) -> None:
-        self.forward, self.sequences, self.lengths, self.key = forward, sequences, lengths, key
+    def __init__(self, run: RunBatch, sequences: Sequence[Any], lengths: Sequence[int], key: Hashable) -> None:
+        self.run, self.sequences, self.lengths, self.key = run, sequences, lengths, key
         self.outputs: list[Any] = [None] * len(sequences)
         self.pending = dict.fromkeys(sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True))
         self.left = len(sequences)
@@ -56,7 +56,7 @@ class Work:
         self.waiters: list[Waiter] = []
 
 
-class Piece(NamedTuple):
+class Entry(NamedTuple):
     """One sequence of a work."""
 
     work: Work
@@ -64,7 +64,7 @@ class Piece(NamedTuple):
 
     @property
     def length(self) -> int:
-        """In tokens."""
+        """Its length in tokens."""
         return self.work.lengths[self.at]
 
 
@@ -95,19 +95,19 @@ class Waiting:
         self._works.pop(work, None)
 
     def all(self) -> list[Work]:
-        """Every work that is not done."""
+        """Return every work that is not done."""
         return list(self._works)
 
     def expired(self, now: float) -> list[Work]:
-        """Works that everybody has waited for in vain."""
+        """Return the works whose waiters are all out of time."""
         return [work for work in self._works if now > max(waiter.deadline for waiter in work.waiters)]
 
-    def take(self, now: float) -> list[Piece]:
-        """Take the next batch; nothing where nothing waits. The first in turn is always in it."""
+    def take(self, now: float) -> list[Entry]:
+        """Take the next batch, with the first in turn always in it; empty where nothing waits."""
         window = self._window()
         if not window:
             return []
-        batch = [window[at] for at in pack([piece.length for piece in window], self._budget)]
+        batch = [window[at] for at in pack([entry.length for entry in window], self._budget)]
         for work, at in batch:
             if work.began is None:
                 work.began = now
@@ -119,15 +119,15 @@ class Waiting:
             self._works[work] = self._works.pop(work)
         return batch
 
-    def _window(self) -> list[Piece]:
-        """A few batches' worth, in turn, of what waits for the same model as the first."""
-        window: list[Piece] = []
+    def _window(self) -> list[Entry]:
+        """Return a few batches' worth of what waits for the same model as the first, in order of turns."""
+        window: list[Entry] = []
         tokens = 0
         for work in self._works:
-            if not work.pending or (window and work.forward != window[0].work.forward):
+            if not work.pending or (window and work.run != window[0].work.run):
                 continue
             for at in work.pending:
-                window.append(Piece(work, at))
+                window.append(Entry(work, at))
                 tokens += work.lengths[at]
                 if tokens >= WINDOW_BATCHES * self._budget:
                     return window

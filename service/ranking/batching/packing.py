@@ -1,18 +1,23 @@
-"""Which sequences go through the model together."""
+"""Which sequences go through the model together, and what that costs."""
 
 from collections.abc import Sequence
 
 from polyrank.model.architectures.batching import FORWARD_TOKENS
 
-# Padding of a batch that is worth one forward less, as a share of the batch.
+# Share of a batch that may be padding where that saves a forward pass.
 PADDING_SHARE = 0.25
+# Weight of what was known before, for each new measurement.
+KEPT = 0.9
+# Factor for each refusal. One slow moment must not make the work that it priced be refused for good.
+DOUBT = 0.95
 
 
 def pack(lengths: Sequence[int], budget: int) -> list[int]:
-    """Choose a batch: always the first sequence, and of the others those whose lengths waste little padding.
+    """Choose one batch: always the first sequence, and others whose lengths waste little padding.
 
-    The batch grows by the sequence that adds the least padding, as long as all of it stays worth less than another
-    forward, and within the budget. A first sequence longer than the budget goes alone.
+    The batch grows by the sequence that adds the least padding, as long as all padding is worth less than another
+    forward pass, and within the budget. A first sequence longer than the budget goes alone. (`length_batches` of the
+    model cuts everything into batches, where nobody waits for the first of them.)
 
     Args:
         lengths: of sequences that wait, in tokens; the first one has waited longest.
@@ -46,9 +51,34 @@ def pack(lengths: Sequence[int], budget: int) -> list[int]:
 
 
 def cost(lengths: Sequence[int]) -> int:
-    """What a batch of these lengths costs, in tokens: padding and the forward itself included.
+    """Return what a batch of these lengths costs, in tokens: padding and the forward pass itself included.
 
     >>> cost([30, 28])
     124
     """
     return FORWARD_TOKENS + max(lengths) * len(lengths)
+
+
+class Rate:
+    """Cost of a unit of work, learnt as the ratio of two decaying sums, so that large pieces of work count for more.
+
+    Args:
+        first: cost of a unit while nothing is known.
+    """
+
+    def __init__(self, first: float = 0.0) -> None:
+        self._cost = first
+        self._units = 1.0
+
+    def learn(self, units: float, cost: float) -> None:
+        """Take in a measurement."""
+        self._cost = KEPT * self._cost + cost
+        self._units = KEPT * self._units + units
+
+    def doubt(self) -> None:
+        """Lower the rate a little, because work that was refused for it teaches nothing."""
+        self._cost *= DOUBT
+
+    def predict(self, units: float) -> float:
+        """Return what so many units will cost."""
+        return units * self._cost / self._units

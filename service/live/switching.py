@@ -1,4 +1,4 @@
-"""What is live now: the first generation at the start, and every switch after it, without a failed request."""
+"""Which generation is served: the first one at the start, and every switch after it, without a failed request."""
 
 import logging
 import threading
@@ -15,21 +15,21 @@ from polyrank.service.errors import NotReady
 from polyrank.service.live.serving import Opener, Serving
 from polyrank.service.observe.metrics import Metrics
 
-# What CURRENT named, and its stamp: it is followed again when the same id was activated again.
+# What CURRENT named, and its stamp, which changes when the same id is activated again.
 _Seen = tuple[str, tuple[int, int] | None]
 
 log = logging.getLogger(__name__)
 
 
 class Live:
-    """The unit that is served, replaced as a whole.
+    """Holds what is served, and replaces it as a whole.
 
-    `current` may be read from any thread; a reader keeps what it got for the length of its request. All other methods
-    read files and load models: they are for a thread beside the event loop, and wait for each other.
+    `current` may be read from any thread; a request uses what it read until its end. The methods that load or take over
+    read files and load models: call them beside the event loop. They wait for each other.
 
     Attributes:
-        current: None until a generation could be loaded.
-        refused: why generations are not served, by id; "CURRENT" for the pointer itself.
+        current: what is served; None: no generation could be loaded yet.
+        refused: why generations are not served, by id; "CURRENT" stands for the pointer itself.
     """
 
     def __init__(self, store: GenerationStore, opener: Opener, metrics: Metrics) -> None:
@@ -56,7 +56,7 @@ class Live:
         return current
 
     def reason(self) -> str:
-        """Say why nothing is served."""
+        """Return why nothing is served."""
         if self.refused:
             refused = "; ".join(f"{generation}: {why}" for generation, why in sorted(self.refused.items()))
             return f"no generation can be served: {refused}"
@@ -65,7 +65,7 @@ class Live:
         return "the store holds no generation; run polyrank build, or POST /index"
 
     def start(self) -> None:
-        """Serve the active generation or, where that is refused, what may stand in for it; or nothing, and say so."""
+        """Serve the active generation; if it is refused, one that may stand in for it; else log why none is served."""
         with self._switching:
             self._seen = self._look()
             for generation in self._store.serving_order():
@@ -77,14 +77,14 @@ class Live:
             log.warning("not ready", extra={"fields": {"why": self.reason()}})
 
     def follow(self) -> None:
-        """Switch to what CURRENT names, if another process has written it; a refused one leaves the old one served."""
+        """Switch to what CURRENT names, if another process wrote it; if that is refused, the old one stays served."""
         with self._switching:
             seen = self._look()
             if seen is not None and seen != self._seen:
                 named, _ = seen
                 if self.current is None or self.current.generation.id != named:
                     self._switch_to(named)
-                self._seen = seen  # not before: what could not even be refused is tried again
+                self._seen = seen  # only now: after an error that is no refusal it is tried again
 
     def _switch_to(self, named: str) -> None:
         try:
@@ -94,7 +94,7 @@ class Live:
             self._refuse(named, error)
 
     def take_over(self) -> None:
-        """Take over the updates that others have written; waits for no switch. Damage is told once."""
+        """Take over the updates that others wrote, without waiting for a switch. Logs damage once."""
         try:
             serving = self.refresh()
         except GenerationCorrupt as error:
@@ -107,10 +107,10 @@ class Live:
             self._unreadable = None
 
     def refresh(self) -> Serving | None:
-        """Take over the updates that were written since; returns what is served now.
+        """Take over the updates written since; returns what is served now.
 
         Raises:
-            GenerationCorrupt: the update log is damaged; what was served is served on.
+            GenerationCorrupt: the update log is damaged; what was served stays served.
             OSError: it cannot be read; likewise.
         """
         with self._replacing:
@@ -118,7 +118,7 @@ class Live:
                 try:
                     self.current = self.current.caught_up()
                 except GenerationCorrupt:
-                    # One that was replaced elsewhere may have been collected: the switch to its successor comes.
+                    # After a switch elsewhere it may have been removed: the switch here comes next.
                     if self.current.generation.id in self._store.ids():
                         raise
                 self._show_snapshot(self.current)
@@ -129,18 +129,18 @@ class Live:
             self.refused = {each: why for each, why in self.refused.items() if each != generation}
 
     def activate(self, generation: str) -> Serving:
-        """Switch to a generation: it is loaded first, so one that cannot be served never becomes the active one.
+        """Switch to a generation. It is loaded first, so one that cannot be served never becomes the active one.
 
         Raises:
-            GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError: nothing changed, unless its updates
-                could not be read once it was active: then it is tried again.
+            GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError: nothing changed. Only if its updates
+                could not be read once it was active, it stays active, and `follow` tries again.
         """
         with self._switching, self._switch_counted(generation):
             loaded = self._load(generation)
             self._store.make_active(loaded.generation.manifest, partial(encode_texts, loaded.ranker))
             seen = generation, self._store.stamp()
             serving = self._serve(loaded)
-            self._seen = seen  # not before: what is active and not served is tried again
+            self._seen = seen  # only now: what is active and not served is tried again
             return serving
 
     def rollback(self) -> Serving:
@@ -175,8 +175,8 @@ class Live:
             raise
 
     def _look(self) -> _Seen | None:
-        """Read CURRENT; a damaged one is reported and counts as none."""
-        stamp = self._store.stamp()  # first: what is written after it will be seen the next time
+        """Read CURRENT; a damaged one is logged and counts as none."""
+        stamp = self._store.stamp()  # first, so that a change after it is seen the next time
         try:
             named = self._store.current()
         except GenerationCorrupt as error:
@@ -197,11 +197,11 @@ class Live:
     def _serve(self, loaded: Serving) -> Serving:
         with self._replacing:
             first = self.current is None
-            self.current = serving = loaded.caught_up()  # what it was given when it became the active one
+            self.current = serving = loaded.caught_up()  # with the updates written when it became the active one
         manifest, ranker = serving.generation.manifest, serving.ranker
         self._accept(manifest.id)
         fingerprint = ranker.fingerprint
-        self._metrics.show_generation(manifest.id, fingerprint, FORMAT_VERSION, serving.loaded.loaded_at)
+        self._metrics.show_generation(manifest.id, fingerprint, FORMAT_VERSION, serving.loaded_at)
         self._show_snapshot(serving)
         self._metrics.show_model("ranker", manifest.model.name, ranker.architecture, fingerprint, ranker.backend)
         if not first:
@@ -224,7 +224,7 @@ class Live:
 
 
 def _sort(error: RankingError) -> str:
-    """Label of the metric that counts refused generations."""
+    """Return the label under which a refused generation is counted."""
     match error:
         case GenerationCorrupt():
             return "corrupt"

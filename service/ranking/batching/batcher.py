@@ -1,8 +1,8 @@
-"""The one thread that owns the models: it takes what waits, in batches, and never waits for more.
+"""The one thread that owns the models. It takes what waits, in batches, and never waits for a batch to fill.
 
 While a batch runs the next one gathers, so batches grow with the load by themselves. Contexts, candidates and pairs
-wait in lanes of their own (lanes.py), and the lanes take turns: a context waits for one batch of long pairs, never for
-all of them.
+wait in lanes of their own (lanes.py). The lanes take turns: a context waits for one batch of long pairs, never for all
+of them.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,28 +20,21 @@ from polyrank.service.errors import DeadlineExceeded, InferenceFailed
 from polyrank.service.observe.labels import LANES, Lane
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing, current
-from polyrank.service.ranking.lanes import Done, Forward, Piece, Waiter, Waiting, Work
-from polyrank.service.ranking.packing import cost
-from polyrank.service.ranking.rates import Rate
+from polyrank.service.ranking.batching.lanes import Done, Entry, RunBatch, Waiter, Waiting, Work
+from polyrank.service.ranking.batching.packing import Rate, cost
 
-# After so many batches that failed one after the other the service is not ready any more.
+# After so many failed batches in a row the service is not ready.
 MOST_FAILURES = 5
-# The thread tells so often that it is alive while there is nothing to do.
+# While there is nothing to do the thread shows that it is alive every so often.
 IDLE_SECONDS = 1.0
-# A forward takes seconds at most: a thread that was silent for so long is stuck.
+# A forward pass takes seconds at most: a thread that has been silent for so long is stuck.
 STUCK_SECONDS = 30.0
 CLOSE_SECONDS = 10.0
 
-# What only readiness depends on: without the cross-encoder there are answers all the same.
+# The lanes that readiness depends on: without the cross-encoder there are still answers.
 NEEDED: tuple[Lane, ...] = ("context", "candidate")
 
 log = logging.getLogger(__name__)
-
-
-class _Refused(NamedTuple):
-    """In the place of an output: what the model raised."""
-
-    error: Exception
 
 
 class Batcher:
@@ -49,12 +42,12 @@ class Batcher:
 
     Args:
         budget: tokens a batch, padding included; 0: each sequence alone, so that its output does not depend on others.
-        metrics: told of each batch.
-        tracing: told of each batch, too, and of the requests in it.
+        metrics: counts batches.
+        tracing: records batches and the requests in them.
         clock: monotonic seconds.
 
     Attributes:
-        failed: why nothing can be expected of it at the moment; None: it is well.
+        failed: why no outputs can be expected at the moment; None: all is well.
         done_tokens: how many have gone through the models, ever.
     """
 
@@ -78,7 +71,7 @@ class Batcher:
     async def run(
         self,
         lane: Lane,
-        forward: Forward,
+        run_batch: RunBatch,
         sequences: Sequence[Any],
         lengths: Sequence[int],
         deadline: float,
@@ -88,11 +81,11 @@ class Batcher:
 
         Args:
             lane: which queue.
-            forward: a model's function.
-            sequences: what it takes.
-            lengths: of each, in tokens.
+            run_batch: a model's function.
+            sequences: its input.
+            lengths: of each sequence, in tokens.
             deadline: on the monotonic clock; what has not begun by then does not begin.
-            key: of what is asked; whoever asks for the same at the same time shares the answer.
+            key: of what is asked; callers with the same key at the same time share one answer.
 
         Raises:
             DeadlineExceeded: it did not begin in time.
@@ -105,9 +98,9 @@ class Batcher:
         with self._changed:
             if self._closing or not self._thread.is_alive():
                 raise InferenceFailed(self.failed or "the model's thread has ended")
-            work = self._shared.get((forward, key)) if key is not None else None
+            work = self._shared.get((run_batch, key)) if key is not None else None
             if work is None:
-                work = self._enqueue(lane, Work(forward, sequences, lengths, key))
+                work = self._enqueue(lane, Work(run_batch, sequences, lengths, key))
             work.waiters.append(waiter)
             self._changed.notify()
         try:
@@ -117,7 +110,7 @@ class Batcher:
                 self._leave(lane, work, waiter)
 
     def predict(self, lane: Lane, lengths: Sequence[int]) -> float:
-        """Seconds until sequences of these lengths will have gone through a lane, behind what waits in it now.
+        """Predict the seconds until sequences of these lengths will have gone through a lane, behind what waits now.
 
         Other lanes have their turns meanwhile: a batch for each of its batches, if they have so much to do.
         """
@@ -128,12 +121,12 @@ class Batcher:
         return self._rates[lane].predict(before + forwards * FORWARD_TOKENS)
 
     def doubt(self, lane: Lane) -> None:
-        """Believe a little less in what was predicted, as nothing was done that could tell."""
+        """Lower the prediction a little, because nothing was run that could correct it."""
         self._rates[lane].doubt()
 
     @property
     def stuck(self) -> bool:
-        """Whether the thread has ended, or has not been heard of for too long."""
+        """Whether the thread has ended, or has been silent for too long."""
         return not self._thread.is_alive() or self._clock() - self._beat > STUCK_SECONDS
 
     def close(self) -> None:
@@ -146,7 +139,7 @@ class Batcher:
     def _enqueue(self, lane: Lane, work: Work) -> Work:
         self._lanes[lane].add(work)
         if work.key is not None:
-            self._shared[work.forward, work.key] = work
+            self._shared[work.run, work.key] = work
         return work
 
     def _leave(self, lane: Lane, work: Work, waiter: Waiter) -> None:
@@ -159,16 +152,16 @@ class Batcher:
 
     def _drop(self, lane: Lane, work: Work) -> None:
         self._lanes[lane].drop(work)
-        if self._shared.get((work.forward, work.key)) is work:
-            del self._shared[work.forward, work.key]
+        if self._shared.get((work.run, work.key)) is work:
+            del self._shared[work.run, work.key]
 
     def _live(self) -> None:
-        """The thread."""
+        """Run on the thread until it is closed."""
         why = "the server is stopping"
         try:
             while (batch := self._next()) is not None:
                 self._run(*batch)
-                del batch  # it may hold the last of a model that is served no more
+                del batch  # it may hold the last reference to a model that is no longer served
         except BaseException as error:
             log.exception("the model's thread has ended")
             why = self.failed = f"the model's thread has ended: {error!r}"
@@ -179,7 +172,7 @@ class Batcher:
                     for work in waiting.all():
                         self._answer(lane, work, InferenceFailed(why))
 
-    def _next(self) -> tuple[Lane, list[Piece]] | None:
+    def _next(self) -> tuple[Lane, list[Entry]] | None:
         """Wait for work and take a batch of it; None when there will be no more."""
         with self._changed:
             while not self._closing:
@@ -192,16 +185,16 @@ class Batcher:
                 self._changed.wait(IDLE_SECONDS)
             return None
 
-    def _take(self, lane: Lane) -> list[Piece]:
+    def _take(self, lane: Lane) -> list[Entry]:
         now = self._clock()
         for work in self._lanes[lane].expired(now):
             self._answer(lane, work, DeadlineExceeded("waiting for the model"))
         return self._lanes[lane].take(now)
 
-    def _run(self, lane: Lane, batch: list[Piece]) -> None:
+    def _run(self, lane: Lane, batch: list[Entry]) -> None:
         began = self._clock()
         outputs = self._outputs(lane, batch)
-        lengths = [piece.length for piece in batch]
+        lengths = [entry.length for entry in batch]
         seconds = self._clock() - began
         self._rates[lane].learn(cost(lengths), seconds)
         self.done_tokens += sum(lengths)
@@ -211,7 +204,7 @@ class Batcher:
         with self._changed:
             for (work, at), output in zip(batch, outputs, strict=True):
                 if not work.waiters:
-                    continue  # failed, or nobody waits any more
+                    continue  # it failed, or nobody waits any more
                 if isinstance(output, InferenceFailed):
                     self._answer(lane, work, output)
                     continue
@@ -220,11 +213,11 @@ class Batcher:
                 if not work.left:
                     self._answer(lane, work, None)
 
-    def _outputs(self, lane: Lane, batch: list[Piece]) -> list[Any]:
-        """An output or an InferenceFailed for each piece; what fails together is tried alone, once."""
+    def _outputs(self, lane: Lane, batch: list[Entry]) -> list[Any]:
+        """Return an output or an InferenceFailed for each entry; a batch that fails is tried entry by entry, once."""
         outputs = self._attempt(lane, batch)
-        if len(batch) > 1 and isinstance(outputs[0], _Refused):
-            outputs = [self._attempt(lane, [piece])[0] for piece in batch]
+        if len(batch) > 1 and isinstance(outputs[0], InferenceFailed):
+            outputs = [self._attempt(lane, [entry])[0] for entry in batch]
         checked = [_checked(output) for output in outputs]
         failed = all(isinstance(output, InferenceFailed) for output in checked)
         self._failures[lane] = self._failures[lane] + 1 if failed else 0
@@ -232,16 +225,16 @@ class Batcher:
         self.failed = f"the model failed {most} times in a row" if most >= MOST_FAILURES else None
         return checked
 
-    def _attempt(self, lane: Lane, batch: list[Piece]) -> list[Any]:
+    def _attempt(self, lane: Lane, batch: list[Entry]) -> list[Any]:
         self._beat = self._clock()
         try:
-            return list(batch[0].work.forward([work.sequences[at] for work, at in batch]))
+            return list(batch[0].work.run([work.sequences[at] for work, at in batch]))
         except Exception as error:
             log.exception("the model failed", extra={"fields": {"lane": lane, "sequences": len(batch)}})
-            return [_Refused(error)] * len(batch)
+            return [InferenceFailed(f"the model failed: {error!r}")] * len(batch)
 
     def _waited(self, work: Work, waiter: Waiter) -> float:
-        """Seconds until its first sequence was taken, or until now."""
+        """Return the seconds until its first sequence was taken, or until now."""
         return max(0.0, (self._clock() if work.began is None else work.began) - waiter.since)
 
     def _answer(self, lane: Lane, work: Work, error: Exception | None) -> None:
@@ -255,9 +248,9 @@ class Batcher:
 
 
 def _checked(output: Any) -> Any:
-    if isinstance(output, _Refused):
-        return InferenceFailed(f"the model failed: {output.error!r}")
-    return output if np.isfinite(output).all() else InferenceFailed("the model gave something that is not finite")
+    if isinstance(output, InferenceFailed) or np.isfinite(output).all():
+        return output
+    return InferenceFailed("the model gave something that is not finite")
 
 
 def _settle(future: "asyncio.Future[Done]", outcome: Done | Exception) -> None:

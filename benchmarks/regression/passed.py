@@ -1,0 +1,168 @@
+"""Print the product files in which functions run during a build and during one `/rank` request, as JSON.
+
+    CHECKOUT/.venv/bin/python passed.py CHECKOUT FOLDER
+
+`structure.py` starts this with the Python of the checkout that it measures. FOLDER is empty; stores are made in it.
+Build and server run in this process, as `polyrank build` and `polyrank serve` run them. A profile function in every
+thread notes the file of each Python function that is called. The module bodies that an import runs do not count.
+"""
+
+import importlib
+import inspect
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+PACKAGES = ("service", "index_builder", "model")
+# Of the command line: the newer layout first, which keeps the packages within `polyrank`.
+COMMANDS = ("polyrank.service.cli", "service.cli")
+ROWS = 8
+WARM, COUNTED = 10, 5
+IDLE_SECONDS = 2.5
+AFTER_SECONDS = 0.1  # what the server does once it has answered, as its log line, belongs to the request
+
+
+Call = tuple[CodeType | None, CodeType]  # caller and called
+
+
+class Recorder:
+    """A profile function that notes what functions are called while it is on."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._on = False
+        self._calls: set[Call] = set()
+
+    def __call__(self, frame: FrameType, event: str, _arg: Any) -> None:
+        # Bodies of modules and classes are code, too, but without this flag.
+        if self._on and event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            self._calls.add((frame.f_back and frame.f_back.f_code, frame.f_code))
+
+    @contextmanager
+    def on(self) -> Iterator[set[Call]]:
+        """Note calls for the block; yields a set that holds them afterwards."""
+        found: set[Call] = set()
+        self._calls.clear()
+        self._on = True
+        yield found
+        self._on = False
+        found |= self._calls
+
+    def files(self, calls: set[Call]) -> set[str]:
+        """The product files of the functions that were called, relative to the checkout."""
+        real = {
+            os.path.realpath(called.co_filename) for _, called in calls
+        }  # `polyrank` may hold links to the packages
+        inside = {os.path.relpath(name, self._root) for name in real if name.startswith(f"{self._root}/")}
+        return {name for name in inside if name.split("/")[0] in PACKAGES}
+
+
+def command_line() -> Any:
+    """The module whose `main` is the `polyrank` command."""
+    for name in COMMANDS:
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not name.startswith(error.name):
+                raise
+    sys.exit(f"no command line in {sys.path}; add its new place to COMMANDS")
+
+
+def build(commands: Any, checkout: Path, pool: Path, store: Path) -> None:
+    model = str(checkout / "checkpoints" / "chat-poly")
+    flags = ["--model", model, "--pool", str(pool), "--store", str(store), "--backend", "torch", "--json"]
+    if commands.main(["build", *flags]) != 0:
+        sys.exit("the build failed")
+
+
+def rank(url: str, context: list[str]) -> None:
+    body = json.dumps({"context": context, "top_k": 5}).encode()
+    request = urllib.request.Request(f"{url}/rank", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        assert len(json.load(response)["results"]) == 5
+
+
+def wait_until_ready(url: str) -> None:
+    while True:
+        try:
+            with urllib.request.urlopen(f"{url}/readyz", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.1)
+
+
+def files_of_a_request(recorder: Recorder, url: str, contexts: list[list[str]]) -> list[str]:
+    """Files that each of several warm requests passes, without the calls that timers make anyway."""
+    wait_until_ready(url)
+    for context in contexts[:WARM]:
+        rank(url, context)
+    with recorder.on() as idle:
+        time.sleep(IDLE_SECONDS)
+    passed = []
+    for context in contexts[WARM : WARM + COUNTED]:
+        with recorder.on() as calls:
+            rank(url, context)
+            time.sleep(AFTER_SECONDS)
+        passed.append(recorder.files(calls - idle))
+    return sorted(set.intersection(*passed))
+
+
+def contexts_of(samples: Path) -> list[list[str]]:
+    lines = (samples / "conversations.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line)["context"] for line in lines]
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def files_of_a_build(recorder: Recorder, commands: Any, root: Path, folder: Path) -> list[str]:
+    """Files that the second build passes: the first one imports what a build imports late."""
+    lines = (root / "examples" / "support" / "pool.jsonl").read_text("utf-8").splitlines(keepends=True)
+    pool = folder / "pool.jsonl"
+    pool.write_text("".join(lines[:ROWS]), "utf-8")
+    build(commands, root, pool, folder / "first")
+    with recorder.on() as calls:
+        build(commands, root, pool, folder / "second")
+    return sorted(recorder.files(calls))
+
+
+def main() -> None:
+    root, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
+    recorder = Recorder(root)
+    threading.setprofile(recorder)
+    sys.setprofile(recorder)
+    out, sys.stdout = sys.stdout, sys.stderr  # standard output is for the result alone
+    commands = command_line()
+    built = files_of_a_build(recorder, commands, root, folder)
+    contexts, port = contexts_of(root / "examples" / "support"), free_port()
+
+    def ask() -> None:
+        try:
+            asked = files_of_a_request(recorder, f"http://127.0.0.1:{port}", contexts)
+            out.write(json.dumps({"request": asked, "build": built}) + "\n")
+            out.flush()
+        except BaseException as error:
+            sys.stderr.write(f"{error!r}\n")
+            os._exit(1)
+        os._exit(0)  # nothing of this server is worth an orderly end
+
+    threading.Thread(target=ask, daemon=True).start()
+    flags = ["--store", str(folder / "second"), "--port", str(port), "--backend", "torch"]
+    sys.exit(commands.main(["serve", *flags]) or 1)  # it ends only where it fails
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""What the service asks of its models, and how it warms them up."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.model.text.assembly import Conversation, Truncation
+from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.tokenizer import Token
+
+# Loads a generation's model from its directory. Any: what comes is checked by its architecture.
+LoadRanker = Callable[[str], Any]
+# Loads a cross-encoder by its name or directory.
+LoadScorer = Callable[[str], "PairScorer"]
+
+
+class LateScorer(Protocol):
+    """A Bi- or Poly-encoder; see polyrank.LateRanker."""
+
+    name: str
+    architecture: str
+    fingerprint: str
+    dim: int
+    max_input_tokens: int
+    backend: str
+
+    def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
+        """Return token ids, and what did not fit."""
+
+    def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
+        """Return the token ids of each text, and how many texts were cut."""
+
+    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Token]]:
+        """Return the tokens of each text, uncut."""
+
+    def encode_context_batch(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        """Encode contexts in one forward pass: vectors (M, D) of each, the score scale multiplied in."""
+
+    def encode_candidate_batch(self, candidates: Sequence[list[int]]) -> NDArray[np.float32]:
+        """Encode candidates in one forward pass, (B, D)."""
+
+    def encode_candidates(
+        self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
+    ) -> NDArray[np.float32]:
+        """Encode any number of candidates, (N, D)."""
+
+
+class PairScorer(Protocol):
+    """A Cross-encoder; see polyrank.CrossRanker."""
+
+    name: str
+    architecture: str
+    fingerprint: str
+    max_input_tokens: int
+    backend: str
+
+    def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
+        """Join the context with each text; also returns what did not fit."""
+
+    def score_pair_batch(self, pairs: Pairs) -> NDArray[np.float32]:
+        """Score tokenised pairs in one forward pass, (B,)."""
+
+
+# A kernel's first call with a shape is slow, so no request should make it. Usual words a text and texts a batch:
+_TEXTS = ((1, 1), (12, 1), (12, 8), (40, 8), (400, 1))
+_PAIRS = ((1, 1), (30, 20), (300, 2))
+
+
+def warm_up_ranker(ranker: LateScorer) -> None:
+    """Encode contexts and candidates of usual lengths."""
+    for words, count in _TEXTS:
+        text = "hello " * words
+        ranker.encode_context_batch([ranker.tokenize_context(Conversation.of(text))[0]] * count)
+        ranker.encode_candidate_batch(ranker.tokenize_candidates([text] * count)[0])
+
+
+def warm_up_scorer(scorer: PairScorer) -> None:
+    """Score pairs of usual lengths."""
+    for words, count in _PAIRS:
+        pairs, _ = scorer.tokenize_pairs(Conversation.of("hello " * words), ["hello there"] * count)
+        scorer.score_pair_batch(pairs)

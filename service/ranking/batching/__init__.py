@@ -1,0 +1,1 @@
+"""Work of several requests done in one go: forward passes (batcher.py) and searches (together.py)."""

@@ -1,0 +1,86 @@
+"""Jobs of several requests in one go: what waits for the same thing is done with the first of it whose turn comes."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from polyrank.service.ranking.stages import Threads, Timings
+
+Job = TypeVar("Job")
+Share = TypeVar("Share")
+Result = TypeVar("Result")
+
+
+class _Waiting(Generic[Job, Share]):
+    """A job, and what makes its result of its share of the common work."""
+
+    def __init__(self, job: Job, finish: Callable[[Job, Share], Any]) -> None:
+        self.job, self._finish = job, finish
+        self.done: Future[Any] = Future()
+
+    def settle(self, share: Share) -> None:
+        try:
+            self.done.set_result(self._finish(self.job, share))
+        except BaseException as error:  # as an executor does: nobody may wait for ever
+            self.done.set_exception(error)
+
+
+class Together(Generic[Job, Share]):
+    """Gathers jobs of equal keys while a thread is busy.
+
+    Args:
+        threads: one thread, which does the work.
+        work: does several jobs; returns each one's share.
+        most: jobs at a time.
+    """
+
+    def __init__(self, threads: Threads, work: Callable[[Sequence[Job]], list[Share]], most: int) -> None:
+        self._threads, self._work, self._most = threads, work, most
+        self._changing = threading.Lock()
+        self._waiting: dict[Hashable, list[_Waiting[Job, Share]]] = {}
+
+    async def run(self, key: Hashable, job: Job, finish: Callable[[Job, Share], Result], timings: Timings) -> Result:
+        """Do a job when its turn comes, or with one of the same key that came before; cancelling drops what waits.
+
+        Args:
+            key: jobs of one key may be done together.
+            job: what to do.
+            finish: makes the result of the job and its share, on the same thread; its errors are this job's alone.
+            timings: waiting, also for the others that are done with it, counts as queueing.
+
+        Raises:
+            Exception: what the work raises for this job alone, or `finish`.
+        """
+        own: _Waiting[Job, Share] = _Waiting(job, finish)
+        with self._changing:
+            self._waiting.setdefault(key, []).append(own)
+        turn = self._threads.submit(partial(self._turn, key))
+        turn.add_done_callback(lambda turn: turn.cancelled() and own.done.cancel())  # when the threads close
+        with timings.queued():
+            result: Result = await asyncio.wrap_future(own.done)
+            return result
+
+    def _turn(self, key: Hashable) -> None:
+        """Do the next jobs of a key. Each job brings a turn, so some turns find nothing to do."""
+        with self._changing:
+            waiting = [each for each in self._waiting.pop(key, []) if not each.done.cancelled()]
+            if len(waiting) > self._most:
+                self._waiting[key] = waiting[self._most :]
+        if jobs := [each for each in waiting[: self._most] if each.done.set_running_or_notify_cancel()]:
+            self._do(jobs)
+
+    def _do(self, jobs: Sequence[_Waiting[Job, Share]]) -> None:
+        try:
+            shares = self._work([each.job for each in jobs])
+        except BaseException as error:
+            if len(jobs) == 1:
+                jobs[0].done.set_exception(error)
+            else:  # one of them is to blame: the others must not fail with it
+                for each in jobs:
+                    self._do([each])
+            return
+        for each, share in zip(jobs, shares, strict=True):
+            each.settle(share)
