@@ -43,8 +43,9 @@ class Live:
     store: Store = field(default_factory=Store)
 
     def serve(self, generation: str, changed: int, count: int = 10, has_matrix: bool = True) -> None:
-        snapshot, store = SimpleNamespace(changed=changed, count=count), SimpleNamespace(has_matrix=has_matrix)
-        self.current = SimpleNamespace(generation=SimpleNamespace(id=generation, store=store), snapshot=snapshot)
+        snapshot, embeddings = SimpleNamespace(changed=changed, count=count), SimpleNamespace(has_matrix=has_matrix)
+        held = SimpleNamespace(id=generation, embeddings=embeddings)
+        self.current = SimpleNamespace(generation=held, snapshot=snapshot)
         self.store.active = generation
 
 
