@@ -52,10 +52,7 @@ def rank_lists(ranker: LateRanker | CrossRanker, dialogues: Sequence[Dialogue], 
     listed = [dialogue for dialogue in dialogues if dialogue.candidates]
     if not listed:
         raise InvalidInput("no example has `candidates`; there is nothing to rank")
-    if isinstance(ranker, CrossRanker):
-        scores = _cross_scores(ranker, listed, report)
-    else:
-        scores = _late_scores(ranker, listed, report)
+    scores = _late_scores(ranker, listed, report) if ranker.retrieves else _cross_scores(ranker, listed, report)
     require_finite(ranker.name, scores)
     ranks = [gold_rank(own, dialogue.label) for own, dialogue in zip(scores, listed, strict=True)]
     return RankedLists(np.array(ranks, np.int64), scores)

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -142,13 +141,18 @@ def test_a_batch_that_is_ready_goes_through_in_one_forward_and_gives_the_same(
     base: Path, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forwards: list[int] = []
-    run = TorchBackend._run
+    right = TorchBackend.compile
 
-    def counted(self: TorchBackend, part: Part, batch: TokenBatch) -> Any:
-        forwards.append(len(batch.ids))
-        return run(self, part, batch)
+    def counted(self: TorchBackend, part: Part) -> Forward:
+        forward = right(self, part)
 
-    monkeypatch.setattr(TorchBackend, "_run", counted)
+        def run(batch: TokenBatch) -> tuple[np.ndarray, ...]:
+            forwards.append(len(batch.ids))
+            return forward(batch)
+
+        return run
+
+    monkeypatch.setattr(TorchBackend, "compile", counted)
     ranker = loaded(base, "torch", **fields)
     texts = [list(range(2, 2 + n)) for n in (1, LONGEST, 3, 30, 30)]  # of lengths that several batches would suit
     if isinstance(ranker, CrossRanker):
@@ -166,11 +170,13 @@ def test_a_batch_that_is_ready_goes_through_in_one_forward_and_gives_the_same(
 
 def test_first_contexts_of_several_threads_compile_once(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranker = loaded(base, "torch", architecture="bi", reduction="mean")
-    compiled, right = [], TorchBackend.compile
+    compiled, again, right = [], threading.Event(), TorchBackend.compile
 
     def compile_slowly(self: TorchBackend, part: Part) -> Forward:
         compiled.append(part)
-        time.sleep(0.05)
+        if len(compiled) > 1:
+            again.set()
+        again.wait(0.1)  # long enough for another thread to begin, were it let
         return right(self, part)
 
     monkeypatch.setattr(TorchBackend, "compile", compile_slowly)

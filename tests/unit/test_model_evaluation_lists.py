@@ -19,6 +19,7 @@ class Late:
     """Embeds a candidate as the number in its text; the context is the factor of the score."""
 
     name = "late"
+    retrieves = True
 
     def __init__(self) -> None:
         self.encoded: list[str] = []

@@ -15,7 +15,7 @@ from polyrank.model.training.config import LateTrainConfig, TrainConfig
 from polyrank.model.training.data.columns import Columns, columns
 from polyrank.model.training.objectives.gradient_cache import Encoded
 from polyrank.model.training.objectives.losses import distillation, listwise
-from polyrank.model.training.objectives.objective import Batch, Objective, Outcome, Prepared, in_order
+from polyrank.model.training.objectives.objective import Batch, Objective, Prepared, ScoredBatch, in_order
 from polyrank.model.training.student.student import Student
 
 
@@ -47,7 +47,7 @@ class LateObjective(Objective):
                 *[partial(self._encode_contexts, [contexts[each] for each in chunk]) for chunk in context_chunks],
                 *[partial(self._encode_candidates, [candidates[each] for each in chunk]) for chunk in candidate_chunks],
             ],
-            partial(self._outcome, context_chunks, candidate_chunks, found, taught),
+            partial(self._scored, context_chunks, candidate_chunks, found, taught),
         )
 
     def _encode_contexts(self, contexts: Sequence[list[int]]) -> Encoded:
@@ -67,14 +67,14 @@ class LateObjective(Objective):
             scores[row, listed] = torch.from_numpy(self._teacher.score_pairs(pairs))
         return scores
 
-    def _outcome(
+    def _scored(
         self,
         context_chunks: list[list[int]],
         candidate_chunks: list[list[int]],
         found: Columns,
         taught: Tensor | None,
         encoded: Sequence[Encoded],
-    ) -> Outcome:
+    ) -> ScoredBatch:
         n = len(context_chunks)
         codes = _joined([ContextCodes(*each) for each in encoded[:n]], context_chunks)
         scores = poly_scores(codes, in_order([each for (each,) in encoded[n:]], candidate_chunks))
@@ -83,7 +83,7 @@ class LateObjective(Objective):
         if taught is not None:
             weight = self._config.teacher_weight
             loss = (1 - weight) * loss + weight * distillation(scores, taught.to(scores.device), listed)
-        return Outcome(loss, scores, gold, allowed, codes)
+        return ScoredBatch(loss, scores, gold, allowed, codes)
 
 
 def _joined(chunks: Sequence[ContextCodes], positions: Sequence[Sequence[int]]) -> ContextCodes:

@@ -28,8 +28,8 @@ class Batch(NamedTuple):
     draw: random.Random
 
 
-class Outcome(NamedTuple):
-    """What a batch came to: its loss, a scalar, and what its figures are made of.
+class ScoredBatch(NamedTuple):
+    """A batch after its forward passes: its loss, a scalar, and what its figures are made of.
 
     scores: (B, N). gold: column of each row's gold reply, (B,). allowed: columns that count in each row, (B, N).
     codes: the context vectors, where there are any.
@@ -43,14 +43,14 @@ class Outcome(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A batch in tokens. chunks: each encodes a part of it. outcome: joins what the chunks gave."""
+    """A batch in tokens. chunks: each encodes a part of it. scored: joins what the chunks gave."""
 
     chunks: list[Encode]
-    outcome: Callable[[Sequence[Encoded]], Outcome]
+    scored: Callable[[Sequence[Encoded]], ScoredBatch]
 
     def loss(self, encoded: Sequence[Encoded]) -> Tensor:
         """Return the loss alone."""
-        return self.outcome(encoded).loss
+        return self.scored(encoded).loss
 
 
 class Measured(NamedTuple):
@@ -92,7 +92,7 @@ class Objective(ABC):
     def measure(self, batch: Batch) -> Measured:
         """Return the figures of a batch without training on it."""
         prepared = self.prepare(batch)
-        loss, scores, gold, allowed, codes = prepared.outcome([encode() for encode in prepared.chunks])
+        loss, scores, gold, allowed, codes = prepared.scored([encode() for encode in prepared.chunks])
         cosine = 0.0 if codes is None else code_cosine(codes)
         return Measured(loss.item(), gold_first(scores, gold, allowed), len(scores), cosine)
 

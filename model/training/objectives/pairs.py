@@ -21,7 +21,7 @@ from polyrank.model.training.data.columns import Columns, columns
 from polyrank.model.training.errors import TrainingDataInvalid
 from polyrank.model.training.objectives.gradient_cache import Encoded
 from polyrank.model.training.objectives.losses import listwise, pointwise
-from polyrank.model.training.objectives.objective import Batch, Objective, Outcome, Prepared, in_order
+from polyrank.model.training.objectives.objective import Batch, Objective, Prepared, ScoredBatch, in_order
 from polyrank.model.training.student.student import Student
 
 
@@ -49,21 +49,21 @@ class PairObjective(Objective):
         first = None if self._first_stage is None else torch.from_numpy(self._first_stage.scores(pairs))
         return Prepared(
             [partial(self._encode, pairs.take(each)) for each in positions],
-            partial(self._outcome, positions, first, width),
+            partial(self._scored, positions, first, width),
         )
 
     def _encode(self, pairs: Pairs) -> Encoded:
         return (self._encoder.joint_scores(self._encoder.join(pairs).to(self._device)),)
 
-    def _outcome(
+    def _scored(
         self, positions: list[list[int]], first: Tensor | None, width: int, encoded: Sequence[Encoded]
-    ) -> Outcome:
+    ) -> ScoredBatch:
         scores = in_order([each for (each,) in encoded], positions)
         rows = (scores if first is None else scores + first.to(scores.device)).view(-1, width)
         gold = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
         allowed = torch.ones_like(rows, dtype=torch.bool)
         loss = listwise if self._config.loss == "listwise" else pointwise
-        return Outcome(loss(rows, gold, allowed), rows, gold, allowed)
+        return ScoredBatch(loss(rows, gold, allowed), rows, gold, allowed)
 
 
 Scores = Callable[[Sequence[Dialogue], Sequence[str]], Tensor]
