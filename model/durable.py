@@ -1,6 +1,6 @@
-"""Writing that survives a crash: which bytes are on the disk before which name points at them.
+"""Writes that survive a crash: fsync and rename in the right order.
 
-Owns fsync and rename. Knows nothing of what the files mean.
+After a crash a name points at the old bytes or at all of the new ones. This module does not know what the files mean.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-# A directory is opened and synced like a file; its own name says what the caller means.
+# The same call works for a directory. The second name says what the caller means.
 sync_directory = sync_file
 
 
@@ -38,7 +38,7 @@ def sync_tree(directory: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Create the directory with its parents, each entered durably in its parent."""
+    """Create the directory and its missing parents, and put each new entry on the disk."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
@@ -55,9 +55,9 @@ def rename_durably(source: Path, target: Path) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary file to write to, which replaces `path` when the block ends.
 
-    A reader or a crash sees all of the old file or all of the new one. A block that ends in an exception leaves what
-    was there before and nothing else. Of two processes that write the same file the later one wins; their bytes never
-    mix. What a killed process left is removed by the next one that writes the same file.
+    A reader, or anyone after a crash, sees all of the old file or all of the new one. If the block raises, the old file
+    stays and nothing else is left. If two processes write the same file, the later one wins; their bytes never mix. The
+    next writer of the same file removes what a killed process left.
 
     Raises:
         OSError: the directory is missing, full or may not be written.
@@ -75,7 +75,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the file's content: a reader or a crash sees all of the old or all of the new."""
+    """Replace the file's content in one step, as `replacing` does."""
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
@@ -85,9 +85,9 @@ def _temporary_name(name: str, token: str) -> str:
 
 
 def _new_beside(path: Path) -> tuple[Path, BinaryIO]:
-    """Make a temporary file that is this writer's alone; its lock tells the others that the writer lives.
+    """Make a temporary file of this writer alone, and lock it: the lock shows other writers that this one lives.
 
-    The name is drawn, as containers that share a file system may all be process 1.
+    The name is random, not made from the process id: containers that share a file system may all be process 1.
     """
     while True:
         temporary = path.with_name(_temporary_name(path.name, token_hex(_TOKEN_BYTES)))
@@ -95,11 +95,11 @@ def _new_beside(path: Path) -> tuple[Path, BinaryIO]:
         _lock(held.fileno(), fcntl.LOCK_SH)
         if temporary.exists():
             return temporary, held
-        held.close()  # before it was locked another writer took it for a leftover
+        held.close()  # another writer removed it as a leftover before it was locked
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files of the same target that nobody holds."""
+    """Remove temporary files of the same target that no living writer has locked."""
     for each in path.parent.glob(_temporary_name(escape(path.name), _ANY_TOKEN)):
         with suppress(OSError), each.open("rb") as file:
             if _lock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -107,7 +107,7 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def _lock(descriptor: int, operation: int) -> bool:
-    """Whether the lock was taken: not while another holds it, nor on a file system that has no locks."""
+    """Try to lock; False where another holds the lock, or the file system has none."""
     try:
         fcntl.flock(descriptor, operation)
     except OSError:

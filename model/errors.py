@@ -1,7 +1,7 @@
-"""What can go wrong, as types that carry data and know nothing of HTTP.
+"""The root of all errors, and those of models. Errors carry data and know nothing of HTTP.
 
 RankingError
-  InvalidInput          the caller's fault; the message is safe to echo
+  InvalidInput          the caller's fault; the message may be shown to the caller
     WrongKind           a model of another kind than is wanted
   ModelError
     ModelNotFound       no checkpoint and no base model of that name
@@ -11,7 +11,7 @@ RankingError
 
 
 class RankingError(Exception):
-    """Root of every error the project raises on purpose; `str(error)` is one line that says what to do."""
+    """Root of all errors that the project raises on purpose; `str(error)` is one line that says what to do."""
 
 
 class InvalidInput(RankingError):
@@ -19,7 +19,7 @@ class InvalidInput(RankingError):
 
 
 class WrongKind(InvalidInput):
-    """A Cross-encoder where vectors are wanted, or a Bi- or Poly-encoder where pairs are to be scored."""
+    """A model that scores pairs where vectors are wanted, or the other way round."""
 
 
 class ModelError(RankingError):

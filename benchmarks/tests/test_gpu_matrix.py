@@ -16,7 +16,7 @@ from polyrank.model.training.student.student import start
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One that reads as much and has as many layers as the runs ask for."""
+    """A base model with enough positions and layers for all runs."""
     base = write_base(tmp_path_factory.mktemp("matrix") / "base", seed=0)
     settings = json.loads((base / "config.json").read_text())
     config = BertConfig(**{**settings, "num_hidden_layers": 4, "max_position_embeddings": 128})

@@ -26,7 +26,7 @@ REPLIES = tuple(f"w{n}" for n in range(4, 8))
 
 @pytest.fixture(scope="module", autouse=True)
 def _anew() -> Iterator[None]:
-    """Accelerate keeps the precision of a process's first run."""
+    """Reset Accelerate, which keeps the precision of the first run in a process."""
     AcceleratorState._reset_state()
     yield
     AcceleratorState._reset_state()

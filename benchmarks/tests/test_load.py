@@ -1,4 +1,4 @@
-"""The load generator's arithmetic, and that it spares no server that stalls."""
+"""The arithmetic of the load generator; a server that stalls pays for every request due meanwhile."""
 
 import asyncio
 import json
@@ -73,7 +73,7 @@ Reply = Callable[[int], Awaitable[bytes]]
 
 
 def load(tmp_path: Path, reply: Reply, *phases: Phase) -> list[Answer]:
-    """Load a server of one line that gives these replies."""
+    """Run the phases against a minimal server that gives these replies; returns the answers."""
     (tmp_path / "bodies").write_bytes(b'{"a": 1}\n{"a": 22}\n')
     got: list[bytes] = []
     serving: list[asyncio.Task[object] | None] = []

@@ -1,4 +1,4 @@
-"""What the comparisons with other systems count, and that their sides take turns."""
+"""Comparisons with other systems: figures, goals, and sides that take turns."""
 
 import sys
 from itertools import count, islice

@@ -1,4 +1,4 @@
-"""Where a server's time goes: what counts as work, and how wide it is drawn."""
+"""The profile of a server: what counts as work, and how wide it is drawn."""
 
 import os
 import threading

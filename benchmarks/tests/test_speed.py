@@ -1,4 +1,4 @@
-"""The scripts that wait for a GPU run on a CPU, over tiny shapes."""
+"""The scripts for a GPU run on a CPU, over tiny shapes."""
 
 import json
 

@@ -152,11 +152,8 @@ def build(
                 content = _Content(rows, encoded, *_index(directory, spec, model, options, clock))
                 clock("manifest", 0, 1)
                 model.save(directory / MODEL_DIRECTORY)
-                _write_manifest(directory, model, options, revision, content, clock)
-                with closing(Generation.open(directory, verify=False)) as opened:  # checks that the files fit together
-                    if redis is not None:
-                        copies.note(generation)
-                        _copy(opened, redis, clock)
+                manifest = _write_manifest(directory, model, options, revision, content, clock)
+                _check_and_copy(directory, redis, copies, clock)
                 clock("rename", 0, 1)
                 store.publish(directory, lease)
         if options.replaces is not None:
@@ -165,7 +162,7 @@ def build(
         elif options.activate:
             clock("CURRENT", 0, 1)
             encode_updates = partial(encode_texts, model) if isinstance(model, TextEncoder) else None
-            store.make_active(store.manifest(generation), encode_updates, lease)
+            store.make_active(manifest, encode_updates, lease)
     return BuildResult(
         generation=generation,
         count=rows.count,
@@ -247,7 +244,7 @@ def _index(
 
 def _write_manifest(
     directory: Path, model: Model, options: BuildOptions, revision: int, content: _Content, clock: StageClock
-) -> None:
+) -> Manifest:
     rows, encoded = content.rows, content.encoded
     encoding_seconds = max(clock.seconds.get("encode", 0.0), 1e-9)
     manifest = Manifest(
@@ -271,13 +268,18 @@ def _write_manifest(
         ),
     )
     (directory / MANIFEST_FILE).write_bytes(manifest.to_json())
+    return manifest
 
 
-def _copy(generation: Generation, redis: RedisEmbeddings, clock: StageClock) -> None:
-    """Put every vector into Redis."""
-    done, total = 0, len(generation.candidates)
-    for ids, _ in generation.candidates.batches():
-        clock("redis", done, total)
-        redis.put_many(ids, generation.embeddings.matrix[done : done + len(ids)])
-        done += len(ids)
-    redis.commit()
+def _check_and_copy(directory: Path, redis: RedisEmbeddings | None, copies: Copies, clock: StageClock) -> None:
+    """Open the generation, which fails unless its files fit together, and put its vectors into Redis if asked for."""
+    with closing(Generation.open(directory, verify=False)) as generation:
+        if redis is None:
+            return
+        copies.note(generation.id)
+        done, total = 0, generation.manifest.count
+        for ids, _ in generation.candidates.batches():
+            clock("redis", done, total)
+            redis.put_many(ids, generation.embeddings.matrix[done : done + len(ids)])
+            done += len(ids)
+        redis.commit()

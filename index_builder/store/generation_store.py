@@ -7,7 +7,7 @@ STORE/generations/.journal-<id>  the finished shards of a build: leftovers.py
 STORE/log/                       the updates of each generation: updates.py, update_log.py
 STORE/rejected/<id>/             rejected.jsonl: the bad rows of a generation's pool
 STORE/copies/                    which generations have a copy in Redis: copies.py
-STORE/jobs/                      index jobs: build/jobs.py
+STORE/jobs/                      index jobs: build/job_records.py
 STORE/ID, FENCE, *.lock          who may build and switch: locks.py
 """
 
@@ -49,7 +49,7 @@ _STAMP = "%Y%m%dT%H%M%S%f"
 class GenerationStore:
     """The generations under a directory; several threads and processes may call every method.
 
-    A generation is verified once on every way to being served: when it is opened (`open`). Who has an open generation,
+    A generation is verified once on its way to being served: when it is opened (`open`). A caller that has opened it,
     or has just built it, switches to it with `make_active` or `go_back`, which do not read its files again. `activate`
     and `rollback` verify first.
 
@@ -204,23 +204,23 @@ class GenerationStore:
 
     # Switching.
 
-    def activate(self, generation: str, encode: Encode | None = None, lease: Lease | None = None) -> None:
+    def activate(self, generation: str, encode: Encode | None = None) -> None:
         """Verify a generation, then make it the active one; see `make_active`.
 
         Raises:
             GenerationNotFound, GenerationCorrupt: it cannot be served; nothing changes.
         """
-        self.make_active(self._verified(generation), encode, lease)
+        self.make_active(self._verified(generation), encode)
 
     def make_active(self, manifest: Manifest, encode: Encode | None = None, lease: Lease | None = None) -> None:
-        """Make a generation the active one that the caller has opened or built.
+        """Make a generation the active one. The caller has opened or built it, so its files are not read again.
 
         A generation that was never active receives the updates made since its pool was read. One that was active before
         comes back as its own last update left it.
 
         Args:
             manifest: the generation's.
-            encode: its model, for updates made under another one; None: there is only what its own model encoded.
+            encode: its model, which encodes updates made under another one; None: there must be none.
             lease: held by the builder that built it.
 
         Raises:
@@ -250,10 +250,10 @@ class GenerationStore:
                 return history[-1]
 
     def go_back(self, manifest: Manifest) -> bool:
-        """Go back to a generation that the caller has opened, if it is still the last of `history`.
+        """Go back to a generation that the caller has opened, provided that it is still the last of `history`.
 
         Returns:
-            whether it is active now; if not, another process has switched meanwhile, and nothing changed.
+            whether it is active now. False: another process has switched meanwhile, and nothing changed.
 
         Raises:
             GenerationCorrupt: its update log is damaged or gone; nothing changes.

@@ -3,9 +3,9 @@
     build.lock          held by the one builder
     pointer.lock        held while CURRENT or the list of generations changes
     log/write.lock      held while an update is written, and while CURRENT changes
-    jobs/<id>.lock      held by the process that runs a job: build/jobs.py
+    jobs/<id>.lock      held by the process that runs a job: build/job_records.py
 
-Who needs several of the first three takes them in this order.
+A process that needs several of the first three takes them in this order.
 
 A lock is a flock on a file. The kernel frees it however its holder dies. It works between processes that share a
 kernel, and between hosts if their file system shares locks. The lease works between all hosts: it is a key in Redis

@@ -1,10 +1,10 @@
-"""What can go wrong in training, under polyrank.model.errors.RankingError."""
+"""Errors of training, under polyrank.model.errors.RankingError."""
 
 from polyrank.model.errors import InvalidInput, ModelError
 
 
 class TrainingDataInvalid(InvalidInput):
-    """The training files hold too little that can be used; the message says what was dropped and why."""
+    """The training files hold too few usable examples; the message says what was dropped and why."""
 
 
 class OutputInUse(InvalidInput):
@@ -12,7 +12,7 @@ class OutputInUse(InvalidInput):
 
 
 class TrainingDiverged(ModelError):
-    """The loss is no finite number; the best checkpoint so far is kept."""
+    """The loss is not a finite number; the best checkpoint so far is kept."""
 
 
 class OutOfMemory(ModelError):

@@ -29,7 +29,7 @@ from polyrank.model.training.errors import OutOfMemory, TrainingDiverged
 from polyrank.model.training.objectives.objective import Batch, Objective
 from polyrank.model.training.schedule import LearningRate
 from polyrank.model.training.selection import look, selection_batches
-from polyrank.model.training.state import Origin, Progress, write_state
+from polyrank.model.training.state import Origin, RunProgress, write_state
 from polyrank.model.training.student.student import Student
 from polyrank.model.training.student.tuning import backbones
 
@@ -62,7 +62,7 @@ class Training:
         """Prepare a run that began at that value of `time.monotonic()`."""
         self.config = config
         self.student = student
-        self.progress = Progress()
+        self.progress = RunProgress()
         self._output = output
         self._counted = began
         self._corpora = [corpus for corpus, _ in corpora]
@@ -186,13 +186,14 @@ class Training:
         """Measure the selection slice, and write a checkpoint if its loss is the best so far."""
         progress = self.progress
         seen = look(self.student.encoder, self._objective, selection)
-        watch("look", progress.step, self.steps, seen.figures())
-        self._accelerator.log({f"selection/{name}": value for name, value in seen.figures().items()}, progress.step)
+        figures = seen._asdict()
+        watch("look", progress.step, self.steps, figures)
+        self._accelerator.log({f"selection/{name}": value for name, value in figures.items()}, progress.step)
         self._schedule.observe(progress.step, seen.loss)
         if seen.loss < progress.best_loss:  # never true of NaN
             progress.best_loss, progress.best_step, progress.looks_without = seen.loss, progress.step, 0
             if self._accelerator.is_main_process:
-                self.student.save(self._output, {"step": progress.step, "selection": seen.figures()})
+                self.student.save(self._output, {"step": progress.step, "selection": figures})
         else:
             progress.looks_without += 1
         if math.isinf(progress.best_loss):
@@ -226,7 +227,7 @@ class Training:
         self._schedule.restore(state["schedule"])
         if self._accelerator.scaler and state["scaler"]:  # a CPU has none
             self._accelerator.scaler.load_state_dict(state["scaler"])
-        self.progress = Progress(**state["progress"])
+        self.progress = RunProgress(**state["progress"])
 
     def end(self) -> None:
         """Close the logs and leave the other processes."""

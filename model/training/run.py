@@ -1,11 +1,10 @@
-"""A whole run: survey the files, train, and write the summary into the checkpoint."""
+"""A whole training run: survey the files, train, and write the summary into the checkpoint."""
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
 from polyrank.model.errors import InvalidInput
@@ -14,7 +13,7 @@ from polyrank.model.training.config import LateTrainConfig, TrainConfig
 from polyrank.model.training.data.corpus import Corpus, Report, survey
 from polyrank.model.training.errors import TrainingDataInvalid
 from polyrank.model.training.loop import Training, Watch, processes
-from polyrank.model.training.state import STATE_FILE, Progress, read_state, require_unused
+from polyrank.model.training.state import STATE_FILE, RunProgress, read_state, require_unused
 from polyrank.model.training.student.student import start
 
 
@@ -23,11 +22,11 @@ class Data:
     """Files to train on.
 
     Attributes:
-        paths: dialogues.
-        weights: how often a batch comes from each, relative to the others; empty: in proportion to their examples.
-        every_turn: make an example of every reply in a dialogue.
+        paths: files of dialogues.
+        weights: how often a batch comes from each file, relative to the others; empty: in proportion to its examples.
+        every_turn: make an example of every reply in a dialogue, not of the last one alone.
         max_rejected: share of bad lines above which a file is refused.
-        held_out: about so many examples of each file are the selection slice, of a small one a tenth.
+        held_out: size of the selection slice of each file, in examples; of a small file a tenth.
     """
 
     paths: Sequence[Path]
@@ -54,18 +53,18 @@ def train(
     on_survey: Callable[[Path, Report], None],
     watch: Watch,
 ) -> Ranker | None:
-    """Train a model; its best checkpoint, by the selection slice, lies in `output`.
+    """Train a model; `output` gets the checkpoint with the least loss on the selection slice.
 
     Args:
         config: the settings.
         data: the files.
-        output: a directory that is empty or does not exist yet; with `resume` that of the unfinished run.
+        output: a directory that is empty or does not exist yet; with `resume`, that of the unfinished run.
         resume: go on with an unfinished run.
-        on_survey: told what each file holds and what was dropped.
-        watch: told of every step and every look at the selection slice.
+        on_survey: called with each file and what it holds.
+        watch: called after every step and every look at the selection slice.
 
     Returns:
-        The best checkpoint, loaded; of several processes (`torchrun`) the main one alone gets it.
+        The best checkpoint, loaded; None in all but the main one of several processes (`torchrun`).
 
     Raises:
         OutputInUse, TrainingDataInvalid, TrainingDiverged, OutOfMemory: see polyrank.model.training.errors.
@@ -76,8 +75,8 @@ def train(
     if state is None:
         require_unused(output)
     everyone = processes()
-    everyone.wait_for_everyone()  # before one of them makes the directory that must be unused
-    student = start(config)  # what is wrong with the settings is told before the files are read, which may take minutes
+    everyone.wait_for_everyone()  # each checks that the directory is unused before one of them makes it
+    student = start(config)  # first, because it refuses wrong settings, and reading the files may take minutes
     corpora = _surveyed(data)
     if everyone.is_main_process:
         for corpus, report in corpora:
@@ -108,7 +107,7 @@ def _surveyed(data: Data) -> list[tuple[Corpus, Report]]:
 
 
 def _require_negatives(corpora: Sequence[tuple[Corpus, Report]]) -> None:
-    """A teacher's distribution over the gold reply alone is the same as any student's: it would teach nothing."""
+    """Refuse a file without listed negatives: over the gold reply alone a teacher has nothing to teach."""
     for corpus, report in corpora:
         if not report.with_negatives:
             raise TrainingDataInvalid(
@@ -116,8 +115,8 @@ def _require_negatives(corpora: Sequence[tuple[Corpus, Report]]) -> None:
             )
 
 
-def _finish(output: Path, config: TrainConfig, corpora: Sequence[tuple[Corpus, Report]], progress: Progress) -> None:
-    """Say in the checkpoint how it was made; then nothing is left to resume."""
+def _finish(output: Path, config: TrainConfig, corpora: Sequence[tuple[Corpus, Report]], progress: RunProgress) -> None:
+    """Write into the checkpoint how it was made, and remove the state, as nothing is left to resume."""
     summary = {
         "files": [
             {"name": c.path.name, "examples": r.kept, "held_out": r.held_out, "weight": c.weight} for c, r in corpora
@@ -126,12 +125,7 @@ def _finish(output: Path, config: TrainConfig, corpora: Sequence[tuple[Corpus, R
         "steps": progress.step,
         "seconds": round(progress.seconds),
     }
-    _add_to_summary(output, summary)
+    path = output / CONFIG_FILE  # the summary is not part of the checkpoint's identity
+    trained = read_config(path)
+    write_config(path, replace(trained, training={**trained.training, **summary}))
     (output / STATE_FILE).unlink(missing_ok=True)
-
-
-def _add_to_summary(directory: Path, more: Mapping[str, Any]) -> None:
-    """The training summary is no part of a checkpoint's identity: it may grow after the weights were written."""
-    path = directory / CONFIG_FILE
-    config = read_config(path)
-    write_config(path, replace(config, training={**config.training, **more}))

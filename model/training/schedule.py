@@ -9,10 +9,10 @@ PLATEAU_FACTOR = 0.4
 
 
 class LearningRate:
-    """The factor on the base learning rate at each step.
+    """The factor on the base learning rate at each step. It first rises linearly from 0 to 1, the warm-up.
 
-    plateau: stays until the selection loss does not improve, then is multiplied by 0.4, each time it is looked at.
-    linear, cosine: falls to zero at the last step. All warm up linearly first.
+    plateau: multiplied by 0.4 after each look at which the selection loss has not improved. linear, cosine: falls to 0
+    at the last step. constant: stays.
     """
 
     def __init__(self, schedule: Schedule, warmup_steps: int, steps: int) -> None:
@@ -39,13 +39,13 @@ class LearningRate:
         return self._reduced
 
     def observe(self, step: int, selection_loss: float) -> None:
-        """Tell the selection loss after so many steps; only `plateau` listens, and only once the rate is warm."""
+        """Take the selection loss after that many steps; only `plateau` uses it, and only after the warm-up."""
         if self._schedule == "plateau" and step > self._warmup and selection_loss >= self._best:
             self._reduced *= PLATEAU_FACTOR
         self._best = min(self._best, selection_loss)
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs."""
+        """Return what a resumed run needs."""
         return {"reduced": self._reduced, "best": self._best}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -20,10 +20,6 @@ class Look(NamedTuple):
     recall_at_1: float
     code_cosine: float
 
-    def figures(self) -> dict[str, float]:
-        """Return the figures by name."""
-        return self._asdict()
-
 
 def selection_batches(corpora: Sequence[Corpus], n_replies: int) -> list[list[Dialogue]]:
     """Cut each file's slice into batches of `n_replies`; a rest of less than half a batch joins the last one.

@@ -22,7 +22,7 @@ STATE_FILE = "training-state.pt"
 
 
 @dataclass
-class Progress:
+class RunProgress:
     """Where a run is. `seconds`: how long it took so far, the time before it was resumed included."""
 
     step: int = 0

@@ -1,4 +1,4 @@
-"""Models that the command line names: one of the wrong kind is wrong usage."""
+"""Loads the models that the command line names; a model of the wrong kind is wrong usage."""
 
 import os
 from typing import TYPE_CHECKING
@@ -16,12 +16,12 @@ BACKEND = "POLYRANK_BACKEND"
 
 
 def chosen_backend(asked: str | None = None) -> str:
-    """The name of what is to run a model: what is asked for, or the environment says, or AUTO."""
+    """Return the name of the back-end: the one asked for, else the environment's, else AUTO."""
     return asked or os.environ.get(BACKEND) or AUTO
 
 
 def load_late(name: str, hint: str = "", backend: str = "torch") -> "LateRanker":
-    """Load a Bi- or Poly-encoder; raises UsageError for a Cross-encoder, with `hint` at the end of its message."""
+    """Load a model with candidate embeddings; raises UsageError for another kind, `hint` ends its message."""
     quiet_libraries()
     from polyrank.model.rankers import load as checkpoint
 
@@ -32,7 +32,7 @@ def load_late(name: str, hint: str = "", backend: str = "torch") -> "LateRanker"
 
 
 def load_cross(flag: str, name: str, backend: str = "torch") -> "CrossRanker":
-    """Load the Cross-encoder that a flag names; raises UsageError for a model of another kind."""
+    """Load a model that scores pairs, given by a flag; raises UsageError for another kind."""
     quiet_libraries()
     from polyrank.model.rankers import load as checkpoint
 

@@ -57,11 +57,8 @@ class Serving:
 
     @property
     def scans_all(self) -> bool:
-        """Whether every row is scanned: the generation has no index, or a GPU scans faster than the index is searched.
-
-        Beside an index only a GPU's scan shares passes.
-        """
-        return self.generation.index is None or self.scan.shares
+        """Whether every row is scanned: the generation has no index, or a GPU scans, which is faster than any index."""
+        return self.generation.index is None or self.scan.on_gpu
 
     def caught_up(self) -> "Serving":
         """Return it with the updates written since; for one thread at a time.

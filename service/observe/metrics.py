@@ -8,7 +8,8 @@ declares how the values of all processes become one: "livesum" adds those of the
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from itertools import product
+from typing import Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -24,10 +25,7 @@ RESULTS = {
 }
 REDIS_CALLS = ("get_redis", "get_text", "put_text", "get_result", "put_result")
 REJECTED = ("queue_full", "deadline", "too_large", "not_ready", "rate", "connections", "slow_head")
-SWITCHES = ("ok", "refused")
-KEYS_RELOADS = ("ok", "refused")
-UPDATES = ("upsert", "delete")
-JOB_STATES = ("succeeded", "failed", "cancelled")
+REFUSED = ("corrupt", "fingerprint", "model", "other")
 UNMATCHED = "unmatched"
 DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -40,6 +38,8 @@ SECONDS = (
 COUNTS = tuple(float(2**n) for n in range(15))
 RATIOS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75)
 
+M = TypeVar("M", Counter, Histogram)
+
 
 class Metrics:
     """The app's instruments. Other modules call `observe_*`, `count_*` and `show_*`, and know no names or labels."""
@@ -49,48 +49,66 @@ class Metrics:
         self._named: dict[Gauge, list[tuple[str, ...]]] = {}
         ProcessCollector(registry=self.registry)
         self.in_flight = self._gauge("http_requests_in_flight", "Requests being answered")
-        self._requests = self._counter("http_requests", "Requests answered", ("route", "method", "code"))
-        self._duration = self._histogram("http_request_duration_seconds", "Arrival to answer", ("route", "code_class"))
-        self._stages = self._histogram("stage_duration_seconds", "Time in each stage of /rank", ("stage",))
-        self._scored = self._histogram("candidates_scored", "Candidates scored a request", buckets=COUNTS)
-        self._cache = self._counter(
-            "cache_requests", "Vectors and answers asked for, and what came", ("tier", "result")
+        self._requests = self._counter("http_requests", "Requests answered", route=(), method=(), code=())
+        self._duration = self._histogram("http_request_duration_seconds", "Arrival to answer", route=(), code_class=())
+        self._stages = self._histogram(
+            "stage_duration_seconds", "Time in each stage of /rank", stage=(*STAGES, "serialize")
         )
+        self._scored = self._histogram("candidates_scored", "Candidates scored a request", COUNTS)
+        self._cache = self._counter(
+            "cache_requests", "Vectors and answers asked for, and what came", tier=(), result=()
+        )
+        for tier, results in RESULTS.items():
+            for result in results:
+                self._cache.labels(tier, result)
         self._queue_depth = self._gauge("queue_depth", "Requests in progress, waiting or being worked on")
         self._queue_tokens = self._gauge("queue_tokens", "Tokens of the requests in progress")
-        self._queue_wait = self._histogram("queue_wait_seconds", "Wait for a batch", ("lane",))
-        self._batch_size = self._histogram("batch_size", "Sequences a batch", ("lane",), COUNTS)
-        self._batch_tokens = self._histogram("batch_tokens", "Tokens a batch, padding included", ("lane",), COUNTS)
-        self._batch_padding = self._histogram("batch_padding_ratio", "Share of padding", ("lane",), RATIOS)
+        self._queue_wait = self._histogram("queue_wait_seconds", "Wait for a batch", lane=LANES)
+        self._batch_size = self._histogram("batch_size", "Sequences a batch", COUNTS, lane=LANES)
+        self._batch_tokens = self._histogram("batch_tokens", "Tokens a batch, padding included", COUNTS, lane=LANES)
+        self._batch_padding = self._histogram("batch_padding_ratio", "Share of padding", RATIOS, lane=LANES)
         self._cancelled = self._counter("client_cancelled", "Requests whose clients disconnected before the answer")
-        self._redis = self._histogram("redis_duration_seconds", "Calls of Redis: how long requests waited", ("op",))
+        self._redis = self._histogram(
+            "redis_duration_seconds", "Calls of Redis: how long requests waited", op=REDIS_CALLS
+        )
         self._breaker = self._gauge(
             "redis_breaker_state", "Whether Redis is asked: 0 yes, 1 once to see, 2 no", "livemax"
         )
-        self._retrievals = self._counter("retrievals", "Requests that retrieved candidates, by how", ("plan",))
-        self._certified = self._counter("retrieval_certified", "Answers found by an index: shown exact", ("exact",))
-        self._degraded = self._counter("degraded", "Answers that did without something", ("reason",))
-        self._rejected = self._counter("rejected", "Requests turned away", ("reason",))
-        self._keys_reloads = self._counter("keys_reloads", "Changes of the keys file", ("result",))
+        self._retrievals = self._counter("retrievals", "Requests that retrieved candidates, by how", plan=PLANS)
+        self._certified = self._counter(
+            "retrieval_certified", "Answers found by an index: shown exact", exact=("true", "false")
+        )
+        self._degraded = self._counter("degraded", "Answers that did without something", reason=DEGRADED)
+        self._rejected = self._counter("rejected", "Requests turned away", reason=REJECTED)
+        self._keys_reloads = self._counter("keys_reloads", "Changes of the keys file", result=("ok", "refused"))
         self._index_info = self._info("index_info", "The generation served", ("generation", "model", "format"))
         self._index_candidates = self._state("index_candidates", "Candidates served, updates included")
         self._index_revision = self._gauge("index_revision", "Revision of the last update served", "livemin")
         self._index_changed = self._state("index_changed_rows", "Upserts and deletions since the generation was built")
         self._index_loaded = self._state("index_loaded_timestamp_seconds", "When the generation was switched to")
-        self._switches = self._counter("index_switches", "Attempts to serve another generation", ("result",))
-        self._verify_failures = self._counter("index_verify_failures", "Generations refused", ("kind",))
-        self._updates = self._counter("updated_candidates", "Candidates changed by clients", ("kind",))
-        self._jobs = self._counter("build_jobs", "Rebuilds that ended", ("state",))
+        self._switches = self._counter(
+            "index_switches", "Attempts to serve another generation", result=("ok", "refused")
+        )
+        self._verify_failures = self._counter("index_verify_failures", "Generations refused", kind=REFUSED)
+        self._updates = self._counter("updated_candidates", "Candidates changed by clients", kind=("upsert", "delete"))
+        self._jobs = self._counter("build_jobs", "Rebuilds that ended", state=("succeeded", "failed", "cancelled"))
         self._last_build = self._gauge(
             "build_last_success_timestamp_seconds", "When a rebuild last succeeded; 0: none is known", "livemax"
         )
         self._model_info = self._info(
             "model_info", "Models loaded", ("role", "name", "architecture", "fingerprint", "backend")
         )
-        self._create_series()
 
-    def _counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
-        return Counter(f"polyrank_{name}", text, labels, registry=self.registry)
+    def _counter(self, name: str, text: str, **labels: Sequence[str]) -> Counter:
+        """Declare a counter with its labels, each with all its values; none where they are not known ahead."""
+        return _with_series(Counter(f"polyrank_{name}", text, labels, registry=self.registry), labels)
+
+    def _histogram(
+        self, name: str, text: str, buckets: tuple[float, ...] = SECONDS, **labels: Sequence[str]
+    ) -> Histogram:
+        """Declare a histogram; labels as of `_counter`."""
+        made = Histogram(f"polyrank_{name}", text, labels, registry=self.registry, buckets=buckets)
+        return _with_series(made, labels)
 
     def _gauge(self, name: str, text: str, mode: Mode = "livesum", labels: Iterable[str] = ()) -> Gauge:
         return Gauge(f"polyrank_{name}", text, labels, registry=self.registry, multiprocess_mode=mode)
@@ -101,36 +119,6 @@ class Metrics:
 
     def _state(self, name: str, text: str) -> Gauge:
         return self._gauge(name, text, "livemostrecent")
-
-    def _histogram(
-        self, name: str, text: str, labels: Iterable[str] = (), buckets: tuple[float, ...] = SECONDS
-    ) -> Histogram:
-        return Histogram(f"polyrank_{name}", text, labels, registry=self.registry, buckets=buckets)
-
-    def _create_series(self) -> None:
-        for counter, values in (
-            (self._retrievals, PLANS),
-            (self._degraded, DEGRADED),
-            (self._certified, ("true", "false")),
-            (self._rejected, REJECTED),
-            (self._keys_reloads, KEYS_RELOADS),
-            (self._switches, SWITCHES),
-            (self._updates, UPDATES),
-            (self._jobs, JOB_STATES),
-            (self._verify_failures, ("corrupt", "fingerprint", "model", "other")),
-        ):
-            for value in values:
-                counter.labels(value)
-        for lane in LANES:
-            for histogram in (self._queue_wait, self._batch_size, self._batch_tokens, self._batch_padding):
-                histogram.labels(lane)
-        for stage in (*STAGES, "serialize"):
-            self._stages.labels(stage)
-        for op in REDIS_CALLS:
-            self._redis.labels(op)
-        for tier, results in RESULTS.items():
-            for result in results:
-                self._cache.labels(tier, result)
 
     def create_routes(self, routes: Iterable[tuple[str, str]]) -> None:
         """Create the series of the app's own routes: (path template, method)."""
@@ -257,3 +245,10 @@ class Metrics:
         of_all = CollectorRegistry()
         MultiProcessCollector(of_all)
         return generate_latest(of_all)
+
+
+def _with_series(metric: M, labels: Mapping[str, Sequence[str]]) -> M:
+    """Create the series of a metric, one for each combination of its labels' values."""
+    for values in product(*labels.values()) if labels else ():
+        metric.labels(*values)
+    return metric

@@ -84,7 +84,9 @@ class Engine:
         self.batch_tokens = settings.batch_tokens
         self._forwards = Forwards(settings.batch_tokens, metrics, tracing)
         turn = TURN_BATCHES * settings.batch_tokens
-        self._admission = Admission(settings.max_queue_tokens, turn, metrics, lambda: self._forwards.done_tokens)
+        self._admission = Admission(
+            settings.max_queue_tokens, turn, metrics, lambda: self._forwards.batcher.done_tokens
+        )
         self._search = Threads("search", 1)
         self._searches: Together[PoolSearch, Found] = Together(
             self._search, lambda searches: retrieval.search(searches, settings.threads), MOST_SCANS
@@ -222,12 +224,12 @@ class Engine:
     @property
     def failed(self) -> str | None:
         """Why no answers can be expected at the moment; None: all is well."""
-        return self._forwards.failed
+        return "the model's thread does not answer" if self.stuck else self._forwards.batcher.failed
 
     @property
     def stuck(self) -> bool:
         """Whether only a restart will help."""
-        return self._forwards.stuck
+        return self._forwards.batcher.stuck
 
     def close(self) -> None:
         """Finish what has begun, drop what waits."""

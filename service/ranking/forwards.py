@@ -40,26 +40,14 @@ class Forwards:
         batch_tokens: of a batch, padding included; 0: each sequence alone.
         metrics: counts batches.
         tracing: records batches.
+
+    Attributes:
+        batcher: the models' thread.
     """
 
     def __init__(self, batch_tokens: int, metrics: Metrics, tracing: Tracing) -> None:
-        self._batcher = Batcher(batch_tokens, metrics, tracing)
+        self.batcher = Batcher(batch_tokens, metrics, tracing)
         self._tokenizer = Threads("tokenizer", 1)
-
-    @property
-    def failed(self) -> str | None:
-        """Why no outputs can be expected at the moment; None: all is well."""
-        return "the model's thread does not answer" if self.stuck else self._batcher.failed
-
-    @property
-    def stuck(self) -> bool:
-        """Whether only a restart will help."""
-        return self._batcher.stuck
-
-    @property
-    def done_tokens(self) -> int:
-        """How many tokens have gone through the models, ever."""
-        return self._batcher.done_tokens
 
     async def tokenize(self, work: Callable[[], T], timings: Timings, stage: Stage = "tokenize") -> T:
         """Call a function that tokenises, on the tokenizer's thread."""
@@ -104,8 +92,8 @@ class Forwards:
         """
         tokenize = partial(_split_pairs, scorer, conversation, texts)
         pairs, lengths, truncation = await self.tokenize(tokenize, timings, "rerank")
-        if time.monotonic() + self._batcher.predict("pair", lengths) > within:
-            self._batcher.doubt("pair")
+        if time.monotonic() + self.batcher.predict("pair", lengths) > within:
+            self.batcher.doubt("pair")
             raise DeadlineExceeded("the cross-encoder would take longer")
         scores = await self._run("pair", "rerank", _PairBatch(scorer), pairs, lengths, deadline, timings)
         return PairScores(np.array(scores, np.float32), truncation, sum(lengths), timings.seconds)
@@ -123,7 +111,7 @@ class Forwards:
     ) -> list[Any]:
         """Run sequences through a model: their wait is queueing, the rest is the stage."""
         with timings.timed(stage):
-            done = await self._batcher.run(lane, run_batch, sequences, lengths, deadline, key)
+            done = await self.batcher.run(lane, run_batch, sequences, lengths, deadline, key)
         timings.add(stage, -done.waited)
         timings.add("queue", done.waited)
         return done.outputs
@@ -131,7 +119,7 @@ class Forwards:
     def close(self) -> None:
         """Finish what has begun, drop what waits."""
         self._tokenizer.close()
-        self._batcher.close()
+        self.batcher.close()
 
 
 def _split_pairs(

@@ -276,7 +276,7 @@ def test_what_an_overtaken_builder_finished_is_neither_listed_nor_activated(take
     with pytest.raises(LeaseLost):
         store.publish(finished, held)
     with pytest.raises(LeaseLost):
-        store.activate(earlier, lease=held)
+        store.make_active(store.manifest(earlier), lease=held)
     assert store.ids() == [earlier]
     assert store.current() is None
     assert finished.exists()

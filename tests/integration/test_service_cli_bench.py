@@ -1,4 +1,4 @@
-"""`polyrank bench`: each subject with a small model, its rows and its failures."""
+"""`polyrank bench`: every subject with a small model, and its failures."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

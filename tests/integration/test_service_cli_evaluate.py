@@ -1,4 +1,4 @@
-"""`polyrank evaluate`: its figures against those counted by hand from scores of our own."""
+"""`polyrank evaluate`: its figures against figures computed here from the scores of all candidates."""
 
 import gzip
 import json

@@ -29,7 +29,7 @@ ROWS = [
 
 
 def judgements(query: int) -> dict[int, int]:
-    """Grade of each judged text by its place."""
+    """Return the grade of each judged text by its place."""
     return {(query * 11 + 13 * m) % 150: m % 3 for m in range(12)}
 
 
@@ -45,7 +45,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def collection(tmp_path: Path) -> list[object]:
-    """The arguments that name a collection: the pool as documents, twelve graded judgements a query."""
+    """Arguments for a collection: the pool as documents, with twelve graded judgements a query."""
     documents = [{"_id": f"d{n}", "title": text[:3].strip(), "text": text[3:].strip()} for n, text in enumerate(TEXTS)]
     queries = [{"_id": f"q{n}", "text": row["context"][0]} for n, row in enumerate(ROWS)]
     lines = [f"q{n}\td{row}\t{grade}\n" for n in range(20) for row, grade in judgements(n).items()]
@@ -65,7 +65,7 @@ def evaluated(capsys: Capture, *options: object) -> Row:
 
 
 def order_by_hand(name: Path, context: list[str], reranker: Path | None = None, top_n: int = 20) -> list[int]:
-    """Places of all texts, best first, by the public ranking of texts."""
+    """Rank all texts by the public interface; returns their places, best first."""
     order = [at for at, _ in polyrank.load(name).rank(context, TEXTS)][:100]
     if reranker is None:
         return order
@@ -126,7 +126,7 @@ def test_a_cross_encoder_reads_the_first_again(
 def test_each_text_counts_once_and_replies_that_the_pool_lacks_are_left_out(
     capsys: Capture, checkpoints: Path, data: Path, tmp_path: Path
 ) -> None:
-    """Every text three times, bad rows, a second file; one reply in six is not there."""
+    """The pool has every text three times, bad rows and a second file; one reply in six is missing."""
     golds = {row["response"] for row in ROWS[::6]}
     kept = [row for row in POOL if row["text"] not in golds]
     copies = [{"id": f"{row['id']}-{n}", "text": row["text"]} for row in kept for n in range(3)]

@@ -29,7 +29,7 @@ DATA[3] |= {"candidates": ["no", DATA[3]["response"]], "label": 1, "negatives": 
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[object]:
-    """The arguments that name a pool and data, in a directory that holds nothing else."""
+    """Arguments for a pool and data, in a directory that holds nothing else."""
     data, pool = write_rows(tmp_path / "data.jsonl", DATA), write_rows(tmp_path / "pool.jsonl", POOL)
     return ["--data", data, "--pool", pool]
 
@@ -39,7 +39,7 @@ def mine(capsys: Capture, model_path: Path, files: list[object], output: Path, *
 
 
 def scores(name: Path, dialogue: Dialogue, texts: list[str]) -> list[float]:
-    """By a model of any kind, the paper's way."""
+    """Score texts by a model of any kind, as the paper does."""
     ranker = polyrank.load(name)
     if isinstance(ranker, CrossRanker):
         return [float(each) for each in ranker.score_pairs(ranker.tokenize_pairs(dialogue.conversation, texts)[0])]

@@ -1,4 +1,4 @@
-"""What must hold of every bootstrap interval, and of a difference of two models."""
+"""Properties of every bootstrap interval, and of the difference of two models."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 @st.composite
 def examples(draw: st.DrawFn) -> tuple[Floats, NDArray[np.int64]]:
-    """Figures between 0 and 1 of up to 60 examples, of few or many dialogues."""
+    """Draw figures between 0 and 1 of up to 60 examples, in few or many dialogues."""
     rng = np.random.default_rng(draw(seeds))
     n, dialogues = draw(st.integers(1, 60)), draw(st.integers(1, 60))
     values = draw(st.sampled_from([rng.random(n), rng.integers(0, 2, n), 1 / rng.integers(1, 21, n)]))
@@ -41,7 +41,7 @@ def test_a_model_differs_from_itself_by_nothing_for_certain(drawn: tuple[Floats,
 @settings(max_examples=20)
 @given(seeds, st.sampled_from([0.05, 0.1, 0.2]))
 def test_pairing_narrows_the_difference_of_models_that_agree(seed: int, disagree: float) -> None:
-    """Two models that fail on mostly the same examples: pairing removes what is common to both."""
+    """Two models fail on mostly the same examples; pairing removes the common part."""
     rng = np.random.default_rng(seed)
     one = (rng.random(400) < 0.6).astype(np.float64)
     other = np.where(rng.random(400) < disagree, 1 - one, one)

@@ -1,4 +1,4 @@
-"""nDCG: its bounds, what reaches them, and what cannot change it."""
+"""nDCG: its bounds, when they are reached, and its invariances."""
 
 import math
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Mining with real models against brute force over every text, with every rule at any setting."""
+"""Mining with real models against brute force over all texts, for any setting of the rules."""
 
 from collections import Counter
 from dataclasses import replace
@@ -35,12 +35,12 @@ def ranker(name: str) -> LateRanker | CrossRanker:
 
 
 def said(rng: np.random.Generator) -> str:
-    """One to three of the words the models know, and more or less white space."""
+    """Draw one to three words that the models know, with varying white space."""
     return str(rng.choice([" ", "  "])).join(f"w{word}" for word in rng.integers(12, size=rng.integers(1, 4)))
 
 
 def drawn(seed: int) -> tuple[list[str], list[Dialogue]]:
-    """A pool with texts in several spellings, and examples of which several have the same context."""
+    """Draw a pool with texts in several spellings, and examples that may share their context."""
     rng = np.random.default_rng(seed)
     pool = [said(rng) for _ in range(int(rng.integers(1, 120)))]
     contexts = [[said(rng)] for _ in range(4)]
@@ -59,7 +59,7 @@ def context_of(dialogue: Dialogue) -> tuple[list[str], tuple[str, ...]]:
 
 
 def by_hand(pool: list[str], dialogues: list[Dialogue], late: LateRanker, rules: MiningRules) -> list[list[str]]:
-    """The hardest negatives of each example, from the scores of all texts."""
+    """Compute the hardest negatives of each example from the scores of all texts."""
     texts = [text for at, text in enumerate(pool) if same(text) not in map(same, pool[:at])]
     embeddings = late.encode_candidates(late.tokenize_candidates(texts)[0])
     golds = late.encode_candidates(late.tokenize_candidates([each.response for each in dialogues])[0])

@@ -1,4 +1,4 @@
-"""Pairs that are taken out of others stay what they were."""
+"""Taking and joining pairs does not change them."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -99,7 +99,7 @@ def test_a_row_that_was_not_found_has_no_rank() -> None:
 
 
 class Damaged(CrossRanker):
-    """Every score is no number."""
+    """A Cross-encoder whose scores are all NaN."""
 
     def __init__(self) -> None:
         self.name = "damaged"

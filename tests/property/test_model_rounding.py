@@ -1,4 +1,4 @@
-"""The margin against pools that are made to be computed in the wrong order, and against products that overflow."""
+"""The margin for pools whose float32 scores come in the wrong order, and for products that overflow."""
 
 import math
 
@@ -48,7 +48,7 @@ def test_rows_that_float32_puts_in_the_wrong_order(m: int) -> None:
 
 
 def test_products_that_overflow_lose_no_row() -> None:
-    """The best row has a product of -1e40, of no weight, beside one of 50."""
+    """The best row has a product of 50, and one of -1e40 that gets no weight."""
     rng = np.random.default_rng(0)
     matrix, codes = rng.normal(size=(9000, 16)).astype(np.float32), np.zeros((2, 16), np.float32)
     matrix[:, 1] = 0

@@ -1,4 +1,4 @@
-"""The scan in bytes against scoring every row: rows and scores bit for bit, whatever the pool is like."""
+"""The quantised scan against scoring every row: rows and scores agree bit for bit for any kind of pool."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +25,7 @@ BLOCK_ROWS = 32
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a small pool has many blocks, stages and parts."""
+    """Give a small pool many blocks, stages and parts."""
     monkeypatch.setattr(bounds, "BLOCK_ROWS", BLOCK_ROWS)
     monkeypatch.setattr(bounds, "_SAMPLE_ROWS", 40)
     monkeypatch.setattr(quantised_scan, "BLOCK_ROWS", BLOCK_ROWS)
@@ -160,7 +160,7 @@ def test_lengths_at_the_ends_of_float32(seed: int, scale: float) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_rows_that_bytes_put_in_the_wrong_order(seed: int) -> None:
-    """Some of the best rows are behind others by their bytes: only the bound of the error can keep them."""
+    """Some of the best rows are behind others by their bytes; only the error bound keeps them."""
     rng = np.random.default_rng(seed)
     d, n = 64, 300
     code = rng.normal(size=d).astype(np.float32)
@@ -177,7 +177,7 @@ def test_rows_that_bytes_put_in_the_wrong_order(seed: int) -> None:
 
 
 def assert_bounded(matrix: NDArray[Any], codes: NDArray[np.float32]) -> None:
-    """Each row survives each code whose product with it is the least asked for."""
+    """Check that a row survives a code if the bar is exactly their product."""
     rows = bounds.QuantisedRows.of(matrix)
     packed = bounds.QuantisedCodes.of([torch.from_numpy(code[None]) for code in codes], rows.mean)
     products = torch.from_numpy(matrix.astype(float) @ codes.astype(float).T)  # (N, M)
@@ -202,14 +202,14 @@ def test_bounds_are_above_every_product(kind: str) -> None:
 
 
 def test_bounds_of_a_code_that_bytes_cannot_hold() -> None:
-    """The rows are bytes, and parallel to what the code's bytes leave out."""
+    """Rows are exact in bytes, and parallel to the part of the code that its bytes lose."""
     axes = np.array([[0, 1], [0, -1]] * 8, np.float32)
     assert_bounded(axes, np.array([[1, (at + 0.45) / 127] for at in range(8)], np.float32))
     assert_bounded(axes, np.array([[1, -(at + 0.45) / 127] for at in range(8)], np.float32))
 
 
 def test_bounds_of_sums_that_float32_cannot_hold() -> None:
-    """Of 6000 products of the largest bytes: whole numbers above 2^24 are no longer all numbers of float32."""
+    """Sums of 6000 products of the largest bytes exceed 2^24, and float32 does not hold every integer above that."""
     rng = np.random.default_rng(0)
     signs = np.repeat([[1], [-1]], 16, axis=0)
     matrix = (signs * np.ones((32, 6000)) * 0.7137).astype(np.float32)
@@ -242,7 +242,7 @@ def test_most_rows_are_left_out_where_bounds_can_tell(monkeypatch: pytest.Monkey
 
 
 def test_a_pool_that_bounds_cannot_tell_apart_is_scanned_by_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a context beside it, which can be told apart, is not."""
+    """Another context in the same pass, whose rows differ, is still pruned."""
     plain: list[int] = []
     of = quantised_scan.PlainScan.of
     monkeypatch.setattr(

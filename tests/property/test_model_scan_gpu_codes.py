@@ -1,4 +1,4 @@
-"""How far a GPU's scores are off, with sums that lose their last bits at every step, against what is allowed for."""
+"""The error of a GPU's scores, simulated with sums cut at every step, stays below the margin."""
 
 import numpy as np
 import pytest
@@ -12,14 +12,14 @@ Codes = NDArray[np.float32]
 
 
 def cut(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Towards zero, to 24 bits: tensor cores do not round."""
+    """Cut towards zero, to 24 bits: tensor cores do not round."""
     with np.errstate(over="ignore"):
         rounded = values.astype(np.float32)
     return np.where(abs(rounded) > abs(values), np.nextafter(rounded, np.float32(0)), rounded).astype(np.float64)
 
 
 def products(rows: Rows, codes: Codes) -> NDArray[np.float64]:
-    """(N, M), an element after the other, cut at each."""
+    """Multiply, (N, M), adding one element after another and cutting each sum."""
     total = np.zeros((len(rows), len(codes)))
     for y, c in zip(rows.T.astype(np.float64), codes.T.astype(np.float64), strict=True):
         total = cut(total + y[:, None] * c)
@@ -33,7 +33,7 @@ def closed_form(s: NDArray[np.floating]) -> NDArray[np.floating]:
 
 
 def errors(rows: Rows, codes: Codes) -> tuple[NDArray[np.float64], float]:
-    """What the scores of a GPU are off by, (N,), and half the margin."""
+    """Return the errors of a GPU's scores, (N,), and half the margin."""
     longest = float(np.linalg.norm(rows.astype(np.float64), axis=1).max())
     held = GpuCodes([codes], [1], torch.from_numpy(rows), longest, 16)
     s = products(rows, held.rounded[0, : len(codes)].numpy()).astype(np.float32) * held.units.numpy()[0]
@@ -42,7 +42,7 @@ def errors(rows: Rows, codes: Codes) -> tuple[NDArray[np.float64], float]:
 
 
 def drawn(seed: int) -> tuple[Rows, Codes]:
-    """Rows and codes of all lengths, alike or not, some of them rows that one code alone is for."""
+    """Draw rows and codes of all lengths, similar or not; some rows match only one code."""
     rng = np.random.default_rng(seed)
     d, m = int(rng.choice([3, 48, 384])), int(rng.choice([1, 5, 64, 360]))
     dtype = (np.float16, np.float32)[seed % 2]
@@ -61,7 +61,7 @@ def test_no_score_is_off_by_more_than_half_the_margin(seed: int) -> None:
 
 
 def test_the_margin_is_no_wider_than_it_must_be() -> None:
-    """Else all rows would be finalists: unit vectors, scores in [-20, 20]."""
+    """Unit vectors with scores in [-20, 20] need a small margin, or all rows would be finalists."""
     rng = np.random.default_rng(0)
     rows, codes = rng.normal(size=(50, 384)), rng.normal(size=(64, 384))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""The scan by bytes with the sizes it is served with, and from several threads."""
+"""The quantised scan with its production sizes, and from several threads."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,4 @@
-"""What holds for every score: its bounds, and that company in a batch changes nothing."""
+"""Properties of every score: its bounds, and its independence of the rest of a batch."""
 
 import math
 from pathlib import Path
@@ -38,7 +38,7 @@ def late(base: Path, fields: dict[str, object]) -> LateRanker:
 
 
 def sequences(rng: np.random.Generator, count: int, longest: int) -> list[list[int]]:
-    """Token ids of random texts, one of them of the shortest length there is."""
+    """Draw token ids of random texts, one of them as short as possible."""
     texts = [[2, *rng.integers(4, 44, size=rng.integers(1, longest - 2)).tolist(), 3] for _ in range(count - 1)]
     return [*texts, [2, int(rng.integers(4, 44)), 3]]
 
@@ -52,7 +52,7 @@ def lambert_w(x: float) -> float:
 
 
 def largest_gap(m: int) -> float:
-    """How far a score can lie below the largest of its m products."""
+    """Compute how far a score can be below the largest of its m products."""
     return lambert_w((m - 1) / math.e)
 
 
@@ -80,7 +80,7 @@ def test_a_score_lies_within_its_bounds(m: int, spread: float) -> None:
 
 @pytest.mark.parametrize("m", [2, 4, 16, 64])
 def test_the_lower_bound_is_attained(m: int) -> None:
-    """One product ahead of all others by 1 + W((m - 1)/e) lies as far above the score as can be."""
+    """The distance is largest if one product is ahead of all others by 1 + W((m - 1)/e)."""
     ahead = 1.0 + largest_gap(m)
     codes = np.zeros((m, 1), np.float32)
     codes[0] = ahead
@@ -91,7 +91,7 @@ def test_the_lower_bound_is_attained(m: int) -> None:
 @pytest.mark.parametrize("fields", KINDS, ids=str)
 @pytest.mark.parametrize("seed", range(5))
 def test_padding_changes_nothing(base: Path, fields: dict[str, object], seed: int) -> None:
-    """Up to 20 padding positions, whatever ids they hold."""
+    """Up to 20 padding positions, with any ids in them."""
     rng = np.random.default_rng(seed)
     encoder = late(base, fields).encoder
     batch = pad(sequences(rng, 4, 16), 0)

@@ -1,4 +1,4 @@
-"""Assembly of any conversation against a second implementation that spells the rules out one by one."""
+"""Assembly of any conversation against a second, literal implementation of the rules."""
 
 from functools import cache
 from pathlib import Path
@@ -46,7 +46,7 @@ def assembler(length: int, max_turns: int | None, marker: str, separator: str) -
 def assembled(
     conversation: Conversation, room: int, max_turns: int | None, marker: str, separator: list[int]
 ) -> tuple[list[int], Truncation]:
-    """The body: persona, then as many of the newest turns as fit."""
+    """Assemble the body: persona, then as many of the newest turns as fit."""
     facts = [fact for fact in conversation.persona if fact]
     persona = word_ids(marker) if facts else []
     for fact in facts:

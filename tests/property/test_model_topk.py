@@ -1,4 +1,4 @@
-"""Exact top-k against brute force in float64, rounded to float32, ties by row."""
+"""Exact top-k against brute force in float64, rounded to float32; ties are ordered by row."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ def best_of(scores: NDArray[np.float32], rows: NDArray[np.int64], k: int) -> Top
 
 
 def assert_same(found: TopK, expected: TopK) -> None:
-    """Equal scores to the last bit but one: exp() may differ in the last bit of float64 from library to library."""
+    """Compare scores up to the last bit: exp() of two libraries may differ in the last bit of float64."""
     assert (found.rows.dtype, found.scores.dtype) == (np.int64, np.float32)
     np.testing.assert_array_equal(found.rows, expected.rows)
     np.testing.assert_array_max_ulp(found.scores, expected.scores, maxulp=1)
@@ -67,7 +67,7 @@ class Case:
 
 @pytest.fixture(autouse=True)
 def _pruned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So few rows as here would else be scored without."""
+    """Prune even pools as small as these."""
     monkeypatch.setattr(polyrank.model.search.topk, "_FEW_ROWS", 0)
 
 
@@ -85,7 +85,7 @@ def test_few_rows_need_no_pruning(seed: int, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_equals_brute_force(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one block, and in blocks so small that most rows are pruned and groups of equal rows lie across borders."""
+    """Use one block, then blocks so small that most rows are pruned and equal rows lie across borders."""
     case = Case.drawn(seed)
     assert_same(case.found, case.expected)
     in_blocks_of(3 + seed % 29, monkeypatch)

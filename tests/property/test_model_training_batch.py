@@ -104,26 +104,26 @@ def test_a_cross_batch_has_the_gold_reply_first_and_no_other_correct_one(
 ) -> None:
     assume(len(examples) + len(others) > 1)
     recorder = Recorder()
-    batch = pair_rows(cast(Assembler, recorder), Batch(examples, others, random.Random(seed)), negatives)
+    pairs, width = pair_rows(cast(Assembler, recorder), Batch(examples, others, random.Random(seed)), negatives)
     assert [conversation for conversation, _ in recorder.asked] == [each.conversation for each in examples]
     rows = [[normal(text) for text in found] for _, found in recorder.asked]
     known = {normal(text) for each in examples for text in (each.response, *each.negatives[:negatives])}
     known |= {normal(other.response) for other in others}
     everyone = [*examples, *others]
     most = [len(known - correct(everyone, row)) for row in range(len(examples))]
-    assert batch.width == 1 + min(negatives, *most)
+    assert width == 1 + min(negatives, *most)
     for row, example in enumerate(examples):
         gold, *chosen = rows[row]
-        assert len(chosen) == batch.width - 1
+        assert len(chosen) == width - 1
         assert gold == normal(example.response)
         assert len(set(chosen)) == len(chosen)
         assert not set(chosen) & correct(everyone, row)
         own = {normal(text) for text in example.negatives[:negatives]} - correct(everyone, row)
         assert len(set(chosen) & own) == min(len(own), len(chosen)), "its own negatives come before those of others"
     numbers = range(1, len(examples) + 1)
-    assert batch.pairs.contexts == [[n] for n in numbers]
-    assert batch.pairs.candidates == [[n, at] for n in numbers for at in range(batch.width)]
-    assert batch.pairs.owners == [n - 1 for n in numbers for _ in range(batch.width)]
+    assert pairs.contexts == [[n] for n in numbers]
+    assert pairs.candidates == [[n, at] for n in numbers for at in range(width)]
+    assert pairs.owners == [n - 1 for n in numbers for _ in range(width)]
 
 
 @given(examples_of, counts, st.integers(0, 3))

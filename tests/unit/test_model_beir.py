@@ -1,4 +1,4 @@
-"""A collection in BEIR's form: what is read, and that a bad line is named by file and line."""
+"""Reading a collection in BEIR's form; a bad line is named by file and line."""
 
 import gzip
 import json
@@ -39,7 +39,7 @@ def files(tmp_path: Path) -> Files:
 
 
 def refused(files: Files) -> str:
-    """The message, without the directory; it is one line."""
+    """Return the message of the refusal, without the directory; it must be one line."""
     with pytest.raises(CollectionInvalid) as caught:
         read_collection(*files)
     assert "\n" not in str(caught.value)

@@ -40,7 +40,7 @@ def read(tmp_path: Path, content: bytes, name: str = "data.jsonl") -> list[Dialo
 
 
 def refused(tmp_path: Path, content: bytes, name: str = "data.jsonl") -> str:
-    """The message, without the file's directory; it is one line."""
+    """Return the message of the refusal, without the directory; it must be one line."""
     with pytest.raises(DialoguesInvalid) as caught:
         read(tmp_path, content, name)
     assert "\n" not in str(caught.value)
@@ -164,7 +164,7 @@ def interrupted(path: Path, error: BaseException) -> None:
 
 @pytest.fixture(params=[*NAMES, "D.JSONL.GZ"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A file to be written; nothing else is left beside it."""
+    """A file to write; the test must leave nothing else beside it."""
     yield tmp_path / request.param
     assert {each.name for each in tmp_path.iterdir()} <= {request.param}
 

@@ -1,4 +1,4 @@
-"""Ranks and figures against counts made by hand, with models whose scores are written in the texts."""
+"""Ranks against counts made by hand, with fake models whose scores are written in the texts."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from polyrank.model.text.pairs import Pairs
 
 
 class Late:
-    """A candidate's embedding is the number in its text; the context says what it is multiplied by."""
+    """Embeds a candidate as the number in its text; the context is the factor of the score."""
 
     name = "late"
 
@@ -40,7 +40,7 @@ class Late:
 
 
 class Cross(CrossRanker):
-    """Scores likewise."""
+    """Gives the same scores as `Late`."""
 
     def __init__(self) -> None:
         self.name = "cross"

@@ -1,4 +1,4 @@
-"""Bootstrap intervals where their width is known, and what is drawn together."""
+"""Bootstrap intervals of known width; whole dialogues are drawn, and columns share the draws."""
 
 import numpy as np
 import pytest

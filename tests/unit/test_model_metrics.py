@@ -1,4 +1,4 @@
-"""Figures of rankings against values worked out by hand."""
+"""Metrics of rankings against values computed by hand."""
 
 import math
 

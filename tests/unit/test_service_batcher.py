@@ -36,12 +36,27 @@ class Doubler:
 
 
 class Bench:
-    """A batcher and a model in one test."""
+    """A batcher, its clock and a model in one test."""
 
     def __init__(self, budget: int = 100) -> None:
+        self.now = 100.0
         self.metrics = Metrics()
-        self.batcher = Batcher(budget, self.metrics)
+        self.batcher = Batcher(budget, self.metrics, clock=lambda: self.now)
         self.model = Doubler()
+
+    def takes(self, seconds: float) -> Callable[[list[Any]], list[Any]]:
+        """A model that takes so long for each sequence."""
+
+        def run(sequences: list[Any]) -> list[Any]:
+            self.now += seconds * len(sequences)
+            return list(np.zeros(len(sequences)))
+
+        return run
+
+    def waited(self) -> float:
+        """Seconds of all waits for contexts."""
+        value = self.metrics.registry.get_sample_value("polyrank_queue_wait_seconds_sum", {"lane": "context"})
+        return value or 0.0
 
     def ask(self, *values: float, **given: Any) -> "asyncio.Task[Done]":
         return asyncio.create_task(self.run(values, **given))
@@ -92,6 +107,13 @@ def behind_a_batch(bench: Bench, scene: Callable[[], Awaitable[Any]]) -> Any:
 
 async def settled(*tasks: "asyncio.Task[Done]") -> list[Any]:
     return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 async def a_moment() -> None:
@@ -150,7 +172,7 @@ def test_short_ones_pass_a_long_one_whatever_their_lengths(bench: Bench) -> None
 
 
 def test_a_prediction_counts_what_is_before_and_others_turns(bench: Bench) -> None:
-    bench.batcher._rates["pair"].learn(1000, 1.0)
+    asyncio.run(bench.run([0] * 10, lane="pair", forward=bench.takes(0.0164)))  # a millisecond a token, with overhead
 
     async def scene() -> list[float]:
         alone = bench.batcher.predict("pair", [10] * 10)
@@ -173,14 +195,15 @@ def test_a_prediction_counts_what_is_before_and_others_turns(bench: Bench) -> No
 
 def test_the_wait_of_those_who_leave_is_counted_too(bench: Bench) -> None:
     async def scene() -> None:
-        gone, late = bench.ask(1), bench.ask(2, deadline=time.monotonic() + 0.05)
-        await asyncio.sleep(0.06)
+        gone, late = bench.ask(1), bench.ask(2, deadline=bench.now + 0.05)
+        await a_moment()
+        bench.now += 0.06
         gone.cancel()
         bench.release()
         await settled(gone, late)
 
     behind_a_batch(bench, scene)
-    assert bench.metrics.registry.get_sample_value("polyrank_queue_wait_seconds_sum", {"lane": "context"}) >= 0.12
+    assert bench.waited() == pytest.approx(0.12)
 
 
 def test_a_cross_encoder_that_fails_leaves_the_rest_ready(bench: Bench) -> None:
@@ -202,10 +225,7 @@ def test_an_old_model_is_let_go_of(bench: Bench) -> None:
     asyncio.run(bench.run([1], forward=(short_lived := Doubler())))
     gone = weakref.ref(short_lived)
     del short_lived
-    deadline = time.monotonic() + 10
-    while gone() is not None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert gone() is None
+    until(lambda: gone() is None)
 
 
 def test_lanes_take_turns(bench: Bench) -> None:
@@ -269,16 +289,19 @@ def test_what_nobody_waits_for_any_more_costs_nothing(bench: Bench) -> None:
         bench.release()
         return await settled(stays)
 
+    asyncio.run(bench.run([0], forward=bench.takes(0.1)))
+    alone = bench.batcher.predict("context", [10])
     [stays] = behind_a_batch(bench, scene)
     assert stays.outputs == [200]
     assert bench.model.batches[1:] == [[100]]
-    assert bench.batcher._lanes["context"].tokens == 0
+    assert 0 < bench.batcher.predict("context", [10]) <= alone, "nothing is before it"
 
 
 def test_what_is_out_of_time_does_not_begin(bench: Bench) -> None:
     async def scene() -> list[Any]:
-        tasks = [bench.ask(1, deadline=time.monotonic() + 0.02), bench.ask(2)]
-        await asyncio.sleep(0.05)
+        tasks = [bench.ask(1, deadline=bench.now + 0.02), bench.ask(2)]
+        await a_moment()
+        bench.now += 0.05
         bench.release()
         return await settled(*tasks)
 
@@ -326,21 +349,21 @@ def test_when_the_thread_ends_everybody_is_told(bench: Bench) -> None:
         return await settled(*tasks)
 
     assert [type(each) for each in behind_a_batch(bench, scene)] == [InferenceFailed] * 2
-    bench.batcher._thread.join(10)
-    assert bench.batcher.stuck
+    until(lambda: bench.batcher.stuck)
     assert "out of luck" in (bench.batcher.failed or "")
     with pytest.raises(InferenceFailed, match="out of luck"):
         asyncio.run(bench.run([1]))
 
 
-def test_a_thread_that_is_silent_for_too_long_is_stuck(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STUCK_SECONDS", 0.02)
+def test_a_thread_that_is_silent_for_too_long_is_stuck(bench: Bench) -> None:
+    async def scene() -> list[bool]:
+        told = []
+        for seconds in (module.STUCK_SECONDS - 1, 2):
+            bench.now += seconds
+            told.append(bench.batcher.stuck)
+        return told
 
-    async def scene() -> bool:
-        await asyncio.sleep(0.05)
-        return bench.batcher.stuck
-
-    assert behind_a_batch(bench, scene)
+    assert behind_a_batch(bench, scene) == [False, True]
 
 
 def test_sequences_of_two_models_never_meet(bench: Bench) -> None:
@@ -363,7 +386,14 @@ def test_closing_finishes_what_runs_and_tells_what_waits(bench: Bench) -> None:
         held, waiting = await bench.hold(), bench.ask(1)
         await a_moment()
         closing = asyncio.create_task(asyncio.to_thread(bench.batcher.close))
-        await asyncio.sleep(0.02)
+        late = bench.ask(2)
+        await a_moment()
+        while not late.done():  # it is let in until the closing has begun
+            late.cancel()
+            await a_moment()
+            late = bench.ask(2)
+            await a_moment()
+        assert isinstance(late.exception(), InferenceFailed)
         bench.release()
         await closing
         return await settled(held, waiting)
@@ -376,23 +406,20 @@ def test_closing_finishes_what_runs_and_tells_what_waits(bench: Bench) -> None:
 def test_the_wait_is_told_and_counted(bench: Bench) -> None:
     async def scene() -> Any:
         task = bench.ask(1)
-        await asyncio.sleep(0.05)
+        await a_moment()
+        bench.now += 0.05
         bench.release()
         return await task
 
-    assert behind_a_batch(bench, scene).waited >= 0.04
+    assert behind_a_batch(bench, scene).waited == pytest.approx(0.05)
+    assert bench.waited() == pytest.approx(0.05)
     registry = bench.metrics.registry
-    assert registry.get_sample_value("polyrank_queue_wait_seconds_sum", {"lane": "context"}) >= 0.04
     assert registry.get_sample_value("polyrank_batch_size_count", {"lane": "context"}) == 2
 
 
 def test_what_work_costs_is_learnt(bench: Bench) -> None:
-    def slow(sequences: list[Any]) -> list[Any]:
-        time.sleep(0.001 * len(sequences))
-        return list(np.zeros(len(sequences)))
-
     assert bench.batcher.predict("pair", [10]) == 0, "nothing is known yet"
-    asyncio.run(bench.run(range(200), lane="pair", forward=slow))
+    asyncio.run(bench.run(range(200), lane="pair", forward=bench.takes(0.001)))
     few, many = bench.batcher.predict("pair", [10]), bench.batcher.predict("pair", [10] * 200)
     assert few < many
     assert 0.1 < many < 2

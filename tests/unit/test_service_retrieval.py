@@ -1,5 +1,6 @@
 """Which way candidates are looked for, and that each way finds what scoring every one of them finds."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -213,6 +214,23 @@ def test_in_one_pass_each_gets_its_own_answer(large: Serving) -> None:
         expected = brute_force(serving, request.conversation.turns[0].text, request.top_k, keep)
         assert [place.id for place in ranked.places] == [each for each, _ in expected]
         assert ranked.exact
+
+
+def test_what_a_scan_finds_has_the_scores_of_its_vectors_bit_for_bit(large: Serving) -> None:
+    scanned = rank(large, asked(TEXT, top_k=200, exact=True))
+    ids = tuple(Given(place.id, None) for place in scanned.places)
+    by_vectors = rank(large, asked(TEXT, top_k=200, candidates=ids))
+    assert {place.id: place.late for place in by_vectors.places} == {place.id: place.late for place in scanned.places}
+    assert (scanned.plan, len(scanned.places)) == ("scan", 200)
+
+
+@pytest.mark.parametrize(("kind", "fetched"), [("exact", 0), ("flat", 20)])
+def test_only_what_an_index_finds_is_scored_by_its_vectors(tmp_path: Path, kind: str, fetched: int) -> None:
+    build_store(tmp_path, index=kind)
+    counted: Counter[tuple[str, str]] = Counter()
+    serving = open_serving(tmp_path, lambda tier, result, count: counted.update({(tier, result): count}))
+    assert len(rank(serving, asked(TEXT, top_k=10, retrieve_k=20)).places) == 10
+    assert counted["matrix", "hit"] == fetched
 
 
 def test_only_what_is_scanned_in_bytes_is_shared(large: Serving) -> None:

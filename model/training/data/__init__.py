@@ -1,1 +1,1 @@
-"""Training examples: read, shuffled and put into batches."""
+"""Training examples: read, shuffled, and sorted into candidates of a batch."""

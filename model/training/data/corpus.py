@@ -1,4 +1,4 @@
-"""The dialogues of a run: what is dropped, what is held out for selection, and one example a turn."""
+"""The dialogues of a run: reads files, drops bad and repeated examples, and holds some out for selection."""
 
 import hashlib
 from collections import Counter
@@ -12,7 +12,7 @@ from polyrank.model.text.dialogues import Dialogue, read_lines
 from polyrank.model.text.positives import text_key
 from polyrank.model.training.errors import TrainingDataInvalid
 
-_SELECTION_SHARE = 0.1  # of a small file; of a large one as many examples as the caller says
+_SELECTION_SHARE = 0.1  # of a small file; the caller gives the number of examples for a large one
 _HASHES = 2**64
 _REPEATS = "repeats another example"
 
@@ -23,9 +23,9 @@ class Corpus:
 
     Attributes:
         path: the file.
-        every_turn: make an example of every reply in a dialogue, not of its last one alone.
-        weight: how often a batch is taken from it, relative to the others.
-        held_out_below: dialogues whose hash lies below it are the selection slice.
+        every_turn: make an example of every reply in a dialogue, not of the last one alone.
+        weight: how often a batch is taken from it, relative to other files.
+        held_out_below: dialogues with a hash below this are the selection slice.
     """
 
     path: Path
@@ -34,7 +34,7 @@ class Corpus:
     held_out_below: int = 0
 
     def examples(self, selection: bool = False) -> Iterator[Dialogue]:
-        """Stream the examples to train on, or those of the selection slice; bad and repeated lines are left out."""
+        """Stream the examples to train on, or those of the selection slice, without bad and repeated ones."""
         for example in _kept(self, Report()):
             if (_hash(example.dialogue) < self.held_out_below) == selection:
                 yield example
@@ -45,12 +45,12 @@ class Report:
     """What one pass over a file found.
 
     Attributes:
-        lines: read, blank ones left out.
-        kept: examples to train on.
-        held_out: examples of the selection slice.
-        with_negatives: of those kept, how many list negatives.
-        dropped: by reason, bad lines and repeated examples.
-        first: the first line of each reason.
+        lines: number of lines that are not blank.
+        kept: number of examples to train on.
+        held_out: number of examples in the selection slice.
+        with_negatives: how many of those kept list negatives.
+        dropped: how many bad lines and repeated examples there are, by reason.
+        first: number of the first line with each reason.
     """
 
     lines: int = 0
@@ -67,11 +67,11 @@ class Report:
 
     @property
     def bad(self) -> int:
-        """How many lines are no examples; a repeated example is left out too, but nothing is wrong with it."""
+        """Number of lines that hold no example; repeated examples do not count."""
         return self.dropped.total() - self.dropped[_REPEATS]
 
     def require_few_bad(self, path: Path, max_rejected: float) -> None:
-        """Raises TrainingDataInvalid where more than that share of the lines is bad."""
+        """Raise TrainingDataInvalid where more than that share of the lines is bad."""
         if self.bad > max_rejected * self.lines:
             raise TrainingDataInvalid(f"{path}: too many bad lines: {self}; mend them or raise --max-rejected")
 
@@ -84,23 +84,23 @@ class Report:
 
 
 def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> tuple[Corpus, Report]:
-    """Read a file once: count and check its lines, and decide which dialogues are held out.
+    """Read a file once: count and check its lines, and choose the dialogues to hold out.
 
-    The choice depends on the dialogues alone, so every later reading makes the same one; a smaller slice is part of a
+    The choice depends on the dialogues alone, so every later reading makes the same one. A smaller slice is part of a
     larger one.
 
     Args:
         path: the file.
         every_turn: make an example of every reply in a dialogue.
         max_rejected: share of bad lines above which the file is refused.
-        held_out: about so many examples are; a tenth of a small file, and two dialogues at least.
+        held_out: about how many examples are held out; of a small file a tenth, but at least two dialogues.
 
     Returns:
-        The corpus, its weight the number of its examples, and what was found.
+        The corpus, with the number of its examples as its weight, and what was found.
 
     Raises:
         DialoguesInvalid: the file cannot be read.
-        TrainingDataInvalid: it has no examples, or too many of its lines are bad, or its dialogues are fewer than four.
+        TrainingDataInvalid: it has no examples, too many bad lines, or fewer than four dialogues.
     """
     corpus, report = Corpus(path, every_turn, weight=0.0), Report()
     hashes, listing = [], []
@@ -109,7 +109,7 @@ def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> 
         listing.append(bool(example.negatives))
     report.require_few_bad(path, max_rejected)
     dialogues = sorted(set(hashes))
-    if len(dialogues) < 4:  # one alone has no negatives: its loss is zero whatever the model
+    if len(dialogues) < 4:  # a dialogue alone has no negatives, so its loss is zero
         raise TrainingDataInvalid(f"{path}: {report}; training needs at least four dialogues, two of them to select by")
     share = min(_SELECTION_SHARE, held_out / len(hashes))
     below = max(int(share * _HASHES), dialogues[1] + 1)
@@ -139,9 +139,9 @@ def _kept(corpus: Corpus, report: Report) -> Iterator[Dialogue]:
 
 
 def _every_turn(dialogue: Dialogue) -> Iterator[Dialogue]:
-    """The example itself, and one for each earlier turn of the replying side: every other turn, counted from the end.
+    """Yield an example for each earlier turn of the replying side (every other one, from the end), then the last one.
 
-    Candidates and negatives were chosen for the last reply and stay with it.
+    Candidates and negatives belong to the last reply alone.
     """
     turns = dialogue.conversation.turns
     for at in range(len(turns) % 2, len(turns), 2):
@@ -152,7 +152,7 @@ def _every_turn(dialogue: Dialogue) -> Iterator[Dialogue]:
 
 
 def _without_gold(example: Dialogue) -> Dialogue:
-    """A negative that equals the gold reply is none."""
+    """Remove negatives that equal the gold reply."""
     gold = text_key(example.response)
     return replace(example, negatives=tuple(text for text in example.negatives if text_key(text) != gold))
 

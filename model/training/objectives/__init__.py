@@ -1,1 +1,1 @@
-"""What a training step minimises."""
+"""What a training step computes and minimises, for each kind of encoder."""

@@ -1,9 +1,7 @@
 """How Bi- and Poly-encoders are trained: in-batch loss with listed negatives, and distillation from a teacher."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,9 +13,9 @@ from polyrank.model.rankers.load import load_cross
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import LateTrainConfig, TrainConfig
 from polyrank.model.training.data.columns import Columns, columns
-from polyrank.model.training.objectives.gradient_cache import Encode, Encoded
+from polyrank.model.training.objectives.gradient_cache import Encoded
 from polyrank.model.training.objectives.losses import distillation, listwise
-from polyrank.model.training.objectives.objective import Batch, Measured, Objective, gold_first, in_order
+from polyrank.model.training.objectives.objective import Batch, Objective, Outcome, Prepared, in_order
 from polyrank.model.training.student.student import Student
 
 
@@ -35,23 +33,21 @@ class LateObjective(Objective):
         self._teacher = load_cross(config.teacher) if config.teacher else None
         self.models = {"teacher": self._teacher} if self._teacher else {}
 
-    def prepare(self, batch: Batch) -> "LatePrepared":
+    def prepare(self, batch: Batch) -> Prepared:
         """Tokenise contexts and candidates; the teacher scores each row's listed ones."""
         found = columns(batch.examples, batch.others, self._config.negatives)
         contexts = [self._assembler.context(example.conversation)[0] for example in batch.examples]
         candidates, _ = self._assembler.candidates(found.texts)
-        context_chunks, candidate_chunks = (
-            length_batches([len(each) for each in side], self._config.chunk_tokens) for side in (contexts, candidates)
-        )
-        return LatePrepared(
+        budget = self._config.chunk_tokens
+        context_chunks = length_batches([len(each) for each in contexts], budget)
+        candidate_chunks = length_batches([len(each) for each in candidates], budget)
+        taught = self._teacher_scores(batch.examples, found)
+        return Prepared(
             [
                 *[partial(self._encode_contexts, [contexts[each] for each in chunk]) for chunk in context_chunks],
                 *[partial(self._encode_candidates, [candidates[each] for each in chunk]) for chunk in candidate_chunks],
             ],
-            context_chunks,
-            candidate_chunks,
-            found,
-            self._lessons(batch.examples, found),
+            partial(self._outcome, context_chunks, candidate_chunks, found, taught),
         )
 
     def _encode_contexts(self, contexts: Sequence[list[int]]) -> Encoded:
@@ -60,7 +56,8 @@ class LateObjective(Objective):
     def _encode_candidates(self, candidates: Sequence[list[int]]) -> Encoded:
         return (self._encoder.encode_candidates(pad(candidates, self._encoder.candidate.pad_id).to(self._device)),)
 
-    def _lessons(self, examples: Sequence[Dialogue], found: Columns) -> "Lessons | None":
+    def _teacher_scores(self, examples: Sequence[Dialogue], found: Columns) -> Tensor | None:
+        """The teacher's scores of each row's gold reply and listed negatives, (B, N)."""
         if self._teacher is None:
             return None
         scores = torch.zeros(found.listed.shape)
@@ -68,70 +65,32 @@ class LateObjective(Objective):
             listed = found.listed[row].nonzero()[:, 0].tolist()
             pairs, _ = self._teacher.tokenize_pairs(example.conversation, [found.texts[each] for each in listed])
             scores[row, listed] = torch.from_numpy(self._teacher.score_pairs(pairs))
-        return Lessons(scores, found.listed, self._config.teacher_weight)
+        return scores
+
+    def _outcome(
+        self,
+        context_chunks: list[list[int]],
+        candidate_chunks: list[list[int]],
+        found: Columns,
+        taught: Tensor | None,
+        encoded: Sequence[Encoded],
+    ) -> Outcome:
+        n = len(context_chunks)
+        codes = _joined([ContextCodes(*each) for each in encoded[:n]], context_chunks)
+        scores = poly_scores(codes, in_order([each for (each,) in encoded[n:]], candidate_chunks))
+        gold, allowed, listed = (each.to(scores.device) for each in found[1:])
+        loss = listwise(scores, gold, allowed)
+        if taught is not None:
+            weight = self._config.teacher_weight
+            loss = (1 - weight) * loss + weight * distillation(scores, taught.to(scores.device), listed)
+        return Outcome(loss, scores, gold, allowed, codes)
 
 
-class Lessons(NamedTuple):
-    """A teacher's scores, (B, N); which columns it scored, (B, N); the share of the distillation in the loss."""
-
-    scores: Tensor
-    listed: Tensor
-    weight: float
-
-
-@dataclass(frozen=True)
-class LatePrepared:
-    """A batch of B contexts and N candidates; see `Prepared`.
-
-    Attributes:
-        chunks: encode contexts to (vectors, mask), then candidates to (embeddings,).
-        context_chunks, candidate_chunks: positions in the batch of what each chunk encodes.
-        columns: what the candidates are to each row.
-        lessons: the teacher's, if there is one.
-    """
-
-    chunks: list[Encode]
-    context_chunks: list[list[int]]
-    candidate_chunks: list[list[int]]
-    columns: Columns
-    lessons: Lessons | None
-
-    def loss(self, encoded: Sequence[Encoded]) -> Tensor:
-        """Return the loss of the batch, a scalar."""
-        return self._loss(poly_scores(*self._joined(encoded)))
-
-    def measured(self, encoded: Sequence[Encoded]) -> Measured:
-        """Return the figures of the batch."""
-        codes, embeddings = self._joined(encoded)
-        scores = poly_scores(codes, embeddings)
-        first = gold_first(scores.cpu(), self.columns.gold, self.columns.allowed)
-        return Measured(self._loss(scores).item(), first, len(scores), code_cosine(codes))
-
-    def _loss(self, scores: Tensor) -> Tensor:
-        loss = listwise(scores, self.columns.gold.to(scores.device), self.columns.allowed.to(scores.device))
-        if self.lessons is None:
-            return loss
-        teacher, listed, weight = self.lessons
-        taught = distillation(scores, teacher.to(scores.device), listed.to(scores.device))
-        return (1 - weight) * loss + weight * taught
-
-    def _joined(self, encoded: Sequence[Encoded]) -> tuple[ContextCodes, Tensor]:
-        """Context vectors (B, M, D) and candidate embeddings (N, D) in the batch's order."""
-        n = len(self.context_chunks)
-        codes = [ContextCodes(*each) for each in encoded[:n]]
-        width = max(each.mask.shape[1] for each in codes)  # chunks differ where the context vectors are token outputs
-        vectors = in_order([_widened(each.vectors, width) for each in codes], self.context_chunks)
-        mask = in_order([_widened(each.mask, width) for each in codes], self.context_chunks)
-        return ContextCodes(vectors, mask), in_order([each for (each,) in encoded[n:]], self.candidate_chunks)
-
-
-def code_cosine(codes: ContextCodes) -> float:
-    """Mean cosine between different context vectors of one context: near 1, they have collapsed into one."""
-    units = torch.nn.functional.normalize(codes.vectors.float(), dim=-1) * codes.mask[..., None]
-    count = codes.mask.sum(dim=1).float()
-    pairs = count * (count - 1)
-    total = units.sum(dim=1).square().sum(dim=-1) - count  # sum over i != j of u_i . u_j
-    return float((total / pairs.clamp(min=1)).mean())
+def _joined(chunks: Sequence[ContextCodes], positions: Sequence[Sequence[int]]) -> ContextCodes:
+    """All context vectors, (B, M, D); where they are token outputs, the longest chunk has the most."""
+    width = max(each.mask.shape[1] for each in chunks)
+    vectors = in_order([_widened(each.vectors, width) for each in chunks], positions)
+    return ContextCodes(vectors, in_order([_widened(each.mask, width) for each in chunks], positions))
 
 
 def _widened(tensor: Tensor, width: int) -> Tensor:

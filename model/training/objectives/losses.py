@@ -1,4 +1,4 @@
-"""Losses over score matrices; they know nothing of encoders.
+"""Losses: pure functions of score matrices.
 
 Axes: B contexts, N candidates (columns). `allowed` is True where a column may count in a row's softmax: the row's own
 gold reply, and every candidate that is not another correct reply of that row.
@@ -31,7 +31,7 @@ def listwise(scores: Tensor, gold: Tensor, allowed: Tensor) -> Tensor:
 
 
 def pointwise(scores: Tensor, gold: Tensor, allowed: Tensor) -> Tensor:
-    """Binary cross entropy of every pair by itself (Nogueira & Cho 2019).
+    """Binary cross entropy of each pair on its own (Nogueira & Cho 2019).
 
     `-log sigma(s+) - sum log(1 - sigma(s-))`, the mean over rows; arguments as `listwise`.
 

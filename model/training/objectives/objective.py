@@ -3,11 +3,12 @@
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from polyrank.model.architectures.attention import ContextCodes, unit_length
 from polyrank.model.rankers.load import Ranker
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import TrainConfig
@@ -27,6 +28,31 @@ class Batch(NamedTuple):
     draw: random.Random
 
 
+class Outcome(NamedTuple):
+    """What a batch came to: its loss, a scalar, and what its figures are made of.
+
+    scores: (B, N). gold: column of each row's gold reply, (B,). allowed: columns that count in each row, (B, N).
+    codes: the context vectors, where there are any.
+    """
+
+    loss: Tensor
+    scores: Tensor
+    gold: Tensor
+    allowed: Tensor
+    codes: ContextCodes | None = None
+
+
+class Prepared(NamedTuple):
+    """A batch in tokens. chunks: each encodes a part of it. outcome: joins what the chunks gave."""
+
+    chunks: list[Encode]
+    outcome: Callable[[Sequence[Encoded]], Outcome]
+
+    def loss(self, encoded: Sequence[Encoded]) -> Tensor:
+        """Return the loss alone."""
+        return self.outcome(encoded).loss
+
+
 class Measured(NamedTuple):
     """Figures of one batch: loss, rows whose gold reply came first, rows, likeness of the context vectors."""
 
@@ -34,20 +60,6 @@ class Measured(NamedTuple):
     first: int
     rows: int
     code_cosine: float = 0.0
-
-
-class Prepared(Protocol):
-    """A batch in tokens, cut into chunks that are encoded one by one."""
-
-    @property
-    def chunks(self) -> Sequence[Encode]:
-        """What encodes one chunk each."""
-
-    def loss(self, encoded: Sequence[Encoded]) -> Tensor:
-        """Return the loss, a scalar, from what the chunks gave."""
-
-    def measured(self, encoded: Sequence[Encoded]) -> Measured:
-        """Return the figures of the batch from what the chunks gave."""
 
 
 class Objective(ABC):
@@ -69,7 +81,7 @@ class Objective(ABC):
 
     @abstractmethod
     def prepare(self, batch: Batch) -> Prepared:
-        """Tokenise a batch and cut it into chunks."""
+        """Tokenise a batch and cut it into chunks of similar length."""
 
     def step(self, batch: Batch, backward: Callable[[Tensor], None]) -> float:
         """Add the gradients of a batch to the parameters; returns its loss."""
@@ -80,7 +92,9 @@ class Objective(ABC):
     def measure(self, batch: Batch) -> Measured:
         """Return the figures of a batch without training on it."""
         prepared = self.prepare(batch)
-        return prepared.measured([encode() for encode in prepared.chunks])
+        loss, scores, gold, allowed, codes = prepared.outcome([encode() for encode in prepared.chunks])
+        cosine = 0.0 if codes is None else code_cosine(codes)
+        return Measured(loss.item(), gold_first(scores, gold, allowed), len(scores), cosine)
 
 
 def gold_first(scores: Tensor, gold: Tensor, allowed: Tensor) -> int:
@@ -109,3 +123,12 @@ def in_order(chunks: Sequence[Tensor], positions: Sequence[Sequence[int]]) -> Te
     back = torch.empty_like(order)
     back[order] = torch.arange(len(order), device=joined.device)
     return joined[back]
+
+
+def code_cosine(codes: ContextCodes) -> float:
+    """Mean cosine between different context vectors of one context: near 1, they have collapsed into one."""
+    units = unit_length(codes.vectors) * codes.mask[..., None]
+    count = codes.mask.sum(dim=1).float()
+    pairs = count * (count - 1)
+    total = units.sum(dim=1).square().sum(dim=-1) - count  # sum over i != j of u_i . u_j
+    return float((total / pairs.clamp(min=1)).mean())

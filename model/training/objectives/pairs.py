@@ -2,9 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,12 +16,12 @@ from polyrank.model.search.topk import scores_of
 from polyrank.model.text.assembly import Assembler
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.pairs import Pairs
-from polyrank.model.training.config import Loss, PairTrainConfig, TrainConfig
+from polyrank.model.training.config import PairTrainConfig, TrainConfig
 from polyrank.model.training.data.columns import Columns, columns
 from polyrank.model.training.errors import TrainingDataInvalid
-from polyrank.model.training.objectives.gradient_cache import Encode, Encoded
+from polyrank.model.training.objectives.gradient_cache import Encoded
 from polyrank.model.training.objectives.losses import listwise, pointwise
-from polyrank.model.training.objectives.objective import Batch, Measured, Objective, gold_first, in_order
+from polyrank.model.training.objectives.objective import Batch, Objective, Outcome, Prepared, in_order
 from polyrank.model.training.student.student import Student
 
 
@@ -43,77 +41,43 @@ class PairObjective(Objective):
         poly, backend = student.encoder.poly, TorchBackend(device, config.chunk_tokens)
         self._first_stage = None if poly is None else FirstStage(poly, backend)
 
-    def prepare(self, batch: Batch) -> "PairPrepared":
+    def prepare(self, batch: Batch) -> Prepared:
         """Choose each row's negatives, and tokenise the pairs; the first stage scores them."""
         score = None if self._retriever is None else partial(_retriever_scores, self._retriever)
         pairs, width = pair_rows(self._assembler, batch, self._config.negatives, score)
         positions = self._encoder.batches(pairs, self._config.chunk_tokens)
-        first = torch.zeros(len(pairs.owners))
-        if self._first_stage is not None:
-            first = torch.from_numpy(self._first_stage.scores(pairs))
-        chunks: list[Encode] = [partial(self._encode, pairs.take(each)) for each in positions]
-        return PairPrepared(chunks, positions, first.to(self._device), width, self._config.loss)
+        first = None if self._first_stage is None else torch.from_numpy(self._first_stage.scores(pairs))
+        return Prepared(
+            [partial(self._encode, pairs.take(each)) for each in positions],
+            partial(self._outcome, positions, first, width),
+        )
 
     def _encode(self, pairs: Pairs) -> Encoded:
         return (self._encoder.joint_scores(self._encoder.join(pairs).to(self._device)),)
 
-
-@dataclass(frozen=True)
-class PairPrepared:
-    """B contexts with 1 + k candidates each, row after row, the gold reply first in its row; see `Prepared`.
-
-    Attributes:
-        chunks: score some pairs each.
-        positions: places in the batch of the pairs of each chunk.
-        first: what the first stage gives each pair, (B * (1 + k),).
-        width: 1 + k.
-        kind: which loss.
-    """
-
-    chunks: list[Encode]
-    positions: list[list[int]]
-    first: Tensor
-    width: int
-    kind: Loss
-
-    def loss(self, encoded: Sequence[Encoded]) -> Tensor:
-        """Return the loss of the batch, a scalar."""
-        return self._loss(self._rows(encoded))
-
-    def measured(self, encoded: Sequence[Encoded]) -> Measured:
-        """Return the figures of the batch."""
-        rows = self._rows(encoded)
-        first = gold_first(rows, torch.zeros(len(rows), dtype=torch.int64, device=rows.device), self._all(rows))
-        return Measured(self._loss(rows).item(), first, len(rows))
-
-    def _loss(self, rows: Tensor) -> Tensor:
-        loss = listwise if self.kind == "listwise" else pointwise
-        return loss(rows, torch.zeros(len(rows), dtype=torch.int64, device=rows.device), self._all(rows))
-
-    def _rows(self, encoded: Sequence[Encoded]) -> Tensor:
-        return (in_order([each for (each,) in encoded], self.positions) + self.first).view(-1, self.width)
-
-    @staticmethod
-    def _all(rows: Tensor) -> Tensor:
-        return torch.ones_like(rows, dtype=torch.bool)
-
-
-class PairRows(NamedTuple):
-    """B contexts with 1 + k candidates each, row after row, the gold reply first in its row. width: 1 + k."""
-
-    pairs: Pairs
-    width: int
+    def _outcome(
+        self, positions: list[list[int]], first: Tensor | None, width: int, encoded: Sequence[Encoded]
+    ) -> Outcome:
+        scores = in_order([each for (each,) in encoded], positions)
+        rows = (scores if first is None else scores + first.to(scores.device)).view(-1, width)
+        gold = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+        allowed = torch.ones_like(rows, dtype=torch.bool)
+        loss = listwise if self._config.loss == "listwise" else pointwise
+        return Outcome(loss(rows, gold, allowed), rows, gold, allowed)
 
 
 Scores = Callable[[Sequence[Dialogue], Sequence[str]], Tensor]
 """A retriever's scores (B, N) of N texts as replies to each of B examples."""
 
 
-def pair_rows(assembler: Assembler, batch: Batch, negatives: int, score: Scores | None = None) -> PairRows:
+def pair_rows(assembler: Assembler, batch: Batch, negatives: int, score: Scores | None = None) -> tuple[Pairs, int]:
     """Pair each context with its gold reply and up to `negatives` more: listed ones first, then others of the batch.
 
     The others are drawn. Where a retriever scores them, its best are taken and only one is drawn, so that easy
     negatives stay known. The retriever is not asked where listed negatives leave it no place.
+
+    Returns:
+        The pairs, row after row, the gold reply first in its row; and the width of a row.
 
     Raises TrainingDataInvalid where a batch of one has no negative: its loss would be zero whatever the model.
     """
@@ -131,7 +95,7 @@ def pair_rows(assembler: Assembler, batch: Batch, negatives: int, score: Scores 
     contexts = [context for own in rows for context in own.contexts]
     candidates = [candidate for own in rows for candidate in own.candidates]
     owners = [row for row in range(len(rows)) for _ in range(width)]
-    return PairRows(Pairs(contexts, candidates, owners, rows[0].prefix), width)
+    return Pairs(contexts, candidates, owners, rows[0].prefix), width
 
 
 def _negatives_of_row(found: Columns, row: int, count: int, draw: random.Random, hardness: Tensor | None) -> list[int]:

@@ -1,1 +1,1 @@
-"""The model that is trained: how it starts and which of its weights change."""
+"""The model under training: how it begins, and which of its weights change."""

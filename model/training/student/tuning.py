@@ -1,4 +1,4 @@
-"""Which weights a run changes: layers (Humeau et al. Table 3), or adapters; and what a checkpoint keeps of them."""
+"""Choose which weights a run changes: layers (Humeau et al. Table 3) or adapters."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,20 +12,20 @@ from polyrank.model.checkpoint.adapter import A, B
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 
 _LAYER = re.compile(r"\.layers?\.(\d+)\.")
-_EMBEDDINGS = re.compile(r"\.embed")  # the map from narrow embeddings to the hidden size (ALBERT, ELECTRA) included
+_EMBEDDINGS = re.compile(r"\.embed")  # includes the map from narrow embeddings to the hidden size (ALBERT, ELECTRA)
 _WHOLE = "BERT, RoBERTa, DistilBERT, MPNet, ELECTRA and ModernBERT"
-_RATE = (float, int)  # by type, because a switch is an int too
+_RATE = (float, int)  # compared by type, because a bool is an int too
 _TOP = re.compile(r"top-(\d+)")
 
 
 def select_layers(encoder: nn.Module, tune: str) -> None:
-    """Freeze what is not to be tuned; codes and head, which are no part of a transformer, always are.
+    """Freeze the transformers' weights that are not tuned. Codes and head are always tuned.
 
     Args:
         encoder: any architecture.
         tune: "all", "all-but-embeddings", or "top-N" layers.
 
-    Raises InvalidInput for another word, more layers than there are, or what cannot be told apart in this family.
+    Raises InvalidInput for another word, for more layers than there are, and where the family's names do not tell.
     """
     for backbone in backbones(encoder).values():
         tuned = _tuned(tune, {name for name, _ in backbone.named_parameters()}, _family(backbone))
@@ -58,7 +58,7 @@ def _choices(has_embeddings: bool, n_layers: int, family: str) -> str:
 def add_adapters(encoder: nn.Module, rank: int) -> None:
     """Put a low-rank adapter beside every linear map that would be tuned, and freeze the transformer's own weights.
 
-    Raises InvalidInput where there is no such map.
+    Raises InvalidInput where a transformer has no such map.
     """
     for backbone in backbones(encoder).values():
         targets = [
@@ -71,7 +71,7 @@ def add_adapters(encoder: nn.Module, rank: int) -> None:
                 f"{_family(backbone)} has no linear map to put an adapter beside; train without --lora-rank"
             )
         backbone.requires_grad_(False)
-        # alpha = rank: the product is added as it is, which is what a checkpoint says.
+        # alpha = rank: no scale on the product, as in a checkpoint.
         inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=rank, target_modules=targets), backbone.transformer)
         for module in backbone.modules():
             if isinstance(module, LoraLayer):
@@ -79,12 +79,12 @@ def add_adapters(encoder: nn.Module, rank: int) -> None:
 
 
 def adapter_tensors(encoder: nn.Module) -> dict[str, Tensor]:
-    """The adapters in a checkpoint's names (checkpoint/adapter.py), in half precision."""
+    """Return the adapters under their names in a checkpoint (checkpoint/adapter.py), in half precision."""
     return {name: parameter.detach().half().cpu().contiguous() for name, parameter in _adapters(encoder)}
 
 
 def load_adapters(encoder: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Go on from a checkpoint's adapters; raises CheckpointInvalid where they are of another rank or other layers."""
+    """Copy a checkpoint's adapters; raises CheckpointInvalid where they are of another rank or on other layers."""
     own = dict(_adapters(encoder))
     if {name: each.shape for name, each in own.items()} != {name: each.shape for name, each in tensors.items()}:
         raise CheckpointInvalid(
@@ -95,9 +95,10 @@ def load_adapters(encoder: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def set_dropout(encoder: nn.Module, probability: float) -> None:
-    """Set every dropout of the transformers, that of the attention weights included.
+    """Set every dropout rate of the transformers, those of attention weights included.
 
-    Some families (ModernBERT) keep a rate of attention as a number. What they build only for a rate above 0 stays out.
+    Some families (ModernBERT) keep the rate of attention as a number. A layer that they build only for a rate above 0
+    is not added.
     """
     for backbone in backbones(encoder).values():
         for module in backbone.modules():
@@ -108,7 +109,7 @@ def set_dropout(encoder: nn.Module, probability: float) -> None:
 
 
 def backbones(encoder: nn.Module) -> dict[str, Backbone]:
-    """The transformers of an encoder that training may change, by name; a shared one once. A first stage's are none."""
+    """Return the transformers that training may change, by name: a shared one once, and none of a first stage."""
     return {name: module for name, module in encoder.named_children() if isinstance(module, Backbone)}
 
 

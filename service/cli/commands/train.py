@@ -152,14 +152,14 @@ def _settings(arguments: argparse.Namespace) -> tuple["TrainConfig", "Data"]:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse what would be found out after minutes of reading the files, or when all is done; raises UsageError."""
+    """Raise UsageError now for what the run would notice only after it has read the files, or at its end."""
     if not 0 <= arguments.max_rejected <= 1:
         raise UsageError("--max-rejected must be a number between 0 and 1")
     if arguments.tune and not _TUNE.fullmatch(arguments.tune):
         raise UsageError(f"--tune is {arguments.tune!r}; give all, all-but-embeddings or top-N, N layers")
     if arguments.valid:
         _require_candidates(arguments.valid)
-    if arguments.teacher:  # loaded again by the run, which takes a moment beside it
+    if arguments.teacher:  # the run loads it again, which takes a moment
         load_cross("--teacher", arguments.teacher)
     if arguments.retriever:
         load_late(arguments.retriever, hint=" as --retriever")
@@ -180,7 +180,7 @@ def _print_survey(path: Path, report: "Report") -> None:
 
 
 class _Log:
-    """What a run tells, on standard error: a bar of steps on a terminal, the loss now and then elsewhere; every look.
+    """Shows a run on standard error: a bar on a terminal, else the loss from time to time; every look in both cases.
 
     Use as a context manager.
     """

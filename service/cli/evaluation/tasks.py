@@ -31,7 +31,7 @@ from polyrank.service.cli.output import UsageError
 Ranker = TypeVar("Ranker")
 
 
-class Outcome(NamedTuple):
+class TaskResult(NamedTuple):
     """The figures of each example, and what `--output` writes about each."""
 
     values: Values
@@ -54,7 +54,7 @@ class Task(Protocol[Ranker]):
     def load(self, name: str) -> Ranker:
         """Load a model; raises UsageError if the task cannot use its architecture."""
 
-    def measure(self, ranker: Ranker, report: ReportProgress) -> Outcome:
+    def measure(self, ranker: Ranker, report: ReportProgress) -> TaskResult:
         """Measure a model."""
 
 
@@ -77,14 +77,14 @@ class ListsTask:
         """Load any model."""
         return load(name, backend=self._backend)
 
-    def measure(self, ranker: LateRanker | CrossRanker, report: ReportProgress) -> Outcome:
+    def measure(self, ranker: LateRanker | CrossRanker, report: ReportProgress) -> TaskResult:
         """Measure how often the gold reply comes first, and the like."""
         ranked = rank_lists(ranker, [dialogue for _, dialogue in self._examples], report)
         lines = [
             {"example": number, "rank": rank, "score": own[dialogue.label], "best": own.argmax(), "scores": own}
             for (number, dialogue), rank, own in zip(self._examples, ranked.ranks.tolist(), ranked.scores, strict=True)
         ]
-        return Outcome(rank_values(ranked.ranks), lines)
+        return TaskResult(rank_values(ranked.ranks), lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class PoolTask:
         """Load a Bi- or Poly-encoder."""
         return self._search.load_retriever(name)
 
-    def measure(self, ranker: LateRanker, report: ReportProgress) -> Outcome:
+    def measure(self, ranker: LateRanker, report: ReportProgress) -> TaskResult:
         """Measure how often the gold reply is found first, and the like."""
         contexts = [dialogue.conversation for _, dialogue, _ in self._examples]
         found = self._search.find(ranker, contexts, self._texts, report)
@@ -171,7 +171,7 @@ class PoolTask:
             {"example": number, **_place(rank, best), **_retrieved(self._ids, best)}
             for (number, _, _), rank, best in zip(self._examples, ranks, found, strict=True)
         ]
-        return Outcome(rank_values(np.array(ranks, np.int64), (*RECALL_AT, DEPTH)), lines)
+        return TaskResult(rank_values(np.array(ranks, np.int64), (*RECALL_AT, DEPTH)), lines)
 
 
 class CollectionTask:
@@ -193,7 +193,7 @@ class CollectionTask:
         """Load a Bi- or Poly-encoder."""
         return self._search.load_retriever(name)
 
-    def measure(self, ranker: LateRanker, report: ReportProgress) -> Outcome:
+    def measure(self, ranker: LateRanker, report: ReportProgress) -> TaskResult:
         """Measure nDCG and the like."""
         collection = self._collection
         contexts = [Conversation.of(text) for text in collection.queries]
@@ -209,7 +209,7 @@ class CollectionTask:
             }
             for query, name in enumerate(collection.query_ids)
         ]
-        return Outcome(values, lines)
+        return TaskResult(values, lines)
 
 
 def _distinct_texts(pools: Sequence[Path]) -> tuple[list[str], list[str]]:

@@ -1,0 +1,38 @@
+"""The table of architectures: every row resolves, and says of its encoder what is true."""
+
+from pathlib import Path
+from pkgutil import resolve_name
+
+import pytest
+from tiny import write_base
+
+import polyrank
+from polyrank.model.architectures.cross import CrossEncoder
+from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.config import ModelConfig
+from polyrank.model.registry import ARCHITECTURES, names_in_words
+from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.objectives.objective import Objective
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_rows_references_lead_to_what_it_says(name: str) -> None:
+    row = ARCHITECTURES[name]
+    assert issubclass(resolve_name(row.encoder), LateEncoder if row.retrieves else CrossEncoder)
+    assert issubclass(resolve_name(row.objective), Objective)
+    assert type(TrainConfig.of(architecture=name, base="b")) is resolve_name(row.objective).settings
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_ranker_can_do_what_its_row_says(name: str, tmp_path: Path) -> None:
+    sizes = {"max_context_tokens": 40, "max_candidate_tokens": 16}
+    config = ModelConfig(architecture=name, base_name="", **sizes)
+    ranker = polyrank.from_base(str(write_base(tmp_path / "base", 0)), config)
+    assert ranker.architecture == name
+    assert ranker.retrieves == ARCHITECTURES[name].retrieves == hasattr(ranker, "encode_candidates")
+    assert ranker.retrieves != hasattr(ranker, "score_pairs")
+
+
+def test_the_names_in_words() -> None:
+    assert names_in_words(retrieves=True) == "bi- or poly-encoder"
+    assert names_in_words(retrieves=False) == "cross-encoder"
