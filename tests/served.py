@@ -12,7 +12,7 @@ import httpx2
 import uvloop
 from fastapi import FastAPI
 
-from polyrank.service.process.draining import Server
+from polyrank.service.process.draining import DrainingServer
 
 
 class Served:
@@ -64,7 +64,7 @@ def _is_complete(answer: bytes) -> bool:
 def serve(app: FastAPI) -> Iterator[Served]:
     """Serve the app for the block."""
     listener = socket.create_server(("127.0.0.1", 0))
-    servers: list[Server] = []
+    servers: list[DrainingServer] = []
     ready = threading.Event()
 
     def stop() -> None:
@@ -74,7 +74,7 @@ def serve(app: FastAPI) -> Iterator[Served]:
 
     async def lifetime() -> None:
         async with app.router.lifespan_context(app):
-            servers.append(Server(app, on_ready=ready.set))
+            servers.append(DrainingServer(app, on_ready=ready.set))
             await servers[0].serve([listener])
 
     def run() -> None:

@@ -27,7 +27,7 @@ FINISH_SECONDS = 20
 log = logging.getLogger(__name__)
 
 
-class Server(uvicorn.Server):
+class DrainingServer(uvicorn.Server):
     """Serves an app; the caller handles signals and the app's lifespan.
 
     Args:

@@ -100,7 +100,7 @@ def serve(
     """
     _allow_files(settings.max_connections)
     from polyrank.service.app import create_app  # imports torch; by now a signal ends the process at once
-    from polyrank.service.process.draining import Server
+    from polyrank.service.process.draining import DrainingServer
 
     app = create_app(settings)
 
@@ -110,7 +110,7 @@ def serve(
             # these objects, too, would stop every answer for a tenth of a second.
             gc.collect()
             gc.freeze()
-            server, loop = Server(app, on_ready, on_beat), asyncio.get_running_loop()
+            server, loop = DrainingServer(app, on_ready, on_beat), asyncio.get_running_loop()
             signals.stops(partial(loop.call_soon_threadsafe, server.drain))
             await server.serve([listener])
 

@@ -189,11 +189,7 @@ def _generation(manifest: Manifest) -> dict[str, Any]:
         "dim": manifest.dim,
         "dtype": manifest.dtype,
         "backend": manifest.backend,
-        "model": {
-            "name": manifest.model.name,
-            "architecture": manifest.model.architecture,
-            "fingerprint": manifest.model.fingerprint,
-        },
+        "model": manifest.model,
         "index": manifest.index.kind,
         "index_factory": manifest.index.factory,
         "recall": manifest.recall,
