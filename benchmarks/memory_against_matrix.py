@@ -33,7 +33,7 @@ def main() -> None:
         for k in (20, 200, 1000):
             rows = random.choice(arguments.count, k, replace=False)
             names = [f"candidate-{row}" for row in rows]
-            cache.remember(names, matrix[rows])
+            cache.write(names, matrix[rows])
             calls = {"matrix": partial(np.take, matrix, rows, axis=0), "cache": partial(cache.read, names, Budget())}
             for name, seconds in in_turns(calls, arguments.rounds).items():
                 p50, p99 = np.percentile(seconds, [50, 99]) * 1000
