@@ -14,11 +14,7 @@ log = logging.getLogger(__name__)
 class Compacting:
     """Starts a compaction when updates have changed many rows.
 
-    Args:
-        store: its active generation is what would be compacted.
-        live: what is served.
-        jobs: runs compactions.
-        after: how many upserts and deletions make one due; 0: it never is.
+    So many upserts and deletions as `after` make one due; 0: it never is.
     """
 
     def __init__(self, store: GenerationStore, live: Live, jobs: Jobs, after: int) -> None:

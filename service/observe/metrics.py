@@ -229,12 +229,12 @@ class Metrics:
 
     def _name(self, info: Gauge, shared: int, labels: tuple[str, ...]) -> None:
         """Set the labels of an info to 1; they replace those with the same first `shared` labels."""
-        for each in [named for named in self._named.get(info, []) if named[:shared] == labels[:shared]]:
-            self._named[info].remove(each)
+        for old in [named for named in self._named.get(info, []) if named[:shared] == labels[:shared]]:
+            self._named[info].remove(old)
             if DIRECTORY in os.environ:
-                info.labels(*each).set(0)
+                info.labels(*old).set(0)
             else:
-                info.remove(*each)
+                info.remove(*old)
         self._named.setdefault(info, []).append(labels)
         info.labels(*labels).set(1)
 

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, Overloaded
@@ -58,26 +59,19 @@ def _context_tokens(conversation: Conversation) -> int:
     return min(MOST_TOKENS, letters // LETTERS_A_TOKEN)
 
 
+@dataclass(eq=False)
 class Ticket:
-    """A request that was let in.
+    """A request that was let in. What it adds to the work, its tokens, may be corrected when more is known."""
 
-    Attributes:
-        tokens: what it adds to the work; may be corrected when more is known.
-    """
-
-    def __init__(self, tokens: int) -> None:
-        self.tokens = tokens
+    tokens: int
 
 
 class Admission:
     """Counts the work of all requests in progress, and how fast it gets done; for the event loop's thread.
 
-    Args:
-        most_tokens: with so many in progress no other request is let in. One request may hold more, if it finds less.
-        turn_tokens: so many of a long request are done at a time, before others have their turn.
-        metrics: records the queue.
-        progress: returns how many tokens were done, ever.
-        clock: monotonic seconds.
+    With `most_tokens` in progress no other request is let in. One request may hold more, if it finds less. Of a long
+    request `turn_tokens` are done at a time, before others have their turn. `progress` returns how many tokens were
+    done, ever.
     """
 
     def __init__(
@@ -102,11 +96,7 @@ class Admission:
 
     @contextmanager
     def admitted(self, tokens: int, deadline: float) -> Iterator[Ticket]:
-        """Let a request in for the block.
-
-        Args:
-            tokens: estimated cost.
-            deadline: the request's, on the monotonic clock.
+        """Let a request in for the block; its tokens are estimated, its deadline is on the monotonic clock.
 
         Raises:
             DeadlineExceeded: its time is already over.
@@ -125,14 +115,14 @@ class Admission:
             raise Overloaded(len(self._inside), max(1, min(MOST_RETRY_SECONDS, math.ceil(wait))))
         ticket = Ticket(tokens)
         self._inside[ticket] = None
-        self._show()
+        self._metrics.show_queue(len(self._inside), self.tokens)
         try:
             yield ticket
             self._done_tokens += TOKENS_A_REQUEST
         finally:
             self._look(self._clock())
             del self._inside[ticket]
-            self._show()
+            self._metrics.show_queue(len(self._inside), self.tokens)
 
     def _before(self, tokens: int) -> int:
         """Return what is done before a request of so many tokens: of longer ones only as much as turns allow."""
@@ -151,6 +141,3 @@ class Admission:
     def _seconds(self, tokens: int) -> float:
         """Return how long so many tokens take at the recent speed."""
         return tokens * (FIRST_SECONDS + self._busy_seconds) / (FIRST_TOKENS + self._done_tokens)
-
-    def _show(self) -> None:
-        self._metrics.show_queue(len(self._inside), self.tokens)
