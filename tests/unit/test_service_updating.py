@@ -407,10 +407,10 @@ def test_a_client_that_hung_up_has_changed_nothing(here: LiveStore) -> None:
         assert turn.wait(10)
 
     async def attempt() -> None:
-        busy = here.engine._candidates.run(hold)  # what an update looks up first waits behind these
+        busy = here.engine.look_up(hold)  # what an update looks up first waits behind these
         holding = [
             asyncio.ensure_future(busy),
-            *(asyncio.ensure_future(here.engine._candidates.run(hold)) for _ in range(3)),
+            *(asyncio.ensure_future(here.engine.look_up(hold)) for _ in range(3)),
         ]
         await asyncio.to_thread(begun.wait, 10)
         writing = asyncio.create_task(here.updating.upsert([Candidate("a", "w1")]))
