@@ -12,14 +12,14 @@ from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.values import RankRequest
 
 LETTERS_A_TOKEN = 4
-LETTERS_WORTH_A_TOKEN = 128  # are tokenised in the time in which a CPU reads one token
-MOST_TOKENS = 512  # that an encoder sees of a text
-TOKENS_A_CANDIDATE = 32  # of a stored candidate that the cross-encoder will read
-TOKENS_A_REQUEST = 128  # of any request, however short: forward passes and search
+LETTERS_WORTH_A_TOKEN = 128  # a CPU tokenises so many letters in the time in which it encodes one token
+MOST_TOKENS = 512  # an encoder sees no more of a text
+TOKENS_A_CANDIDATE = 32  # a stored candidate that the cross-encoder will read
+TOKENS_A_REQUEST = 128  # what any request costs, however short: forward passes and search
 
-# The speed is that of the last few seconds in which there was anything to do...
+# The speed is measured over the last few seconds in which there was anything to do. While little is known, that of a
+# CPU is assumed, because a few short requests say nothing about long ones.
 MEMORY_SECONDS = 5.0
-# ...and, while little is known, that of a CPU: a few short requests say nothing about long ones.
 FIRST_SECONDS = 0.1
 FIRST_TOKENS = 1000.0
 # A request is let in if all before it and the request itself take this share of its time at most.
@@ -69,9 +69,8 @@ class Ticket:
 class Admission:
     """Counts the work of all requests in progress, and how fast it gets done; for the event loop's thread.
 
-    With `most_tokens` in progress no other request is let in. One request may hold more, if it finds less. Of a long
-    request `turn_tokens` are done at a time, before others have their turn. `progress` returns how many tokens were
-    done, ever.
+    With `most_tokens` in progress no other request is let in; one request may exceed that. `turn_tokens` of a long
+    request are done at a time, before others have their turn. `progress` returns how many tokens were done, ever.
     """
 
     def __init__(
@@ -86,8 +85,7 @@ class Admission:
         self._progress, self._clock = progress, clock
         self._inside: dict[Ticket, None] = {}
         self._looked_at, self._seen = clock(), progress()
-        self._busy_seconds = 0.0  # both of the last few seconds in which there was a request
-        self._done_tokens = 0.0
+        self._busy_seconds = self._done_tokens = 0.0  # of the last few seconds in which there was a request
 
     @property
     def tokens(self) -> int:
@@ -108,7 +106,7 @@ class Admission:
         self._look(now)
         before = self._before(tokens)
         wait = self._seconds(before)
-        # Alone it may take all its time: nobody else could use it.
+        # A request that is alone may take all its time, because no other could use it.
         late = bool(self._inside) and self._seconds(before + tokens) > SHARE_OF_TIME * (deadline - now)
         full = before >= self._most or (tokens > self._turn and self.tokens >= self._most)
         if late or full:

@@ -37,7 +37,7 @@ from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
 CANDIDATE_THREADS = 4
 # Requests that share a pass over the pool: with more, the first of them would wait too long for the last.
 MOST_SCANS = 16
-# Kept of a request's time to write and send the answer.
+# So much of a request's time is kept for writing and sending the answer.
 ANSWER_SECONDS = 0.01
 
 T = TypeVar("T")

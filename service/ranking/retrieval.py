@@ -23,12 +23,12 @@ from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
 
 Rows = NDArray[np.int64]
 
-# Behind a filter an index takes as long as without one, and scoring so many rows takes no longer. An index also misses
-# many where the filter lets through less than this share of all. docs/measurements/index.md.
+# Searching an index with a filter takes as long as without one, and scoring so many rows takes no longer. Also, an
+# index misses many candidates where a filter lets through less than this share of all. docs/measurements/index.md.
 FEW_MATCHES = 20_000
 FEW_OF_ALL = 0.02
 
-# How far rounding may move the index's inner products, sums of D products in float32: as a share of the score.
+# Rounding may move the index's inner products, sums of D products in float32, by this share of the score.
 CERTIFICATE_MARGIN = 1e-4
 
 # Searching an index may take this share of the time left; fewer than so many candidates are never retrieved.
@@ -84,10 +84,10 @@ class _Allowed:
     """The rows that may be in the answer.
 
     Attributes:
-        own: of the generation, those that a filter lets through, ascending; None: all but `dropped`.
-        dropped: of the generation, those removed or excluded; ascending.
-        added: by updates, counted from 0; ascending.
-        count: how many of the generation's are allowed.
+        own: the generation's rows that a filter lets through, ascending; None: all but `dropped`.
+        dropped: the generation's rows that were removed or are excluded, ascending.
+        added: rows added by updates, counted from 0, ascending.
+        count: how many of the generation's rows are allowed.
     """
 
     own: Rows | None

@@ -20,7 +20,7 @@ from polyrank.service.errors import DeadlineExceeded, InferenceFailed
 from polyrank.service.observe.labels import LANES, Lane
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing, current
-from polyrank.service.ranking.batching.lanes import Done, Entry, Waiter, Waiting, Work
+from polyrank.service.ranking.batching.lanes import Done, Entry, LaneQueue, Waiter, Work
 from polyrank.service.ranking.batching.packing import Rate, cost
 
 # After so many failed batches in a row the service is not ready.
@@ -54,7 +54,7 @@ class Batcher:
         self.failed: str | None = None
         self._budget, self._metrics, self._tracing, self._clock = budget, metrics, tracing, clock
         self._changed = threading.Condition()
-        self._lanes = {lane: Waiting(budget) for lane in LANES}
+        self._lanes = {lane: LaneQueue(budget) for lane in LANES}
         self._turn = 0
         self._shared: dict[Hashable, Work] = {}
         self.done_tokens = 0
@@ -97,7 +97,7 @@ class Batcher:
         """
         tokens = sum(lengths)
         most = self._lanes[lane].tokens + tokens
-        before = most + sum(min(most, waiting.tokens) for other, waiting in self._lanes.items() if other != lane)
+        before = most + sum(min(most, queue.tokens) for other, queue in self._lanes.items() if other != lane)
         forwards = 1 + before // self._budget if self._budget else len(lengths)
         return self._rates[lane].predict(before + forwards * FORWARD_TOKENS)
 
@@ -150,8 +150,8 @@ class Batcher:
         finally:
             with self._changed:
                 self._closing = True
-                for lane, waiting in self._lanes.items():
-                    for work in waiting.all():
+                for lane, queue in self._lanes.items():
+                    for work in queue.all():
                         self._answer(lane, work, InferenceFailed(why))
 
     def _next(self) -> tuple[Lane, list[Entry]] | None:

@@ -71,7 +71,7 @@ class Entry(NamedTuple):
         return self.work.lengths[self.at]
 
 
-class Waiting:
+class LaneQueue:
     """Works in the order of their turns: first come, first served, but a long one lets others pass now and then.
 
     Attributes:

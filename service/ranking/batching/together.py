@@ -1,4 +1,4 @@
-"""Jobs of several requests in one go: what waits for the same thing is done with the first of it whose turn comes."""
+"""Jobs of several requests done in one go: those of the same key that wait when the turn of the first comes."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class _Waiting(Generic[Job, Share]):
-    """A job, and what makes its result of its share of the common work."""
+    """A job that waits, and the function that makes its result from its share of the common work."""
 
     def __init__(self, job: Job, finish: Callable[[Job, Share], Any]) -> None:
         self.job, self._finish = job, finish
@@ -24,7 +24,7 @@ class _Waiting(Generic[Job, Share]):
     def settle(self, share: Share) -> None:
         try:
             self.done.set_result(self._finish(self.job, share))
-        except BaseException as error:  # as an executor does: nobody may wait for ever
+        except BaseException as error:  # as an executor does, so that no caller waits for ever
             self.done.set_exception(error)
 
 
