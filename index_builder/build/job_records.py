@@ -24,7 +24,7 @@ from polyrank.model.durable import make_directory, write_atomically
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
 
-# After this time no process will start a queued job any more: the one that should have is gone.
+# A job that is queued for longer is never started: the process that should have started it is gone.
 _QUEUED_AT_MOST = timedelta(seconds=60)
 KEPT_RECORDS = 100
 _ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
@@ -41,8 +41,7 @@ class JobRequest:
     Attributes:
         pool: the pool's files.
         model: checkpoint or base model; None: the active generation's.
-        activate: make the generation the active one.
-        index: see `BuildOptions`, as is `revision`.
+        activate, index, revision: see `BuildOptions`.
         compacts: compact the active generation; the other fields do not count then.
     """
 
@@ -59,12 +58,11 @@ class JobRecord:
     """A job as it was last recorded.
 
     Attributes:
-        state: "queued", "running", "succeeded", "failed" or "cancelled".
         stage: of a running build; see `build`. `done`, `total`, `rate` (candidates a second) and `eta_seconds` belong
             to this stage, and are None while they are unknown.
         error: why the job failed, in one line.
         generation: the id of what was built.
-        created: ISO 8601, UTC, as are `started` and `finished`.
+        created, started, finished: ISO 8601, UTC.
         pid: the process that runs the job.
     """
 
@@ -85,7 +83,7 @@ class JobRecord:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the job has ended."""
+        """Whether the job has succeeded, failed or been cancelled."""
         return self.state not in (QUEUED, RUNNING)
 
     def evolve(self, **changes: Any) -> "JobRecord":
@@ -114,10 +112,10 @@ class JobStore:
         return self._path(job_id, ".jsonl")
 
     def create(self, request: JobRequest, job_id: str | None = None) -> JobRecord:
-        """Queue a job and remove all but the latest records. If the job is refused, its inline candidates are removed.
+        """Queue a job and remove all but the latest records.
 
         Raises:
-            JobConflict: another job is queued or running.
+            JobConflict: another job is queued or running; this one's inline candidates are removed.
         """
         make_directory(self._jobs)
         with locked(self._jobs / "create.lock"):
