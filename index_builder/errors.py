@@ -67,6 +67,8 @@ class FingerprintMismatch(GenerationError):
 
     def __init__(self, expected: str, actual: str) -> None:
         super().__init__(f"model fingerprint {expected} was expected, but this is {actual}")
+        self.expected = expected
+        self.actual = actual
 
 
 class MatrixMissing(GenerationError):

@@ -16,8 +16,7 @@ _BITS_IN_MEMORY = 17  # 2^17 slots are 1 MiB, for 65,536 hashes
 class SeenHashes:
     """A growing set of 64-bit hashes. It is at most half full, so that a hash takes 16 to 32 bytes.
 
-    Args:
-        scratch: the directory of the file; None: the system's temporary directory.
+    `scratch` is the directory of the file; None: the system's temporary directory.
     """
 
     def __init__(self, scratch: Path | None = None) -> None:

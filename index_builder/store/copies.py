@@ -44,7 +44,7 @@ class Copies:
         if self._url is None or not self._directory.is_dir():
             return
         for generation in sorted(path.name for path in self._directory.iterdir() if is_generation_id(path.name)):
-            # In the order in which a generation is renamed, so that none is missed in between.
+            # In the order in which a generation is renamed, so that it is not missed if that happens in between.
             places = f"{TEMPORARY_PREFIX}{generation}", generation
             if not any((self._generations / each).exists() for each in places):
                 self.forget(generation)

@@ -23,8 +23,6 @@ class Generation:
     """An open generation; it never changes, and several threads may read it.
 
     Attributes:
-        path: its directory.
-        manifest: what it says of itself.
         candidates: ids, texts and metadata by row.
         embeddings: vectors by row, and rows by id.
         index: None if the matrix is scanned instead.
@@ -50,10 +48,8 @@ class Generation:
     def open(cls, path: Path, *, verify: bool = True, needs_matrix: bool = True) -> "Generation":
         """Open and check the generation in a directory.
 
-        Args:
-            path: the directory.
-            verify: read every file and compare its sha256; otherwise only names, sizes and counts are checked.
-            needs_matrix: refuse a generation whose matrix is missing.
+        Names, sizes and counts are always checked; with `verify`, also the sha256 of every file. With `needs_matrix`, a
+        generation whose matrix is missing is refused.
 
         Raises:
             GenerationNotFound: there is no such directory.

@@ -63,7 +63,6 @@ class Snapshot:
     """A generation at a revision; it never changes, and several threads may read it.
 
     Attributes:
-        generation: what was built.
         revision: of the last update in it.
         changed: upserts and deletions so far, repeated and ineffective ones too: the log grows with each.
         removed: the generation's own rows that are no longer in it; ascending, (R,).
@@ -147,7 +146,7 @@ class Snapshot:
 
     def _added_row(self, candidate_id: str) -> int | None:
         for row in reversed(self._buffer.rows_of.get(candidate_id, ())):
-            if row < self._seen:  # the latest that this snapshot knows of: still in it, or removed
+            if row < self._seen:  # the latest row of the id that this snapshot knows of: still in it, or removed
                 at = int(np.searchsorted(self.added, row))
                 return row if at < len(self.added) and self.added[at] == row else None
         return None

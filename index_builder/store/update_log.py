@@ -61,7 +61,6 @@ class Update:
         revision: grows from update to update, over all generations of a store.
         upserts: candidates to add, or to put in the place of those with the same ids.
         vectors: of the upserts, (N, D) in the store's dtype.
-        deletes: ids.
     """
 
     revision: int
@@ -76,7 +75,6 @@ class UpdateLog:
     One thread at a time may use it. One process at a time may append: the caller holds `UpdateLogs.writing`.
 
     Attributes:
-        subject: whose log it is.
         revision: of the last update read; 0 before the first.
         checksum: of the log up to the end of that update; 0 before the first. A revision may be used again after the
             log was restored from a backup, but hardly ever with the same checksum.
@@ -113,9 +111,7 @@ class UpdateLog:
         return cls(path, subject)
 
     def read(self) -> Iterator[Update]:
-        """Yield the updates that were appended since the last call.
-
-        If reading ends early, for whatever reason, the next call yields the same updates again.
+        """Yield the updates that were appended since the last call; if reading ends early, the next call repeats them.
 
         Raises:
             GenerationCorrupt: the log is damaged here, or it is another generation's; what comes before is yielded.
@@ -251,8 +247,7 @@ class UpdateLog:
     def _sync(self, descriptor: int, end: int) -> None:
         """Put what was written from `end` on the disk. If that fails it stays: somebody may have read it already.
 
-        The kernel reports a failed write once, then takes the pages for written. So the next call writes what failed
-        before once more.
+        The kernel reports a failed write once, then takes the pages for written. So the next call writes them again.
         """
         start = end if self._unsynced is None else min(self._unsynced, end)
         self._unsynced = start
@@ -289,7 +284,7 @@ def _record(content: Mapping[str, Any], behind: bytes, total: int) -> tuple[byte
 
 
 def _read(file: Any, length: int) -> bytes:
-    """Read so many bytes, or to the end. Memory is taken as they come: a damaged length may be anything."""
+    """Read so many bytes, or to the end, piece by piece: a damaged length must not take memory ahead."""
     pieces = []
     while length and (piece := file.read(min(length, _READ_BYTES))):
         pieces.append(piece)

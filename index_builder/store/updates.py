@@ -40,11 +40,8 @@ class UpdateLogs:
     def writing(self, within_seconds: float | None = None) -> Iterator[None]:
         """Be the only one who writes updates or changes CURRENT, for the block.
 
-        Args:
-            within_seconds: how long to wait for others; None: until they are done.
-
         Raises:
-            UpdatesBusy: others took longer.
+            UpdatesBusy: others took longer than `within_seconds`; None waits until they are done.
         """
         make_directory(self._directory)
         with locked(self._directory / "write.lock", within_seconds=within_seconds) as held:
@@ -71,14 +68,9 @@ class UpdateLogs:
         return highest
 
     def missed_by(self, manifest: Manifest, compacted: str | None = None) -> list[tuple[Subject, Update]]:
-        """The updates that a generation has to receive, in order, each with the log's subject.
+        """The updates that a generation has to receive, in order, with the subjects of their logs.
 
-        Args:
-            manifest: the generation's.
-            compacted: the generation of which it is a compaction: only that one's updates count; None: it is none.
-
-        Returns:
-            nothing if the generation was active before.
+        There are none if it was active before. If it is a compaction, only updates of the generation `compacted` count.
 
         Raises:
             GenerationCorrupt: its own log is damaged.
@@ -158,7 +150,7 @@ class MissedUpdates:
         self._encoded: dict[int, NDArray[Any]] = {}
 
     def encode(self) -> None:
-        """Encode what was made under another model: this takes long, and nobody has to wait for it yet."""
+        """Encode what was made under another model. This may take long, so it comes before the locks are taken."""
         for subject, update in self._logs.missed_by(self._manifest, self._compacted):
             self._vectors(subject, update)
 

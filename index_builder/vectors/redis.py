@@ -24,11 +24,11 @@ _SCAN_COUNT = 1000
 
 
 class StoredVectors:
-    """Vectors under names whose keys all begin alike; several threads may use it.
+    """Vectors (D,) in Redis under names; several threads may use it.
 
     Args:
         client: the caller closes it.
-        beginning: of every key.
+        beginning: put before a name to make its key.
         dim: D.
         dtype: "float16" or "float32".
         lifetime_seconds: of what is put; None: unlimited.
@@ -79,15 +79,7 @@ def beginning_of(generation: str) -> str:
 
 
 class RedisEmbeddings(StoredVectors):
-    """The copy of one generation, over its own connections. Its keys have no lifetime: `drop_generation` removes them.
-
-    Args:
-        url: redis://, rediss:// or unix:// URL.
-        generation: the generation's id.
-        dim: D.
-        dtype: "float16" or "float32".
-        timeout_seconds: for connecting, and for each answer.
-    """
+    """The copy of one generation, over its own connections; see `connect`. `drop_generation` removes its keys."""
 
     def __init__(self, url: str, generation: str, dim: int, dtype: str, timeout_seconds: float) -> None:
         super().__init__(connect(url, timeout_seconds), beginning_of(generation), dim, dtype)
@@ -127,13 +119,13 @@ class RedisEmbeddings(StoredVectors):
         disconnect(self._client)
 
 
-def drop_generation(url: str, generation: str, timeout_seconds: float = BUILDING_TIMEOUT_SECONDS) -> None:
+def drop_generation(url: str, generation: str) -> None:
     """Remove every key of a generation; first the one that declares the copy complete.
 
     Raises:
         StoreUnavailable: Redis failed; some keys may remain.
     """
-    client = connect(url, timeout_seconds)
+    client = connect(url, BUILDING_TIMEOUT_SECONDS)
     try:
         with translated():
             client.unlink(f"pe:{{{generation}}}:meta")
