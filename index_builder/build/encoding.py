@@ -32,11 +32,7 @@ VectorSource = Callable[[int, Sequence[str], Sequence[str], Callable[[int], None
 
 
 def encoded_by(model: Model | TextEncoder) -> VectorSource:
-    """A source that has the model encode the texts.
-
-    Raises:
-        TypeError: the model encodes no texts.
-    """
+    """A source that has the model encode the texts. Raises TypeError if the model encodes no texts."""
     if not isinstance(model, TextEncoder):
         raise TypeError("a model that encodes no texts needs another source of vectors")
     return partial(_encode_shard, model)

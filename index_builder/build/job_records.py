@@ -112,11 +112,7 @@ class JobStore:
         return self._path(job_id, ".jsonl")
 
     def create(self, request: JobRequest, job_id: str | None = None) -> JobRecord:
-        """Queue a job and remove all but the latest records.
-
-        Raises:
-            JobConflict: another job is queued or running; this one's inline candidates are removed.
-        """
+        """Queue a job and remove old records. Raises JobConflict, and removes the inline pool, if another is active."""
         make_directory(self._jobs)
         with locked(self._jobs / "create.lock"):
             record = JobRecord(id=job_id or self.new_id(), request=request, created=_now())
@@ -141,11 +137,7 @@ class JobStore:
                 self._path(record.id, suffix).unlink(missing_ok=True)
 
     def get(self, job_id: str) -> JobRecord:
-        """Read a job's record. A job whose process has died counts as failed.
-
-        Raises:
-            JobNotFound: no job has this id, or its record cannot be read.
-        """
+        """Read a job's record, else raise JobNotFound. A job whose process has died counts as failed."""
         record = self._read(job_id)
         if not self._is_abandoned(record):
             return record
@@ -177,12 +169,7 @@ class JobStore:
 
     @contextmanager
     def running(self, job_id: str) -> Iterator[JobRecord]:
-        """Run a queued job in the block: no other process can take it.
-
-        Raises:
-            JobNotFound: no job has this id.
-            JobConflict: the job is not queued, or not any more.
-        """
+        """Run a job in the block: no other process can take it. Raises JobConflict if it is not queued (any more)."""
         self._read(job_id)
         with locked(self._path(job_id, ".lock"), within_seconds=0) as held:
             record = self._read(job_id)
@@ -193,11 +180,7 @@ class JobStore:
             yield record
 
     def withdraw(self, job_id: str) -> JobRecord:
-        """Cancel a queued job, or ask the process that runs it to stop. A job that has ended stays as it is.
-
-        Raises:
-            JobNotFound: no job has this id.
-        """
+        """Cancel a queued job, or ask the process that runs it to stop. A job that has ended stays as it is."""
         if not self.get(job_id).is_finished:
             with locked(self._path(job_id, ".lock"), within_seconds=0) as held:
                 record = self._read(job_id)

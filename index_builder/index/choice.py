@@ -97,11 +97,7 @@ def _rows_needed(factory: str, dim: int) -> int:
 
 
 def check_factory(index: str, dim: int) -> None:
-    """Check that `index` is one of KINDS, or a FAISS factory string for vectors of `dim` components.
-
-    Raises:
-        InvalidInput: it is neither, does not fit the dimension, or does not search by inner product.
-    """
+    """Raise InvalidInput unless `index` is one of KINDS, or a factory string for inner products of `dim` components."""
     if index in KINDS:
         return
     refused = f"--index {index!r} is none of {', '.join(KINDS)} and no FAISS factory string"

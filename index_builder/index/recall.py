@@ -125,11 +125,7 @@ def _share(found: NDArray[np.float32], wanted: NDArray[np.float32], places: int)
 def measured(
     index: CandidateIndex, matrix: NDArray[Any], given: Sequence[Codes], least: float
 ) -> tuple[CandidateIndex, Recall]:
-    """Measure an index. With given probes, also tune it until recall@10 is at least `least`.
-
-    Raises:
-        BuildError: that recall is not reached.
-    """
+    """Measure an index. With given probes, tune it until recall@10 is `least`, or raise BuildError."""
     if index.is_exact and not given:
         return index, EXACT  # with one code, the list of the nearest rows is the ranking
     probes = Probes(matrix, given)

@@ -26,11 +26,7 @@ class SeenHashes:
         self._resize(_BITS_IN_MEMORY)
 
     def add(self, hashed: int) -> bool:
-        """Add a hash; returns whether it is new.
-
-        Raises:
-            OSError: the disk has no room for the set.
-        """
+        """Add a hash; returns whether it is new. Raises OSError if the disk has no room for the set."""
         if hashed == 0:
             is_new, self._has_zero = not self._has_zero, True
             return is_new

@@ -26,21 +26,13 @@ class Copies:
         sync_directory(self._directory)
 
     def forget(self, generation: str) -> None:
-        """Remove a generation's copy.
-
-        Raises:
-            StoreUnavailable: Redis failed; the copy stays noted.
-        """
+        """Remove a generation's copy. Raises StoreUnavailable if Redis failed; the copy stays noted."""
         if self._url is not None:
             drop_generation(self._url, generation)
             (self._directory / generation).unlink(missing_ok=True)
 
     def forget_orphans(self) -> None:
-        """Remove the copies of generations that are neither published nor being built; the caller is the builder.
-
-        Raises:
-            StoreUnavailable: see `forget`.
-        """
+        """Remove the copies of generations that are neither published nor being built, for the builder."""
         if self._url is None or not self._directory.is_dir():
             return
         for generation in sorted(path.name for path in self._directory.iterdir() if is_generation_id(path.name)):

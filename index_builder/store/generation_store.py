@@ -88,11 +88,7 @@ class GenerationStore:
         return self._pointer.history(self.ids())
 
     def path(self, generation: str) -> Path:
-        """The directory of a generation.
-
-        Raises:
-            GenerationNotFound: the text does not have the form of an id.
-        """
+        """The directory of a generation. Raises GenerationNotFound if the text does not have the form of an id."""
         if not is_generation_id(generation):
             raise GenerationNotFound(f"{generation[:80]!r} is not the id of a generation")
         return self._generations / generation
@@ -134,11 +130,7 @@ class GenerationStore:
             raise GenerationCorrupt(manifest.id, f"{name} cannot be read: {error.strerror}") from error
 
     def snapshot(self, opened: Generation) -> Snapshot:
-        """An open generation with its updates.
-
-        Raises:
-            GenerationCorrupt: its update log is damaged.
-        """
+        """An open generation with its updates. Raises GenerationCorrupt if its update log is damaged."""
         return Snapshot.of(opened).updated(list(self.updates.of(opened.manifest).read()))
 
     def serving_order(self) -> list[str]:
@@ -189,11 +181,7 @@ class GenerationStore:
     # Switching.
 
     def activate(self, generation: str, encode: Encode | None = None) -> None:
-        """Verify a generation, then make it the active one; see `make_active`.
-
-        Raises:
-            GenerationNotFound, GenerationCorrupt: it cannot be served; nothing changes.
-        """
+        """Verify a generation, then make it the active one; arguments and errors as `open` and `make_active`."""
         self.make_active(self.verify(generation), encode)
 
     def make_active(self, manifest: Manifest, encode: Encode | None = None, lease: Lease | None = None) -> None:
@@ -208,10 +196,10 @@ class GenerationStore:
             lease: held by the builder that built it.
 
         Raises:
-            GenerationNotFound: it was removed meanwhile; nothing changes.
-            GenerationCorrupt: its update log is damaged or gone; nothing changes.
-            FingerprintMismatch: an update has to be encoded, and there is no `encode`; nothing changes.
-            LeaseLost: another builder has taken over; nothing changes.
+            GenerationNotFound: it was removed meanwhile. After this and all other errors, nothing has changed.
+            GenerationCorrupt: its update log is damaged or gone.
+            FingerprintMismatch: an update has to be encoded, and there is no `encode`.
+            LeaseLost: another builder has taken over.
         """
         with self._switching(manifest, encode, lease):
             self._pointer.advance(manifest.id)
@@ -233,11 +221,8 @@ class GenerationStore:
     def go_back(self, manifest: Manifest) -> bool:
         """Go back to a generation that the caller has opened, provided that it is still the last of `history`.
 
-        Returns:
-            False if another process has switched meanwhile; then the active generation stays.
-
-        Raises:
-            GenerationCorrupt: its update log is damaged or gone; nothing changes.
+        Returns False if another process has switched meanwhile; then the active generation stays. Errors as
+        `make_active`.
         """
         with self._switching(manifest):
             if self.history()[-1:] != [manifest.id]:

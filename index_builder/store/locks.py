@@ -247,11 +247,7 @@ def leased(root: Path, url: str | None) -> Iterator[Lease | None]:
 
 @contextmanager
 def fenced(lease: Lease | None) -> Iterator[None]:
-    """Run the block, which changes what others see; the caller holds a lock.
-
-    Raises:
-        LeaseLost: another builder has taken over; nothing was done.
-    """
+    """Run the block, which changes what others see; if another builder has taken over, raise LeaseLost instead."""
     if lease is not None:
         lease.check()
     try:

@@ -28,11 +28,7 @@ class Pointer:
         self._current, self._history = root / "CURRENT", root / "HISTORY"
 
     def current(self) -> str | None:
-        """The active generation's id; None before the first activation.
-
-        Raises:
-            GenerationCorrupt: CURRENT does not hold an id, is gone or cannot be read.
-        """
+        """The active id; None before the first activation. Raises GenerationCorrupt if CURRENT is damaged or gone."""
         try:
             text = self._current.read_bytes().decode("ascii", "replace").removesuffix("\n")
         except FileNotFoundError as error:

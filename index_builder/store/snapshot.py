@@ -175,11 +175,7 @@ class Snapshot:
         return np.concatenate([own, self.numbered(self.added[places])])
 
     def vectors(self, rows: Rows) -> NDArray[Any]:
-        """The vectors of these rows from the matrix on disk and the updates, in the order asked; (N, D).
-
-        Raises:
-            MatrixMissing: the matrix is not on this machine.
-        """
+        """The vectors of rows from the matrix and the updates, (N, D); MatrixMissing where there is no matrix."""
         return self.merged(rows, self.generation.embeddings.gather(self.split(rows)[1]))
 
     def merged(self, rows: Rows, own_vectors: NDArray[Any]) -> NDArray[Any]:

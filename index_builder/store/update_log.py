@@ -93,11 +93,7 @@ class UpdateLog:
 
     @classmethod
     def found(cls, path: Path) -> "UpdateLog":
-        """The log in a file, with the subject that its first record names.
-
-        Raises:
-            GenerationCorrupt: the first record is damaged or cut short, or of another generation than the file's name.
-        """
+        """The log in a file, with the subject of its first record; GenerationCorrupt if that is damaged or misnamed."""
         log = cls(path, Subject(path.stem, "", 0, "float16"))
         with path.open("rb") as file:
             content, _ = log._next(file) or ({}, b"")

@@ -38,11 +38,7 @@ class UpdateLogs:
 
     @contextmanager
     def writing(self, within_seconds: float | None = None) -> Iterator[None]:
-        """Be the only one who writes updates or changes CURRENT, for the block.
-
-        Raises:
-            UpdatesBusy: others took longer than `within_seconds`; None waits until they are done.
-        """
+        """Be the only one who writes updates or changes CURRENT, for the block; UpdatesBusy if others take longer."""
         make_directory(self._directory)
         with locked(self._directory / "write.lock", within_seconds=within_seconds) as held:
             if not held:
@@ -71,9 +67,7 @@ class UpdateLogs:
         """The updates that a generation has to receive, in order, with the subjects of their logs.
 
         There are none if it was active before. If it is a compaction, only updates of the generation `compacted` count.
-
-        Raises:
-            GenerationCorrupt: its own log is damaged.
+        Raises GenerationCorrupt if its own log is damaged.
         """
         own = self.of(manifest)
         known = {update.revision for update in own.read()}
@@ -89,11 +83,7 @@ class UpdateLogs:
         return [missed[revision] for revision in sorted(missed)]
 
     def was_active(self, manifest: Manifest) -> bool:
-        """Whether the generation is the active one, or was.
-
-        Raises:
-            GenerationCorrupt: its log is damaged.
-        """
+        """Whether the generation is the active one, or was. Raises GenerationCorrupt if its log is damaged."""
         own = self.of(manifest)
         own.catch_up()
         return own.was_active

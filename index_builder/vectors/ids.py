@@ -32,11 +32,7 @@ def hash_id(candidate_id: str) -> int:
 
 
 class IdIndex:
-    """A memory-mapped `ids.index`.
-
-    Raises:
-        ValueError: the file's size is not that of an index.
-    """
+    """A memory-mapped `ids.index`. Raises ValueError if the file's size is not that of an index."""
 
     def __init__(self, path: Path) -> None:
         count, rest = divmod(path.stat().st_size, BYTES_PER_ROW)

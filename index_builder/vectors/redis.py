@@ -43,11 +43,7 @@ class StoredVectors:
         self._lifetime_seconds = lifetime_seconds
 
     def put_many(self, names: Sequence[str], vectors: NDArray[Any]) -> None:
-        """Write vectors (N, D), rounded to the store's dtype.
-
-        Raises:
-            StoreUnavailable: Redis failed; some may have been written.
-        """
+        """Write vectors (N, D), rounded to the dtype; if StoreUnavailable is raised, some may have been written."""
         head, rows = prefix(self._dtype, self._dim), np.ascontiguousarray(vectors, self._dtype)
         for start in range(0, len(names), _PIPELINE_COMMANDS):
             pipeline = self._client.pipeline(transaction=False)
@@ -58,11 +54,7 @@ class StoredVectors:
                 pipeline.execute()
 
     def get_many(self, names: Sequence[str]) -> Fetched:
-        """Fetch the vectors of names, in the order asked.
-
-        Raises:
-            StoreUnavailable: Redis failed, or its answer belongs to another question.
-        """
+        """Fetch the vectors of names, in the order asked; errors as `translated`."""
         keys = [self._key + each.encode() for each in names]
         values: list[bytes | None] = []
         with translated():
@@ -88,7 +80,7 @@ class RedisEmbeddings(StoredVectors):
         self._put = 0
 
     def put_many(self, names: Sequence[str], vectors: NDArray[Any]) -> None:
-        """Write vectors (N, D), rounded to the store's dtype."""
+        """Write vectors, and count them for `commit`."""
         super().put_many(names, vectors)
         self._put += len(names)
 
@@ -120,15 +112,11 @@ class RedisEmbeddings(StoredVectors):
 
 
 def drop_generation(url: str, generation: str) -> None:
-    """Remove every key of a generation; first the one that declares the copy complete.
-
-    Raises:
-        StoreUnavailable: Redis failed; some keys may remain.
-    """
+    """Remove every key of a generation. If StoreUnavailable is raised, some may remain."""
     client = connect(url, BUILDING_TIMEOUT_SECONDS)
     try:
         with translated():
-            client.unlink(f"pe:{{{generation}}}:meta")
+            client.unlink(f"pe:{{{generation}}}:meta")  # first: from here on the copy counts as incomplete
             keys: list[bytes] = []
             for key in client.scan_iter(match=f"{beginning_of(generation)}*", count=_SCAN_COUNT):
                 keys.append(key)
