@@ -46,7 +46,7 @@ def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = 
     try:
         with store.updates.writing():  # no update may come between the two
             snapshot, revision = store.snapshot(opened), store.updates.highest()
-        if not snapshot.changed or not snapshot.count:
+        if not snapshot.changes or not snapshot.count:
             raise NothingToCompact(f"generation {current} " + ("was not updated" if snapshot.count else "is empty"))
         opened.embeddings.require_matrix()
         spec = _chosen(opened.manifest, snapshot.count)

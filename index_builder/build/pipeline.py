@@ -137,7 +137,7 @@ def build(
     with disk_full_named(root), store.building(options.redis_url) as lease:
         generation = store.new_id(model.fingerprint)
         with _connected(generation, model.dim, options) as redis:
-            leftover = store.clear(copies.forget)
+            leftover = store.discard_leftovers(copies.forget)
             # Read before the pool: the generation is given all later updates when it becomes active.
             revision = store.updates.highest() if options.revision is None else options.revision
             with _temporary_directory(store, generation, copies) as directory:

@@ -137,11 +137,11 @@ def _files(path: Path) -> dict[str, Path]:
     """Every file below the directory but the manifest, by relative path; links and devices raise ValueError."""
     found = {}
     for folder, folders, names in os.walk(path):
-        for name in [*folders, *names]:
-            each = Path(folder) / name
+        for each in map(Path(folder).joinpath, [*folders, *names]):
             if each.is_symlink() or not (each.is_dir() or each.is_file()):
                 raise ValueError(f"{each.relative_to(path)} is not a plain file")
-        found.update({(Path(folder) / name).relative_to(path).as_posix(): Path(folder) / name for name in names})
+            if each.is_file():
+                found[each.relative_to(path).as_posix()] = each
     found.pop(MANIFEST_FILE, None)
     return found
 

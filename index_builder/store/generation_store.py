@@ -353,7 +353,7 @@ class GenerationStore:
             rename_durably(temporary, self.path(temporary.name.removeprefix(TEMPORARY_PREFIX)))
         journal_of(temporary).unlink(missing_ok=True)
 
-    def clear(self, forget: Forget = forget_nothing) -> Leftover | None:
+    def discard_leftovers(self, forget: Forget = forget_nothing) -> Leftover | None:
         """Remove what killed builds have left but the newest that can be resumed; the caller is the builder."""
         spare = resumable(self._generations, forget)
         discard_all(self._generations, forget, spare)

@@ -64,14 +64,14 @@ class Snapshot:
 
     Attributes:
         revision: of the last update in it.
-        changed: upserts and deletions so far, repeated and ineffective ones too: the log grows with each.
+        changes: upserts and deletions so far, repeated and ineffective ones too: the log grows with each.
         removed: the generation's own rows that are no longer in it; ascending, (R,).
         added: the added rows that are still in it, counted from 0; ascending, (A,).
     """
 
     generation: Generation
     revision: int
-    changed: int
+    changes: int
     removed: Rows
     added: Rows
     _buffer: _AddedRows
@@ -101,7 +101,7 @@ class Snapshot:
         return replace(
             self,
             revision=updates[-1].revision,
-            changed=self.changed + sum(len(update.upserts) + len(update.deletes) for update in updates),
+            changes=self.changes + sum(len(update.upserts) + len(update.deletes) for update in updates),
             removed=np.union1d(self.removed, np.array(sorted(removed - {-1}), np.int64)),
             added=np.fromiter(alive, np.int64, len(alive)),
             _seen=len(self._buffer.candidates),
