@@ -139,7 +139,7 @@ def _tuned(index: CandidateIndex, probes: Probes, least: float) -> tuple[Candida
         ways = [] if recall.at_10 >= least else index.harder()
         if not ways:
             break
-        index, recall = max(((way, probes.measure(way)) for way in ways), key=lambda each: each[1].at_10)
+        index, recall = max(((way, probes.measure(way)) for way in ways), key=lambda tried: tried[1].at_10)
     if recall.at_10 < least:
         params = ", ".join(f"{name} {value}" for name, value in index.spec.params.items())
         raise BuildError(

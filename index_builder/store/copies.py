@@ -38,5 +38,5 @@ class Copies:
         for generation in sorted(path.name for path in self._directory.iterdir() if is_generation_id(path.name)):
             # In the order in which a generation is renamed, so that it is not missed if that happens in between.
             places = f"{TEMPORARY_PREFIX}{generation}", generation
-            if not any((self._generations / each).exists() for each in places):
+            if not any((self._generations / place).exists() for place in places):
                 self.forget(generation)

@@ -44,7 +44,7 @@ def matching_places(metadata: Sequence[Mapping[str, Any]], filter_: Mapping[str,
     """The places in a list of metadata that match a filter; ascending, (N,)."""
 
     def of_field(field: str) -> _Postings:
-        return _Postings(len(metadata), ((at, each[field]) for at, each in enumerate(metadata) if field in each))
+        return _Postings(len(metadata), ((at, cells[field]) for at, cells in enumerate(metadata) if field in cells))
 
     return np.flatnonzero(_mask(len(metadata), of_field, filter_))
 
@@ -55,12 +55,12 @@ def _mask(size: int, of_field: "Callable[[str], _Postings]", filter_: Mapping[st
         if key == "$not":
             matching &= ~_mask(size, of_field, wanted)
         elif key == "$and":
-            for each in wanted:
-                matching &= _mask(size, of_field, each)
+            for inner in wanted:
+                matching &= _mask(size, of_field, inner)
         elif key == "$or":
             found = np.zeros(size, bool)
-            for each in wanted:
-                found |= _mask(size, of_field, each)
+            for inner in wanted:
+                found |= _mask(size, of_field, inner)
             matching &= found
         else:
             matching &= of_field(key).mask(wanted)

@@ -106,7 +106,7 @@ def read_manifest(path: Path) -> Manifest:
 
 def describe_files(path: Path) -> dict[str, FileEntry]:
     """Describe the files in a generation's directory for its manifest."""
-    return {name: FileEntry(_sha256(each), each.stat().st_size) for name, each in sorted(_files(path).items())}
+    return {name: FileEntry(_sha256(file), file.stat().st_size) for name, file in sorted(_files(path).items())}
 
 
 def _sha256(path: Path) -> str:
@@ -137,11 +137,11 @@ def _files(path: Path) -> dict[str, Path]:
     """Every file below the directory but the manifest, by relative path; links and devices raise ValueError."""
     found = {}
     for folder, folders, names in os.walk(path):
-        for each in map(Path(folder).joinpath, [*folders, *names]):
-            if each.is_symlink() or not (each.is_dir() or each.is_file()):
-                raise ValueError(f"{each.relative_to(path)} is not a plain file")
-            if each.is_file():
-                found[each.relative_to(path).as_posix()] = each
+        for entry in map(Path(folder).joinpath, [*folders, *names]):
+            if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
+                raise ValueError(f"{entry.relative_to(path)} is not a plain file")
+            if entry.is_file():
+                found[entry.relative_to(path).as_posix()] = entry
     found.pop(MANIFEST_FILE, None)
     return found
 

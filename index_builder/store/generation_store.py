@@ -148,7 +148,7 @@ class GenerationStore:
                 return []
         trusted = [*([current] if current else []), *reversed(self.history())]
         others = list(reversed(self.ids()))
-        older = [each for each in others if not trusted or each < trusted[0]]
+        older = [generation for generation in others if not trusted or generation < trusted[0]]
         return list(dict.fromkeys([*trusted, *older, *others]))
 
     def open_to_serve(self) -> tuple[Generation, list[tuple[str, str]]]:
@@ -367,9 +367,9 @@ class GenerationStore:
         """
         first = f"{TEMPORARY_PREFIX}{since.strftime(_STAMP)}"
         with self.building(redis_url):
-            for each in self._generations.glob(f"{TEMPORARY_PREFIX}*"):
-                if each.name >= first:
-                    discard(each, Copies(self.root, redis_url).forget)
+            for temporary in self._generations.glob(f"{TEMPORARY_PREFIX}*"):
+                if temporary.name >= first:
+                    discard(temporary, Copies(self.root, redis_url).forget)
 
     # Collecting.
 
@@ -388,9 +388,9 @@ class GenerationStore:
         copies = Copies(self.root, redis_url)
         with self._changing():
             removed = self._expired(keep)
-            for each in removed:
-                copies.forget(each)
-                shutil.rmtree(self._unlist(each))
+            for generation in removed:
+                copies.forget(generation)
+                shutil.rmtree(self._unlist(generation))
             self._remove_rejected(self.ids())
         with suppress(BuildBusy), self.building(redis_url):
             spare = resumable(self._generations, copies.forget)
@@ -401,10 +401,10 @@ class GenerationStore:
 
     def _expired(self, keep: int) -> list[str]:
         ids, current = self.ids(), self.current()
-        older = [each for each in ids if current is None or each < current]
+        older = [generation for generation in ids if current is None or generation < current]
         by_worth = dict.fromkeys([*reversed(self.history()), *reversed(older)])
-        spared = [each for each in by_worth if each in older][: keep - (current is not None)]
-        return [each for each in older if each not in spared]
+        spared = [generation for generation in by_worth if generation in older][: keep - (current is not None)]
+        return [generation for generation in older if generation not in spared]
 
     def _unlist(self, generation: str) -> Path:
         """Rename a generation to a temporary directory: if the process dies while it is removed, no half is listed."""
@@ -424,7 +424,7 @@ class GenerationStore:
         """
         with self.updates.writing():
             ids, current = self.ids(), self.current_or_none()
-            if all(each == current or self._was_active(each) for each in ids):
+            if all(generation == current or self._was_active(generation) for generation in ids):
                 self.updates.keep_only(ids)
 
     def _was_active(self, generation: str) -> bool:

@@ -82,7 +82,7 @@ def journal_of(temporary: Path) -> Path:
 def journals(generations: Path) -> dict[Path, Path]:
     """All journals by their temporary directories, which may be gone."""
     found = generations.glob(f"{_JOURNAL_PREFIX}*")
-    return {each.with_name(TEMPORARY_PREFIX + each.name.removeprefix(_JOURNAL_PREFIX)): each for each in found}
+    return {path.with_name(TEMPORARY_PREFIX + path.name.removeprefix(_JOURNAL_PREFIX)): path for path in found}
 
 
 def read_journal(path: Path) -> tuple[int, list[Shard]]:
@@ -113,7 +113,7 @@ class Journal:
 
     def __init__(self, path: Path, attempts: int = 1, shards: Iterable[Shard] = ()) -> None:
         self._path = path
-        self._write("xb", _line({"attempts": attempts}) + b"".join(_line(asdict(each)) for each in shards))
+        self._write("xb", _line({"attempts": attempts}) + b"".join(_line(asdict(shard)) for shard in shards))
         sync_directory(path.parent)
 
     def append(self, shard: Shard) -> None:
@@ -159,7 +159,7 @@ class Leftover:
 
 def resumable(generations: Path, forget: Forget) -> Leftover | None:
     """Find the newest killed build that has a matrix and a journal."""
-    found = [each for each in journals(generations) if (each / MATRIX_FILE).exists()]
+    found = [temporary for temporary in journals(generations) if (temporary / MATRIX_FILE).exists()]
     return Leftover(max(found), forget) if found else None
 
 
@@ -169,8 +169,8 @@ def discard(temporary: Path, forget: Forget) -> None:
     If `forget` raises StoreUnavailable, the empty directory stays, and the next collection tries again.
     """
     journal_of(temporary).unlink(missing_ok=True)
-    for each in temporary.iterdir():
-        shutil.rmtree(each) if each.is_dir() else each.unlink()
+    for entry in temporary.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     try:
         forget(temporary.name.removeprefix(TEMPORARY_PREFIX))
     except StoreUnavailable:
@@ -181,9 +181,9 @@ def discard(temporary: Path, forget: Forget) -> None:
 def discard_all(generations: Path, forget: Forget, spare: Leftover | None) -> None:
     """Remove every temporary directory and journal but one."""
     kept = spare.temporary if spare else None
-    for each in generations.glob(f"{TEMPORARY_PREFIX}*"):
-        if each != kept:
-            discard(each, forget)
+    for temporary in generations.glob(f"{TEMPORARY_PREFIX}*"):
+        if temporary != kept:
+            discard(temporary, forget)
     for temporary, journal in journals(generations).items():
         if temporary != kept:
             journal.unlink()

@@ -58,7 +58,7 @@ class Pointer:
 
     def history(self, published: Collection[str]) -> list[str]:
         """The published generations that were active before the current one, the latest last."""
-        entries, current = [each for each in self._entries() if each in published], self.current_or_none()
+        entries, current = [entry for entry in self._entries() if entry in published], self.current_or_none()
         while entries and entries[-1] == current:
             entries.pop()
         return entries
@@ -114,4 +114,4 @@ class Pointer:
         write_atomically(self._current, f"{generation}\n".encode())
 
     def _write_history(self, history: list[str]) -> None:
-        write_atomically(self._history, "".join(f"{each}\n" for each in history[-_HISTORY_LENGTH:]).encode())
+        write_atomically(self._history, "".join(f"{entry}\n" for entry in history[-_HISTORY_LENGTH:]).encode())

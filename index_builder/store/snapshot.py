@@ -91,7 +91,7 @@ class Snapshot:
         self._buffer.cut(self._seen)
         removed, alive = set[int](), dict.fromkeys(self.added.tolist())
         for update in updates:
-            gone = [*update.deletes, *(each.id for each in update.upserts)]
+            gone = [*update.deletes, *(candidate.id for candidate in update.upserts)]
             removed.update(self.generation.embeddings.ids.rows(gone).tolist())
             for candidate_id in gone:
                 alive.pop((self._buffer.rows_of.get(candidate_id) or [-1])[-1], None)
@@ -164,7 +164,7 @@ class Snapshot:
         """The candidates of these rows, in the order asked."""
         is_added, own, added = self.split(np.asarray(rows, np.int64))
         built, new = iter(self.generation.candidates.rows(own)), iter(added.tolist())
-        return [self._buffer.candidates[next(new)] if each else next(built) for each in is_added.tolist()]
+        return [self._buffer.candidates[next(new)] if is_new else next(built) for is_new in is_added.tolist()]
 
     def matching(self, filter_: Mapping[str, Any]) -> Rows:
         """The rows that a filter lets through; ascending."""

@@ -183,7 +183,7 @@ class UpdateLog:
         return None
 
     def _update(self, content: dict[str, Any], behind: memoryview) -> Update:
-        upserts = [Candidate(*each) for each in content["upserts"]]
+        upserts = [Candidate(*row) for row in content["upserts"]]
         vectors = np.frombuffer(behind, DTYPES[self.subject.dtype]).reshape(len(upserts), self.subject.dim)
         self.revision, self.checksum = int(content["revision"]), self._sum
         return Update(self.revision, upserts, vectors, content["deletes"])
@@ -204,7 +204,7 @@ class UpdateLog:
         self._append(*map(self._described_update, updates))
 
     def _described_update(self, update: Update) -> tuple[dict[str, Any], bytes]:
-        rows = [[each.id, each.text, each.metadata] for each in update.upserts]
+        rows = [[candidate.id, candidate.text, candidate.metadata] for candidate in update.upserts]
         content = {"revision": update.revision, "upserts": rows, "deletes": list(update.deletes)}
         return content, np.ascontiguousarray(update.vectors, DTYPES[self.subject.dtype]).tobytes()
 

@@ -57,10 +57,10 @@ class UpdateLogs:
     def highest(self) -> int:
         """The highest revision ever used, as far as the logs that are left tell."""
         highest = 0
-        for each in self._logs():
-            for _ in _until_damage(each):
+        for found in self._logs():
+            for _ in _until_damage(found):
                 pass
-            highest = max(highest, each.revision, each.floor)
+            highest = max(highest, found.revision, found.floor)
         return highest
 
     def missed_by(self, manifest: Manifest, compacted: str | None = None) -> list[tuple[Subject, Update]]:
@@ -74,10 +74,10 @@ class UpdateLogs:
         if own.was_active:
             return []
         missed = {
-            update.revision: (each.subject, update)
-            for each in self._logs()
-            if compacted in (None, each.subject.generation)
-            for update in _until_damage(each)
+            update.revision: (found.subject, update)
+            for found in self._logs()
+            if compacted in (None, found.subject.generation)
+            for update in _until_damage(found)
             if update.revision > manifest.revision and update.revision not in known
         }
         return [missed[revision] for revision in sorted(missed)]

@@ -69,7 +69,7 @@ class IdIndex:
 
     def rows(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Look up the rows of ids, (N,); -1 for an id that is not there."""
-        wanted = np.fromiter((hash_id(each) for each in ids), np.uint64, len(ids))
+        wanted = np.fromiter((hash_id(candidate_id) for candidate_id in ids), np.uint64, len(ids))
         places = np.minimum(np.searchsorted(self._hashes, wanted), len(self) - 1)
         return np.where(self._hashes[places] == wanted, self._rows[places], np.int64(-1))
 

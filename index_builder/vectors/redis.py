@@ -55,7 +55,7 @@ class StoredVectors:
 
     def get_many(self, names: Sequence[str]) -> Fetched:
         """Fetch the vectors of names, in the order asked; errors as `translated`."""
-        keys = [self._key + each.encode() for each in names]
+        keys = [self._key + name.encode() for name in names]
         values: list[bytes | None] = []
         with translated():
             for start in range(0, len(keys), MGET_KEYS):
