@@ -28,7 +28,7 @@ class Compacting:
             return
         if current.generation.id != self._generation:
             self._generation, self._due = current.generation.id, self._after
-        changed = current.snapshot.changed
+        changed = current.snapshot.changes
         if changed < self._due or not current.snapshot.count or not current.generation.embeddings.has_matrix:
             return
         if await asyncio.to_thread(self._store.current_or_none) != current.generation.id:

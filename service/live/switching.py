@@ -208,7 +208,7 @@ class Live:
         return serving
 
     def _show_snapshot(self, serving: Serving) -> None:
-        self._metrics.show_snapshot(serving.snapshot.revision, serving.snapshot.count, serving.snapshot.changed)
+        self._metrics.show_snapshot(serving.snapshot.revision, serving.snapshot.count, serving.snapshot.changes)
 
     def _refuse(self, generation: str, error: RankingError) -> None:
         with self._refusing:
