@@ -42,8 +42,7 @@ def check_backend(name: str) -> None:
 def choose_backend(name: str, device: torch.device) -> Backend:
     """Return the back-end of that name for a model on that device.
 
-    Raises:
-        InvalidInput: there is no such back-end, or it cannot run on the device.
+    Raises InvalidInput where there is no such back-end, or it cannot run on the device.
     """
     check_backend(name)
     if name == TORCH or (name == AUTO and device.type != "cpu"):
@@ -57,12 +56,9 @@ class AutomaticBackend:
     """Chooses a back-end when it compiles the first part, and uses that one from then on.
 
     Torch runs a later part if the chosen back-end cannot run it or gives other outputs.
-
-    Attributes:
-        name: AUTO before the choice, then the chosen back-end's name.
     """
 
-    name: str = AUTO
+    name: str = AUTO  # before the choice
     token_budget = TOKEN_BUDGET
 
     def __init__(self) -> None:
@@ -106,7 +102,7 @@ def fastest(seconds: Mapping[str, float]) -> str:
 
 
 def _others(part: Part) -> dict[str, Forward]:
-    """The part compiled by each other back-end that is installed and gives torch's outputs."""
+    """Compile the part by each other back-end that is installed and gives torch's outputs."""
     if not openvino_backend.is_installed():
         return {}
     others = {}
@@ -120,7 +116,7 @@ def _others(part: Part) -> dict[str, Forward]:
 
 
 def _seconds(forwards: Mapping[str, Forward], batches: list[TokenBatch]) -> dict[str, float]:
-    """Seconds of each back-end: its least time for each batch, measured in turns; the geometric mean over batches."""
+    """Time the back-ends in turns: the least seconds for each batch, and their geometric mean over batches."""
     least = {name: np.full(len(batches), np.inf) for name in forwards}
     for _ in range(_ROUNDS):
         for name, forward in forwards.items():

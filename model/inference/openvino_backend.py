@@ -59,14 +59,14 @@ _LEAST_ELEMENTS = 256  # quantising a smaller matrix gains nothing
 
 
 def is_installed() -> bool:
-    """Whether the package is installed."""
+    """Return whether the package is there."""
     return importlib.util.find_spec("openvino") is not None
 
 
 def is_supported(name: str) -> bool:
     """Whether the back-end of that name can run here."""
     needs = PRECISIONS[name].needs
-    return is_installed() and (not needs or needs in _capabilities())
+    return is_installed() and (not needs or needs in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
 
 
 class OpenVinoBackend:
@@ -200,10 +200,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         transformers_logging.set_verbosity(before)
-
-
-def _capabilities() -> list[str]:
-    return list(_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
 
 
 def _core() -> "ov.Core":

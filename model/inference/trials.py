@@ -13,7 +13,7 @@ from polyrank.model.inference.parts import Part
 TOLERANCE = 1e-4
 # Lengths of usual batches in tokens: one sequence alone, and several.
 _USUAL = ([24], [48, 48, 40, 40, 32, 32, 24, 24])
-# Lengths that break first: much padding, and more of it than an attention window is wide. Longer ones take too long.
+# Lengths that fail first: much padding, and more of it than an attention window is wide. Longer ones take too long.
 _EXTREME = ([512, 1], [200, 24, 20])
 
 

@@ -22,7 +22,6 @@ class Data:
     """Files to train on.
 
     Attributes:
-        paths: files of dialogues.
         weights: how often a batch comes from each file, relative to the others; empty: in proportion to its examples.
         every_turn: make an example of every reply in a dialogue, not of the last one alone.
         max_rejected: share of bad lines above which a file is refused.
@@ -56,8 +55,8 @@ def train(
     """Train a model; `output` gets the checkpoint with the least loss on the selection slice.
 
     Args:
-        config: the settings.
-        data: the files.
+        config: settings.
+        data: files.
         output: a directory that is empty or does not exist yet; with `resume`, that of the unfinished run.
         resume: go on with an unfinished run.
         on_survey: called with each file and what it holds.

@@ -22,7 +22,6 @@ class Corpus:
     """One file of dialogues, read the same way every time.
 
     Attributes:
-        path: the file.
         every_turn: make an example of every reply in a dialogue, not of the last one alone.
         weight: how often a batch is taken from it, relative to other files.
         held_out_below: dialogues with a hash below this are the selection slice.
@@ -45,9 +44,9 @@ class Report:
     """What one pass over a file found.
 
     Attributes:
-        lines: number of lines that are not blank.
-        kept: number of examples to train on.
-        held_out: number of examples in the selection slice.
+        lines: how many lines are not blank.
+        kept: how many examples there are to train on.
+        held_out: how many examples are in the selection slice.
         with_negatives: how many of those kept list negatives.
         dropped: how many bad lines and repeated examples there are, by reason.
         first: number of the first line with each reason.
@@ -90,8 +89,8 @@ def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> 
     larger one.
 
     Args:
-        path: the file.
-        every_turn: make an example of every reply in a dialogue.
+        path: a file of dialogues.
+        every_turn: as in Corpus.
         max_rejected: share of bad lines above which the file is refused.
         held_out: about how many examples are held out; of a small file a tenth, but at least two dialogues.
 
@@ -139,9 +138,9 @@ def _kept(corpus: Corpus, report: Report) -> Iterator[Dialogue]:
 
 
 def _every_turn(dialogue: Dialogue) -> Iterator[Dialogue]:
-    """Yield an example for each earlier turn of the replying side (every other one, from the end), then the last one.
+    """Yield an example for each earlier turn of the replying side (every other one, from the end), then the dialogue.
 
-    Candidates and negatives belong to the last reply alone.
+    Candidates and negatives belong to its last reply alone.
     """
     turns = dialogue.conversation.turns
     for at in range(len(turns) % 2, len(turns), 2):

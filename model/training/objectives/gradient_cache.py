@@ -23,13 +23,8 @@ def cached_backward(
 ) -> Tensor:
     """Add the gradients of `loss_of([encode() for encode in chunks])` to the parameters.
 
-    Args:
-        chunks: encode one chunk each; called twice, with the same random state.
-        loss_of: a scalar from what all chunks gave.
-        backward: runs autograd from the loss; it may scale it (accumulation, half precision).
-
-    Returns:
-        The loss, detached.
+    Every chunk is encoded twice, with the same random state. `backward` runs autograd from the loss, which it may scale
+    (accumulation, half precision). Returns the loss, detached.
     """
     states, leaves = [], list[Encoded]()
     for encode in chunks:

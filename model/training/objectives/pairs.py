@@ -74,12 +74,12 @@ def pair_rows(assembler: Assembler, batch: Batch, negatives: int, score: Scores 
     """Pair each context with its gold reply and up to `negatives` more: listed ones first, then others of the batch.
 
     The others are drawn. Where a retriever scores them, its best are taken and only one is drawn, so that easy
-    negatives stay known. The retriever is not asked where listed negatives leave it no place.
+    negatives stay known. It is not called where listed negatives leave no place for its best.
 
     Returns:
         The pairs, row after row, the gold reply first in its row; and the width of a row.
 
-    Raises TrainingDataInvalid where a batch of one has no negative: its loss would be zero whatever the model.
+    Raises TrainingDataInvalid where a batch of one has no negative: the loss of any model would be zero.
     """
     found = columns(batch.examples, batch.others, negatives)
     width = 1 + min(negatives, int(found.allowed.sum(dim=1).min()) - 1)
