@@ -99,10 +99,10 @@ def _new_beside(path: Path) -> tuple[Path, BinaryIO]:
 
 def _remove_leftovers(path: Path) -> None:
     """Remove temporary files of the same target that no living writer has locked."""
-    for each in path.parent.glob(_temporary_name(escape(path.name), _ANY_TOKEN)):
-        with suppress(OSError), each.open("rb") as file:
+    for leftover in path.parent.glob(_temporary_name(escape(path.name), _ANY_TOKEN)):
+        with suppress(OSError), leftover.open("rb") as file:
             if _lock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):
-                each.unlink()
+                leftover.unlink()
 
 
 def _lock(descriptor: int, operation: int) -> bool:

@@ -25,7 +25,7 @@ class TokenBatch(NamedTuple):
 
     def to(self, device: torch.device) -> "TokenBatch":
         """Copy it to a device."""
-        return TokenBatch(*(each.to(device) for each in self))
+        return TokenBatch(*(field.to(device) for field in self))
 
 
 def length_batches(lengths: Sequence[int], budget: int = TOKEN_BUDGET) -> list[list[int]]:

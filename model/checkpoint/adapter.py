@@ -26,7 +26,7 @@ def merge(module: nn.Module, adapter: Mapping[str, Tensor]) -> None:
     Raises CheckpointInvalid where a pair is incomplete or no weight has its name and shape.
     """
     weights = dict(module.named_parameters(remove_duplicate=False))
-    for name in sorted({each.removesuffix(A).removesuffix(B) for each in adapter}):
+    for name in sorted({part.removesuffix(A).removesuffix(B) for part in adapter}):
         low, high, weight = adapter.get(name + A), adapter.get(name + B), weights.get(name + ".weight")
         if low is None or high is None or weight is None:
             raise CheckpointInvalid(f"the adapter of {name} is half a pair, or the transformer has no such weight")

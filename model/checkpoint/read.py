@@ -69,7 +69,7 @@ def build(config: ModelConfig, directory: Path) -> Encoder:
     encoder: Encoder = resolve_name(ARCHITECTURES[config.architecture].encoder).build(
         config, partial(Backbone, backbone_config)
     )
-    longest, allowed = encoder.longest_input, min(each.max_tokens for each in _backbones(encoder).values())
+    longest, allowed = encoder.longest_input, min(backbone.max_tokens for backbone in _backbones(encoder).values())
     if longest > allowed:
         raise CheckpointInvalid(f"polyrank.json asks for {longest} tokens, the transformer allows {allowed}")
     return encoder

@@ -43,4 +43,4 @@ class TorchBackend:
 
     def _run(self, part: Part, batch: TokenBatch) -> tuple[NDArray[Any], ...]:
         with torch.inference_mode():
-            return tuple(each.cpu().numpy() for each in part(*batch.to(self._device)))
+            return tuple(output.cpu().numpy() for output in part(*batch.to(self._device)))

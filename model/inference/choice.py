@@ -83,7 +83,7 @@ class AutomaticBackend:
                 if not _chosen:
                     seconds = _seconds(forwards, batches)
                     _chosen.append(fastest(seconds))
-                    took = {name: round(each * 1e3, 2) for name, each in seconds.items()}
+                    took = {name: round(least * 1e3, 2) for name, least in seconds.items()}
                     log.info("back-end chosen", extra={"fields": {"backend": _chosen[0], "ms": took}})
             self.name = _chosen[0]
 
@@ -106,7 +106,7 @@ def _others(part: Part) -> dict[str, Forward]:
     if not openvino_backend.is_installed():
         return {}
     others = {}
-    for name in (each for each in CANDIDATES if each != TORCH):
+    for name in (candidate for candidate in CANDIDATES if candidate != TORCH):
         try:
             others[name] = OpenVinoBackend(name).compile(part)
         except InvalidInput as error:
@@ -124,4 +124,4 @@ def _seconds(forwards: Mapping[str, Forward], batches: list[TokenBatch]) -> dict
                 began = time.perf_counter()
                 forward(batches[at])
                 least[name][at] = min(least[name][at], time.perf_counter() - began)
-    return {name: float(np.exp(np.log(each).mean())) for name, each in least.items()}
+    return {name: float(np.exp(np.log(times).mean())) for name, times in least.items()}

@@ -46,7 +46,7 @@ class LateForwards:
         """
         encoded: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(contexts)
         for positions in length_batches([len(ids) for ids in contexts], self._backend.token_budget):
-            batch = self.encode_context_batch([contexts[each] for each in positions])
+            batch = self.encode_context_batch([contexts[position] for position in positions])
             for position, vectors in zip(positions, batch, strict=True):
                 encoded[position] = vectors
         return encoded
@@ -67,7 +67,7 @@ class LateForwards:
         """
         embeddings = np.empty((len(candidates), self.encoder.candidate.dim), np.float32)
         for positions in length_batches([len(ids) for ids in candidates], self._backend.token_budget):
-            embeddings[positions] = self.encode_candidate_batch([candidates[each] for each in positions])
+            embeddings[positions] = self.encode_candidate_batch([candidates[position] for position in positions])
             if on_done is not None:
                 on_done(len(positions))
         return embeddings
@@ -124,7 +124,7 @@ class FirstStage:
         """Score tokenised pairs, (N,), in the order given."""
         columns = {text: column for column, text in enumerate(dict.fromkeys(map(tuple, pairs.candidates)))}
         embeddings = torch.from_numpy(self._forwards.encode_candidates([list(text) for text in columns]))
-        column_of = np.array([columns[tuple(each)] for each in pairs.candidates])
+        column_of = np.array([columns[tuple(candidate)] for candidate in pairs.candidates])
         owners, scores = np.array(pairs.owners), np.empty(len(pairs.owners), np.float32)
         for owner, vectors in enumerate(self._contexts(pairs.contexts)):
             own = owners == owner
@@ -133,7 +133,7 @@ class FirstStage:
         return scores
 
     def _contexts(self, contexts: list[list[int]]) -> list[NDArray[np.float32]]:
-        keys = [tuple(each) for each in contexts]
+        keys = [tuple(context) for context in contexts]
         with self._lock:
             found = {key: self._known[key] for key in keys if key in self._known}
         new = [key for key in dict.fromkeys(keys) if key not in found]

@@ -66,7 +66,7 @@ def is_installed() -> bool:
 def is_supported(name: str) -> bool:
     """Whether the back-end of that name can run here."""
     needs = PRECISIONS[name].needs
-    return is_installed() and (not needs or needs in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+    return is_installed() and (not needs or needs in _capabilities())
 
 
 class OpenVinoBackend:
@@ -180,7 +180,7 @@ class _Compiled:
         inputs = self._widened(batch)
         with self._lock:
             outputs = self._request.infer(inputs, share_inputs=True, share_outputs=True)
-            return tuple(each.copy() for each in outputs.to_tuple())
+            return tuple(output.copy() for output in outputs.to_tuple())
 
     def _widened(self, batch: TokenBatch) -> list[NDArray[Any]]:
         """Pad to a multiple of the width step, but not beyond the longest sequence that the model takes."""
@@ -200,6 +200,10 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         transformers_logging.set_verbosity(before)
+
+
+def _capabilities() -> list[str]:
+    return list(_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
 
 
 def _core() -> "ov.Core":

@@ -61,13 +61,9 @@ class LateRanker(LateForwards):
         top_k: int | None = None,
         persona: str | Sequence[str] = (),
     ) -> list[tuple[int, float]]:
-        """Rank candidate texts against a context.
+        """Rank candidate texts against a context, which is one text, or turns, oldest first.
 
-        Args:
-            context: one text, or turns, oldest first.
-            candidates: texts.
-            top_k: how many to return; None: all.
-            persona: facts about the replying side.
+        `top_k` is how many to return; None: all. `persona` holds facts about the replying side.
 
         Returns:
             (position in `candidates`, score), best first; equal scores in the order given.

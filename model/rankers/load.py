@@ -22,10 +22,8 @@ Ranker = LateRanker | CrossRanker
 def load(name: str | Path, device: str = "cpu", backend: str = TORCH) -> Ranker:
     """Load a checkpoint directory, or a base model by directory or name.
 
-    Args:
-        name: directory or name.
-        device: where it runs, in torch's notation: "cpu", "cuda", "cuda:1".
-        backend: what runs its forward passes, one of `polyrank.model.inference.names.BACKENDS`.
+    `device` is where it runs, in torch's notation: "cpu", "cuda", "cuda:1". `backend` is what runs its forward passes,
+    one of `polyrank.model.inference.names.BACKENDS`.
 
     Returns:
         A LateRanker (Bi- and Poly-encoder) or a CrossRanker; both have `rank(context, candidates, top_k)`.

@@ -7,12 +7,14 @@ Every cut is reported.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.pairs import Pairs
 from polyrank.model.text.tokenizer import Tokenizer
+
+_FIRST_TURNS = 8  # most conversations keep no more turns, and take one call of the tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +92,19 @@ class Assembler:
             context, truncation = self._context(conversation, tokenizer.pair_separator)
             candidates, cut = self._candidates(texts, [], tokenizer.pair_suffix)
         pairs = Pairs([context], candidates, [0] * len(candidates), prefix)
-        return pairs, Truncation(truncation.turns, truncation.tokens, cut)
+        return pairs, replace(truncation, candidates=cut)
 
     def _context(self, conversation: Conversation, suffix: list[int]) -> tuple[list[int], Truncation]:
         prefix = self.tokenizer.prefix
-        body, truncation = self._context_body(conversation, self._config.max_context_tokens - len(prefix) - len(suffix))
-        return [*prefix, *body, *suffix], truncation
+        budget = self._config.max_context_tokens - len(prefix) - len(suffix)
+        persona, persona_cut = self._persona(conversation.persona, budget // 2)
+        turns, dropped, turns_cut = self._turns(conversation.turns, budget - len(persona))
+        return [*prefix, *persona, *turns, *suffix], Truncation(dropped, persona_cut + turns_cut)
 
     def _candidates(self, texts: Sequence[str], prefix: list[int], suffix: list[int]) -> tuple[list[list[int]], int]:
         room = self._config.max_candidate_tokens - len(prefix) - len(suffix)
         bodies = self.tokenizer.encode(texts)
         return [[*prefix, *body[:room], *suffix] for body in bodies], sum(len(body) > room for body in bodies)
-
-    def _context_body(self, conversation: Conversation, budget: int) -> tuple[list[int], Truncation]:
-        persona, persona_cut = self._persona(conversation.persona, budget // 2)
-        turns, dropped, turns_cut = self._turns(conversation.turns, budget - len(persona))
-        return persona + turns, Truncation(turns=dropped, tokens=persona_cut + turns_cut)
 
     def _persona(self, sentences: Sequence[str], budget: int) -> tuple[list[int], int]:
         """Return the persona's ids, cut at the end to fit and ending in the separator, and the number of tokens cut."""
@@ -147,6 +146,3 @@ class Assembler:
             for turn, ids in zip(group, encoded, strict=True):
                 yield self._role_markers.get(turn.role or "", []) + ids
             start, count = start + count, 2 * count
-
-
-_FIRST_TURNS = 8  # most conversations keep no more turns, and take one call of the tokenizer

@@ -120,7 +120,7 @@ class TrainConfig:
         """
         require(architecture in ARCHITECTURES, f"architecture is {architecture!r}; give {', '.join(ARCHITECTURES)}")
         kind = _settings_of(architecture)
-        own = {each.name for each in fields(kind)}
+        own = {setting.name for setting in fields(kind)}
         for name, known in _options().items():
             if name in options and name not in own:
                 refusal = known.metadata.get("refusal")
@@ -185,7 +185,7 @@ class PairTrainConfig(TrainConfig):
 
 
 def _options() -> dict[str, Field[Any]]:
-    return {each.name: each for row in ARCHITECTURES for each in fields(_settings_of(row))}
+    return {setting.name: setting for row in ARCHITECTURES for setting in fields(_settings_of(row))}
 
 
 def _settings_of(architecture: str) -> type[TrainConfig]:

@@ -85,7 +85,7 @@ class Training:
         """Move the encoder to the device, wrap its transformers, and load the architecture's objective."""
         device = self._accelerator.device
         encoder = self.student.encoder.to(device).train()
-        for backbone in (each for each in encoder.modules() if isinstance(each, Backbone)):
+        for backbone in (module for module in encoder.modules() if isinstance(module, Backbone)):
             _run_under(self._accelerator, backbone.transformer, device)
             if self.config.gradient_checkpointing:
                 backbone.transformer.activation_checkpointing_enable()
@@ -203,7 +203,7 @@ class Training:
             self._output,
             {
                 **asdict(self._origin),
-                "parameters": {name: each.detach().cpu() for name, each in self._parameters.items()},
+                "parameters": {name: parameter.detach().cpu() for name, parameter in self._parameters.items()},
                 "optimizer": self._optimizer.state_dict(),
                 "schedule": self._schedule.state(),
                 "scaler": scaler and scaler.state_dict(),
@@ -230,8 +230,8 @@ class Training:
 def processes() -> PartialState:
     """Join the other processes of the run, if `torchrun` started several.
 
-    Without a GPU accelerate needs `cpu=True`: otherwise all of several processes believe to be the only one, and write
-    the same checkpoint.
+    Without a GPU accelerate needs `cpu=True`. Otherwise each of several processes takes itself for the only one,
+    and all of them write the same checkpoint.
     """
     on_cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
     return PartialState(cpu=on_cpu)
@@ -241,9 +241,9 @@ def _optimizer(student: Student, config: TrainConfig) -> torch.optim.Optimizer:
     """Group the parameters: matrices; biases and norms, which do not decay; and what was drawn at random."""
     transformers = tuple(f"{name}." for name in backbones(student.encoder))
     groups: dict[str, list[Tensor]] = {"matrices": [], "vectors": [], "drawn": []}
-    for name, each in student.trainable().items():
-        kind = ("matrices" if each.ndim > 1 else "vectors") if name.startswith(transformers) else "drawn"
-        groups[kind].append(each)
+    for name, parameter in student.trainable().items():
+        kind = ("matrices" if parameter.ndim > 1 else "vectors") if name.startswith(transformers) else "drawn"
+        groups[kind].append(parameter)
     settings: dict[str, dict[str, float]] = {
         "matrices": {},
         "vectors": {"weight_decay": 0.0},

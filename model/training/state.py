@@ -54,10 +54,10 @@ class Origin:
     ) -> "Origin":
         """Identify the files in the directory `base`, those of the corpora, and the objective's other models."""
         data = [
-            [str(each.path), file_sha256(each.path), each.weight, each.every_turn, each.held_out_below]
-            for each in corpora
+            [str(corpus.path), file_sha256(corpus.path), corpus.weight, corpus.every_turn, corpus.held_out_below]
+            for corpus in corpora
         ]
-        identities: dict[str, Any] = {name: each.fingerprint for name, each in models.items()}
+        identities: dict[str, Any] = {name: model.fingerprint for name, model in models.items()}
         identities["base"] = _files_sha256(base)
         if isinstance(config, PairTrainConfig) and config.first_stage:
             identities["first_stage"] = _files_sha256(Path(config.first_stage))

@@ -75,11 +75,10 @@ class Report:
             raise TrainingDataInvalid(f"{path}: too many bad lines: {self}; mend them or raise --max-rejected")
 
     def __str__(self) -> str:
-        dropped = [
-            f"; {n} dropped: {reason} (first in line {self.first[reason]})" for reason, n in self.dropped.most_common()
-        ]
-        held_out = f", {self.held_out} held out" if self.held_out else ""
-        return f"{self.kept} examples{held_out}" + "".join(dropped)
+        said = f"{self.kept} examples" + (f", {self.held_out} held out" if self.held_out else "")
+        for reason, count in self.dropped.most_common():
+            said += f"; {count} dropped: {reason} (first in line {self.first[reason]})"
+        return said
 
 
 def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> tuple[Corpus, Report]:
@@ -88,14 +87,8 @@ def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> 
     The choice depends on the dialogues alone, so every later reading makes the same one. A smaller slice is part of a
     larger one.
 
-    Args:
-        path: a file of dialogues.
-        every_turn: as in Corpus.
-        max_rejected: share of bad lines above which the file is refused.
-        held_out: about how many examples are held out; of a small file a tenth, but at least two dialogues.
-
-    Returns:
-        The corpus, with the number of its examples as its weight, and what was found.
+    About `held_out` examples are held out; of a small file a tenth, but at least two dialogues. `max_rejected` is the
+    share of bad lines above which the file is refused. The corpus has the number of its examples as its weight.
 
     Raises:
         DialoguesInvalid: the file cannot be read.
@@ -112,9 +105,9 @@ def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> 
         raise TrainingDataInvalid(f"{path}: {report}; training needs at least four dialogues, two of them to select by")
     share = min(_SELECTION_SHARE, held_out / len(hashes))
     below = max(int(share * _HASHES), dialogues[1] + 1)
-    report.held_out = sum(each < below for each in hashes)
+    report.held_out = sum(key < below for key in hashes)
     report.kept -= report.held_out
-    report.with_negatives = sum(lists for each, lists in zip(hashes, listing, strict=True) if each >= below)
+    report.with_negatives = sum(lists for key, lists in zip(hashes, listing, strict=True) if key >= below)
     if report.kept == 0:
         raise TrainingDataInvalid(f"{path}: too few dialogues to hold some out for selection; give more")
     return replace(corpus, weight=float(report.kept), held_out_below=below), report

@@ -17,7 +17,7 @@ from polyrank.model.training.student.student import Student
 
 
 class Batch(NamedTuple):
-    """What an objective gets for one backward pass: Rows, and a `draw` that chooses among negatives not all used."""
+    """Rows for one backward pass, and the `draw` that chooses negatives where an objective does not use all of them."""
 
     examples: Sequence[Dialogue]
     others: Sequence[Dialogue]
@@ -109,7 +109,7 @@ def in_order(chunks: Sequence[Tensor], positions: Sequence[Sequence[int]]) -> Te
     [8.0, 9.0, 7.0]
     """
     joined = torch.cat(list(chunks))
-    order = torch.tensor([each for chunk in positions for each in chunk], device=joined.device)
+    order = torch.tensor([position for chunk in positions for position in chunk], device=joined.device)
     back = torch.empty_like(order)
     back[order] = torch.arange(len(order), device=joined.device)
     return joined[back]

@@ -47,14 +47,14 @@ class Student:
 
     def trainable(self) -> dict[str, Tensor]:
         """Return the parameters that training changes."""
-        return {name: each for name, each in self.encoder.named_parameters() if each.requires_grad}
+        return {name: parameter for name, parameter in self.encoder.named_parameters() if parameter.requires_grad}
 
     def save(self, directory: Path, training: Mapping[str, Any]) -> None:
         """Write a checkpoint of the weights as they are now."""
         tensors = own_tensors(self.encoder)
         if self.config.weights == "adapter":
             tensors |= adapter_tensors(self.encoder) | self.fixed
-        weights = {name: each.detach().cpu() for name, each in tensors.items()}
+        weights = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
         config = replace(self.config, training=training)
         CheckpointFiles(config, self.directory, weights).write(directory)
 
@@ -173,7 +173,7 @@ def _prepare(encoder: Encoder, config: TrainConfig) -> None:
         add_adapters(encoder, config.lora_rank)
     if config.dropout is not None:
         set_dropout(encoder, config.dropout)
-    for transformer in (each.transformer for each in backbones(encoder).values()):
+    for transformer in (backbone.transformer for backbone in backbones(encoder).values()):
         if config.gradient_checkpointing and not transformer.supports_gradient_checkpointing:
             family = transformer.config.model_type
             raise InvalidInput(f"{family} keeps all layers' activations; train without --gradient-checkpointing")
@@ -191,7 +191,7 @@ def _counterpart(name: str, tensors: Mapping[str, Tensor]) -> Tensor | None:
     """Find the tensor of that name, or the one of the other model's transformer that is nearest in its part."""
     tower, _, rest = name.partition(".")
     nearest = {"context": ("encoder",), "candidate": ("context", "encoder"), "encoder": ("context",)}.get(tower, ())
-    for each in (tower, *nearest):
-        if (found := tensors.get(f"{each}.{rest}" if rest else each)) is not None:
+    for side in (tower, *nearest):
+        if (found := tensors.get(f"{side}.{rest}" if rest else side)) is not None:
             return found
     return None

@@ -82,7 +82,7 @@ def adapter_tensors(encoder: nn.Module) -> dict[str, Tensor]:
 def load_adapters(encoder: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy a checkpoint's adapters; raises CheckpointInvalid where they are of another rank or on other layers."""
     own = dict(_adapters(encoder))
-    if {name: each.shape for name, each in own.items()} != {name: each.shape for name, each in tensors.items()}:
+    if {name: tensor.shape for name, tensor in own.items()} != {name: tensor.shape for name, tensor in tensors.items()}:
         why = "the checkpoint's adapters are of another rank or on other layers"
         raise CheckpointInvalid(f"{why}; use its own settings")
     for name, parameter in own.items():
