@@ -23,8 +23,8 @@ class AssemblyConfig:
 
     Attributes:
         version: version of the assembly rules; a checkpoint of another version is refused.
-        turn_separator: stands between turns; a special token's name, or text.
-        persona_separator: stands between persona sentences, and between persona and turns.
+        turn_separator: between turns; a special token's name, or text.
+        persona_separator: between persona sentences, and between persona and turns.
         role_markers: text before a turn of a role, e.g. {"user": "customer:"}; other roles get none.
         persona_marker: text before the first persona sentence.
         max_turns: how many turns are kept, newest first. None: as many as the token budget allows.
@@ -63,9 +63,7 @@ class ModelConfig:
         normalize: scale token states in the code attention, context vectors and candidate embeddings to unit length.
         code_scale: factor on the logits of the code attention.
         score_scale: factor on the dot products of context vectors and candidate embedding.
-        max_context_tokens: limit for one context, special tokens included.
-        max_candidate_tokens: limit for one candidate, special tokens included.
-        assembly: how text becomes tokens.
+        max_context_tokens, max_candidate_tokens: limits for one text, special tokens included.
         training: free-form summary of the training run; not part of the model's identity.
     """
 

@@ -53,14 +53,13 @@ def rename_durably(source: Path, target: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary file to write to, which replaces `path` when the block ends.
+    """Yield a temporary file to write to, which replaces `path` when the block ends.
 
     A reader, or anyone after a crash, sees all of the old file or all of the new one. If the block raises, the old file
     stays and nothing else is left. If two processes write the same file, the later one wins; their bytes never mix. The
     next writer of the same file removes what a killed process left.
 
-    Raises:
-        OSError: the directory is missing, full or may not be written.
+    Raises OSError where the directory is missing, full or not writable.
     """
     _remove_leftovers(path)
     temporary, held = _new_beside(path)
@@ -100,10 +99,10 @@ def _new_beside(path: Path) -> tuple[Path, BinaryIO]:
 
 def _remove_leftovers(path: Path) -> None:
     """Remove temporary files of the same target that no living writer has locked."""
-    for each in path.parent.glob(_temporary_name(escape(path.name), _ANY_TOKEN)):
-        with suppress(OSError), each.open("rb") as file:
+    for leftover in path.parent.glob(_temporary_name(escape(path.name), _ANY_TOKEN)):
+        with suppress(OSError), leftover.open("rb") as file:
             if _lock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):
-                each.unlink()
+                leftover.unlink()
 
 
 def _lock(descriptor: int, operation: int) -> bool:

@@ -17,9 +17,8 @@ class Architecture:
 
     Attributes:
         encoder: reference to the network, a LateEncoder (`retrieves`) or a CrossEncoder.
-        objective: reference to what trains it, a subclass of polyrank.model.training.objectives.objective.Objective.
-        retrieves: True: it has candidate embeddings, by which it can search a whole pool. False: it scores pairs of a
-            context and a candidate.
+        objective: reference to what trains it, an Objective (polyrank.model.training.objectives.objective).
+        retrieves: True: it has candidate embeddings, by which it can search a whole pool. False: it scores pairs.
     """
 
     encoder: str
@@ -38,7 +37,7 @@ ARCHITECTURES = {
 
 
 def names_in_words(retrieves: bool) -> str:
-    """The architectures with or without candidate embeddings, for a message.
+    """Name the architectures with or without candidate embeddings, for a message.
 
     >>> names_in_words(retrieves=True)
     'bi- or poly-encoder'

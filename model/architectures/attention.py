@@ -34,16 +34,9 @@ def masked_softmax(logits: Tensor, mask: Tensor) -> Tensor:
 def code_attention(code_vectors: Tensor, states: Tensor, mask: Tensor, scale: float = 1.0) -> Tensor:
     """Let each learnt code attend over the token states, by unscaled dot products.
 
-    `w_i = softmax_j(scale * c_i . h_j)`, `y_i = sum_j w_ij h_j`.
+    `w_i = softmax_j(scale * c_i . h_j)`, `y_i = sum_j w_ij h_j`; in the paper the scale is 1.
 
-    Args:
-        code_vectors: the learnt codes, (M, D).
-        states: token states, (B, T, D).
-        mask: real tokens, (B, T).
-        scale: factor on the logits; 1 in the paper.
-
-    Returns:
-        Context vectors, (B, M, D), float32.
+    code_vectors: (M, D). states: (B, T, D). mask: (B, T). Returns context vectors, (B, M, D), float32.
     """
     states = states.float()
     logits = torch.einsum("md,btd->bmt", code_vectors.float() * scale, states)
@@ -87,12 +80,8 @@ def poly_scores(context: ContextCodes, candidate_embeddings: Tensor) -> Tensor:
     The paper's `score = (sum_i w_i y_i) . y_cand` with `w = softmax_i(y_i . y_cand)` needs only `s_i = y_i . y_cand`:
     it is `sum_i softmax(s)_i s_i`, so the attended context vector is never formed.
 
-    Args:
-        context: vectors (B, M, D), any score scale already multiplied in.
-        candidate_embeddings: (N, D), the same for all contexts, or (B, N, D).
-
-    Returns:
-        Scores, (B, N), float32.
+    The score scale is part of the context vectors already. candidate_embeddings: (N, D), the same for all contexts, or
+    (B, N, D). Returns scores, (B, N), float32.
 
     >>> import math
     >>> vectors = torch.tensor([[[math.log(3.0), 0.0], [0.0, 0.0]]])  # s = (ln 3, 0): weights 3/4 and 1/4

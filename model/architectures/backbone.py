@@ -20,7 +20,6 @@ class Backbone(nn.Module):
     Attributes:
         dim: D, the hidden size.
         max_tokens: the longest sequence that the position embeddings allow.
-        pad_id: token id to pad with.
         vocabulary: number of token ids.
     """
 
@@ -67,10 +66,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def load_base_weights(backbone: Backbone, weights: Mapping[str, Tensor], source: str) -> None:
     """Put a published model's weights into the backbone.
 
-    Published files name the tensors with or without the model's prefix ("bert.") and may carry heads, which are left
-    out.
-
-    Raises CheckpointInvalid where the file lacks a tensor of the backbone, or one has another shape.
+    Published files name tensors with or without the model's prefix ("bert."); their heads are left out. Raises
+    CheckpointInvalid where a tensor of the backbone is missing or has another shape.
     """
     prefix = backbone.transformer.base_model_prefix + "."
     named = {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
@@ -96,7 +93,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _reserved_positions(transformer: Any) -> int:
-    """Positions that no token gets: RoBERTa and its kin (MPNet too) begin to count after the padding's position."""
+    """Count positions that no token gets: RoBERTa and its relatives (MPNet too) count from the padding's on."""
     table = getattr(getattr(transformer, "embeddings", None), "position_embeddings", None)
     padding: int | None = getattr(table, "padding_idx", None)
     return 0 if padding is None else padding + 1

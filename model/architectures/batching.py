@@ -25,7 +25,7 @@ class TokenBatch(NamedTuple):
 
     def to(self, device: torch.device) -> "TokenBatch":
         """Copy it to a device."""
-        return TokenBatch(*(each.to(device) for each in self))
+        return TokenBatch(*(field.to(device) for field in self))
 
 
 def length_batches(lengths: Sequence[int], budget: int = TOKEN_BUDGET) -> list[list[int]]:
@@ -76,10 +76,7 @@ def _within(budget: int, order: Sequence[int], lengths: Sequence[int]) -> list[l
 
 
 def pad(sequences: Sequence[Sequence[int]], pad_id: int, segment_starts: Sequence[int] | None = None) -> TokenBatch:
-    """Pad on the right.
-
-    segment_starts: where segment 1 begins in each row (Cross-encoder). None: segment 0 throughout.
-    """
+    """Pad on the right. `segment_starts`: where segment 1 begins in each row; None: segment 0 throughout."""
     width = max(len(sequence) for sequence in sequences)
     ids = np.full((len(sequences), width), pad_id, dtype=np.int64)
     mask = np.zeros((len(sequences), width), dtype=np.bool_)

@@ -20,7 +20,7 @@ class CrossEncoder(nn.Module):
     A residual one scores `poly(ctxt, cand) + first(T(ctxt, cand)) W`, with a finished Poly-encoder that is not trained
     any further. A small Cross-encoder on little data ranks worse than the Poly-encoder before it, but makes other
     mistakes. Trained on top of the Poly-encoder's scores it begins near that ranking and learns what is missing. This
-    module holds the Poly-encoder; polyrank.model.inference.forwards.FirstStage computes its scores.
+    module holds the Poly-encoder; FirstStage (polyrank.model.inference.forwards) computes its scores.
 
     Attributes:
         encoder: the transformer over the joint input; segment ids 0 for the context, 1 for the candidate.
@@ -55,7 +55,7 @@ class CrossEncoder(nn.Module):
         return self
 
     def batches(self, pairs: Pairs, budget: int) -> list[list[int]]:
-        """Group positions of pairs of similar length, each group within a budget of padded tokens."""
+        """Group the positions of pairs of similar length, each group within a budget of padded tokens."""
         joint = zip(pairs.owners, pairs.candidates, strict=True)
         return length_batches([len(pairs.contexts[owner]) + len(candidate) for owner, candidate in joint], budget)
 

@@ -1,4 +1,4 @@
-"""What Bi- and Poly-encoder share: a transformer for contexts, one for candidates, and the candidates' embedding."""
+"""What Bi- and Poly-encoder share: a transformer for contexts, one for candidates, and the candidate embedding."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -18,7 +18,6 @@ class LateEncoder(nn.Module, ABC):
     Attributes:
         context: the transformer of contexts (T1).
         candidate: the transformer of candidates (T2); the same object where the encoder is shared.
-        config: the checkpoint's config.
     """
 
     def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
@@ -47,19 +46,12 @@ class LateEncoder(nn.Module, ABC):
         return self._reduce(self.candidate(batch), batch.mask)
 
     def _reduce(self, states: Tensor, mask: Tensor) -> Tensor:
-        reduced = reduce_states(states, mask, self.config)
+        """red(): reduce token states (B, T, D) to one vector each, (B, D) float32 (Humeau et al. 4.2, Table 7)."""
+        if self.config.reduction == "first-m mean":
+            states, mask = states[:, : self.config.reduction_m], mask[:, : self.config.reduction_m]
+        if self.config.reduction == "first":
+            reduced = states[:, 0].float()
+        else:
+            weights = mask[..., None].float()
+            reduced = (states.float() * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
         return unit_length(reduced) if self.config.normalize else reduced
-
-
-def reduce_states(states: Tensor, mask: Tensor, config: ModelConfig) -> Tensor:
-    """red(): reduce token states (B, T, D) to one vector each, (B, D) float32 (Humeau et al. 4.2, Table 7)."""
-    if config.reduction == "first":
-        return states[:, 0].float()
-    if config.reduction == "mean":
-        return _masked_mean(states, mask)
-    return _masked_mean(states[:, : config.reduction_m], mask[:, : config.reduction_m])
-
-
-def _masked_mean(states: Tensor, mask: Tensor) -> Tensor:
-    weights = mask[..., None].float()
-    return (states.float() * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)

@@ -5,7 +5,6 @@ adds their product; it has no further scale.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +14,10 @@ from polyrank.model.errors import CheckpointInvalid
 A, B = ".lora_A", ".lora_B"
 
 
-class OwnTensors(NamedTuple):
-    """A checkpoint's tensors: those of adapters, and all others."""
-
-    adapter: dict[str, Tensor]
-    others: dict[str, Tensor]
-
-
-def split(tensors: Mapping[str, Tensor]) -> OwnTensors:
-    """Separate the adapters' tensors from the others, by name."""
+def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the adapters' tensors, and all others, by name."""
     adapter = {name: tensor for name, tensor in tensors.items() if name.endswith((A, B))}
-    return OwnTensors(adapter, {name: tensor for name, tensor in tensors.items() if name not in adapter})
+    return adapter, {name: tensor for name, tensor in tensors.items() if name not in adapter}
 
 
 def merge(module: nn.Module, adapter: Mapping[str, Tensor]) -> None:
@@ -34,7 +26,7 @@ def merge(module: nn.Module, adapter: Mapping[str, Tensor]) -> None:
     Raises CheckpointInvalid where a pair is incomplete or no weight has its name and shape.
     """
     weights = dict(module.named_parameters(remove_duplicate=False))
-    for name in sorted({each.removesuffix(A).removesuffix(B) for each in adapter}):
+    for name in sorted({part.removesuffix(A).removesuffix(B) for part in adapter}):
         low, high, weight = adapter.get(name + A), adapter.get(name + B), weights.get(name + ".weight")
         if low is None or high is None or weight is None:
             raise CheckpointInvalid(f"the adapter of {name} is half a pair, or the transformer has no such weight")

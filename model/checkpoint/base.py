@@ -29,17 +29,13 @@ class BaseModel:
 
 
 def resolve_base(name: str, expected_sha256: str = "") -> BaseModel:
-    """Find a base model by directory or name, and check its weights.
+    """Find a base model by its directory or its name on the Hugging Face hub, and check its weights.
 
-    Args:
-        name: a local directory, or a name on the Hugging Face hub.
-        expected_sha256: sha256 of the model.safetensors that a checkpoint was made for; empty: any.
+    `expected_sha256` is that of the model.safetensors that a checkpoint was made for; empty: any.
 
-    Raises:
-        ModelNotFound: nothing of that name can be reached.
-        CheckpointInvalid: it is incomplete, or has other weights than expected.
+    Raises ModelNotFound where it cannot be reached, CheckpointInvalid where it is incomplete or has other weights.
     """
-    local = _local(name)
+    local = Path(name).resolve() if os.path.isdir(name) else None
     directory = local or _hub(name) or _package(name)
     if directory is None:
         raise ModelNotFound(
@@ -59,13 +55,9 @@ def resolve_base(name: str, expected_sha256: str = "") -> BaseModel:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the sha256 of a file's bytes, in hexadecimal."""
+    """Return the hexadecimal sha256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _local(name: str) -> Path | None:
-    return Path(name).resolve() if os.path.isdir(name) else None
 
 
 def _hub(name: str) -> Path | None:

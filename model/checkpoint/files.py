@@ -28,14 +28,12 @@ class CheckpointFiles:
     """What a checkpoint directory holds.
 
     Attributes:
-        config: contents of polyrank.json.
-        backbone_file, tokenizer_file: paths of the transformer's config.json and tokenizer.json.
+        source: the directory of the transformer's config.json and tokenizer.json.
         weights: the checkpoint's own tensors, or the file that holds them; None where it has none of its own.
     """
 
     config: ModelConfig
-    backbone_file: Path
-    tokenizer_file: Path
+    source: Path
     weights: Mapping[str, Tensor] | Path | None
 
     @cached_property
@@ -46,12 +44,12 @@ class CheckpointFiles:
         """
         config = self.config.to_json()
         del config["base"]["name"], config["training"]
-        backbone = json.loads(self.backbone_file.read_text(encoding="utf-8"))
+        backbone = json.loads((self.source / BACKBONE_FILE).read_text(encoding="utf-8"))
         backbone.pop("_name_or_path", None)
         parts = {
             "config": config,
             "backbone": backbone,
-            "tokenizer": file_sha256(self.tokenizer_file),
+            "tokenizer": file_sha256(self.source / TOKENIZER_FILE),
             "weights": self._weights_sha256(),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -69,8 +67,8 @@ class CheckpointFiles:
         # former figures; over another checkpoint, a config whose weights loading refuses unless all shapes are equal.
         self._write_weights(directory / WEIGHTS_FILE)
         write_config(directory / CONFIG_FILE, self.config)
-        _copy(self.backbone_file, directory / BACKBONE_FILE)
-        _copy(self.tokenizer_file, directory / TOKENIZER_FILE)
+        for name in (BACKBONE_FILE, TOKENIZER_FILE):
+            _copy(self.source / name, directory / name)
 
     def _write_weights(self, path: Path) -> None:
         if isinstance(self.weights, Path):

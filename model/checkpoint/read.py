@@ -33,9 +33,7 @@ Encoder = LateEncoder | CrossEncoder
 def read_checkpoint(directory: Path) -> tuple[Encoder, CheckpointFiles]:
     """Read a checkpoint directory.
 
-    Raises:
-        ModelNotFound: its base cannot be reached.
-        CheckpointInvalid: it is damaged, incomplete, or of an unknown format.
+    Raises ModelNotFound where its base cannot be reached, CheckpointInvalid where it is damaged or incomplete.
     """
     config = read_config(directory / CONFIG_FILE)
     for needed in (BACKBONE_FILE, TOKENIZER_FILE):
@@ -47,7 +45,7 @@ def read_checkpoint(directory: Path) -> tuple[Encoder, CheckpointFiles]:
     if config.weights != "full":
         load_base(encoder, resolve_base(config.base_name, config.base_sha256))
     _load_own(encoder, own, directory)
-    return encoder, CheckpointFiles(config, directory / BACKBONE_FILE, directory / TOKENIZER_FILE, own)
+    return encoder, CheckpointFiles(config, directory, own)
 
 
 def read_base(name: str, config: ModelConfig | None) -> tuple[Encoder, CheckpointFiles]:
@@ -56,11 +54,13 @@ def read_base(name: str, config: ModelConfig | None) -> tuple[Encoder, Checkpoin
     Raises ModelNotFound and CheckpointInvalid as `resolve_base`.
     """
     base = resolve_base(name)
-    config = _with_base(config, base) if config else _zero_shot(base)
+    if config is None:
+        config = _zero_shot(base)
+    else:
+        config = replace(config, base_name=base.name, base_sha256=base.sha256 if config.weights != "full" else "")
     encoder = build(config, base.directory)
     load_base(encoder, base)
-    weights = own_tensors(encoder) or None
-    return encoder, CheckpointFiles(config, base.directory / BACKBONE_FILE, base.directory / TOKENIZER_FILE, weights)
+    return encoder, CheckpointFiles(config, base.directory, own_tensors(encoder) or None)
 
 
 def build(config: ModelConfig, directory: Path) -> Encoder:
@@ -69,7 +69,7 @@ def build(config: ModelConfig, directory: Path) -> Encoder:
     encoder: Encoder = resolve_name(ARCHITECTURES[config.architecture].encoder).build(
         config, partial(Backbone, backbone_config)
     )
-    longest, allowed = encoder.longest_input, min(each.max_tokens for each in _backbones(encoder).values())
+    longest, allowed = encoder.longest_input, min(backbone.max_tokens for backbone in _backbones(encoder).values())
     if longest > allowed:
         raise CheckpointInvalid(f"polyrank.json asks for {longest} tokens, the transformer allows {allowed}")
     return encoder
@@ -93,7 +93,7 @@ def own_tensors(encoder: Encoder) -> dict[str, Tensor]:
 
 
 def _backbones(encoder: Encoder) -> Mapping[str, Backbone]:
-    """The encoder's transformers by name, a first stage's included; a shared one under both names."""
+    """Return the transformers by name, those of a first stage included; a shared one has both names."""
     modules = encoder.named_modules(remove_duplicate=False)
     return {name: module for name, module in modules if isinstance(module, Backbone)}
 
@@ -114,11 +114,6 @@ def _load_own(encoder: Encoder, path: Path | None, directory: Path) -> None:
     except RuntimeError as error:
         raise CheckpointInvalid(f"{path} does not fit {CONFIG_FILE}: a tensor has another shape") from error
     merge(encoder, adapter)
-
-
-def _with_base(config: ModelConfig, base: BaseModel) -> ModelConfig:
-    sha256 = base.sha256 if config.weights != "full" else ""
-    return replace(config, base_name=base.name, base_sha256=sha256)
 
 
 def _zero_shot(base: BaseModel) -> ModelConfig:

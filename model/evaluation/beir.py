@@ -31,10 +31,8 @@ class Collection:
     """Documents to search, and the queries that have judgements.
 
     Attributes:
-        document_ids: names of the documents, in the order of the file.
-        documents: their texts.
-        query_ids: names of the queries.
-        queries: their texts.
+        document_ids, documents: names and texts, in the order of the file.
+        query_ids, queries: names and texts.
         judgements: for each query, the score of each judged document by its name.
         unknown_queries: number of judged queries that the file of queries lacks.
         unknown_documents: number of judged documents that the corpus lacks; they count as not found.
@@ -49,7 +47,7 @@ class Collection:
     unknown_documents: int = 0
 
     def gains_of(self, query: int, rows: Sequence[int]) -> NDArray[np.float64]:
-        """Return the gains of documents for a query, all given by their places; 0 if not judged."""
+        """Return the gains of documents for a query, all given by their places; 0 for one that is not judged."""
         judged = self.judgements[query]
         return _gains([judged.get(self.document_ids[row], 0) for row in rows])
 
@@ -64,16 +62,9 @@ def _gains(scores: list[int]) -> NDArray[np.float64]:
 
 
 def read_collection(corpus: Path, queries: Path, qrels: Path, limit: int | None = None) -> Collection:
-    """Read the three files; queries without judgements are left out.
+    """Read the three files; keeps only judged queries, and of these only the first `limit`.
 
-    Args:
-        corpus: file of documents.
-        queries: file of queries.
-        qrels: file of judgements.
-        limit: keep only the first so many judged queries.
-
-    Raises:
-        CollectionInvalid: a file is missing or damaged, a line is wrong, or no query is judged.
+    Raises CollectionInvalid where a file is missing or damaged, a line is wrong, or no query is judged.
     """
     judgements = read_judgements(qrels)
     documents, texts = dict(_texts(corpus)), dict(_texts(queries))
@@ -98,8 +89,7 @@ def read_collection(corpus: Path, queries: Path, qrels: Path, limit: int | None 
 def read_judgements(path: Path) -> Judgements:
     """Read a qrels file: query name, then document name, to score.
 
-    Raises:
-        CollectionInvalid: the file is missing, or a line is no judgement or contradicts another.
+    Raises CollectionInvalid where the file is missing, or a line is no judgement or contradicts another.
     """
     judgements: Judgements = {}
     for number, line in _lines(path):

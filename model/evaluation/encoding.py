@@ -19,8 +19,7 @@ def candidate_embeddings(
 ) -> tuple[NDArray[np.float32], int]:
     """Encode texts, (texts, D), and count those that lost their end. The stage is "candidates".
 
-    Raises:
-        ModelError: the model gives numbers that are not finite.
+    Raises ModelError where the model gives numbers that are not finite.
     """
     done = 0
 
@@ -40,8 +39,7 @@ def context_codes(
 ) -> Iterator[NDArray[np.float32]]:
     """Encode contexts, some at a time; yields the vectors (M, D) of each. The stage is "contexts".
 
-    Raises:
-        ModelError: the model gives numbers that are not finite.
+    Raises ModelError where the model gives numbers that are not finite.
     """
     for start in range(0, len(conversations), _CONTEXTS_AT_ONCE):
         chunk = conversations[start : start + _CONTEXTS_AT_ONCE]
@@ -52,10 +50,6 @@ def context_codes(
 
 
 def require_finite(name: str, numbers: Iterable[NDArray[np.floating]]) -> None:
-    """Refuse vectors or scores that are not finite: no score is above them, so every rank would be the first.
-
-    Raises:
-        ModelError: one is not finite; the message names the model.
-    """
+    """Raise ModelError for vectors or scores that are not finite: no score is above them, so all ranks would be 1."""
     if not all(np.isfinite(array).all() for array in numbers):
         raise ModelError(f"{name} gives scores that are not finite numbers; its weights are damaged")

@@ -26,14 +26,10 @@ def group_numbers(names: Iterable[Hashable]) -> NDArray[np.int64]:
 
 
 def intervals(values: NDArray[np.float64], groups: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute the 95 % percentile interval of each column's mean.
+    """Compute the 95 % percentile interval of each column's mean; the same for the same arguments.
 
-    Args:
-        values: figures of each example, (examples, figures).
-        groups: number of the dialogue that each example is part of, from 0 without a gap, (examples,).
-
-    Returns:
-        Low and high end of each interval, (2, figures); the same for the same arguments.
+    values: (examples, figures). groups: number of the dialogue that each example is part of, from 0 without a gap,
+    (examples,). Returns low and high ends, (2, figures).
     """
     tail = (1 - CONFIDENCE) / 2
     ends: NDArray[np.float64] = np.quantile(resampled_means(values, groups), [tail, 1 - tail], axis=0)
@@ -41,10 +37,9 @@ def intervals(values: NDArray[np.float64], groups: NDArray[np.int64]) -> NDArray
 
 
 def resampled_means(values: NDArray[np.float64], groups: NDArray[np.int64], seed: int = 0) -> NDArray[np.float64]:
-    """Compute the mean of each column in every resample: as many dialogues as there are, drawn with replacement.
+    """Compute the mean of each column in every resample, (RESAMPLES, figures).
 
-    Returns:
-        The means, (RESAMPLES, figures); all columns share the draws.
+    A resample is as many dialogues as there are, drawn with replacement; all columns share the draws.
     """
     n = int(groups.max()) + 1
     sums = np.zeros((n, values.shape[1] + 1))  # of each dialogue's examples; the last column counts them

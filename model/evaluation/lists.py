@@ -16,12 +16,7 @@ from polyrank.model.text.dialogues import Dialogue
 
 @dataclass(frozen=True, slots=True)
 class RankedLists:
-    """Scores and ranks, of which polyrank.model.evaluation.metrics makes figures.
-
-    Attributes:
-        ranks: rank of the gold reply in its example's list, 1 is best, (examples,).
-        scores: scores of each example's candidates, in the order of its list.
-    """
+    """The rank of each example's gold reply, (examples,), 1 is best; and the scores of each list, in its order."""
 
     ranks: NDArray[np.int64]
     scores: Sequence[NDArray[np.float32]]
@@ -38,16 +33,11 @@ def gold_rank(scores: NDArray[np.float32], label: int) -> int:
 
 
 def rank_lists(ranker: LateRanker | CrossRanker, dialogues: Sequence[Dialogue], report: ReportProgress) -> RankedLists:
-    """Rank the candidates of each example.
+    """Rank the candidates of each example that has some.
 
-    Args:
-        ranker: any model.
-        dialogues: examples; those without candidates are left out.
-        report: called with (stage, done, total): "candidates", then "contexts"; "pairs" for a Cross-encoder.
+    The stages reported are "candidates" and "contexts", or "pairs" for a Cross-encoder.
 
-    Raises:
-        InvalidInput: no example has candidates.
-        ModelError: the model gives scores that are not finite.
+    Raises InvalidInput where no example has candidates, ModelError for scores that are not finite.
     """
     listed = [dialogue for dialogue in dialogues if dialogue.candidates]
     if not listed:

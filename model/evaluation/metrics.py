@@ -36,13 +36,8 @@ def ndcg_at_k(gains: NDArray[np.float64], judged: NDArray[np.float64], k: int) -
 
     The gain is the judgement itself, not a power of 2; the document at rank r counts 1 / log2(r + 1) of its gain.
 
-    Args:
-        gains: gains of the retrieved documents, best first, 0 if not judged, (retrieved,).
-        judged: gains of all judged documents, retrieved or not, in any order, (judged,).
-        k: how many documents count.
-
-    Returns:
-        A value from 0 to 1; 0 if no judged document has a gain.
+    gains: of the retrieved documents, best first, 0 if not judged, (retrieved,). judged: gains of all judged documents,
+    retrieved or not, in any order, (judged,). Returns 0 to 1; 0 if no judged document has a gain.
 
     >>> round(ndcg_at_k(np.array([0.0, 2.0]), np.array([1.0, 2.0]), 10), 4)  # (2 / log2(3)) / (2 + 1 / log2(3))
     0.4796
@@ -59,9 +54,7 @@ def rank_values(ranks: NDArray[np.int64], at: Sequence[int] = RECALL_AT) -> Valu
 def judged_values(gains: Sequence[NDArray[np.float64]], judged: Sequence[NDArray[np.float64]]) -> Values:
     """Compute the metrics of queries with graded judgements: `ndcg@10`, `mrr@10` and `recall@100`.
 
-    Args:
-        gains: gains of each query's retrieved documents, best first; a document with a gain above 0 is relevant.
-        judged: gains of each query's judged documents.
+    For each query, `gains` and `judged` are as in `ndcg_at_k`; a document with a gain above 0 is relevant.
     """
     first = np.array([first_relevant(found) for found in gains], np.int64)
     pairs = list(zip(gains, judged, strict=True))

@@ -65,14 +65,7 @@ class MiningRules:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of what was mined so far.
-
-    Attributes:
-        examples: examples read.
-        negatives: negatives they got, in all.
-        without: examples that got none.
-        filtered: texts left out, by reason.
-    """
+    """Counts of what was mined so far: examples, their negatives, examples without any, texts left out by reason."""
 
     examples: int = 0
     negatives: int = 0
@@ -83,7 +76,7 @@ class Tally:
 class TextPool(NamedTuple):
     """The texts that may become negatives; texts that differ only in case and white space count once.
 
-    texts: (N,), as first spelt. keys: their `text_key`, (N,). embeddings: (N, D). scan: of the embeddings.
+    texts: (N,), as first written. keys: their `text_key`, (N,). embeddings: (N, D). scan: of the embeddings.
     """
 
     texts: list[str]
@@ -95,9 +88,7 @@ class TextPool(NamedTuple):
     def encode(cls, ranker: LateRanker, texts: Iterable[str], report: ReportProgress) -> "TextPool":
         """Encode each text once; `report` is called with ("encode", done, total).
 
-        Raises:
-            InvalidInput: there is no text.
-            ModelError: the model gives vectors that are not finite.
+        Raises InvalidInput where there is no text, ModelError where the model gives vectors that are not finite.
         """
         distinct: dict[int, str] = {}
         for text in texts:
@@ -115,11 +106,7 @@ class TextPool(NamedTuple):
 
 
 class Miner:
-    """Gives examples their negatives.
-
-    Attributes:
-        tally: counts of what was mined so far.
-    """
+    """Gives examples their negatives, and counts them in `tally`."""
 
     def __init__(
         self,
@@ -142,10 +129,8 @@ class Miner:
     def mine(self, dialogues: Iterable[Dialogue]) -> Iterator[Dialogue]:
         """Yield each example with its negatives, hardest first, in place of those it had.
 
-        Examples are read a few hundred at a time; the same ones in the same order get the same negatives.
-
-        Raises:
-            ModelError: a model gives scores that are not finite.
+        Examples are read a few hundred at a time; the same ones in the same order get the same negatives. Raises
+        ModelError where a model gives scores that are not finite.
         """
         remaining = iter(dialogues)
         while chunk := list(islice(remaining, _EXAMPLES_AT_ONCE)):
@@ -190,7 +175,7 @@ class Miner:
     def _checked(
         self, check: CrossRanker, dialogue: Dialogue, rows: NDArray[np.int64], order: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return the places, in their order, whose texts the cross-encoder lets pass; stop when they are enough."""
+        """Return the places, in their order, of texts that pass the cross-encoder; stops when there are enough."""
         passed = order[:0]
         for start in range(0, len(order), self._rules.negatives):
             group = order[start : start + self._rules.negatives]

@@ -1,11 +1,10 @@
 """How well a model finds the right texts in a whole pool: exact retrieval, then reranking by a Cross-encoder.
 
-The scan is exact, so that only the model is measured: no index adds errors of its own.
+The scan is exact: without an index's errors, only the model is measured.
 """
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,27 +20,14 @@ DEPTH = 100  # texts retrieved for each context
 _CONTEXTS_A_PASS = 32
 
 
-class Retrieval(NamedTuple):
-    """The texts found for each context, and how many texts of the pool were too long and lost their end."""
-
-    found: list[TopK]
-    cut: int
-
-
 def retrieve(
     ranker: LateRanker, conversations: Sequence[Conversation], texts: Sequence[str], report: ReportProgress
-) -> Retrieval:
-    """Find the best texts for each context.
-
-    Args:
-        ranker: a Bi- or Poly-encoder.
-        conversations: the contexts.
-        texts: the pool; each text is encoded once.
-        report: called with (stage, done, total): "candidates", then "contexts".
+) -> tuple[list[TopK], int]:
+    """Find the best texts of the pool for each context. The stages reported are "candidates" and "contexts".
 
     Returns:
         For each context the places in `texts` and the scores of the DEPTH best texts, best first, equal scores in
-        the order of the pool.
+        the order of the pool; and how many texts were too long and lost their end.
 
     Raises:
         ModelError: the model gives numbers that are not finite.
@@ -51,7 +37,7 @@ def retrieve(
     remaining = context_codes(ranker, conversations, report)
     while several := list(islice(remaining, _CONTEXTS_A_PASS)):
         found += scan.top_k([Query(codes, DEPTH) for codes in several])
-    return Retrieval(found, cut)
+    return found, cut
 
 
 def rerank(
@@ -62,15 +48,7 @@ def rerank(
     top_n: int,
     report: ReportProgress,
 ) -> list[TopK]:
-    """Order the first `top_n` texts found for each context by a Cross-encoder's scores.
-
-    Args:
-        reranker: a Cross-encoder.
-        conversations: the contexts.
-        texts: the pool.
-        found: the texts retrieved for each context.
-        top_n: how many texts the Cross-encoder reads for each context.
-        report: called with ("pairs", contexts done, contexts).
+    """Order the first `top_n` texts found for each context by a Cross-encoder's scores. The stage is "pairs".
 
     Returns:
         The same texts: first those that were read, with and by their new scores, equal ones in their old order; then

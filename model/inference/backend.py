@@ -18,9 +18,7 @@ Forward = Callable[[TokenBatch], tuple[NDArray[Any], ...]]
 class Backend(Protocol):
     """Runs the parts of one model.
 
-    Attributes:
-        name: the name by which users choose it.
-        token_budget: how many tokens a batch should have at most, padding included.
+    `token_budget`: how many tokens a batch should have at most, padding included.
     """
 
     name: str
@@ -31,10 +29,7 @@ class Backend(Protocol):
 
 
 class TorchBackend:
-    """Runs parts as torch modules, on the device that they are on. Changed weights count from the next call on.
-
-    token_budget: as of `Backend`; None: what suits the device.
-    """
+    """Runs parts as torch modules, on the device that they are on. Changed weights count from the next call on."""
 
     name = TORCH
 
@@ -48,4 +43,4 @@ class TorchBackend:
 
     def _run(self, part: Part, batch: TokenBatch) -> tuple[NDArray[Any], ...]:
         with torch.inference_mode():
-            return tuple(each.cpu().numpy() for each in part(*batch.to(self._device)))
+            return tuple(output.cpu().numpy() for output in part(*batch.to(self._device)))

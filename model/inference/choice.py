@@ -42,8 +42,7 @@ def check_backend(name: str) -> None:
 def choose_backend(name: str, device: torch.device) -> Backend:
     """Return the back-end of that name for a model on that device.
 
-    Raises:
-        InvalidInput: there is no such back-end, or it cannot run on the device.
+    Raises InvalidInput where there is no such back-end, or it cannot run on the device.
     """
     check_backend(name)
     if name == TORCH or (name == AUTO and device.type != "cpu"):
@@ -57,12 +56,9 @@ class AutomaticBackend:
     """Chooses a back-end when it compiles the first part, and uses that one from then on.
 
     Torch runs a later part if the chosen back-end cannot run it or gives other outputs.
-
-    Attributes:
-        name: AUTO before the choice, then the chosen back-end's name.
     """
 
-    name: str = AUTO
+    name: str = AUTO  # before the choice
     token_budget = TOKEN_BUDGET
 
     def __init__(self) -> None:
@@ -87,7 +83,7 @@ class AutomaticBackend:
                 if not _chosen:
                     seconds = _seconds(forwards, batches)
                     _chosen.append(fastest(seconds))
-                    took = {name: round(each * 1e3, 2) for name, each in seconds.items()}
+                    took = {name: round(least * 1e3, 2) for name, least in seconds.items()}
                     log.info("back-end chosen", extra={"fields": {"backend": _chosen[0], "ms": took}})
             self.name = _chosen[0]
 
@@ -106,11 +102,11 @@ def fastest(seconds: Mapping[str, float]) -> str:
 
 
 def _others(part: Part) -> dict[str, Forward]:
-    """The part compiled by each other back-end that is installed and gives torch's outputs."""
+    """Compile the part by each other back-end that is installed and gives torch's outputs."""
     if not openvino_backend.is_installed():
         return {}
     others = {}
-    for name in (each for each in CANDIDATES if each != TORCH):
+    for name in (candidate for candidate in CANDIDATES if candidate != TORCH):
         try:
             others[name] = OpenVinoBackend(name).compile(part)
         except InvalidInput as error:
@@ -120,7 +116,7 @@ def _others(part: Part) -> dict[str, Forward]:
 
 
 def _seconds(forwards: Mapping[str, Forward], batches: list[TokenBatch]) -> dict[str, float]:
-    """Seconds of each back-end: its least time for each batch, measured in turns; the geometric mean over batches."""
+    """Time the back-ends in turns: the least seconds for each batch, and their geometric mean over batches."""
     least = {name: np.full(len(batches), np.inf) for name in forwards}
     for _ in range(_ROUNDS):
         for name, forward in forwards.items():
@@ -128,4 +124,4 @@ def _seconds(forwards: Mapping[str, Forward], batches: list[TokenBatch]) -> dict
                 began = time.perf_counter()
                 forward(batches[at])
                 least[name][at] = min(least[name][at], time.perf_counter() - began)
-    return {name: float(np.exp(np.log(each).mean())) for name, each in least.items()}
+    return {name: float(np.exp(np.log(times).mean())) for name, times in least.items()}

@@ -1,4 +1,4 @@
-"""A model's forward passes over tokenised texts: batches of similar length, run by a back-end."""
+"""A model's forward passes over tokenised texts: batches of similar length, run by a back-end. Safe under threads."""
 
 import threading
 from collections import OrderedDict
@@ -21,70 +21,87 @@ _KNOWN_CONTEXTS = 64  # 98 KB each with MiniLM
 
 
 class LateForwards:
-    """Both sides of a Bi- or Poly-encoder. Safe to call from several threads."""
+    """Encodes both sides with a Bi- or Poly-encoder.
+
+    Attributes:
+        backend: name of what runs the forward passes.
+    """
 
     def __init__(self, encoder: LateEncoder, backend: Backend) -> None:
-        self._encoder, self._backend = encoder, backend
+        self.encoder, self._backend = encoder.eval(), backend
         self._compiling = threading.Lock()
         self._candidates = backend.compile(CandidatePart(encoder))
+        self.backend = backend.name  # after compiling: `auto` chooses by measuring
 
     @cached_property
     def _contexts(self) -> Forward:
         """Compiled when the first context comes: a build has none."""
-        return self._backend.compile(ContextPart(self._encoder))
+        return self._backend.compile(ContextPart(self.encoder))
 
-    def contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
-        """Context vectors (M, D) of each; fewer where the kind takes token outputs and the context is short."""
+    def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        """Encode tokenised contexts, in batches of similar length.
+
+        Returns the vectors (M, D) of each context, with the score scale multiplied in. M is below `n_codes` where token
+        outputs serve as context vectors and the context is short.
+        """
         encoded: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(contexts)
         for positions in length_batches([len(ids) for ids in contexts], self._backend.token_budget):
-            batch = self.context_batch([contexts[each] for each in positions])
+            batch = self.encode_context_batch([contexts[position] for position in positions])
             for position, vectors in zip(positions, batch, strict=True):
                 encoded[position] = vectors
         return encoded
 
-    def context_batch(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
-        """Encode contexts in one forward pass, as `contexts` does in several."""
+    def encode_context_batch(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        """Encode tokenised contexts in one forward pass, whatever their lengths; result as `encode_contexts`."""
         with self._compiling:  # else two threads would both compile it
             forward = self._contexts
-        vectors_of, masks = forward(pad(contexts, self._encoder.context.pad_id))
+        vectors_of, masks = forward(pad(contexts, self.encoder.context.pad_id))
         return [vectors[present] for vectors, present in zip(vectors_of, masks, strict=True)]
 
-    def candidates(
+    def encode_candidates(
         self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
     ) -> NDArray[np.float32]:
-        """Candidate embeddings (N, D), in the order given; after each batch `on_done` gets the number it held."""
-        embeddings = np.empty((len(candidates), self._encoder.candidate.dim), np.float32)
+        """Encode tokenised candidates in batches of similar length, (N, D), in the order given.
+
+        `on_done` is called after each batch with the number of candidates in it.
+        """
+        embeddings = np.empty((len(candidates), self.encoder.candidate.dim), np.float32)
         for positions in length_batches([len(ids) for ids in candidates], self._backend.token_budget):
-            embeddings[positions] = self.candidate_batch([candidates[each] for each in positions])
+            embeddings[positions] = self.encode_candidate_batch([candidates[position] for position in positions])
             if on_done is not None:
                 on_done(len(positions))
         return embeddings
 
-    def candidate_batch(self, candidates: Sequence[list[int]]) -> NDArray[np.float32]:
-        """Encode candidates in one forward pass, (B, D)."""
-        (embeddings,) = self._candidates(pad(candidates, self._encoder.candidate.pad_id))
+    def encode_candidate_batch(self, candidates: Sequence[list[int]]) -> NDArray[np.float32]:
+        """Encode tokenised candidates in one forward pass, whatever their lengths, (B, D)."""
+        (embeddings,) = self._candidates(pad(candidates, self.encoder.candidate.pad_id))
         return embeddings
 
 
 class PairForwards:
-    """A Cross-encoder's scores of pairs, its first stage's included. Safe to call from several threads."""
+    """Scores pairs with a Cross-encoder; a residual one adds its first stage's scores.
+
+    Attributes:
+        backend: name of what runs the forward passes.
+    """
 
     def __init__(self, encoder: CrossEncoder, backend: Backend) -> None:
-        self._encoder = encoder
+        self.encoder = encoder.eval()
         self._joint_scores = backend.compile(PairPart(encoder))
         self._budget = backend.token_budget
         self._first_stage = FirstStage(encoder.poly, backend) if encoder.poly is not None else None
+        self.backend = backend.name  # after compiling: `auto` chooses by measuring
 
-    def scores(self, pairs: Pairs) -> NDArray[np.float32]:
-        """Score of each pair, (N,), in the order given."""
+    def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
+        """Score tokenised pairs in batches of similar length, (N,), in the order given."""
         scores = np.empty(len(pairs.owners), np.float32)
-        for positions in self._encoder.batches(pairs, self._budget):
-            (scores[positions],) = self._joint_scores(self._encoder.join(pairs.take(positions)))
+        for positions in self.encoder.batches(pairs, self._budget):
+            (scores[positions],) = self._joint_scores(self.encoder.join(pairs.take(positions)))
         return self._with_first_stage(pairs, scores)
 
-    def batch_scores(self, pairs: Pairs) -> NDArray[np.float32]:
-        """Score pairs in one forward pass of the Cross-encoder, (B,)."""
-        (scores,) = self._joint_scores(self._encoder.join(pairs))
+    def score_pair_batch(self, pairs: Pairs) -> NDArray[np.float32]:
+        """Score tokenised pairs in one forward pass of the Cross-encoder, whatever their lengths, (B,)."""
+        (scores,) = self._joint_scores(self.encoder.join(pairs))
         return self._with_first_stage(pairs, scores)
 
     def _with_first_stage(self, pairs: Pairs, scores: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -104,10 +121,10 @@ class FirstStage:
         self._lock = threading.Lock()
 
     def scores(self, pairs: Pairs) -> NDArray[np.float32]:
-        """Score of each pair, (N,), in the order given."""
+        """Score tokenised pairs, (N,), in the order given."""
         columns = {text: column for column, text in enumerate(dict.fromkeys(map(tuple, pairs.candidates)))}
-        embeddings = torch.from_numpy(self._forwards.candidates([list(text) for text in columns]))
-        column_of = np.array([columns[tuple(each)] for each in pairs.candidates])
+        embeddings = torch.from_numpy(self._forwards.encode_candidates([list(text) for text in columns]))
+        column_of = np.array([columns[tuple(candidate)] for candidate in pairs.candidates])
         owners, scores = np.array(pairs.owners), np.empty(len(pairs.owners), np.float32)
         for owner, vectors in enumerate(self._contexts(pairs.contexts)):
             own = owners == owner
@@ -116,11 +133,11 @@ class FirstStage:
         return scores
 
     def _contexts(self, contexts: list[list[int]]) -> list[NDArray[np.float32]]:
-        keys = [tuple(each) for each in contexts]
+        keys = [tuple(context) for context in contexts]
         with self._lock:
             found = {key: self._known[key] for key in keys if key in self._known}
         new = [key for key in dict.fromkeys(keys) if key not in found]
-        found |= zip(new, self._forwards.contexts([list(key) for key in new]), strict=True)
+        found |= zip(new, self._forwards.encode_contexts([list(key) for key in new]), strict=True)
         with self._lock:
             for key in keys:
                 self._known[key] = found[key]

@@ -59,7 +59,7 @@ _LEAST_ELEMENTS = 256  # quantising a smaller matrix gains nothing
 
 
 def is_installed() -> bool:
-    """Whether the package is installed."""
+    """Return whether the package is there."""
     return importlib.util.find_spec("openvino") is not None
 
 
@@ -180,7 +180,7 @@ class _Compiled:
         inputs = self._widened(batch)
         with self._lock:
             outputs = self._request.infer(inputs, share_inputs=True, share_outputs=True)
-            return tuple(each.copy() for each in outputs.to_tuple())
+            return tuple(output.copy() for output in outputs.to_tuple())
 
     def _widened(self, batch: TokenBatch) -> list[NDArray[Any]]:
         """Pad to a multiple of the width step, but not beyond the longest sequence that the model takes."""

@@ -14,13 +14,7 @@ from polyrank.model.architectures.late import LateEncoder
 
 
 class Part(nn.Module, ABC):
-    """One forward pass of a model over the fields of a TokenBatch, (B, T) each.
-
-    Attributes:
-        max_tokens: the longest sequence that it takes.
-        pad_id: token id to pad with.
-        vocabulary: number of token ids.
-    """
+    """One forward pass of a model over the fields of a TokenBatch, (B, T) each; other attributes as of Backbone."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()

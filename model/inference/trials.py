@@ -13,7 +13,7 @@ from polyrank.model.inference.parts import Part
 TOLERANCE = 1e-4
 # Lengths of usual batches in tokens: one sequence alone, and several.
 _USUAL = ([24], [48, 48, 40, 40, 32, 32, 24, 24])
-# Lengths that break first: much padding, and more of it than an attention window is wide. Longer ones take too long.
+# Lengths that fail first: much padding, and more of it than an attention window is wide. Longer ones take too long.
 _EXTREME = ([512, 1], [200, 24, 20])
 
 
@@ -38,15 +38,15 @@ def agree(forward: Forward, reference: Forward, batches: list[TokenBatch]) -> bo
 
 def are_finite(forward: Forward, batches: list[TokenBatch]) -> bool:
     """Whether all outputs are finite numbers."""
-    return all(np.isfinite(each).all() for batch in batches for each in forward(batch))
+    return all(np.isfinite(output).all() for batch in batches for output in forward(batch))
 
 
 def _random(part: Part, shapes: tuple[list[int], ...], has_segments: bool) -> list[TokenBatch]:
     rng = np.random.default_rng(0)
     batches = []
     for shape in shapes:
-        texts = [rng.integers(part.vocabulary, size=min(each, part.max_tokens)).tolist() for each in shape]
-        batches.append(pad(texts, part.pad_id, [len(each) // 2 for each in texts] if has_segments else None))
+        texts = [rng.integers(part.vocabulary, size=min(length, part.max_tokens)).tolist() for length in shape]
+        batches.append(pad(texts, part.pad_id, [len(text) // 2 for text in texts] if has_segments else None))
     return batches
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.checkpoint.files import CheckpointFiles
@@ -15,7 +14,7 @@ from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Tu
 from polyrank.model.text.pairs import Pairs
 
 
-class CrossRanker:
+class CrossRanker(PairForwards):
     """Ranks by reading context and candidate together: the most accurate and the slowest. Safe to call from threads.
 
     Attributes:
@@ -24,7 +23,6 @@ class CrossRanker:
         retrieves: False: it scores pairs and has no candidate embeddings.
         fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
         max_input_tokens: limit for a context and a candidate together; longer ones are cut.
-        backend: name of what runs its forward passes.
     """
 
     retrieves: Literal[False] = False
@@ -32,28 +30,18 @@ class CrossRanker:
     def __init__(
         self, name: str, encoder: CrossEncoder, assembler: Assembler, files: CheckpointFiles, backend: Backend
     ) -> None:
+        super().__init__(encoder, backend)
         self.name = name
         self.config = encoder.config
         self.architecture = encoder.config.architecture
         self.fingerprint = files.fingerprint
         self.max_input_tokens = encoder.longest_input
-        self.encoder = encoder.eval()
-        self._forwards = PairForwards(encoder, backend)
-        self.backend = backend.name  # after the forwards: `auto` chooses by measuring them
         self._assembler = assembler
         self._files = files
 
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
-        """Return token ids of the context and of each text, and what did not fit."""
+        """Return the token ids of the context and of each text, and what did not fit."""
         return self._assembler.pairs(conversation, texts)
-
-    def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
-        """Score tokenised pairs in batches of similar length; returns (N,) in the order given."""
-        return self._forwards.scores(pairs)
-
-    def score_pair_batch(self, pairs: Pairs) -> NDArray[np.float32]:
-        """Score tokenised pairs in one forward pass, whatever their lengths; returns (B,)."""
-        return self._forwards.batch_scores(pairs)
 
     def rank(
         self,

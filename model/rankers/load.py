@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from polyrank.model.architectures.late import LateEncoder
-from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, CheckpointFiles
+from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, CheckpointFiles
 from polyrank.model.checkpoint.read import Encoder, read_base, read_checkpoint
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
@@ -22,10 +22,8 @@ Ranker = LateRanker | CrossRanker
 def load(name: str | Path, device: str = "cpu", backend: str = TORCH) -> Ranker:
     """Load a checkpoint directory, or a base model by directory or name.
 
-    Args:
-        name: the directory, or the base model's name.
-        device: where it runs, in torch's notation: "cpu", "cuda", "cuda:1".
-        backend: what runs its forward passes, one of `polyrank.model.inference.names.BACKENDS`.
+    `device` is where it runs, in torch's notation: "cpu", "cuda", "cuda:1". `backend` is what runs its forward passes,
+    one of `polyrank.model.inference.names.BACKENDS`.
 
     Returns:
         A LateRanker (Bi- and Poly-encoder) or a CrossRanker; both have `rank(context, candidates, top_k)`.
@@ -51,24 +49,16 @@ def load(name: str | Path, device: str = "cpu", backend: str = TORCH) -> Ranker:
 
 
 def load_late(name: str | Path, backend: str = TORCH) -> LateRanker:
-    """Load a model that has candidate embeddings; arguments and other errors as `load`.
-
-    Raises:
-        WrongKind: the model scores pairs.
-    """
+    """Load a model that has candidate embeddings, as `load`; raises WrongKind for one that scores pairs."""
     ranker = load(name, backend=backend)
     if not ranker.retrieves:
-        article = f"{name} is a {ranker.architecture}-encoder, which has no candidate embeddings"
-        raise WrongKind(f"{article}; give a {names_in_words(retrieves=True)}")
+        why = f"{name} is a {ranker.architecture}-encoder, which has no candidate embeddings"
+        raise WrongKind(f"{why}; give a {names_in_words(retrieves=True)}")
     return ranker
 
 
 def load_cross(name: str | Path, device: str = "cpu", backend: str = TORCH) -> CrossRanker:
-    """Load a model that scores pairs; arguments and other errors as `load`.
-
-    Raises:
-        WrongKind: the model has candidate embeddings (a base model is loaded as a Bi-encoder).
-    """
+    """Load a model that scores pairs, as `load`; raises WrongKind for another. A base model is a Bi-encoder."""
     ranker = load(name, device, backend)
     if ranker.retrieves:
         raise WrongKind(f"{name} is a {ranker.architecture}-encoder; give a {names_in_words(retrieves=False)}")
@@ -76,19 +66,16 @@ def load_cross(name: str | Path, device: str = "cpu", backend: str = TORCH) -> C
 
 
 def from_base(name: str, config: ModelConfig | None = None, backend: str = TORCH) -> Ranker:
-    """Start a model from a base model's weights.
+    """Start a model from the weights of a base model, given by its directory or name.
 
-    Args:
-        name: a base model's directory or name.
-        config: what to make of it; codes and the Cross-encoder's head are drawn at random. `base_name` and
-            `base_sha256` are filled in. None: the zero-shot Bi-encoder that the base model was published as.
-        backend: as of `load`.
+    `config` says what to make of it: codes and the Cross-encoder's head are drawn at random, `base_name` and
+    `base_sha256` are filled in. None: the zero-shot Bi-encoder that the base model was published as.
     """
     return _ranker(name, *read_base(name, config), backend)
 
 
 def _ranker(name: str, encoder: Encoder, files: CheckpointFiles, backend: str) -> Ranker:
-    assembler = Assembler(Tokenizer(files.tokenizer_file), files.config)
+    assembler = Assembler(Tokenizer(files.source / TOKENIZER_FILE), files.config)
     runs = choose_backend(backend, next(encoder.parameters()).device)
     if isinstance(encoder, LateEncoder):
         return LateRanker(name, encoder, assembler, files, runs)

@@ -23,9 +23,7 @@ def margin_of(m: NDArray[np.float64], products: NDArray[np.float64]) -> NDArray[
     term: `exp(t)` is off by `2**-22 (1 + |t|) exp(t)`, and the mean of `t**2` over the weights is at most
     `2 (2 + ln M)**2`.
 
-    Args:
-        m: number of codes M of each context.
-        products: largest error of a product of each context.
+    m: the number of codes of each context. products: the largest error of a product of each context.
     """
     slopes = 1 + 2 * np.log1p((m - 1) / math.e)
     margins: NDArray[np.float64] = 2 * (slopes * products + (m + 8) * 2**-22 * (2 + np.log(m)) ** 2)
@@ -39,12 +37,7 @@ def rounding(codes: Tensor, longest: float) -> float:
     which are not relative to the largest, is off by `(2 M + 2) 2**-24 |y| |c|`. The rest covers comparisons, and
     scores that are equal only in float32.
 
-    Args:
-        codes: (M, D) float32.
-        longest: length of the longest row.
-
-    Returns:
-        The bound; infinity if products may overflow.
+    codes: (M, D) float32. longest: length of the longest row. Returns infinity if products may overflow.
     """
     m, dim = codes.shape
     length = float(torch.linalg.vector_norm(codes, dim=1, dtype=torch.float64).max())

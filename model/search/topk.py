@@ -67,9 +67,7 @@ def top_k(
             finalists = _all_of(len(matrix), chosen, mask)
         else:
             finalists = _finalists(_Blocks(stored, chosen, len(codes)), vectors, Best(k, margin), mask)
-        scores = canonical_scores(stored, vectors, finalists)
-    order = np.lexsort((finalists.numpy(), -scores))[:k]
-    return TopK(finalists.numpy()[order], scores[order])
+        return ranked(stored, vectors, finalists, k)
 
 
 def longest_row(matrix: NDArray[np.floating]) -> float:
@@ -161,6 +159,13 @@ class Best:
 def closed_form(s: Tensor) -> Tensor:
     """Compute `sum_i softmax(s)_i s_i` over the last axis."""
     return (s.softmax(dim=-1) * s).sum(dim=-1)
+
+
+def ranked(stored: Tensor, codes: Tensor, rows: Tensor, k: int) -> TopK:
+    """Score rows (n,) as answers report it, and return the k best."""
+    scores = canonical_scores(stored, codes, rows)
+    order = np.lexsort((rows.numpy(), -scores))[:k]
+    return TopK(rows.numpy()[order], scores[order])
 
 
 def canonical_scores(stored: Tensor, codes: Tensor, rows: Tensor) -> NDArray[np.float32]:

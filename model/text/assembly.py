@@ -7,12 +7,14 @@ Every cut is reported.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.pairs import Pairs
-from polyrank.model.text.tokenizer import Token, Tokenizer
+from polyrank.model.text.tokenizer import Tokenizer
+
+_FIRST_TURNS = 8  # most conversations keep no more turns, and take one call of the tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,10 @@ def require_positive(top_k: int | None) -> None:
 
 
 class Assembler:
-    """Turns conversations and candidates into token ids by the rules of one checkpoint's config; thread-safe."""
+    """Turns conversations and candidates into token ids by the rules of a checkpoint's config; thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer, config: ModelConfig) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._config = config
         assembly = config.assembly
         self._turn_separator = tokenizer.marker(assembly.turn_separator)
@@ -69,20 +71,11 @@ class Assembler:
 
     def context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
         """Return the token ids of a context, special tokens included, and what was cut."""
-        wrapping = len(self._tokenizer.prefix) + len(self._tokenizer.suffix)
-        body, truncation = self._context_body(conversation, self._config.max_context_tokens - wrapping)
-        return [*self._tokenizer.prefix, *body, *self._tokenizer.suffix], truncation
-
-    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Token]]:
-        """Return the tokens of each text, uncut; see `Tokenizer.pieces`."""
-        return self._tokenizer.pieces(texts, wrapped)
+        return self._context(conversation, self.tokenizer.suffix)
 
     def candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """Return the token ids of each candidate, special tokens included, and how many candidates were cut."""
-        room = self._config.max_candidate_tokens - len(self._tokenizer.prefix) - len(self._tokenizer.suffix)
-        bodies = self._tokenizer.encode(texts)
-        cut = sum(len(body) > room for body in bodies)
-        return [[*self._tokenizer.prefix, *body[:room], *self._tokenizer.suffix] for body in bodies], cut
+        return self._candidates(texts, self.tokenizer.prefix, self.tokenizer.suffix)
 
     def pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         """Return the input of a Cross-encoder, and what was cut.
@@ -90,32 +83,28 @@ class Assembler:
         The ids of a context and of a candidate, one after the other, make one sequence. For a residual Cross-encoder
         both are wrapped as if alone, because its Poly-encoder reads them so.
         """
+        tokenizer, prefix = self.tokenizer, 0
         if self._config.residual:
             context, truncation = self.context(conversation)
             candidates, cut = self.candidates(texts)
-            prefix = len(self._tokenizer.prefix)
+            prefix = len(tokenizer.prefix)
         else:
-            context, candidates, truncation, cut = self._joint(conversation, texts)
-            prefix = 0
+            context, truncation = self._context(conversation, tokenizer.pair_separator)
+            candidates, cut = self._candidates(texts, [], tokenizer.pair_suffix)
         pairs = Pairs([context], candidates, [0] * len(candidates), prefix)
-        return pairs, Truncation(truncation.turns, truncation.tokens, cut)
+        return pairs, replace(truncation, candidates=cut)
 
-    def _joint(
-        self, conversation: Conversation, texts: Sequence[str]
-    ) -> tuple[list[int], list[list[int]], Truncation, int]:
-        tokenizer = self._tokenizer
-        room = self._config.max_context_tokens - len(tokenizer.prefix) - len(tokenizer.pair_separator)
-        body, truncation = self._context_body(conversation, room)
-        head = [*tokenizer.prefix, *body, *tokenizer.pair_separator]
-        room = self._config.max_candidate_tokens - len(tokenizer.pair_suffix)
-        candidates = tokenizer.encode(texts)
-        cut = sum(len(candidate) > room for candidate in candidates)
-        return head, [[*candidate[:room], *tokenizer.pair_suffix] for candidate in candidates], truncation, cut
-
-    def _context_body(self, conversation: Conversation, budget: int) -> tuple[list[int], Truncation]:
+    def _context(self, conversation: Conversation, suffix: list[int]) -> tuple[list[int], Truncation]:
+        prefix = self.tokenizer.prefix
+        budget = self._config.max_context_tokens - len(prefix) - len(suffix)
         persona, persona_cut = self._persona(conversation.persona, budget // 2)
         turns, dropped, turns_cut = self._turns(conversation.turns, budget - len(persona))
-        return persona + turns, Truncation(turns=dropped, tokens=persona_cut + turns_cut)
+        return [*prefix, *persona, *turns, *suffix], Truncation(dropped, persona_cut + turns_cut)
+
+    def _candidates(self, texts: Sequence[str], prefix: list[int], suffix: list[int]) -> tuple[list[list[int]], int]:
+        room = self._config.max_candidate_tokens - len(prefix) - len(suffix)
+        bodies = self.tokenizer.encode(texts)
+        return [[*prefix, *body[:room], *suffix] for body in bodies], sum(len(body) > room for body in bodies)
 
     def _persona(self, sentences: Sequence[str], budget: int) -> tuple[list[int], int]:
         """Return the persona's ids, cut at the end to fit and ending in the separator, and the number of tokens cut."""
@@ -123,7 +112,7 @@ class Assembler:
         if not facts:
             return [], 0
         ids = list(self._persona_marker)
-        for fact in self._tokenizer.encode(facts):
+        for fact in self.tokenizer.encode(facts):
             ids += fact + self._persona_separator
         if len(ids) <= budget:
             return ids, 0
@@ -149,14 +138,11 @@ class Assembler:
         return joined, len(newest_first) - len(kept), cut
 
     def _encode_turns(self, turns: Sequence[Turn]) -> Iterator[list[int]]:
-        """Yield the ids of each turn. Turns are tokenised in growing groups: those out of reach must not cost time."""
+        """Yield the ids of each turn; tokenises turns in growing groups, so that old ones out of reach cost nothing."""
         start, count = 0, _FIRST_TURNS
         while start < len(turns):
             group = turns[start : start + count]
-            encoded = self._tokenizer.encode([turn.text for turn in group])
+            encoded = self.tokenizer.encode([turn.text for turn in group])
             for turn, ids in zip(group, encoded, strict=True):
                 yield self._role_markers.get(turn.role or "", []) + ids
             start, count = start + count, 2 * count
-
-
-_FIRST_TURNS = 8  # most conversations keep no more turns: they take one call of the tokenizer

@@ -26,13 +26,12 @@ class Dialogue:
     """One example: a context, its gold reply, and the candidates that hold it.
 
     Attributes:
-        conversation: the turns, oldest first, and the persona.
         response: the gold reply.
         candidates: the list to rank, gold reply included; empty if the example has none.
         label: place of the gold reply in `candidates`; -1 if there are none.
         negatives: replies known to be wrong, to train against.
-        dialogue: name of the dialogue that the example is a part of. It is the file's `dialogue`, or else the first
-            turn, which all examples of a dialogue share.
+        dialogue: name of the dialogue that the example is part of: the file's `dialogue`, or else the first turn,
+            which all examples of a dialogue share.
     """
 
     conversation: Conversation
@@ -46,51 +45,36 @@ class Dialogue:
 def read_dialogues(path: Path | str) -> Iterator[Dialogue]:
     """Stream the examples of a file.
 
-    Raises:
-        DialoguesInvalid: the file is missing, of an unknown kind or damaged, or a line is no example.
+    Raises DialoguesInvalid where the file is missing, of an unknown kind or damaged, or a line is no example.
     """
-    return _examples(path, read_lines(path))
+    return (_example(path, number, line) for number, line in read_lines(path))
 
 
 def read_lines(path: Path | str) -> Iterator[tuple[int, Dialogue | InvalidInput]]:
     """Stream the lines of a file with their numbers: the example, or what is wrong with the line.
 
-    Raises:
-        DialoguesInvalid: the file is missing, of an unknown kind or damaged.
+    Raises DialoguesInvalid where the file is missing, of an unknown kind or damaged.
     """
     return ((number, _parse(raw)) for number, raw in read_objects(Path(path), DialoguesInvalid))
 
 
 @contextmanager
-def new_dialogues(path: Path) -> Iterator[Callable[[Dialogue], None]]:
+def new_dialogues(path: Path) -> Iterator[Callable[[Dialogue], object]]:
     """Open a file for writing; yields a function that adds an example. Equal examples give equal bytes.
 
-    The file appears, complete, when the `with` block ends. If the block raises, what was there before stays.
+    The file appears, or replaces another, when the `with` block ends. If the block raises, what was there stays.
 
-    Args:
-        path: `.jsonl`, `.jsonl.gz` or `.jsonl.zst`; an existing file is replaced.
-
-    Raises:
-        DialoguesInvalid: the name is of an unknown kind.
-        OSError: the directory is missing, full or not writable.
+    Raises DialoguesInvalid for a name of an unknown kind, OSError where the directory is missing, full or not writable.
     """
     compression: Any = compression_of(path, DialoguesInvalid)  # None means not compressed, unknown to pyarrow's stubs
-    with (
-        replacing(path) as temporary,
-        pa.output_stream(str(temporary), compression, _BUFFER_BYTES) as stream,
-    ):
-
-        def write(dialogue: Dialogue) -> None:
-            stream.write(_line(dialogue))
-
-        yield write
+    with replacing(path) as temporary, pa.output_stream(str(temporary), compression, _BUFFER_BYTES) as stream:
+        yield lambda dialogue: stream.write(_line(dialogue))
 
 
-def _examples(path: Path | str, lines: Iterator[tuple[int, Dialogue | InvalidInput]]) -> Iterator[Dialogue]:
-    for number, line in lines:
-        if isinstance(line, InvalidInput):
-            raise DialoguesInvalid(f"{path}:{number}: {line}") from line
-        yield line
+def _example(path: Path | str, number: int, line: Dialogue | InvalidInput) -> Dialogue:
+    if isinstance(line, InvalidInput):
+        raise DialoguesInvalid(f"{path}:{number}: {line}") from line
+    return line
 
 
 def _parse(raw: dict[str, Any] | InvalidInput) -> Dialogue | InvalidInput:

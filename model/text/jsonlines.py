@@ -18,7 +18,7 @@ _COMPRESSIONS: dict[str, Compression] = {".jsonl": None, ".jsonl.gz": "gzip", ".
 
 
 def compression_of(path: Path, invalid: type[InvalidInput]) -> Compression:
-    """Tell from a file's name how it is compressed; raises `invalid` for any other kind of file."""
+    """Return the compression that a file's name shows; raises `invalid` for any other kind of file."""
     for suffix, compression in _COMPRESSIONS.items():
         if path.name.lower().endswith(suffix):
             return compression
@@ -28,13 +28,7 @@ def compression_of(path: Path, invalid: type[InvalidInput]) -> Compression:
 def read_objects(path: Path, invalid: type[InvalidInput]) -> Iterator[tuple[int, Object | InvalidInput]]:
     """Stream the lines of a file with their numbers, from 1: the object, or what is wrong with it. Skips blank lines.
 
-    Args:
-        path: the file; its name tells how it is compressed.
-        invalid: type of the error to raise.
-
-    Raises:
-        InvalidInput: of the type `invalid`; at once if the file is missing or of an unknown kind, while reading if it
-            is damaged.
+    Raises `invalid`: at once where the file is missing or of an unknown kind, while reading where it is damaged.
     """
     compression = compression_of(path, invalid)
     if not path.is_file():

@@ -7,8 +7,8 @@ from typing import NamedTuple
 class Pairs(NamedTuple):
     """Token ids of contexts and candidates, wrapped as the checkpoint's architecture expects (assembly.py).
 
-    contexts: one or more pairs read each of them. candidates: one for each pair. owners: the number of each pair's
-    context. prefix: how many ids a candidate begins with when it is wrapped alone; a joint sequence leaves them out.
+    candidates: one for each pair. owners: for each pair, its context's place in `contexts`. prefix: how many ids a
+    candidate begins with when it is wrapped alone; a joint sequence leaves them out.
     """
 
     contexts: list[list[int]]

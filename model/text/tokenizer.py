@@ -62,7 +62,7 @@ class Tokenizer:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without special tokens; the name of a special token in a text is plain text.
 
-        Raises InvalidInput if a text is not a Unicode string: another type, or half of a surrogate pair.
+        Raises InvalidInput for another type than a string, or half of a surrogate pair.
         """
         try:
             return [encoding.ids for encoding in self._rust.encode_batch_fast(texts, add_special_tokens=False)]

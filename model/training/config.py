@@ -29,7 +29,6 @@ class TrainConfig:
     The `refusal` of such a setting is the error message where it is given for an architecture that has no use for it.
 
     Attributes:
-        architecture: a name in polyrank.model.registry.
         base: a base model, or a checkpoint to go on from.
         steps: optimizer steps; None: `epochs` times the examples.
         epochs: passes over the training examples.
@@ -40,7 +39,6 @@ class TrainConfig:
             where replies are much shorter than contexts.
         learning_rate: the rate at the end of warm-up.
         code_learning_rate: the rate of parameters that are drawn at random: codes and the Cross-encoder's head.
-        optimizer: adamw or adamax.
         weight_decay: 0.01 in the paper, for public weights.
         warmup_steps: 100 in the paper (Bi, Poly), 1000 (Cross).
         schedule: plateau (the paper: times 0.4), linear, cosine, constant.
@@ -52,7 +50,7 @@ class TrainConfig:
         chunk_tokens: padded tokens that are encoded at a time; a chunk holds sequences of similar length.
         gradient_cache: keep one chunk's graph in memory at a time, at the price of a second forward.
         gradient_checkpointing: keep one layer's activations in memory at a time, at the same price.
-        precision: no, bf16 or fp16 (autocast).
+        precision: of autocast.
         seed: of initialisation, shuffling and dropout.
         context_vectors, n_codes, reduction, shared_encoder, normalize, code_scale, score_scale,
         max_context_tokens, max_candidate_tokens, max_turns: as in ModelConfig. None: as in the first stage; without
@@ -116,28 +114,30 @@ class TrainConfig:
     def of(*, architecture: str, **options: Any) -> "TrainConfig":
         """Build the settings that the architecture's objective wants.
 
-        An option of another objective is left out; it is refused where it was given and would be missed.
+        An option of another objective is left out, or refused where it has a `refusal` and is not the default.
 
         Raises InvalidInput for values and combinations that make no sense.
         """
         require(architecture in ARCHITECTURES, f"architecture is {architecture!r}; give {', '.join(ARCHITECTURES)}")
-        kind, known = _settings_of(architecture), _options()
-        for name in (known.keys() - _by_name(kind).keys()) & options.keys():
-            refusal = known[name].metadata.get("refusal")
-            require(options.pop(name) == known[name].default or refusal is None, f"{refusal}")
+        kind = _settings_of(architecture)
+        own = {setting.name for setting in fields(kind)}
+        for name, known in _options().items():
+            if name in options and name not in own:
+                refusal = known.metadata.get("refusal")
+                require(options.pop(name) == known.default or refusal is None, f"{refusal}")
         return kind(architecture=architecture, **options)
 
     @staticmethod
     def option_names() -> set[str]:
-        """The names of all settings, every objective's included."""
+        """Return the names of all settings, those of every objective included."""
         return set(_options())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as they are stored."""
+        """Return plain values, as they are stored."""
         return asdict(self)
 
     def differences(self, stored: Mapping[str, Any]) -> list[str]:
-        """Names of the settings that differ from a stored run's."""
+        """Name the settings that differ from a stored run's."""
         return [name for name, value in asdict(self).items() if stored.get(name) != value]
 
 
@@ -161,7 +161,7 @@ class LateTrainConfig(TrainConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class PairTrainConfig(TrainConfig):
-    """Settings of a Cross-encoder. `negatives` is how many candidates each row has beside the gold reply.
+    """Settings of a Cross-encoder. `negatives` is how many candidates each row has besides the gold reply.
 
     Attributes:
         retriever: a Bi- or Poly-encoder checkpoint that picks negatives among the batch's replies: those that it ranks
@@ -185,7 +185,7 @@ class PairTrainConfig(TrainConfig):
 
 
 def _options() -> dict[str, Field[Any]]:
-    return {name: each for row in ARCHITECTURES for name, each in _by_name(_settings_of(row)).items()}
+    return {setting.name: setting for row in ARCHITECTURES for setting in fields(_settings_of(row))}
 
 
 def _settings_of(architecture: str) -> type[TrainConfig]:
@@ -193,11 +193,7 @@ def _settings_of(architecture: str) -> type[TrainConfig]:
     return kind
 
 
-def _by_name(kind: type[TrainConfig]) -> dict[str, Field[Any]]:
-    return {each.name: each for each in fields(kind)}
-
-
 def require(holds: bool, message: str) -> None:
-    """Raise InvalidInput with that message; settings in it are spelt as options."""
+    """Raise InvalidInput with that message; settings in it are written as options."""
     if not holds:
         raise InvalidInput(message.replace("_", "-"))

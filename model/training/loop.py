@@ -9,6 +9,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from pkgutil import resolve_name
@@ -43,13 +44,7 @@ Watch = Callable[[str, int, int, Mapping[str, float]], None]
 
 
 class Training:
-    """One run of training over surveyed files.
-
-    Attributes:
-        student: the model under training.
-        progress: how far the run is.
-        steps: how many steps the whole run has.
-    """
+    """One run of training over surveyed files; `steps` is how many steps the whole run has."""
 
     def __init__(
         self,
@@ -76,7 +71,7 @@ class Training:
         self._parameters = student.trainable()
         self._objective = self._prepared()
         self._origin = Origin.of(
-            config, self._corpora, student.backbone_file.parent, self._objective.models, self._accelerator.num_processes
+            config, self._corpora, student.directory, self._objective.models, self._accelerator.num_processes
         )
         self._optimizer = self._accelerator.prepare(_optimizer(student, config))
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
@@ -90,7 +85,7 @@ class Training:
         """Move the encoder to the device, wrap its transformers, and load the architecture's objective."""
         device = self._accelerator.device
         encoder = self.student.encoder.to(device).train()
-        for backbone in (each for each in encoder.modules() if isinstance(each, Backbone)):
+        for backbone in (module for module in encoder.modules() if isinstance(module, Backbone)):
             _run_under(self._accelerator, backbone.transformer, device)
             if self.config.gradient_checkpointing:
                 backbone.transformer.activation_checkpointing_enable()
@@ -100,9 +95,7 @@ class Training:
     def run(self, watch: Watch) -> None:
         """Train to the end, or until the selection loss has not improved for `patience` looks.
 
-        Raises:
-            TrainingDiverged: the loss is not a finite number.
-            OutOfMemory: a step or a look does not fit.
+        Raises TrainingDiverged where the loss is not a finite number, OutOfMemory where a step or a look does not fit.
         """
         try:
             self._run(watch)
@@ -152,7 +145,7 @@ class Training:
         return loss
 
     def _rows_from_here(self) -> Iterator[Rows]:
-        """The rows of the batches that the run has not seen yet."""
+        """Draw the rows of the batches that the run has not seen yet."""
         config = self.config
         rows = draw_rows(
             self._corpora,
@@ -165,12 +158,12 @@ class Training:
         return islice(rows, self.progress.step * config.accumulate, None)
 
     def _mean_over_processes(self, loss: float) -> float:
-        """The mean is not finite if one process's loss is not: all stop together, and none waits for another."""
+        """Average the loss. If one process's is not finite, neither is the mean: all stop, none waits for another."""
         local = torch.tensor(loss, device=self._accelerator.device)
         return float(self._accelerator.reduce(local, "mean"))
 
     def _average_gradients(self) -> None:
-        """One reduction a step; DistributedDataParallel cannot follow an encoding in chunks."""
+        """Average once a step, because DistributedDataParallel cannot follow an encoding in chunks."""
         if self._accelerator.num_processes > 1:
             for parameter in self._parameters.values():
                 if parameter.grad is not None:
@@ -209,8 +202,8 @@ class Training:
         write_state(
             self._output,
             {
-                **self._origin.to_dict(),
-                "parameters": {name: each.detach().cpu() for name, each in self._parameters.items()},
+                **asdict(self._origin),
+                "parameters": {name: parameter.detach().cpu() for name, parameter in self._parameters.items()},
                 "optimizer": self._optimizer.state_dict(),
                 "schedule": self._schedule.state(),
                 "scaler": scaler and scaler.state_dict(),
@@ -237,8 +230,8 @@ class Training:
 def processes() -> PartialState:
     """Join the other processes of the run, if `torchrun` started several.
 
-    Without a GPU accelerate must be told so. Otherwise each of several processes takes itself for the only one, and all
-    of them write the same checkpoint.
+    Without a GPU accelerate needs `cpu=True`. Otherwise each of several processes takes itself for the only one,
+    and all of them write the same checkpoint.
     """
     on_cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
     return PartialState(cpu=on_cpu)
@@ -248,9 +241,9 @@ def _optimizer(student: Student, config: TrainConfig) -> torch.optim.Optimizer:
     """Group the parameters: matrices; biases and norms, which do not decay; and what was drawn at random."""
     transformers = tuple(f"{name}." for name in backbones(student.encoder))
     groups: dict[str, list[Tensor]] = {"matrices": [], "vectors": [], "drawn": []}
-    for name, each in student.trainable().items():
-        kind = ("matrices" if each.ndim > 1 else "vectors") if name.startswith(transformers) else "drawn"
-        groups[kind].append(each)
+    for name, parameter in student.trainable().items():
+        kind = ("matrices" if parameter.ndim > 1 else "vectors") if name.startswith(transformers) else "drawn"
+        groups[kind].append(parameter)
     settings: dict[str, dict[str, float]] = {
         "matrices": {},
         "vectors": {"weight_decay": 0.0},

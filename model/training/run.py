@@ -22,7 +22,6 @@ class Data:
     """Files to train on.
 
     Attributes:
-        paths: files of dialogues.
         weights: how often a batch comes from each file, relative to the others; empty: in proportion to its examples.
         every_turn: make an example of every reply in a dialogue, not of the last one alone.
         max_rejected: share of bad lines above which a file is refused.
@@ -53,15 +52,10 @@ def train(
     on_survey: Callable[[Path, Report], None],
     watch: Watch,
 ) -> Ranker | None:
-    """Train a model; `output` gets the checkpoint with the least loss on the selection slice.
+    """Train a model, and write the checkpoint with the least loss on the selection slice.
 
-    Args:
-        config: the settings.
-        data: the files.
-        output: a directory that is empty or does not exist yet; with `resume`, that of the unfinished run.
-        resume: go on with an unfinished run.
-        on_survey: called with each file and what it holds.
-        watch: called after every step and every look at the selection slice.
+    `output` is a directory that is empty or does not exist yet; with `resume`, that of an unfinished run to go on with.
+    `on_survey` is called with each file and what it holds, `watch` after every step and every look.
 
     Returns:
         The best checkpoint, loaded; None in all but the main one of several processes (`torchrun`).

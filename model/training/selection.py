@@ -43,9 +43,9 @@ def look(encoder: nn.Module, objective: Objective, batches: Sequence[Sequence[Di
     encoder.eval()
     measured = [objective.measure(Batch(batch, (), draw)) for batch in batches]
     encoder.train()
-    rows = sum(each.rows for each in measured)
+    rows = sum(batch.rows for batch in measured)
     return Look(
-        loss=sum(each.loss * each.rows for each in measured) / rows,
-        recall_at_1=sum(each.first for each in measured) / rows,
-        code_cosine=sum(each.code_cosine * each.rows for each in measured) / rows,
+        loss=sum(batch.loss * batch.rows for batch in measured) / rows,
+        recall_at_1=sum(batch.first for batch in measured) / rows,
+        code_cosine=sum(batch.code_cosine * batch.rows for batch in measured) / rows,
     )

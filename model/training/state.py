@@ -54,20 +54,14 @@ class Origin:
     ) -> "Origin":
         """Identify the files in the directory `base`, those of the corpora, and the objective's other models."""
         data = [
-            [str(each.path), file_sha256(each.path), each.weight, each.every_turn, each.held_out_below]
-            for each in corpora
+            [str(corpus.path), file_sha256(corpus.path), corpus.weight, corpus.every_turn, corpus.held_out_below]
+            for corpus in corpora
         ]
-        identities: dict[str, Any] = {name: each.fingerprint for name, each in models.items()}
+        identities: dict[str, Any] = {name: model.fingerprint for name, model in models.items()}
         identities["base"] = _files_sha256(base)
         if isinstance(config, PairTrainConfig) and config.first_stage:
             identities["first_stage"] = _files_sha256(Path(config.first_stage))
         return cls(config, data, identities, processes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, as the state stores them."""
-        return {
-            "config": self.config.to_dict(), "data": self.data, "models": self.models, "processes": self.processes
-        }  # fmt: skip
 
     def require_same(self, state: Mapping[str, Any]) -> None:
         """Raise InvalidInput where the run of that state was started with something else."""
@@ -90,7 +84,7 @@ def write_state(directory: Path, state: Mapping[str, Any]) -> None:
 
 
 def read_state(directory: Path) -> dict[str, Any]:
-    """Read the state. Only tensors and plain values are accepted, nothing that runs code.
+    """Read the state; accepts only tensors and plain values, nothing that runs code.
 
     Raises OutputInUse where there is none, or it is damaged.
     """
@@ -116,6 +110,6 @@ def require_unused(directory: Path) -> None:
 
 
 def _files_sha256(directory: Path) -> dict[str, str]:
-    """sha256 of each file of a base or checkpoint, by name: its identity, wherever it lies."""
+    """Identify a base or checkpoint, wherever it lies: the sha256 of its files by name."""
     files = (directory / name for name in (CONFIG_FILE, BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE))
     return {file.name: file_sha256(file) for file in files if file.is_file()}

@@ -42,7 +42,7 @@ def better(source: Path) -> CheckpointFiles:
     """What a run of training writes next: other weights and another summary."""
     config = replace(read_config(source / CONFIG_FILE), training={"step": 2})
     weights = {name: tensor + 0.5 for name, tensor in load_file(source / WEIGHTS_FILE).items()}
-    return CheckpointFiles(config, source / BACKBONE_FILE, source / TOKENIZER_FILE, weights)
+    return CheckpointFiles(config, source, weights)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -128,7 +128,7 @@ def test_a_checkpoint_of_another_kind_cut_short_is_the_former_or_refused(
     write_checkpoint(tmp_path, "cross", 1, architecture="cross")
     weights = {name: torch.clone(each) for name, each in load_file(tmp_path / "cross" / WEIGHTS_FILE).items()}
     config = read_config(tmp_path / "cross" / CONFIG_FILE)
-    other = CheckpointFiles(config, source / BACKBONE_FILE, source / TOKENIZER_FILE, weights)
+    other = CheckpointFiles(config, source, weights)
     write_killed(other, directory, replaced, monkeypatch)
     if replaced:
         with pytest.raises(CheckpointInvalid, match="does not fit"):

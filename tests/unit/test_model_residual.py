@@ -72,13 +72,13 @@ def test_a_context_is_encoded_once_for_all_batches_of_its_candidates(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served, seen = load_cross(checkpoint), list[list[int]]()
-    encode = LateForwards.contexts
+    encode = LateForwards.encode_contexts
 
     def counted(forwards: LateForwards, contexts: list[list[int]]) -> list[NDArray[np.float32]]:
         seen.extend(contexts)
         return encode(forwards, contexts)
 
-    monkeypatch.setattr(LateForwards, "contexts", counted)
+    monkeypatch.setattr(LateForwards, "encode_contexts", counted)
     monkeypatch.setattr(forwards, "_KNOWN_CONTEXTS", 2)
     for position in (0, 1, 2, 3):
         served.score_pairs(PAIRS.take([position]))

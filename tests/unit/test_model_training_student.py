@@ -29,7 +29,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def student_scores(student: Student) -> list[float]:
     student.encoder.eval()
-    files = CheckpointFiles(student.config, student.backbone_file, student.tokenizer_file, {})
+    files = CheckpointFiles(student.config, student.directory, {})
     kind: Any = CrossRanker if student.config.architecture == "cross" else LateRanker
     return scores(kind("student", student.encoder, student.assembler, files, TorchBackend(torch.device("cpu"))))
 

@@ -112,7 +112,7 @@ def test_dropout_is_set_everywhere_or_left_as_it_is(base: Path) -> None:
 def unmerged(student: Student, parent: Path) -> Ranker:
     """The student as it is, behind a ranker's interface."""
     student.encoder.eval()
-    files = CheckpointFiles(student.config, student.backbone_file, student.tokenizer_file, {})
+    files = CheckpointFiles(student.config, student.directory, {})
     kind: Any = CrossRanker if student.config.architecture == "cross" else LateRanker
     ranker: Ranker = kind("student", student.encoder, student.assembler, files, TorchBackend(torch.device("cpu")))
     return ranker

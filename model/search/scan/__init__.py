@@ -27,16 +27,14 @@ log = logging.getLogger(__name__)
 def prepare(matrix: NDArray[Any], device: str = "cpu", with_bytes: bool = True) -> Scan:
     """Prepare a pool to be scanned; reads all rows once.
 
+    A GPU gets a copy of the matrix. If it has no room or Triton is missing, a warning is logged and the CPU scans. On a
+    CPU a large pool is scanned with a copy in bytes, if the processor multiplies bytes fast.
+
     Args:
         matrix: candidate embeddings, (N, D) float16 or float32; may be memory-mapped. The scan keeps it, so it must
             not change.
         device: where to scan, in torch's notation.
         with_bytes: whether a copy in bytes is worth its memory (N D bytes) on a CPU.
-
-    Returns:
-        A scan on the GPU, which copies the matrix there. If the GPU has no room or Triton is missing, a warning is
-        logged and the CPU scans. On a CPU: a scan with a copy in bytes, if it is wanted, the processor has fast
-        instructions for bytes and the pool is large enough; else the plain scan.
     """
     if device != "cpu":
         try:

@@ -12,11 +12,10 @@ from polyrank.model.search.topk import TopK, top_k
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The search of one context.
+    """A search for the `k` best rows for one context; fewer come back when fewer are allowed.
 
     Attributes:
         codes: the context vectors, (M, D), the score scale multiplied in.
-        k: how many rows to find; fewer come back when fewer are allowed.
         allowed: the rows that may be in the answer, (N,); None: all.
     """
 
@@ -45,12 +44,7 @@ class Scan(Protocol):
 
 
 class PlainScan:
-    """Scores the stored rows in float32, one query after another.
-
-    Args:
-        matrix: (N, D), float16 or float32.
-        longest: the length of its longest row.
-    """
+    """Scores the stored rows (N, D), float16 or float32, for one query after another. longest: of the rows' lengths."""
 
     shares = False
     on_gpu = False

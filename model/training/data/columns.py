@@ -12,12 +12,11 @@ from polyrank.model.text.positives import context_key, text_key
 
 
 class Columns(NamedTuple):
-    """The candidates of a batch, each distinct text once, and what each of them is to each row.
+    """The N candidates of a batch, each distinct text once, and what they are to each row.
 
-    texts: N distinct candidate texts.
-    gold: column of each row's gold reply, (B,).
-    allowed: (B, N), False where the column is another correct reply of the row: it must not count as a negative.
-    listed: (B, N), True for the row's gold reply and the negatives that its own example names.
+    gold: column of each row's gold reply, (B,). allowed: (B, N), False where the column is another correct reply of the
+    row, which must not count as a negative. listed: (B, N), True for the row's gold reply and the negatives that its
+    own example names.
     """
 
     texts: list[str]

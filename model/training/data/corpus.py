@@ -22,7 +22,6 @@ class Corpus:
     """One file of dialogues, read the same way every time.
 
     Attributes:
-        path: the file.
         every_turn: make an example of every reply in a dialogue, not of the last one alone.
         weight: how often a batch is taken from it, relative to other files.
         held_out_below: dialogues with a hash below this are the selection slice.
@@ -45,9 +44,9 @@ class Report:
     """What one pass over a file found.
 
     Attributes:
-        lines: number of lines that are not blank.
-        kept: number of examples to train on.
-        held_out: number of examples in the selection slice.
+        lines: how many lines are not blank.
+        kept: how many examples there are to train on.
+        held_out: how many examples are in the selection slice.
         with_negatives: how many of those kept list negatives.
         dropped: how many bad lines and repeated examples there are, by reason.
         first: number of the first line with each reason.
@@ -76,11 +75,10 @@ class Report:
             raise TrainingDataInvalid(f"{path}: too many bad lines: {self}; mend them or raise --max-rejected")
 
     def __str__(self) -> str:
-        dropped = [
-            f"; {n} dropped: {reason} (first in line {self.first[reason]})" for reason, n in self.dropped.most_common()
-        ]
-        held_out = f", {self.held_out} held out" if self.held_out else ""
-        return f"{self.kept} examples{held_out}" + "".join(dropped)
+        said = f"{self.kept} examples" + (f", {self.held_out} held out" if self.held_out else "")
+        for reason, count in self.dropped.most_common():
+            said += f"; {count} dropped: {reason} (first in line {self.first[reason]})"
+        return said
 
 
 def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> tuple[Corpus, Report]:
@@ -89,14 +87,8 @@ def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> 
     The choice depends on the dialogues alone, so every later reading makes the same one. A smaller slice is part of a
     larger one.
 
-    Args:
-        path: the file.
-        every_turn: make an example of every reply in a dialogue.
-        max_rejected: share of bad lines above which the file is refused.
-        held_out: about how many examples are held out; of a small file a tenth, but at least two dialogues.
-
-    Returns:
-        The corpus, with the number of its examples as its weight, and what was found.
+    About `held_out` examples are held out; of a small file a tenth, but at least two dialogues. `max_rejected` is the
+    share of bad lines above which the file is refused. The corpus has the number of its examples as its weight.
 
     Raises:
         DialoguesInvalid: the file cannot be read.
@@ -113,9 +105,9 @@ def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> 
         raise TrainingDataInvalid(f"{path}: {report}; training needs at least four dialogues, two of them to select by")
     share = min(_SELECTION_SHARE, held_out / len(hashes))
     below = max(int(share * _HASHES), dialogues[1] + 1)
-    report.held_out = sum(each < below for each in hashes)
+    report.held_out = sum(key < below for key in hashes)
     report.kept -= report.held_out
-    report.with_negatives = sum(lists for each, lists in zip(hashes, listing, strict=True) if each >= below)
+    report.with_negatives = sum(lists for key, lists in zip(hashes, listing, strict=True) if key >= below)
     if report.kept == 0:
         raise TrainingDataInvalid(f"{path}: too few dialogues to hold some out for selection; give more")
     return replace(corpus, weight=float(report.kept), held_out_below=below), report
@@ -139,9 +131,9 @@ def _kept(corpus: Corpus, report: Report) -> Iterator[Dialogue]:
 
 
 def _every_turn(dialogue: Dialogue) -> Iterator[Dialogue]:
-    """Yield an example for each earlier turn of the replying side (every other one, from the end), then the last one.
+    """Yield an example for each earlier turn of the replying side (every other one, from the end), then the dialogue.
 
-    Candidates and negatives belong to the last reply alone.
+    Candidates and negatives belong to its last reply alone.
     """
     turns = dialogue.conversation.turns
     for at in range(len(turns) % 2, len(turns), 2):

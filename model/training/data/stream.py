@@ -38,15 +38,8 @@ def draw_rows(
     All processes of a run draw the same `n_ranks` batches of one file at a time, and each takes its own. So an epoch is
     one pass over the examples, however many processes share it.
 
-    Args:
-        corpora: the files.
-        batch_size: B.
-        seed: of every draw.
-        extra_replies: how many others join a batch. They are drawn apart from the rows, which remain a pass over the
-            file.
-        rank: number of the process, from 0.
-        n_ranks: how many processes there are.
-        buffer: how many examples are held to draw from.
+    `extra_replies` is how many others join a batch. They are drawn apart from the rows, which remain a pass over the
+    file. `rank` is the number of this process, from 0; `buffer`, how many examples are held to draw from.
     """
     draw = random.Random(f"{seed}")
     streams = [

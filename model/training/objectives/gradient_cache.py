@@ -23,26 +23,21 @@ def cached_backward(
 ) -> Tensor:
     """Add the gradients of `loss_of([encode() for encode in chunks])` to the parameters.
 
-    Args:
-        chunks: encode one chunk each; called twice, with the same random state.
-        loss_of: a scalar from what all chunks gave.
-        backward: runs autograd from the loss; it may scale it (accumulation, half precision).
-
-    Returns:
-        The loss, detached.
+    Every chunk is encoded twice, with the same random state. `backward` runs autograd from the loss, which it may scale
+    (accumulation, half precision). Returns the loss, detached.
     """
     states, leaves = [], list[Encoded]()
     for encode in chunks:
         states.append(_random_state())
         with torch.no_grad():
-            leaves.append(tuple(each.detach().requires_grad_(each.is_floating_point()) for each in encode()))
+            leaves.append(tuple(tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in encode()))
     after = _random_state()
     loss = loss_of(leaves)
     backward(loss)
     for encode, state, held in zip(chunks, states, leaves, strict=True):
         _set_random_state(state)
-        learning = [(each, leaf.grad) for each, leaf in zip(encode(), held, strict=True) if leaf.requires_grad]
-        torch.autograd.backward([each for each, _ in learning], [gradient for _, gradient in learning])
+        learning = [(tensor, leaf.grad) for tensor, leaf in zip(encode(), held, strict=True) if leaf.requires_grad]
+        torch.autograd.backward([tensor for tensor, _ in learning], [gradient for _, gradient in learning])
     _set_random_state(after)
     return loss.detach()
 

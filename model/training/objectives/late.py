@@ -39,13 +39,16 @@ class LateObjective(Objective):
         contexts = [self._assembler.context(example.conversation)[0] for example in batch.examples]
         candidates, _ = self._assembler.candidates(found.texts)
         budget = self._config.chunk_tokens
-        context_chunks = length_batches([len(each) for each in contexts], budget)
-        candidate_chunks = length_batches([len(each) for each in candidates], budget)
+        context_chunks = length_batches([len(ids) for ids in contexts], budget)
+        candidate_chunks = length_batches([len(ids) for ids in candidates], budget)
         taught = self._teacher_scores(batch.examples, found)
         return Prepared(
             [
-                *[partial(self._encode_contexts, [contexts[each] for each in chunk]) for chunk in context_chunks],
-                *[partial(self._encode_candidates, [candidates[each] for each in chunk]) for chunk in candidate_chunks],
+                *[partial(self._encode_contexts, [contexts[row] for row in chunk]) for chunk in context_chunks],
+                *[
+                    partial(self._encode_candidates, [candidates[column] for column in chunk])
+                    for chunk in candidate_chunks
+                ],
             ],
             partial(self._scored, context_chunks, candidate_chunks, found, taught),
         )
@@ -63,7 +66,7 @@ class LateObjective(Objective):
         scores = torch.zeros(found.listed.shape)
         for row, example in enumerate(examples):
             listed = found.listed[row].nonzero()[:, 0].tolist()
-            pairs, _ = self._teacher.tokenize_pairs(example.conversation, [found.texts[each] for each in listed])
+            pairs, _ = self._teacher.tokenize_pairs(example.conversation, [found.texts[column] for column in listed])
             scores[row, listed] = torch.from_numpy(self._teacher.score_pairs(pairs))
         return scores
 
@@ -76,9 +79,9 @@ class LateObjective(Objective):
         encoded: Sequence[Encoded],
     ) -> ScoredBatch:
         n = len(context_chunks)
-        codes = _joined([ContextCodes(*each) for each in encoded[:n]], context_chunks)
-        scores = poly_scores(codes, in_order([each for (each,) in encoded[n:]], candidate_chunks))
-        gold, allowed, listed = (each.to(scores.device) for each in found[1:])
+        codes = _joined([ContextCodes(*tensors) for tensors in encoded[:n]], context_chunks)
+        scores = poly_scores(codes, in_order([embeddings for (embeddings,) in encoded[n:]], candidate_chunks))
+        gold, allowed, listed = (tensor.to(scores.device) for tensor in found[1:])
         loss = listwise(scores, gold, allowed)
         if taught is not None:
             weight = self._config.teacher_weight
@@ -88,9 +91,9 @@ class LateObjective(Objective):
 
 def _joined(chunks: Sequence[ContextCodes], positions: Sequence[Sequence[int]]) -> ContextCodes:
     """All context vectors, (B, M, D); where they are token outputs, the longest chunk has the most."""
-    width = max(each.mask.shape[1] for each in chunks)
-    vectors = in_order([_widened(each.vectors, width) for each in chunks], positions)
-    return ContextCodes(vectors, in_order([_widened(each.mask, width) for each in chunks], positions))
+    width = max(chunk.mask.shape[1] for chunk in chunks)
+    vectors = in_order([_widened(chunk.vectors, width) for chunk in chunks], positions)
+    return ContextCodes(vectors, in_order([_widened(chunk.mask, width) for chunk in chunks], positions))
 
 
 def _widened(tensor: Tensor, width: int) -> Tensor:

@@ -15,13 +15,7 @@ def listwise(scores: Tensor, gold: Tensor, allowed: Tensor) -> Tensor:
     With the batch's other replies as negatives this is the in-batch loss of Humeau et al. 4.2; with a retriever's best
     results as negatives it is LCE (Gao et al. 2021).
 
-    Args:
-        scores: (B, N).
-        gold: column of each row's gold reply, (B,) int64.
-        allowed: columns that take part, (B, N).
-
-    Returns:
-        Mean over rows, a scalar.
+    scores: (B, N). gold: column of each row's gold reply, (B,) int64. allowed: (B, N). Returns the mean over rows.
 
     >>> scores = torch.tensor([[0.0, 0.0, 99.0]])
     >>> round(listwise(scores, torch.tensor([0]), torch.tensor([[True, True, False]])).item(), 4)  # ln 2

@@ -17,11 +17,7 @@ from polyrank.model.training.student.student import Student
 
 
 class Batch(NamedTuple):
-    """What an objective gets for one backward pass.
-
-    examples: the rows. others: examples whose replies alone are used, as further negatives of every row. draw: chooses
-    among negatives, where not all are used.
-    """
+    """Rows for one backward pass, and the `draw` that chooses negatives where an objective does not use all of them."""
 
     examples: Sequence[Dialogue]
     others: Sequence[Dialogue]
@@ -47,10 +43,6 @@ class Prepared(NamedTuple):
 
     chunks: list[Encode]
     scored: Callable[[Sequence[Encoded]], ScoredBatch]
-
-    def loss(self, encoded: Sequence[Encoded]) -> Tensor:
-        """Return the loss alone."""
-        return self.scored(encoded).loss
 
 
 class Measured(NamedTuple):
@@ -86,7 +78,7 @@ class Objective(ABC):
     def step(self, batch: Batch, backward: Callable[[Tensor], None]) -> float:
         """Add the gradients of a batch to the parameters; returns its loss."""
         prepared = self.prepare(batch)
-        return self._run(prepared.chunks, prepared.loss, backward).item()
+        return self._run(prepared.chunks, lambda encoded: prepared.scored(encoded).loss, backward).item()
 
     @torch.no_grad()
     def measure(self, batch: Batch) -> Measured:
@@ -98,9 +90,7 @@ class Objective(ABC):
 
 
 def gold_first(scores: Tensor, gold: Tensor, allowed: Tensor) -> int:
-    """Count rows whose gold reply is strictly ahead of all others that count; a row of equal scores is not one.
-
-    scores, allowed: (B, N). gold: column of each row's gold reply, (B,).
+    """Count the rows whose gold reply is strictly ahead of all others that count; arguments as in ScoredBatch.
 
     >>> scores = torch.tensor([[1.0, 0.0], [1.0, 1.0], [torch.nan, torch.nan]])
     >>> gold_first(scores, torch.tensor([0, 0, 0]), torch.ones(3, 2, dtype=torch.bool))
@@ -113,20 +103,20 @@ def gold_first(scores: Tensor, gold: Tensor, allowed: Tensor) -> int:
 
 
 def in_order(chunks: Sequence[Tensor], positions: Sequence[Sequence[int]]) -> Tensor:
-    """Join chunks along the first axis; row i of the result was at the position i, as `positions` says for each chunk.
+    """Join chunks along the first axis, and move row i of chunk c to `positions[c][i]`.
 
     >>> in_order([torch.tensor([7.0, 8.0]), torch.tensor([9.0])], [[2, 0], [1]]).tolist()
     [8.0, 9.0, 7.0]
     """
     joined = torch.cat(list(chunks))
-    order = torch.tensor([each for chunk in positions for each in chunk], device=joined.device)
+    order = torch.tensor([position for chunk in positions for position in chunk], device=joined.device)
     back = torch.empty_like(order)
     back[order] = torch.arange(len(order), device=joined.device)
     return joined[back]
 
 
 def code_cosine(codes: ContextCodes) -> float:
-    """Mean cosine between different context vectors of one context: near 1, they have collapsed into one."""
+    """Compute the mean cosine between different vectors of one context: near 1, they have collapsed into one."""
     units = unit_length(codes.vectors) * codes.mask[..., None]
     count = codes.mask.sum(dim=1).float()
     pairs = count * (count - 1)

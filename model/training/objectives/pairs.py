@@ -48,7 +48,7 @@ class PairObjective(Objective):
         positions = self._encoder.batches(pairs, self._config.chunk_tokens)
         first = None if self._first_stage is None else torch.from_numpy(self._first_stage.scores(pairs))
         return Prepared(
-            [partial(self._encode, pairs.take(each)) for each in positions],
+            [partial(self._encode, pairs.take(chunk)) for chunk in positions],
             partial(self._scored, positions, first, width),
         )
 
@@ -58,7 +58,7 @@ class PairObjective(Objective):
     def _scored(
         self, positions: list[list[int]], first: Tensor | None, width: int, encoded: Sequence[Encoded]
     ) -> ScoredBatch:
-        scores = in_order([each for (each,) in encoded], positions)
+        scores = in_order([chunk for (chunk,) in encoded], positions)
         rows = (scores if first is None else scores + first.to(scores.device)).view(-1, width)
         gold = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
         allowed = torch.ones_like(rows, dtype=torch.bool)
@@ -74,12 +74,12 @@ def pair_rows(assembler: Assembler, batch: Batch, negatives: int, score: Scores 
     """Pair each context with its gold reply and up to `negatives` more: listed ones first, then others of the batch.
 
     The others are drawn. Where a retriever scores them, its best are taken and only one is drawn, so that easy
-    negatives stay known. The retriever is not asked where listed negatives leave it no place.
+    negatives stay known. It is not called where listed negatives leave no place for its best.
 
     Returns:
         The pairs, row after row, the gold reply first in its row; and the width of a row.
 
-    Raises TrainingDataInvalid where a batch of one has no negative: its loss would be zero whatever the model.
+    Raises TrainingDataInvalid where a batch of one has no negative: the loss of any model would be zero.
     """
     found = columns(batch.examples, batch.others, negatives)
     width = 1 + min(negatives, int(found.allowed.sum(dim=1).min()) - 1)
@@ -113,4 +113,6 @@ def _negatives_of_row(found: Columns, row: int, count: int, draw: random.Random,
 def _retriever_scores(retriever: LateRanker, examples: Sequence[Dialogue], texts: Sequence[str]) -> Tensor:
     embeddings = retriever.encode_candidates(retriever.tokenize_candidates(texts)[0])
     contexts = [retriever.tokenize_context(example.conversation)[0] for example in examples]
-    return torch.stack([torch.from_numpy(scores_of(embeddings, each)) for each in retriever.encode_contexts(contexts)])
+    return torch.stack(
+        [torch.from_numpy(scores_of(embeddings, codes)) for codes in retriever.encode_contexts(contexts)]
+    )

@@ -33,17 +33,10 @@ def first_stage_config(directory: Path) -> ModelConfig:
 def take_first_stage(encoder: CrossEncoder, directory: Path, base: Path) -> dict[str, Tensor]:
     """Fill the Poly-encoder of a residual Cross-encoder from its own checkpoint.
 
-    Args:
-        encoder: the Cross-encoder.
-        directory: the checkpoint of the Poly-encoder.
-        base: the directory of the Cross-encoder's config.json and tokenizer.json.
+    `base` is the directory of the Cross-encoder's config.json and tokenizer.json. Returns the Poly-encoder's adapters,
+    under their names in the Cross-encoder's checkpoint.
 
-    Returns:
-        The Poly-encoder's adapters, under their names in the Cross-encoder's checkpoint.
-
-    Raises:
-        InvalidInput: the two do not go together.
-        CheckpointInvalid: the first stage is damaged.
+    Raises InvalidInput where the two do not go together, CheckpointInvalid where the first stage is damaged.
     """
     assert encoder.poly is not None
     ranker, config = load_late(directory), encoder.config
@@ -56,16 +49,17 @@ def take_first_stage(encoder: CrossEncoder, directory: Path, base: Path) -> dict
     encoder.poly.load_state_dict(ranker.encoder.state_dict())
     if stored.weights != "adapter" or config.weights != "adapter":
         return {}
-    return {f"poly.{name}": each for name, each in split(read_weights(directory / WEIGHTS_FILE)).adapter.items()}
+    adapters, _ = split(read_weights(directory / WEIGHTS_FILE))
+    return {f"poly.{name}": tensor for name, tensor in adapters.items()}
 
 
 @torch.no_grad()
 def begin_near_first_stage(encoder: CrossEncoder, source: ModelConfig | None) -> None:
     """Scale the head so that the sum begins near the Poly-encoder's ranking.
 
-    source: config of the checkpoint that the encoder goes on from; None: a base model. A residual one has such a head.
+    `source` is the config of the checkpoint that the encoder goes on from; None: a base model.
     """
-    if source is not None and source.residual:
+    if source is not None and source.residual:  # its head is scaled already
         return
     has_head = source is not None and not ARCHITECTURES[source.architecture].retrieves
     for parameter in encoder.head.parameters():

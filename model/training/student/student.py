@@ -12,14 +12,7 @@ from polyrank.model.architectures.backbone import read_weights
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.checkpoint.adapter import split
 from polyrank.model.checkpoint.base import resolve_base
-from polyrank.model.checkpoint.files import (
-    BACKBONE_FILE,
-    CONFIG_FILE,
-    TOKENIZER_FILE,
-    WEIGHTS_FILE,
-    CheckpointFiles,
-    read_config,
-)
+from polyrank.model.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles, read_config
 from polyrank.model.checkpoint.read import Encoder, build, load_base, own_tensors, read_checkpoint
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import InvalidInput
@@ -39,31 +32,31 @@ from polyrank.model.training.student.tuning import (
 
 @dataclass(frozen=True)
 class Student:
-    """An encoder under training, and the files that its checkpoint refers to.
+    """An encoder under training.
 
     Attributes:
+        directory: where the config.json and tokenizer.json for its checkpoint are.
         fixed: adapters that belong in the checkpoint and are not trained (those of a first stage).
     """
 
     encoder: Encoder
     config: ModelConfig
-    backbone_file: Path
-    tokenizer_file: Path
+    directory: Path
     assembler: Assembler
     fixed: dict[str, Tensor] = field(default_factory=dict)
 
     def trainable(self) -> dict[str, Tensor]:
-        """Return the parameters that training changes, by name."""
-        return {name: each for name, each in self.encoder.named_parameters() if each.requires_grad}
+        """Return the parameters that training changes."""
+        return {name: parameter for name, parameter in self.encoder.named_parameters() if parameter.requires_grad}
 
     def save(self, directory: Path, training: Mapping[str, Any]) -> None:
         """Write a checkpoint of the weights as they are now."""
         tensors = own_tensors(self.encoder)
         if self.config.weights == "adapter":
             tensors |= adapter_tensors(self.encoder) | self.fixed
-        weights = {name: each.detach().cpu() for name, each in tensors.items()}
+        weights = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
         config = replace(self.config, training=training)
-        CheckpointFiles(config, self.backbone_file, self.tokenizer_file, weights).write(directory)
+        CheckpointFiles(config, self.directory, weights).write(directory)
 
 
 def start(config: TrainConfig) -> Student:
@@ -73,9 +66,7 @@ def start(config: TrainConfig) -> Student:
     checkpoint the transformers are taken over: side by side where both models have two, the context side's where this
     one has one; codes and head too where they fit. A residual Cross-encoder begins near its first stage's ranking.
 
-    Raises:
-        ModelNotFound, CheckpointInvalid: the base cannot be used.
-        InvalidInput: settings that do not go together.
+    Raises ModelNotFound or CheckpointInvalid where the base cannot be used, InvalidInput for conflicting settings.
     """
     torch.manual_seed(config.seed)
     directory, first_stage = Path(config.base), _first_stage(config)
@@ -90,7 +81,7 @@ def start(config: TrainConfig) -> Student:
         return student
     assert isinstance(student.encoder, CrossEncoder)
     begin_near_first_stage(student.encoder, source)
-    return replace(student, fixed=take_first_stage(student.encoder, first_stage, student.backbone_file.parent))
+    return replace(student, fixed=take_first_stage(student.encoder, first_stage, student.directory))
 
 
 def _first_stage(config: TrainConfig) -> Path | None:
@@ -116,9 +107,8 @@ def _from_checkpoint(config: TrainConfig, directory: Path) -> Student:
 
 def _adapters_from_checkpoint(config: TrainConfig, directory: Path, source: ModelConfig) -> Student:
     if source.weights == "full":
-        raise InvalidInput(
-            f"{directory} holds full weights, which an adapter cannot refer to; train without --lora-rank"
-        )
+        why = f"{directory} holds full weights, which an adapter cannot refer to"
+        raise InvalidInput(f"{why}; train without --lora-rank")
     base = resolve_base(source.base_name, source.base_sha256)
     student = _untrained(_model_config(config, source, base.sha256), directory)
     load_base(student.encoder, base)
@@ -126,14 +116,15 @@ def _adapters_from_checkpoint(config: TrainConfig, directory: Path, source: Mode
     weights = directory / WEIGHTS_FILE
     adapter, others = split(read_weights(weights) if weights.is_file() else {})
     if source.weights == "adapter":
-        _take_over_adapters(student.encoder, adapter)
+        found = {name: _counterpart(name, adapter) for name in adapter_tensors(student.encoder)}
+        load_adapters(student.encoder, {name: tensor for name, tensor in found.items() if tensor is not None})
     _take_over(own_tensors(student.encoder), others)
     return student
 
 
-def _untrained(config: ModelConfig, files: Path) -> Student:
-    assembler = Assembler(Tokenizer(files / TOKENIZER_FILE), config)
-    return Student(build(config, files), config, files / BACKBONE_FILE, files / TOKENIZER_FILE, assembler)
+def _untrained(config: ModelConfig, directory: Path) -> Student:
+    assembler = Assembler(Tokenizer(directory / TOKENIZER_FILE), config)
+    return Student(build(config, directory), config, directory, assembler)
 
 
 def _like_a_sentence_encoder(base_name: str, separator: str) -> ModelConfig:
@@ -155,7 +146,7 @@ def _like_a_sentence_encoder(base_name: str, separator: str) -> ModelConfig:
 
 
 def _model_config(config: TrainConfig, source: ModelConfig, base_sha256: str) -> ModelConfig:
-    """Return the source's config with this run's settings; with a first stage, that one's instead of the source's."""
+    """Return the config of the source, or of the first stage if there is one, with this run's settings."""
     first_stage = _first_stage(config)
     if first_stage is not None:
         source = replace(first_stage_config(first_stage), base_name=source.base_name)
@@ -182,7 +173,7 @@ def _prepare(encoder: Encoder, config: TrainConfig) -> None:
         add_adapters(encoder, config.lora_rank)
     if config.dropout is not None:
         set_dropout(encoder, config.dropout)
-    for transformer in (each.transformer for each in backbones(encoder).values()):
+    for transformer in (backbone.transformer for backbone in backbones(encoder).values()):
         if config.gradient_checkpointing and not transformer.supports_gradient_checkpointing:
             family = transformer.config.model_type
             raise InvalidInput(f"{family} keeps all layers' activations; train without --gradient-checkpointing")
@@ -196,16 +187,11 @@ def _take_over(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None
             tensor.copy_(found)
 
 
-def _take_over_adapters(encoder: Encoder, tensors: Mapping[str, Tensor]) -> None:
-    found = {name: _counterpart(name, tensors) for name in adapter_tensors(encoder)}
-    load_adapters(encoder, {name: each for name, each in found.items() if each is not None})
-
-
 def _counterpart(name: str, tensors: Mapping[str, Tensor]) -> Tensor | None:
     """Find the tensor of that name, or the one of the other model's transformer that is nearest in its part."""
     tower, _, rest = name.partition(".")
     nearest = {"context": ("encoder",), "candidate": ("context", "encoder"), "encoder": ("context",)}.get(tower, ())
-    for each in (tower, *nearest):
-        if (found := tensors.get(f"{each}.{rest}" if rest else each)) is not None:
+    for side in (tower, *nearest):
+        if (found := tensors.get(f"{side}.{rest}" if rest else side)) is not None:
             return found
     return None

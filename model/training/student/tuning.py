@@ -21,11 +21,8 @@ _TOP = re.compile(r"top-(\d+)")
 def select_layers(encoder: nn.Module, tune: str) -> None:
     """Freeze the transformers' weights that are not tuned. Codes and head are always tuned.
 
-    Args:
-        encoder: any architecture.
-        tune: "all", "all-but-embeddings", or "top-N" layers.
-
-    Raises InvalidInput for another word, for more layers than there are, and where the family's names do not tell.
+    `tune` is "all", "all-but-embeddings" or "top-N" layers. Raises InvalidInput for another word, for more layers than
+    there are, and where the names of the family's weights do not show their layer.
     """
     for backbone in backbones(encoder).values():
         tuned = _tuned(tune, {name for name, _ in backbone.named_parameters()}, _family(backbone))
@@ -67,9 +64,8 @@ def add_adapters(encoder: nn.Module, rank: int) -> None:
             if isinstance(module, nn.Linear) and module.weight.requires_grad
         ]
         if not targets:
-            raise InvalidInput(
-                f"{_family(backbone)} has no linear map to put an adapter beside; train without --lora-rank"
-            )
+            why = f"{_family(backbone)} has no linear map to put an adapter beside"
+            raise InvalidInput(f"{why}; train without --lora-rank")
         backbone.requires_grad_(False)
         # alpha = rank: no scale on the product, as in a checkpoint.
         inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=rank, target_modules=targets), backbone.transformer)
@@ -86,10 +82,9 @@ def adapter_tensors(encoder: nn.Module) -> dict[str, Tensor]:
 def load_adapters(encoder: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy a checkpoint's adapters; raises CheckpointInvalid where they are of another rank or on other layers."""
     own = dict(_adapters(encoder))
-    if {name: each.shape for name, each in own.items()} != {name: each.shape for name, each in tensors.items()}:
-        raise CheckpointInvalid(
-            "the checkpoint's adapters are of another rank or on other layers; use its own settings"
-        )
+    if {name: tensor.shape for name, tensor in own.items()} != {name: tensor.shape for name, tensor in tensors.items()}:
+        why = "the checkpoint's adapters are of another rank or on other layers"
+        raise CheckpointInvalid(f"{why}; use its own settings")
     for name, parameter in own.items():
         parameter.data.copy_(tensors[name])
 

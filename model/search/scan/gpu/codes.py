@@ -18,14 +18,9 @@ _MOST_BITS = 120  # float32 holds 2**120 and its inverse
 
 
 class GpuCodes:
-    """Code vectors of C contexts on the GPU, each context padded with zeros to the same number of vectors.
+    """Code vectors of C contexts on the GPU; zeros pad each context to the same number, a multiple of `multiple`.
 
-    Args:
-        codes: (M, D) float32 of each context.
-        ks: number of rows each context asks for.
-        matrix: the matrix to scan; vectors are rounded to its type.
-        longest: the length of its longest row.
-        multiple: the number of vectors is padded to a multiple of this.
+    `matrix` is what will be scanned, `longest` the length of its longest row.
 
     Attributes:
         contexts: the number of contexts, C.
@@ -35,7 +30,7 @@ class GpuCodes:
         units: the factor that undoes the scaling, (C,) float32.
         margins: see `margin`, (C,) float32.
         counts: the number of vectors of each context, zeros excluded, (C,) int32.
-        ks: (C,) int32.
+        ks: the number of rows that each context asks for, (C,) int32.
     """
 
     def __init__(
@@ -74,16 +69,9 @@ def margin(
     That is twice the largest error of a score. A product is off by rounding the code vector y to float16, at most
     `2**-11 |y| |c|`, and by D sums whose last bits tensor cores cut off, at most `2**-22 D |y| |c|`.
 
-    Args:
-        counts: M of each context, (C,).
-        lengths: length of each context's longest vector, (C,).
-        units: the factor that undoes its scaling, (C,).
-        longest: length of the longest row.
-        dim: D.
-        dtype: type that the vectors are rounded to.
-
-    Returns:
-        The bound of each context, (C,); infinite if products may overflow.
+    counts, units: as in GpuCodes. lengths: length of each context's longest vector, (C,). longest: length of the
+    longest row. dtype: type that the vectors are rounded to. Returns a bound for each context, (C,); infinite if
+    products may overflow.
     """
     m, unit = counts.astype(np.float64), units.astype(np.float64)
     rounding = 0.0 if dtype == torch.float32 else 2.0**-11

@@ -15,12 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class GuardedScan:
-    """Scans on a GPU, whose memory may run out. If a call fails, the CPU answers it; after three in a row, all calls.
-
-    Args:
-        gpu: the scan on a GPU.
-        cpu: the scan of the same matrix on the CPU.
-    """
+    """Scans on a GPU, whose memory may run out. If a call fails, the CPU answers it; after three in a row, any."""
 
     def __init__(self, gpu: Scan, cpu: PlainScan) -> None:
         self._gpu: Scan | None = gpu
@@ -55,8 +50,7 @@ class GuardedScan:
     def try_out(self, dim: int) -> None:
         """Compile the kernels, which otherwise happens in the first request, and compare an answer with the CPU's.
 
-        Raises:
-            RuntimeError: the answers differ.
+        Raises RuntimeError where they differ.
         """
         assert self._gpu is not None, "it has not failed yet"
         rng = np.random.default_rng(0)

@@ -54,11 +54,6 @@ def tiles_for(m: int, contexts: int, dtype: torch.dtype) -> Tiles:
 class GpuScan:
     """Scans a matrix on a GPU; safe to call from several threads.
 
-    Args:
-        matrix: candidate embeddings, (N, D) float16 or float32; copied to the GPU.
-        device: in torch's notation, such as "cuda:1".
-        tiles: None: chosen for each call by `tiles_for`.
-
     Attributes:
         longest: the length of the longest row.
 
@@ -71,6 +66,7 @@ class GpuScan:
     on_gpu = True
 
     def __init__(self, matrix: NDArray[Any], device: str, tiles: Tiles | None = None) -> None:
+        """Copy the matrix (N, D), float16 or float32, to the GPU; `tiles` None: `tiles_for` chooses for each call."""
         from polyrank.model.search.scan.gpu import kernels  # and with it Triton, which only a machine with a GPU needs
 
         self._kernels: Any = kernels

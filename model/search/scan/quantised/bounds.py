@@ -151,15 +151,8 @@ class QuantisedCodes:
 def biases(rows: QuantisedRows, codes: QuantisedCodes, bars: Tensor, blocks: Tensor) -> Tensor:
     """Compute what to add to products of bytes so that they exceed a half wherever `s` may reach its context's bar.
 
-    Args:
-        rows: the pool.
-        codes: the codes of all contexts.
-        bars: what the largest `s` of a row must reach, for each context, (C,) float64; -inf: every row reaches it;
-            inf: none does.
-        blocks: numbers of the blocks, (n,).
-
-    Returns:
-        A bias for each block and code, (n, P) float32.
+    bars: what the largest `s` of a row must reach, for each context, (C,) float64; -inf: every row reaches it; inf:
+    none does. blocks: numbers of the blocks, (n,). Returns a bias for each block and code, (n, P) float32.
     """
     missing = (bars[codes.owners] - codes.offsets).clamp(-_HUGE, _HUGE)
     # A step of 0 means that all bytes are 0: any divisor is right then.

@@ -26,11 +26,7 @@ _ROUNDS = 5
 
 
 class ByteProduct:
-    """Multiplies rows by the same codes, again and again.
-
-    Args:
-        codes: (P, D) int8; P a multiple of GROUP.
-    """
+    """Multiplies rows by the same codes, again and again. codes: (P, D) int8; P a multiple of GROUP."""
 
     def __init__(self, codes: Tensor) -> None:
         self._packed: Tensor = torch.ops.onednn.qlinear_prepack(codes, None)
@@ -40,12 +36,8 @@ class ByteProduct:
     def groups_above(self, rows: Tensor, bias: Tensor) -> NDArray[np.int64]:
         """Find the groups of codes of which any product plus bias is above a half.
 
-        Args:
-            rows: (B, D) uint8.
-            bias: (P,) float32; may be infinite.
-
-        Returns:
-            `row * P / GROUP + group` of each group found, ascending.
+        rows: (B, D) uint8. bias: (P,) float32; may be infinite. Returns `row * P / GROUP + group` of each group found,
+        ascending.
         """
         words = self._linear(rows, bias, torch.uint8).view(torch.int64).numpy()
         return np.flatnonzero(words != 0)  # takes half the time of torch's for so few

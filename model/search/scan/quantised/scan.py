@@ -20,7 +20,7 @@ from polyrank.model.search.rounding import rounding
 from polyrank.model.search.scan.plain import PlainScan, Query
 from polyrank.model.search.scan.quantised.bounds import BLOCK_ROWS, QuantisedCodes, QuantisedRows, biases
 from polyrank.model.search.scan.quantised.product import GROUP, ByteProduct
-from polyrank.model.search.topk import Best, TopK, canonical_scores, closed_form
+from polyrank.model.search.topk import Best, TopK, closed_form, ranked
 
 LEAST_ROWS = 2 * BLOCK_ROWS
 _FEW_ALLOWED = 0.15  # share of the rows: so few are scored one by one in less time than a pass takes
@@ -37,11 +37,7 @@ _JUDGED = 0.1  # share of all rows that must have been looked at before that is 
 
 
 class QuantisedScan:
-    """A pool with a copy of its rows in bytes.
-
-    Args:
-        matrix: (N, D), float16 or float32; N at least 1.
-    """
+    """A pool with a copy of its rows in bytes. matrix: (N, D), float16 or float32; N at least 1."""
 
     shares = True
     on_gpu = False
@@ -126,7 +122,7 @@ class _Pass:
         survivors: list[NDArray[np.int64]] = []
         pending = 0
         for block, bias in zip(blocks.tolist(), biases(self._rows, self._codes, bars, blocks), strict=True):
-            rows = self._rows_of(block)
+            rows = self._rows.bytes[block * BLOCK_ROWS : (block + 1) * BLOCK_ROWS]
             for start in range(0, len(rows), self._part):
                 found = self._product.groups_above(rows[start : start + self._part], bias)
                 if len(found):
@@ -147,9 +143,6 @@ class _Pass:
             own = rows[owners == owner]  # ascending within a block, so groups of one row are neighbours
             if len(own):
                 search.add(torch.from_numpy(own[np.r_[True, own[1:] != own[:-1]]]), self._looked_at)
-
-    def _rows_of(self, block: int) -> Tensor:
-        return self._rows.bytes[block * BLOCK_ROWS : (block + 1) * BLOCK_ROWS]
 
 
 class _Search:
@@ -200,10 +193,7 @@ class _Search:
 
     def result(self) -> TopK:
         """Return the best rows, once all survivors were added."""
-        rows = self.best.rows.sort().values
-        scores = canonical_scores(self._stored, self.codes, rows)
-        order = np.lexsort((rows.numpy(), -scores))[: self._k]
-        return TopK(rows.numpy()[order], scores[order])
+        return ranked(self._stored, self.codes, self.best.rows.sort().values, self._k)
 
     def _scores(self, rows: Tensor) -> Tensor:
         return closed_form(self._stored.index_select(0, rows).float() @ self._transposed)
