@@ -13,13 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
@@ -78,9 +72,7 @@ class Settings(BaseSettings):
         description="of models and scan; `cuda:1`: the second GPU; auto: a GPU if any, but for OpenVINO's back-ends",
     )
     threads: int | None = Field(
-        default=None,
-        ge=1,
-        description="of torch and FAISS; not set: as the processors and the container's quota allow",
+        default=None, ge=1, description="of torch and FAISS; not set: as the processors and the container's quota allow"
     )
     deterministic: bool = Field(
         default=False, description="the model reads each text alone: equal requests get bit-equal scores, more slowly"
@@ -203,18 +195,15 @@ class Settings(BaseSettings):
         return self
 
     @classmethod
-    def load(cls, overrides: Mapping[str, Any]) -> "Settings":
-        """Merge flags, environment and file.
-
-        Args:
-            overrides: the flags; None means that a flag was not given.
+    def load(cls, flags: Mapping[str, Any]) -> "Settings":
+        """Merge flags, environment and file; a flag that is None was not given.
 
         Raises:
             SettingsError: a setting or the keys file is wrong; the message is one line that names it.
         """
         _refuse_unknown_variables(os.environ)
-        flags = {name: value for name, value in overrides.items() if value is not None}
-        merged = {**_from_file(os.environ.get(CONFIG)), **EnvSettingsSource(cls)(), **flags}
+        given = {name: value for name, value in flags.items() if value is not None}
+        merged = {**_from_file(os.environ.get(CONFIG)), **EnvSettingsSource(cls)(), **given}
         try:
             settings = cls(**merged)
         except ValidationError as exc:

@@ -114,12 +114,7 @@ async def _score(held: Resources, served: Served, query: str, texts: Sequence[st
 
 
 def _answer(
-    request: Request,
-    dialect: Dialect,
-    body: CompatRerankIn,
-    documents: list[Document],
-    served: Served,
-    scored: _Scored,
+    request: Request, dialect: Dialect, body: CompatRerankIn, documents: list[Document], served: Served, scored: _Scored
 ) -> Response:
     reranked = Reranked(
         model=served.name,
