@@ -78,7 +78,7 @@ async def root() -> Response:
 @router.get("/livez", **_ALIVE)
 @router.get("/healthz", **_ALIVE)
 async def alive(request: Request) -> StatusOut:
-    """The process answers, and so does its model's thread; where not, only a restart helps."""
+    """The process and its model's thread answer; if they do not, only a restart helps."""
     engine = resources(request).engine
     if engine.stuck:
         raise NotReady(engine.failed or "")
@@ -89,7 +89,7 @@ async def alive(request: Request) -> StatusOut:
 @router.get("/health", **_READY)
 @router.get("/ping", **_READY)
 async def ready(request: Request) -> StatusOut:
-    """A verified generation and its model are loaded, and the server does not drain. Redis has no say in it."""
+    """A verified generation and its model are loaded, and the server is not about to stop. Redis is not asked."""
     return StatusOut(status="ready", generation=_ready(request).generation.id)
 
 

@@ -45,9 +45,9 @@ def add_to(commands: Any) -> None:
 
 def _add_data(add: Any) -> None:
     add("--train", required=True, nargs="+", type=Path, metavar="F", help="dialogues, .jsonl[.gz|.zst]")
-    add("--weights", nargs="+", type=float, metavar="W", help="of the files; default: their sizes")
+    add("--weights", nargs="+", type=float, metavar="W", help="weights of the files; default: their sizes")
     add("--valid", type=Path, metavar="F", help="report figures on these lists when done; never selects")
-    add("--every-turn", action="store_true", help="an example of every reply, not of the last alone")
+    add("--every-turn", action="store_true", help="make an example of every reply, not only of the last")
     add("--held-out", type=int, default=1000, metavar="N", help="examples of a file to select by; default: 1000")
     add("--max-rejected", type=float, default=0.01, metavar="SHARE", help="of bad lines; default: 0.01")
 
@@ -58,7 +58,12 @@ def _add_recipe(add: Any) -> None:
     add("--batch-size", type=int, help="default: 32")
     add("--accumulate", type=int, metavar="N", help="batches a step; default: 1")
     add("--negatives", type=int, metavar="N", help="listed negatives a row; cross: others; default: 7")
-    add("--extra-replies", type=int, metavar="N", help="a batch, of other examples, as negatives; default: 0")
+    add(
+        "--extra-replies",
+        type=int,
+        metavar="N",
+        help="replies of other examples a batch, as negatives; default: 0",
+    )
     add("--retriever", metavar="MODEL", help="cross: ranks the batch's replies, for hard negatives")
     add("--first-stage", metavar="MODEL", help="cross: a poly-encoder to whose scores it adds")
     add("--loss", choices=("listwise", "pointwise"), help="pointwise: cross only")

@@ -41,7 +41,7 @@ class AnyRerankOut(RootModel[cohere.CompatRerankOut | tei.TeiRerankOut | voyage.
     """The dialect's answer."""
 
 
-_DIALECT_IN = header(HEADER, "the form of the answer; absent: told by the body", {"enum": [*DIALECTS]})
+_DIALECT_IN = header(HEADER, "the form of the answer; absent: the body decides", {"enum": [*DIALECTS]})
 _ERRORS = fails(*ASKS, NoTexts, DialectUnknown, ModelNotServed, body=True, form=RerankErrorOut)
 _ERRORS[422]["content"] |= PROBLEM  # where not even the dialect is known
 _DESCRIBED: dict[str, Any] = {
