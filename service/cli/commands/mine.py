@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from polyrank.model.text.positives import Positives
     from polyrank.model.training.data.corpus import Report
 
+_MARGIN_HELP = """how far a negative stays below the gold reply, as a share of its lead over random texts; or off;
+default: 0.05"""
+
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
@@ -31,25 +34,12 @@ def add_to(commands: Any) -> None:
     add("--negatives", type=_positive, default=7, metavar="N", help="for each example; default: 7")
     add("--depth", type=_positive, default=100, metavar="K", help="look at the K best; default: 100")
     add("--skip", type=_whole, default=5, metavar="K", help="leave out the K best; default: 5")
-    add(
-        "--margin",
-        type=_margin,
-        default=0.05,
-        metavar="SHARE",
-        help="how far a negative stays below the gold reply, as a share of its lead over random texts; or off; "
-        "default: 0.05",
-    )
+    add("--margin", type=_margin, default=0.05, metavar="SHARE", help=_MARGIN_HELP)
     add("--check", metavar="MODEL", help="a cross-encoder that must place negatives below the gold")
     add("--check-margin", type=_number, metavar="X", help="how far below it must place them; default: 0")
     add("--sample", action="store_true", help="draw from what remains instead of taking the hardest")
     add("--seed", type=_whole, default=0, help="seed of every draw; default: 0")
-    add(
-        "--max-rejected",
-        type=float,
-        default=0.01,
-        metavar="SHARE",
-        help="of bad lines in --data that are left out, at most; default: 0.01",
-    )
+    add("--max-rejected", type=float, default=0.01, metavar="SHARE", help="most bad lines to leave out; default: 0.01")
     add_json_option(parser)
     parser.set_defaults(run=run)
 

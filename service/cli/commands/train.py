@@ -58,12 +58,7 @@ def _add_recipe(add: Any) -> None:
     add("--batch-size", type=int, help="default: 32")
     add("--accumulate", type=int, metavar="N", help="batches a step; default: 1")
     add("--negatives", type=int, metavar="N", help="listed negatives a row; cross: others; default: 7")
-    add(
-        "--extra-replies",
-        type=int,
-        metavar="N",
-        help="replies of other examples a batch, as negatives; default: 0",
-    )
+    add("--extra-replies", type=int, metavar="N", help="replies of others as negatives, per batch; default: 0")
     add("--retriever", metavar="MODEL", help="cross: ranks the batch's replies, for hard negatives")
     add("--first-stage", metavar="MODEL", help="cross: a poly-encoder to whose scores it adds")
     add("--loss", choices=("listwise", "pointwise"), help="pointwise: cross only")
