@@ -1,8 +1,8 @@
 """`python -m polyrank.index_builder --store S --job ID`: run one queued index job to its end.
 
 The job has a process of its own, so that it can be killed, run at low priority and run out of memory without the
-service. SIGTERM, Ctrl-C and `JobStore.withdraw` cancel it, and nothing is left of it. Once it publishes they come too
-late, and it ends as it would have without them. Exit status: 0 done, 1 failed or cancelled, 2 wrong usage.
+service. SIGTERM, Ctrl-C and `JobStore.withdraw` cancel it, and nothing is left of it. Once it has begun to publish,
+they are ignored. Exit status: 0 done, 1 failed or cancelled, 2 wrong usage.
 """
 
 import argparse
@@ -50,7 +50,7 @@ class _Reporter:
         self._cancelled = False
 
     def cancel(self, _number: int, _frame: FrameType | None) -> None:
-        """Handle a signal."""
+        """Stop the build; a signal handler."""
         _handle_signals(signal.SIG_IGN)  # a second signal must not disturb the cleaning up
         self._cancelled = True
         raise _Cancelled
@@ -74,7 +74,7 @@ class _Reporter:
 
 
 def main() -> int:
-    """Run the job named on the command line; its record says how it ended."""
+    """Run the job that the command line names; its record says how it ended."""
     parser = argparse.ArgumentParser(prog="python -m polyrank.index_builder", description="Run one queued index job.")
     parser.add_argument("--store", type=Path, required=True, help="the store's directory")
     parser.add_argument("--job", required=True, help="the job's id")
@@ -90,11 +90,11 @@ def main() -> int:
 
 def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
     os.nice(_NICENESS)
-    _handle_signals(reporter.cancel)
     ended = threading.Event()
     watched = (jobs, reporter.record.id, ended)
-    threading.Thread(target=_watch_for_withdrawal, args=watched, name="withdrawal", daemon=True).start()
     try:
+        _handle_signals(reporter.cancel)
+        threading.Thread(target=_watch_for_withdrawal, args=watched, name="withdrawal", daemon=True).start()
         generation = _generation(reporter.record.request, root, reporter)
     except _Cancelled:
         final = reporter.record.finish(CANCELLED)
@@ -107,6 +107,7 @@ def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
         final = reporter.record.finish(SUCCEEDED, generation=generation)
     finally:
         ended.set()
+        _handle_signals(signal.SIG_IGN)  # how the job ended is recorded, even if it is cancelled now
     jobs.update(final)
     return 0 if final.state == SUCCEEDED else 1
 

@@ -97,6 +97,7 @@ async def opened(
     access = Access(settings.keys_file, settings.rate_limit_per_s, metrics)
     store = GenerationStore(settings.store, needs_matrix=settings.vectors == "local")
     caches = Caches(settings, metrics)
+    results = _results(settings, metrics, caches)
     live = Live(store, Opener(metrics.count_cache, caches, load, device_of(settings)), metrics)
     show_last_build(metrics, await asyncio.to_thread(JobStore(settings.store).records))
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as loader:
@@ -121,18 +122,7 @@ async def opened(
         )
         looking = [asyncio.create_task(_repeat(look)) for look in looks]
         try:
-            yield Resources(
-                settings,
-                metrics,
-                store,
-                live,
-                engine,
-                jobs,
-                updating,
-                loader,
-                access,
-                _results(settings, metrics, caches),
-            )
+            yield Resources(settings, metrics, store, live, engine, jobs, updating, loader, access, results)
         finally:
             for task in looking:  # first, so that nothing new begins
                 task.cancel()

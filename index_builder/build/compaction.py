@@ -7,6 +7,7 @@ takes the old one's place.
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,7 @@ BATCH_ROWS = 8192
 
 
 def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = no_progress) -> BuildResult:
-    """Build the active generation anew with its updates, and put the new one in its place.
-
-    Args:
-        root: the store's directory.
-        redis_url: also copy the vectors into this Redis.
-        progress: see `build`.
+    """Build the active generation anew with its updates, and put the new one in its place; arguments as `build`.
 
     Raises:
         GenerationNotFound: no generation is active.
@@ -40,7 +36,7 @@ def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = 
         MatrixMissing: this is a replica without the matrix.
         NothingToCompact: the active one was not updated, or no candidate is left in it.
         CompactionOvertaken: another generation became active meanwhile; nothing is left of the new one.
-        StoreUnavailable, BuildBusy, DiskFull: see there; likewise.
+        StoreUnavailable, BuildBusy, LeaseLost, DiskFull: see `build`.
     """
     store = GenerationStore(root, needs_matrix=False)
     current = store.current()
@@ -50,7 +46,7 @@ def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = 
     try:
         with store.updates.writing():  # no update may come between the two
             snapshot, revision = store.snapshot(opened), store.updates.highest()
-        if not snapshot.changed or not snapshot.count:
+        if not snapshot.changes or not snapshot.count:
             raise NothingToCompact(f"generation {current} " + ("was not updated" if snapshot.count else "is empty"))
         opened.embeddings.require_matrix()
         spec = _chosen(opened.manifest, snapshot.count)
@@ -62,7 +58,7 @@ def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = 
             revision=revision,
             replaces=current,
         )
-        vectors = _SnapshotVectors(snapshot)
+        vectors = partial(_stored_vectors, snapshot)
         return build(_ModelFiles(opened), _candidates(snapshot), root, options, vectors=vectors, progress=progress)
     finally:
         opened.close()
@@ -82,16 +78,11 @@ class _ModelFiles:
         shutil.copytree(self._directory, directory)
 
 
-class _SnapshotVectors:
-    """A `VectorSource` that reads the vectors of a snapshot's rows."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-
-    def __call__(
-        self, start: int, ids: Sequence[str], _texts: Sequence[str], _on_done: Callable[[int], None]
-    ) -> tuple[NDArray[Any], int]:
-        return self._snapshot.vectors(self._snapshot.all_rows[start : start + len(ids)]), 0
+def _stored_vectors(
+    snapshot: Snapshot, start: int, ids: Sequence[str], _texts: Sequence[str], _on_done: Callable[[int], None]
+) -> tuple[NDArray[Any], int]:
+    """A `VectorSource` once the snapshot is given."""
+    return snapshot.vectors(snapshot.all_rows[start : start + len(ids)]), 0
 
 
 def _candidates(snapshot: Snapshot) -> Iterator[Candidate]:

@@ -26,15 +26,16 @@ from polyrank.index_builder.vectors.encoder import Model, TextEncoder
 from polyrank.index_builder.vectors.local import EmbeddingsWriter
 from polyrank.model.durable import sync_directory
 
-# Makes the vectors of a shard from its first row, its ids and its texts. The function that comes last is to be called
-# after each batch with the number of rows in it. Returns the vectors (N, D), of any floating dtype, and how many texts
-# were cut.
+# Called with a shard's first row, its ids, its texts, and a function to call after each batch with the number of its
+# rows. Returns the vectors (N, D), of any floating dtype, and how many texts were cut.
 VectorSource = Callable[[int, Sequence[str], Sequence[str], Callable[[int], None]], tuple[NDArray[Any], int]]
 
 
-def encoded_by(encoder: TextEncoder) -> VectorSource:
-    """A source that has the model encode the texts."""
-    return partial(_encode_shard, encoder)
+def encoded_by(model: Model | TextEncoder) -> VectorSource:
+    """A source that has the model encode the texts. Raises TypeError if the model encodes no texts."""
+    if not isinstance(model, TextEncoder):
+        raise TypeError("a model that encodes no texts needs another source of vectors")
+    return partial(_encode_shard, model)
 
 
 def _encode_shard(
@@ -46,13 +47,7 @@ def _encode_shard(
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """How the encoding went.
-
-    Attributes:
-        truncated: texts cut to the model's length.
-        resumed: rows whose vectors a killed build had finished.
-        attempts: builds that worked on these vectors; all but this one were killed.
-    """
+    """How the encoding went; for the fields see `BuildResult` and `BuildStats`."""
 
     truncated: int
     resumed: int
@@ -62,15 +57,9 @@ class Encoded:
 def encode(
     directory: Path, model: Model, dtype: str, source: VectorSource, leftover: Leftover | None, clock: StageClock
 ) -> Encoded:
-    """Write the matrix and the index of the ids for the candidate table in this directory.
+    """Write the matrix and the index of the ids for the candidate table in the build's directory.
 
-    Args:
-        directory: the build's temporary directory.
-        model: the vectors' model.
-        dtype: of the matrix.
-        source: makes the vectors that no killed build has left.
-        leftover: what a killed build has left; removed once its shards are copied.
-        clock: told of "resume", "encode" and "append".
+    The source makes the vectors that no killed build has left. What one has left is removed once its shards are copied.
 
     Raises:
         BuildError: the source gave vectors that are not finite or not of the model's dimension.
@@ -86,7 +75,7 @@ def encode(
         done = resumed = sum(shard.rows for shard in shards)
         for ids, texts in islice(table.batches(), len(shards), None):
             clock("encode", done, len(table))
-            made, truncated = source(done, ids, texts, _Report(clock, done, len(table)))
+            made, truncated = source(done, ids, texts, clock.advance)
             clock("append", done, len(table))
             vectors = _stored(made, (len(ids), model.dim), dtype)
             matrix.put_many(ids, vectors)
@@ -101,24 +90,12 @@ def encode(
     return Encoded(sum(shard.truncated for shard in shards), resumed, attempts)
 
 
-class _Report:
-    """Sums up the rows that a source has done and announces them."""
-
-    def __init__(self, clock: StageClock, done: int, total: int) -> None:
-        self._clock, self._done, self._total = clock, done, total
-
-    def __call__(self, more: int) -> None:
-        self._done += more
-        self._clock("encode", self._done, self._total)
-
-
 def _copy_shards(
     leftover: Leftover, table: CandidateTable, matrix: EmbeddingsWriter, model: Model, dtype: str, clock: StageClock
 ) -> tuple[int, list[Shard]]:
     """Copy a killed build's shards into the matrix, up to the first that does not fit the model, dtype or table.
 
-    Returns:
-        how many builds, this one included, have worked on the shards, and the shards.
+    Returns how many builds, this one included, have worked on the shards, and the shards.
     """
     attempts, found = leftover.journal()
     shards: list[Shard] = []
@@ -147,7 +124,6 @@ def _begin_journal(directory: Path, attempts: int, shards: Sequence[Shard]) -> J
 def _described(
     model: Model, dtype: str, ids: Sequence[str], texts: Sequence[str], vectors: bytes | memoryview, truncated: int
 ) -> Shard:
-    """The journal's entry of a shard."""
     source = source_digest(model.fingerprint, model.backend, dtype, ids, texts)
     return Shard(len(ids), truncated, source, content_digest(vectors, truncated))
 

@@ -17,7 +17,7 @@ _ROWS_A_REPORT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """How many rows of a pool are good and bad, and the log of the bad ones if there are any."""
+    """How many rows of a pool are good and bad, and the log of the bad ones; None if there are none."""
 
     count: int
     rejected: int
@@ -29,15 +29,8 @@ def ingest(
 ) -> Ingested:
     """Write the candidate table. If a row is bad, also write the log: JSON lines of file, line and reason.
 
-    Args:
-        pool: the rows.
-        table: the candidate table to write.
-        log: the log to write; its directory is made.
-        max_rejected: the share of rows that may be bad.
-        clock: told of "read", every thousand rows.
-
     Raises:
-        TooManyRejected: more rows are bad; the log is kept.
+        TooManyRejected: more than the share `max_rejected` of the rows are bad; the log is kept.
         PoolEmpty: no row is good, or there is none.
     """
     clock("read", 0, None)

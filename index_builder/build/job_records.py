@@ -24,7 +24,7 @@ from polyrank.model.durable import make_directory, write_atomically
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
 
-# After this time no process will start a queued job any more: the one that should have is gone.
+# A job that is queued for longer is never started: the process that should have started it is gone.
 _QUEUED_AT_MOST = timedelta(seconds=60)
 KEPT_RECORDS = 100
 _ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
@@ -41,8 +41,7 @@ class JobRequest:
     Attributes:
         pool: the pool's files.
         model: checkpoint or base model; None: the active generation's.
-        activate: make the generation the active one.
-        index: see `BuildOptions`, as is `revision`.
+        activate, index, revision: see `BuildOptions`.
         compacts: compact the active generation; the other fields do not count then.
     """
 
@@ -59,12 +58,11 @@ class JobRecord:
     """A job as it was last recorded.
 
     Attributes:
-        state: "queued", "running", "succeeded", "failed" or "cancelled".
         stage: of a running build; see `build`. `done`, `total`, `rate` (candidates a second) and `eta_seconds` belong
             to this stage, and are None while they are unknown.
         error: why the job failed, in one line.
         generation: the id of what was built.
-        created: ISO 8601, UTC, as are `started` and `finished`.
+        created, started, finished: ISO 8601, UTC.
         pid: the process that runs the job.
     """
 
@@ -85,7 +83,7 @@ class JobRecord:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the job has ended."""
+        """Whether the job has succeeded, failed or been cancelled."""
         return self.state not in (QUEUED, RUNNING)
 
     def evolve(self, **changes: Any) -> "JobRecord":
@@ -114,11 +112,7 @@ class JobStore:
         return self._path(job_id, ".jsonl")
 
     def create(self, request: JobRequest, job_id: str | None = None) -> JobRecord:
-        """Queue a job and remove all but the latest records. If the job is refused, its inline candidates are removed.
-
-        Raises:
-            JobConflict: another job is queued or running.
-        """
+        """Queue a job and remove old records. Raises JobConflict, and removes the inline pool, if another is active."""
         make_directory(self._jobs)
         with locked(self._jobs / "create.lock"):
             record = JobRecord(id=job_id or self.new_id(), request=request, created=_now())
@@ -143,11 +137,7 @@ class JobStore:
                 self._path(record.id, suffix).unlink(missing_ok=True)
 
     def get(self, job_id: str) -> JobRecord:
-        """Read a job's record. A job whose process has died counts as failed.
-
-        Raises:
-            JobNotFound: no job has this id, or its record cannot be read.
-        """
+        """Read a job's record, else raise JobNotFound. A job whose process has died counts as failed."""
         record = self._read(job_id)
         if not self._is_abandoned(record):
             return record
@@ -179,12 +169,7 @@ class JobStore:
 
     @contextmanager
     def running(self, job_id: str) -> Iterator[JobRecord]:
-        """Run a queued job in the block: no other process can take it.
-
-        Raises:
-            JobNotFound: no job has this id.
-            JobConflict: the job is not queued, or not any more.
-        """
+        """Run a job in the block: no other process can take it. Raises JobConflict if it is not queued (any more)."""
         self._read(job_id)
         with locked(self._path(job_id, ".lock"), within_seconds=0) as held:
             record = self._read(job_id)
@@ -195,11 +180,7 @@ class JobStore:
             yield record
 
     def withdraw(self, job_id: str) -> JobRecord:
-        """Cancel a queued job, or ask the process that runs it to stop. A job that has ended stays as it is.
-
-        Raises:
-            JobNotFound: no job has this id.
-        """
+        """Cancel a queued job, or ask the process that runs it to stop. A job that has ended stays as it is."""
         if not self.get(job_id).is_finished:
             with locked(self._path(job_id, ".lock"), within_seconds=0) as held:
                 record = self._read(job_id)

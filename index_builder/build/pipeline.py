@@ -56,12 +56,10 @@ class BuildOptions:
         probes: context vectors (M, D) of real contexts, made by the same model. The index is tuned until it finds
             `min_recall` of their 10 best candidates. Without probes the recall is measured with the pool's own vectors
             and only reported.
-        min_recall: the lowest recall@10 allowed, compared with a scan of the whole pool.
         dtype: of the stored vectors, "float16" or "float32".
         redis_url: also copy the vectors into this Redis.
         max_rejected: the share of the pool's rows that may be bad.
         revision: of the last update that the pool can contain; None: the store's last one when the build begins.
-        activate: make the generation the active one.
         replaces: the active generation of which this one is a compaction. The new one takes its place, provided that it
             is still active; `activate` does not count then.
     """
@@ -86,12 +84,10 @@ class BuildResult:
     """What was built.
 
     Attributes:
-        generation: its id.
         rejected: bad rows left out; `rejected_log` lists them, or is None if there are none.
         truncated: texts cut to the model's length.
         resumed: candidates whose vectors a killed build had finished.
-        warning: what the user should know about a low recall.
-        seconds: duration of the whole build.
+        warning: what the user should know about a low recall; None: nothing.
     """
 
     generation: str
@@ -121,7 +117,7 @@ def build(
         model: makes the vectors; a copy goes into the generation.
         pool: see `read_pool`.
         root: the store's directory; made if need be.
-        options: see there.
+        options: the index, its tuning, what to copy and what to activate.
         vectors: makes the vectors instead of the model, which need not be a `CandidateEncoder` then.
         progress: called with (stage, done, total) before each step. The stages are "read" (total unknown); "resume" if
             a killed build has left shards; "encode" and "append" in turns, from the first row that is left to encode;
@@ -141,14 +137,14 @@ def build(
     with disk_full_named(root), store.building(options.redis_url) as lease:
         generation = store.new_id(model.fingerprint)
         with _connected(generation, model.dim, options) as redis:
-            leftover = store.clear(copies.forget)
+            leftover = store.discard_leftovers(copies.forget)
             # Read before the pool: the generation is given all later updates when it becomes active.
             revision = store.updates.highest() if options.revision is None else options.revision
             with _temporary_directory(store, generation, copies) as directory:
                 log = store.rejected_log(generation)
                 rows = ingest(pool, directory / CANDIDATES_FILE, log, options.max_rejected, clock)
                 spec = replace(choose_index(options.index, rows.count, model.dim), params=dict(options.params))
-                encoded = encode(directory, model, options.dtype, vectors or _encoding(model), leftover, clock)
+                encoded = encode(directory, model, options.dtype, vectors or encoded_by(model), leftover, clock)
                 content = _Content(rows, encoded, *_index(directory, spec, model, options, clock))
                 clock("manifest", 0, 1)
                 model.save(directory / MODEL_DIRECTORY)
@@ -198,7 +194,7 @@ def _connected(generation: str, dim: int, options: BuildOptions) -> Iterator[Red
 
 @contextmanager
 def _temporary_directory(store: GenerationStore, generation: str, copies: Copies) -> Iterator[Path]:
-    """The directory to build in. If the block fails, the directory and what was copied to Redis are removed."""
+    """The directory to build in. If the block fails, it is removed, with what was copied to Redis."""
     directory = store.begin(generation)
     try:
         yield directory
@@ -213,18 +209,12 @@ def _temporary_directory(store: GenerationStore, generation: str, copies: Copies
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What the stages have made: the candidate table, the matrix and the index, with its recall."""
+    """What the stages have made."""
 
     rows: Ingested
     encoded: Encoded
     index: IndexSpec
     recall: Recall
-
-
-def _encoding(model: Model) -> VectorSource:
-    if not isinstance(model, TextEncoder):
-        raise TypeError("a model that encodes no texts needs another source of vectors")
-    return encoded_by(model)
 
 
 def _index(
@@ -272,7 +262,7 @@ def _write_manifest(
 
 
 def _check_and_copy(directory: Path, redis: RedisEmbeddings | None, copies: Copies, clock: StageClock) -> None:
-    """Open the generation, which fails unless its files fit together, and put its vectors into Redis if asked for."""
+    """Check that the files fit together by opening the generation, then put its vectors into Redis if asked for."""
     with closing(Generation.open(directory, verify=False)) as generation:
         if redis is None:
             return

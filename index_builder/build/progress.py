@@ -1,4 +1,4 @@
-"""The progress of a build: what its caller is told, and how many seconds each stage took."""
+"""The progress of a build: what its caller hears of it, and how many seconds each stage took."""
 
 import time
 from collections.abc import Callable
@@ -15,10 +15,7 @@ def no_progress(_stage: str, _done: int, _total: int | None) -> None:
 
 
 class StageClock:
-    """Passes progress on and adds up the seconds of each stage.
-
-    Args:
-        on_progress: the build's caller. What it raises ends the build.
+    """Passes progress on and adds up the seconds of each stage. What the caller's function raises ends the build.
 
     Attributes:
         seconds: by stage, up to the latest call.
@@ -27,15 +24,20 @@ class StageClock:
     def __init__(self, on_progress: OnProgress) -> None:
         self._on_progress = on_progress
         self._start = self._since = time.monotonic()
-        self._stage = "read"
+        self._latest: tuple[str, int, int | None] = ("read", 0, None)
         self.seconds: dict[str, float] = {}
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         """Announce the next step; the time since the last call belongs to the stage announced then."""
-        now = time.monotonic()
-        self.seconds[self._stage] = self.seconds.get(self._stage, 0.0) + now - self._since
-        self._stage, self._since = stage, now
+        now, before = time.monotonic(), self._latest[0]
+        self.seconds[before] = self.seconds.get(before, 0.0) + now - self._since
+        self._latest, self._since = (stage, done, total), now
         self._on_progress(stage, done, total)
+
+    def advance(self, rows: int) -> None:
+        """Announce that so many more rows of the current stage are done."""
+        stage, done, total = self._latest
+        self(stage, done + rows, total)
 
     def elapsed(self) -> float:
         """Seconds since the beginning of the build."""

@@ -12,11 +12,11 @@ from polyrank.model.errors import InvalidInput
 
 # Up to this many rows a scan of the matrix costs no more than HNSW: docs/measurements/index.md.
 SCAN_LIMIT = 130_000
-# An index of these kinds may be so large, which common machines can spare.
+# The largest index of these kinds that "auto" chooses: common machines can spare so much memory.
 HNSW_BYTES = 2 * 2**30
 SQ_BYTES = 8 * 2**30
 
-# What a row takes beside its vector: HNSW has 2 * 32 links of 4 bytes, an inverted list 8 bytes of row number.
+# Beside its vector a row takes 2 * 32 links of 4 bytes in HNSW, and a row number of 8 bytes in an inverted list.
 _HNSW_LINK_BYTES = 2 * 32 * 4
 _LIST_BYTES = 8
 
@@ -36,7 +36,7 @@ class IndexSpec:
         factory: FAISS's factory string; None for "exact".
         params: of building and searching, by FAISS's names; and "depth", how many rows to retrieve where the service's
             own number is too low.
-        asked: one of KINDS or a factory string: what the user asked for.
+        asked: what the user asked for: one of KINDS or a factory string.
     """
 
     kind: str
@@ -48,8 +48,8 @@ class IndexSpec:
 def choose_index(index: str, count: int, dim: int) -> IndexSpec:
     """Choose the index for a pool of `count` candidates, at least 1, of `dim` components.
 
-    `index` is one of KINDS, or a FAISS factory string that `check_factory` accepts. "auto" is a scan for a small pool,
-    then the first of hnsw, ivf and ivfpq that is small enough.
+    `index` is one of KINDS, or a FAISS factory string that `check_factory` accepts. "auto" scans a small pool; for a
+    larger one it takes the first of hnsw, ivf and ivfpq that is small enough.
 
     Raises:
         InvalidInput: the index needs more candidates to be trained.
@@ -89,7 +89,7 @@ def _parts(dim: int) -> int:
 
 
 def _rows_needed(factory: str, dim: int) -> int:
-    """How many rows it takes to train an index: one for each list and for each centroid of a quantizer."""
+    """How many rows it takes to train an index: as many as it has lists, or centroids in its quantizer."""
     made: Any = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)  # must outlive its core
     core = core_of(made)
     quantizer = getattr(core, "pq", None)
@@ -97,11 +97,7 @@ def _rows_needed(factory: str, dim: int) -> int:
 
 
 def check_factory(index: str, dim: int) -> None:
-    """Check that an index of vectors of `dim` components can be asked for: one of KINDS, or a FAISS factory string.
-
-    Raises:
-        InvalidInput: it is neither, does not fit the dimension, or does not search by inner product.
-    """
+    """Raise InvalidInput unless `index` is one of KINDS, or a factory string for inner products of `dim` components."""
     if index in KINDS:
         return
     refused = f"--index {index!r} is none of {', '.join(KINDS)} and no FAISS factory string"

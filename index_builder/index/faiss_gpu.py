@@ -14,7 +14,7 @@ _MOST = 2048  # rows or lists of one GPU search: faiss/gpu/utils/DeviceDefs.cuh
 
 
 class GpuCopy:
-    """A copy of an index in the first GPU's memory; for one thread at a time."""
+    """A copy of an index in the first GPU's memory, for one thread at a time."""
 
     def __init__(self, index: Any) -> None:
         self._resources = faiss.StandardGpuResources()  # must outlive the copy

@@ -51,7 +51,7 @@ class CandidateIndex:
 
     @property
     def dim(self) -> int:
-        """D."""
+        """D, the number of components of a vector."""
         return int(self._index.d)
 
     @property
@@ -69,11 +69,7 @@ class CandidateIndex:
         """Index the rows of a matrix (N, D), read in blocks; train the index on a seeded sample if it needs training.
 
         Equal matrices give equal bytes on one machine with one number of threads. Graphs are built by one thread, since
-        their links depend on the order of the threads.
-
-        Args:
-            spec: an index with a FAISS factory string.
-            matrix: float16 or float32, usually memory-mapped.
+        their links depend on the order of the threads. The spec must have a factory string.
 
         Raises:
             BuildError: FAISS cannot build it.
@@ -100,11 +96,7 @@ class CandidateIndex:
 
     @classmethod
     def load(cls, path: Path, spec: IndexSpec) -> "CandidateIndex":
-        """Read a saved index.
-
-        Raises:
-            ValueError: FAISS cannot read the file.
-        """
+        """Read a saved index; ValueError if FAISS cannot read the file."""
         try:
             return cls(faiss.read_index(str(path)), spec)
         except RuntimeError as error:
@@ -125,7 +117,7 @@ class CandidateIndex:
             depth: rows a code, at least 1.
             exclude: rows not to return.
             only: (N,), true for the rows that may be returned; None: all.
-            threads: how many FAISS uses when called from this thread, from now on; None leaves that as it is.
+            threads: how many FAISS uses from now on when this thread calls it; None leaves that as it is.
 
         Returns:
             rows (M, depth), best first, -1 where fewer were found, and their inner products (M, depth).
@@ -146,7 +138,7 @@ class CandidateIndex:
         return rows, products
 
     def harder(self) -> list["CandidateIndex"]:
-        """The same index with more search effort: one for each way in which effort can still be raised."""
+        """The index with more search effort, in all ways in which it can still be raised."""
         ways: list[dict[str, int]] = []
         effort = _effort_of(self._index)
         if effort is not None and (value := self.spec.params[effort.name]) < effort.most:

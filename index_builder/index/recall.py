@@ -19,7 +19,7 @@ _SCANNED_ROWS = 64_000_000  # by all probes together, half a minute on two cores
 _LEAST_PROBES = 32
 _RUNGS = 6  # steps of tuning at most
 _PLACES = (10, 100)
-_ROUNDING = 1e-5  # relative to the score: rows that tie with the k-th best count as found
+_ROUNDING = 1e-5  # relative to the score: a row that ties with the last place counts as found
 
 Codes = NDArray[np.float32]
 
@@ -30,9 +30,9 @@ class Recall:
 
     Attributes:
         at_10, at_100: the share of the 10 and 100 best rows by score that are found among as many.
-        probes: "given" for real contexts; "pool" for vectors of the pool, each as the only code of a context that must
-            not find itself; "none" if nothing was measured, because the ranking is exact by construction.
-        count: how many probes.
+        probes: "given" for real contexts; "pool" for vectors of the pool, which stand for contexts of one code and must
+            not find themselves; "none" if nothing was measured, because the ranking is exact by construction.
+        count: of the probes.
         p50_ms, p99_ms: time of retrieving and scoring one probe, in milliseconds; None if nothing was measured.
     """
 
@@ -72,13 +72,10 @@ class Probes:
     """Contexts, and the scores of their best rows by a scan of the whole matrix."""
 
     def __init__(self, matrix: NDArray[Any], given: Sequence[Codes], seed: int = 0) -> None:
-        """Choose the probes and scan for each.
+        """Choose the probes and scan the matrix (N, D) for the best rows of each.
 
-        Args:
-            matrix: (N, D), float16 or float32.
-            given: the vectors (M, D) of each context, with the score scale multiplied in. If there are none,
-                rows of the matrix are drawn.
-            seed: of the random choice.
+        `given` holds the vectors (M, D) of contexts, with the score scale multiplied in. If there are none, rows of the
+        matrix are drawn.
         """
         rng = np.random.default_rng(seed)
         most = min(MOST_PROBES, max(_LEAST_PROBES, _SCANNED_ROWS // len(matrix)))
@@ -128,11 +125,7 @@ def _share(found: NDArray[np.float32], wanted: NDArray[np.float32], places: int)
 def measured(
     index: CandidateIndex, matrix: NDArray[Any], given: Sequence[Codes], least: float
 ) -> tuple[CandidateIndex, Recall]:
-    """Measure an index. With given probes, also tune it until recall@10 is at least `least`.
-
-    Raises:
-        BuildError: that recall is not reached.
-    """
+    """Measure an index. With given probes, tune it until recall@10 is `least`, or raise BuildError."""
     if index.is_exact and not given:
         return index, EXACT  # with one code, the list of the nearest rows is the ranking
     probes = Probes(matrix, given)
@@ -146,7 +139,7 @@ def _tuned(index: CandidateIndex, probes: Probes, least: float) -> tuple[Candida
         ways = [] if recall.at_10 >= least else index.harder()
         if not ways:
             break
-        index, recall = max(((way, probes.measure(way)) for way in ways), key=lambda each: each[1].at_10)
+        index, recall = max(((way, probes.measure(way)) for way in ways), key=lambda tried: tried[1].at_10)
     if recall.at_10 < least:
         params = ", ".join(f"{name} {value}" for name, value in index.spec.params.items())
         raise BuildError(

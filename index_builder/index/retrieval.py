@@ -43,8 +43,8 @@ def retrieve(
         codes: (M, D), one context's vectors.
         limit: how many rows to return: more if the index's `depth` is more, fewer if fewer are allowed.
         exclude: distinct rows not to return.
-        only: (N,), true for the rows that may be returned; None: all.
-        threads: how many FAISS uses when called from this thread, from now on; None leaves that as it is.
+        only: see `CandidateIndex.search`.
+        threads: see there.
         least: how many rows the caller needs at least.
     """
     dropped = np.empty(0, np.int64) if exclude is None else exclude
@@ -52,8 +52,8 @@ def retrieve(
     limit = min(max(limit, index.depth), allowed)
     if limit <= 0:
         return FoundRows(np.empty(0, np.int64), -np.inf)
-    each = limit if index.is_exact else _rows_a_code(limit, len(codes), least)
-    rows, products = index.search(codes, each, exclude, only, threads)
+    depth = limit if index.is_exact else _rows_a_code(limit, len(codes), least)
+    rows, products = index.search(codes, depth, exclude, only, threads)
     chosen = union(rows, products, limit)
     if len(chosen) == allowed:
         return FoundRows(np.sort(chosen), -np.inf)

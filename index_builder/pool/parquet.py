@@ -22,7 +22,7 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
 
     Raises PoolInvalid for a file that is damaged or unreadable, or whose columns cannot be a pool's.
     """
-    import pyarrow.parquet as pq  # here: every server would load it, and few read such a pool
+    import pyarrow.parquet as pq  # here, because every server would load it, and few read such a pool
 
     try:
         with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True) as file:

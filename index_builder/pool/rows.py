@@ -27,7 +27,7 @@ _READERS: dict[str, Callable[[Path], Iterator[tuple[int, object]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One thing to rank: its unique id, its text, and metadata for filters."""
+    """Something to rank: its unique id, its text, and metadata for filters."""
 
     id: str
     text: str
@@ -36,7 +36,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """One bad row: its file, its line (in a Parquet file its row; the first is 1) and what is wrong with it."""
+    """A bad row: its file, its line (in a Parquet file its row; the first is 1) and what is wrong with it."""
 
     file: str
     line: int
@@ -50,10 +50,8 @@ def read_pool(paths: Sequence[Path | str], scratch: Path | None = None) -> Itera
     Parquet every other column). Other JSON fields are ignored, and blank lines are skipped. An id may occur only once
     in all files together.
 
-    Args:
-        paths: the files.
-        scratch: a directory for a nameless file with the hashes of the ids, 16 to 32 bytes each, which a pool of more
-            than 65,536 rows needs; None: the system's temporary directory.
+    A pool of more than 65,536 rows needs a nameless file for the hashes of its ids, 16 to 32 bytes a row. It lies in
+    the directory `scratch`; None: the system's temporary directory.
 
     Raises:
         PoolInvalid: a file is missing or of an unknown kind; this is raised at once. Or, while reading: a file is

@@ -16,8 +16,7 @@ _BITS_IN_MEMORY = 17  # 2^17 slots are 1 MiB, for 65,536 hashes
 class SeenHashes:
     """A growing set of 64-bit hashes. It is at most half full, so that a hash takes 16 to 32 bytes.
 
-    Args:
-        scratch: the directory of the file; None: the system's temporary directory.
+    `scratch` is the directory of the file; None: the system's temporary directory.
     """
 
     def __init__(self, scratch: Path | None = None) -> None:
@@ -27,11 +26,7 @@ class SeenHashes:
         self._resize(_BITS_IN_MEMORY)
 
     def add(self, hashed: int) -> bool:
-        """Add a hash; returns whether it is new.
-
-        Raises:
-            OSError: the disk has no room for the set.
-        """
+        """Add a hash; returns whether it is new. Raises OSError if the disk has no room for the set."""
         if hashed == 0:
             is_new, self._has_zero = not self._has_zero, True
             return is_new

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from polyrank.index_builder.errors import PoolInvalid
 
-# No sane row is longer (20,000 characters, escaped twice over, are 240 kB), and a line must not fill the memory.
+# A longer line is refused, so that it does not fill the memory: 20,000 characters, escaped twice over, are 240 kB.
 MAX_LINE_BYTES = 4 << 20
 
 _COMPRESSIONS: dict[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
@@ -100,7 +100,7 @@ def _parsed(line: bytes) -> object:
 
 
 def _csv_lines(stream: BinaryIO) -> Iterator[str]:
-    """Lines whose faults spoil their own row only: bad bytes become lone surrogates, long lines a cell too long."""
+    """Lines whose faults spoil only their own row: bad bytes become lone surrogates, a long line a cell too long."""
     for _, line in _lines(stream):
         if isinstance(line, RowError):
             yield "x" * (csv.field_size_limit() + 1) + "\n"

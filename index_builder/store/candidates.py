@@ -6,7 +6,6 @@ text and metadata (a JSON object as text).
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self, cast
 
 import numpy as np
@@ -35,18 +34,16 @@ class CandidateWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if error is None:
+            if kind is None:
                 self._flush()
                 self._writer.close()
         finally:
             self._sink.close()
 
     def add(self, candidate: Candidate) -> None:
-        """Append a candidate."""
+        """Append a row."""
         row = (candidate.id, candidate.text, orjson.dumps(candidate.metadata).decode())
         for column, cell in zip(self._columns, row, strict=True):
             column.append(cell)
@@ -82,11 +79,7 @@ class CandidateTable:
         return int(self._starts[-1])
 
     def rows(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Candidate]:
-        """Read the candidates of these rows, in the order asked.
-
-        Raises:
-            IndexError: a row is negative or past the end.
-        """
+        """Read the candidates of rows, in the order asked; IndexError if one is negative or past the end."""
         wanted = np.asarray(rows, dtype=np.int64)
         if wanted.size and (wanted.min() < 0 or wanted.max() >= len(self)):
             raise IndexError(f"rows must be within 0..{len(self) - 1}")
@@ -101,7 +94,8 @@ class CandidateTable:
     def batches(self) -> Iterator[tuple[list[str], list[str]]]:
         """Yield the whole table in order, a batch at a time: (ids, texts)."""
         for batch in self._batches:
-            yield _strings(batch, "id"), _strings(batch, "text")
+            ids, texts, _ = batch.columns
+            yield cast(list[str], ids.to_pylist()), cast(list[str], texts.to_pylist())
 
     def metadata(self, containing: str) -> Iterator[tuple[int, str]]:
         """Yield (row, JSON) where the metadata, as JSON text without spaces, contains a piece of text."""
@@ -110,7 +104,3 @@ class CandidateTable:
             hits = pc.indices_nonzero(pc.match_substring(column, containing))
             found = cast(list[str], column.take(hits).to_pylist())
             yield from zip((start + hits.to_numpy()).tolist(), found, strict=True)
-
-
-def _strings(batch: pa.RecordBatch, column: str) -> list[str]:
-    return cast(list[str], batch.column(column).to_pylist())

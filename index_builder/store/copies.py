@@ -26,25 +26,17 @@ class Copies:
         sync_directory(self._directory)
 
     def forget(self, generation: str) -> None:
-        """Remove a generation's copy.
-
-        Raises:
-            StoreUnavailable: Redis failed; the copy stays noted.
-        """
+        """Remove a generation's copy. Raises StoreUnavailable if Redis failed; the copy stays noted."""
         if self._url is not None:
             drop_generation(self._url, generation)
             (self._directory / generation).unlink(missing_ok=True)
 
     def forget_orphans(self) -> None:
-        """Remove the copies of generations that are neither published nor being built; the caller is the builder.
-
-        Raises:
-            StoreUnavailable: see `forget`.
-        """
+        """Remove the copies of generations that are neither published nor being built, for the builder."""
         if self._url is None or not self._directory.is_dir():
             return
         for generation in sorted(path.name for path in self._directory.iterdir() if is_generation_id(path.name)):
-            # In the order in which a generation is renamed, so that none is missed in between.
+            # In the order in which a generation is renamed, so that it is not missed if that happens in between.
             places = f"{TEMPORARY_PREFIX}{generation}", generation
-            if not any((self._generations / each).exists() for each in places):
+            if not any((self._generations / place).exists() for place in places):
                 self.forget(generation)

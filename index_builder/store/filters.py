@@ -8,8 +8,8 @@ Equality is that of JSON, and strict: `true` is not 1, 1 is 1.0, and null matche
 metadata matches if any of its elements does; objects never match. A range contains numbers or strings, whichever its
 bounds are; strings compare by code point, which suits ISO dates. `$not` also lets through rows without the field.
 
-A table is read once for each field that is asked for: the rows of the field's values are kept as long as the table. For
-candidates in memory, which are few, they are found anew each time.
+A table is read once for every field that filters name; the rows of the field's values are then kept as long as the
+table. For candidates in memory, which are few, they are found anew each time.
 """
 
 from array import array
@@ -44,7 +44,7 @@ def matching_places(metadata: Sequence[Mapping[str, Any]], filter_: Mapping[str,
     """The places in a list of metadata that match a filter; ascending, (N,)."""
 
     def of_field(field: str) -> _Postings:
-        return _Postings(len(metadata), ((at, each[field]) for at, each in enumerate(metadata) if field in each))
+        return _Postings(len(metadata), ((at, cells[field]) for at, cells in enumerate(metadata) if field in cells))
 
     return np.flatnonzero(_mask(len(metadata), of_field, filter_))
 
@@ -55,12 +55,12 @@ def _mask(size: int, of_field: "Callable[[str], _Postings]", filter_: Mapping[st
         if key == "$not":
             matching &= ~_mask(size, of_field, wanted)
         elif key == "$and":
-            for each in wanted:
-                matching &= _mask(size, of_field, each)
+            for inner in wanted:
+                matching &= _mask(size, of_field, inner)
         elif key == "$or":
             found = np.zeros(size, bool)
-            for each in wanted:
-                found |= _mask(size, of_field, each)
+            for inner in wanted:
+                found |= _mask(size, of_field, inner)
             matching &= found
         else:
             matching &= of_field(key).mask(wanted)
@@ -76,7 +76,7 @@ def _of_table(table: CandidateTable, field: str) -> "_Postings":
         if field in fields:
             return fields[field]
         found = _Postings(len(table), _cells(table, field))
-        if found:  # names that no row has are not kept: there is no end to them, and the answer is quick
+        if found:  # fields that no row has are not kept: requests may name any number, and finding none is quick
             fields[field] = found
         return found
 

@@ -23,8 +23,6 @@ class Generation:
     """An open generation; it never changes, and several threads may read it.
 
     Attributes:
-        path: its directory.
-        manifest: what it says of itself.
         candidates: ids, texts and metadata by row.
         embeddings: vectors by row, and rows by id.
         index: None if the matrix is scanned instead.
@@ -50,10 +48,8 @@ class Generation:
     def open(cls, path: Path, *, verify: bool = True, needs_matrix: bool = True) -> "Generation":
         """Open and check the generation in a directory.
 
-        Args:
-            path: the directory.
-            verify: read every file and compare its sha256; otherwise only names, sizes and counts are checked.
-            needs_matrix: refuse a generation whose matrix is missing.
+        Names, sizes and counts are always checked; with `verify`, also the sha256 of every file. With `needs_matrix`, a
+        generation whose matrix is missing is refused.
 
         Raises:
             GenerationNotFound: there is no such directory.
@@ -110,7 +106,7 @@ def read_manifest(path: Path) -> Manifest:
 
 def describe_files(path: Path) -> dict[str, FileEntry]:
     """Describe the files in a generation's directory for its manifest."""
-    return {name: FileEntry(_sha256(each), each.stat().st_size) for name, each in sorted(_files(path).items())}
+    return {name: FileEntry(_sha256(file), file.stat().st_size) for name, file in sorted(_files(path).items())}
 
 
 def _sha256(path: Path) -> str:
@@ -141,11 +137,11 @@ def _files(path: Path) -> dict[str, Path]:
     """Every file below the directory but the manifest, by relative path; links and devices raise ValueError."""
     found = {}
     for folder, folders, names in os.walk(path):
-        for name in [*folders, *names]:
-            each = Path(folder) / name
-            if each.is_symlink() or not (each.is_dir() or each.is_file()):
-                raise ValueError(f"{each.relative_to(path)} is not a plain file")
-        found.update({(Path(folder) / name).relative_to(path).as_posix(): Path(folder) / name for name in names})
+        for entry in map(Path(folder).joinpath, [*folders, *names]):
+            if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
+                raise ValueError(f"{entry.relative_to(path)} is not a plain file")
+            if entry.is_file():
+                found[entry.relative_to(path).as_posix()] = entry
     found.pop(MANIFEST_FILE, None)
     return found
 

@@ -49,16 +49,12 @@ _STAMP = "%Y%m%dT%H%M%S%f"
 class GenerationStore:
     """The generations under a directory; several threads and processes may call every method.
 
-    A generation is verified once on its way to being served: when it is opened (`open`). A caller that has opened it,
-    or has just built it, switches to it with `make_active` or `go_back`, which do not read its files again. `activate`
-    and `rollback` verify first.
+    `open` verifies a generation. A caller that has opened it, or has just built it, switches to it with `make_active`
+    or `go_back`, which do not read its files again. `activate` and `rollback` verify first.
 
     Args:
         root: the directory.
         needs_matrix: refuse generations whose matrix is missing.
-
-    Attributes:
-        updates: the generations' update logs.
     """
 
     def __init__(self, root: Path, *, needs_matrix: bool = True) -> None:
@@ -76,15 +72,11 @@ class GenerationStore:
         return sorted(path.name for path in self._generations.iterdir() if is_generation_id(path.name))
 
     def current(self) -> str | None:
-        """The active generation's id; None before the first activation.
-
-        Raises:
-            GenerationCorrupt: CURRENT does not hold an id.
-        """
+        """The active generation's id; see `Pointer.current`."""
         return self._pointer.current()
 
     def current_or_none(self) -> str | None:
-        """The active generation's id; None also if CURRENT is damaged."""
+        """The active generation's id; None also if CURRENT is damaged, gone or unreadable."""
         return self._pointer.current_or_none()
 
     def stamp(self) -> tuple[int, int] | None:
@@ -96,21 +88,13 @@ class GenerationStore:
         return self._pointer.history(self.ids())
 
     def path(self, generation: str) -> Path:
-        """The directory of a generation.
-
-        Raises:
-            GenerationNotFound: the text does not have the form of an id.
-        """
+        """The directory of a generation. Raises GenerationNotFound if the text does not have the form of an id."""
         if not is_generation_id(generation):
             raise GenerationNotFound(f"{generation[:80]!r} is not the id of a generation")
         return self._generations / generation
 
     def manifest(self, generation: str) -> Manifest:
-        """Read a generation's manifest, without looking at its other files.
-
-        Raises:
-            GenerationNotFound, GenerationCorrupt: see `read_manifest`.
-        """
+        """Read a generation's manifest, without looking at its other files; errors as `path` and `read_manifest`."""
         return read_manifest(self.path(generation))
 
     def rejected_log(self, generation: str) -> Path:
@@ -120,11 +104,7 @@ class GenerationStore:
     # Opening.
 
     def open(self, generation: str, *, verify: bool = True) -> Generation:
-        """Open a generation.
-
-        Args:
-            generation: its id.
-            verify: check every byte of it and of its update log.
+        """Open a generation; if asked to `verify`, check every byte of it and of its update log.
 
         Raises:
             GenerationNotFound, GenerationCorrupt: see `Generation.open` and `UpdateLog.read`.
@@ -150,11 +130,7 @@ class GenerationStore:
             raise GenerationCorrupt(manifest.id, f"{name} cannot be read: {error.strerror}") from error
 
     def snapshot(self, opened: Generation) -> Snapshot:
-        """An open generation with its updates.
-
-        Raises:
-            GenerationCorrupt: its update log is damaged.
-        """
+        """An open generation with its updates. Raises GenerationCorrupt if its update log is damaged."""
         return Snapshot.of(opened).updated(list(self.updates.of(opened.manifest).read()))
 
     def serving_order(self) -> list[str]:
@@ -172,7 +148,7 @@ class GenerationStore:
                 return []
         trusted = [*([current] if current else []), *reversed(self.history())]
         others = list(reversed(self.ids()))
-        older = [each for each in others if not trusted or each < trusted[0]]
+        older = [generation for generation in others if not trusted or generation < trusted[0]]
         return list(dict.fromkeys([*trusted, *older, *others]))
 
     def open_to_serve(self) -> tuple[Generation, list[tuple[str, str]]]:
@@ -205,12 +181,8 @@ class GenerationStore:
     # Switching.
 
     def activate(self, generation: str, encode: Encode | None = None) -> None:
-        """Verify a generation, then make it the active one; see `make_active`.
-
-        Raises:
-            GenerationNotFound, GenerationCorrupt: it cannot be served; nothing changes.
-        """
-        self.make_active(self._verified(generation), encode)
+        """Verify a generation, then make it the active one; arguments and errors as `open` and `make_active`."""
+        self.make_active(self.verify(generation), encode)
 
     def make_active(self, manifest: Manifest, encode: Encode | None = None, lease: Lease | None = None) -> None:
         """Make a generation the active one. The caller has opened or built it, so its files are not read again.
@@ -224,19 +196,16 @@ class GenerationStore:
             lease: held by the builder that built it.
 
         Raises:
-            GenerationNotFound: it was removed meanwhile; nothing changes.
-            GenerationCorrupt: its update log is damaged or gone; nothing changes.
-            FingerprintMismatch: an update has to be encoded, and there is no `encode`; nothing changes.
-            LeaseLost: another builder has taken over; nothing changes.
+            GenerationNotFound: it was removed meanwhile. After this and all other errors, nothing has changed.
+            GenerationCorrupt: its update log is damaged or gone.
+            FingerprintMismatch: an update has to be encoded, and there is no `encode`.
+            LeaseLost: another builder has taken over.
         """
         with self._switching(manifest, encode, lease):
             self._pointer.advance(manifest.id)
 
     def rollback(self) -> str:
-        """Verify the generation that was active before the current one, then go back to it.
-
-        Returns:
-            its id.
+        """Verify the generation that was active before the current one, then go back to it; returns its id.
 
         Raises:
             GenerationNotFound: none was active before, or all have been removed.
@@ -246,17 +215,14 @@ class GenerationStore:
             history = self.history()
             if not history:
                 raise GenerationNotFound(f"no earlier generation to roll back to in {self.root}")
-            if self.go_back(self._verified(history[-1])):
+            if self.go_back(self.verify(history[-1])):
                 return history[-1]
 
     def go_back(self, manifest: Manifest) -> bool:
         """Go back to a generation that the caller has opened, provided that it is still the last of `history`.
 
-        Returns:
-            whether it is active now. False: another process has switched meanwhile, and nothing changed.
-
-        Raises:
-            GenerationCorrupt: its update log is damaged or gone; nothing changes.
+        Returns False if another process has switched meanwhile; then the active generation stays. Errors as
+        `make_active`.
         """
         with self._switching(manifest):
             if self.history()[-1:] != [manifest.id]:
@@ -270,7 +236,7 @@ class GenerationStore:
         Args:
             old: the active generation.
             new: its compaction, which the caller has just built; removed if it cannot take the place.
-            lease: held by the builder.
+            lease: held by the builder that built it.
             forget: see `leftovers.discard`.
 
         Raises:
@@ -288,12 +254,6 @@ class GenerationStore:
                 discard(temporary, forget)
             raise
 
-    def _verified(self, generation: str) -> Manifest:
-        """Check every byte of a generation's files. `_switching` checks the update log."""
-        opened = Generation.open(self.path(generation), needs_matrix=self._needs_matrix)
-        opened.close()
-        return opened.manifest
-
     @contextmanager
     def _switching(
         self,
@@ -310,14 +270,14 @@ class GenerationStore:
         * after the block, the new generation's log does not say yet that it was active. The next switch adds that
           before it leaves the generation.
         """
-        make_directory(self.root)
         self._check_active(instead_of)
         self._check_updates(manifest)
         missed = MissedUpdates(self.updates, manifest, encode, instead_of)
         if manifest.id != self.current_or_none():
             missed.encode()
         with self._changing(), self.updates.writing(), fenced(lease):
-            self._check_present(manifest.id)
+            if manifest.id not in self.ids():  # collected before the lock was taken
+                raise GenerationNotFound(f"generation {manifest.id} has just been removed")
             self._check_active(instead_of)
             if (current := self.current_or_none()) != manifest.id:
                 missed.write()
@@ -328,10 +288,6 @@ class GenerationStore:
     def _check_active(self, generation: str | None) -> None:
         if generation is not None and self.current() != generation:
             raise CompactionOvertaken(f"generation {generation}, which was compacted, is not the active one any more")
-
-    def _check_present(self, generation: str) -> None:
-        if generation not in self.ids():  # collected before the lock was taken
-            raise GenerationNotFound(f"generation {generation} has just been removed")
 
     def _mark_active(self, generation: str | None) -> None:
         """Note in a generation's log that it is active, or was: it receives no missed updates when it comes back.
@@ -355,9 +311,8 @@ class GenerationStore:
     def building(self, redis_url: str | None = None) -> Iterator[Lease | None]:
         """Be the only builder of this store for the block.
 
-        Args:
-            redis_url: the Redis to hold the lease in, for hosts that share no locks. `publish` and what activates the
-                generation must be given the lease.
+        The Redis, if one is given, holds the lease, for hosts that share no locks. `publish` and what activates the
+        generation must be given the lease.
 
         Raises:
             BuildBusy: another builder is at work.
@@ -398,28 +353,23 @@ class GenerationStore:
             rename_durably(temporary, self.path(temporary.name.removeprefix(TEMPORARY_PREFIX)))
         journal_of(temporary).unlink(missing_ok=True)
 
-    def clear(self, forget: Forget = forget_nothing) -> Leftover | None:
-        """Remove what killed builds have left; the caller is the builder.
-
-        Returns:
-            the newest build that can be resumed, which stays.
-        """
+    def discard_leftovers(self, forget: Forget = forget_nothing) -> Leftover | None:
+        """Remove what killed builds have left but the newest that can be resumed; the caller is the builder."""
         spare = resumable(self._generations, forget)
         discard_all(self._generations, forget, spare)
         return spare
 
     def discard_killed(self, since: datetime, redis_url: str | None) -> None:
-        """Remove what builds have left that began after `since` and were killed, with their copies.
+        """Remove what killed builds have left that began after `since`, with their copies.
 
         Raises:
-            BuildBusy: the next build has begun; it removes them.
-            LeaseLost, StoreUnavailable: see `building`; the next build removes them.
+            BuildBusy, LeaseLost, StoreUnavailable: see `building`; the next build removes it.
         """
         first = f"{TEMPORARY_PREFIX}{since.strftime(_STAMP)}"
         with self.building(redis_url):
-            for each in self._generations.glob(f"{TEMPORARY_PREFIX}*"):
-                if each.name >= first:
-                    discard(each, Copies(self.root, redis_url).forget)
+            for temporary in self._generations.glob(f"{TEMPORARY_PREFIX}*"):
+                if temporary.name >= first:
+                    discard(temporary, Copies(self.root, redis_url).forget)
 
     # Collecting.
 
@@ -427,15 +377,9 @@ class GenerationStore:
         """Remove old generations with their copies, logs of bad rows older than all kept ones, and leftovers.
 
         The active generation stays, and so do newer ones, which may be waiting for their activation. Of the older ones,
-        as many stay as make `keep` with the active one: first those that rollbacks would reach, then the newest. A
-        killed build that can be resumed stays for `leftovers.RESUMABLE_FOR`. Leftovers stay while somebody builds.
-
-        Args:
-            keep: at least 1.
-            redis_url: the Redis that holds copies; None: copies stay, for the next collection that is given it.
-
-        Returns:
-            the ids removed.
+        as many stay as make `keep`, at least 1, with the active one: first those that rollbacks would reach, then the
+        newest. A killed build that can be resumed stays for `leftovers.RESUMABLE_FOR`. Leftovers stay while somebody
+        builds. Without a Redis, copies stay for the next collection that is given it. Returns the ids removed.
 
         Raises:
             GenerationCorrupt: CURRENT is damaged; nothing is removed.
@@ -444,9 +388,9 @@ class GenerationStore:
         copies = Copies(self.root, redis_url)
         with self._changing():
             removed = self._expired(keep)
-            for each in removed:
-                copies.forget(each)
-                shutil.rmtree(self._unlist(each))
+            for generation in removed:
+                copies.forget(generation)
+                shutil.rmtree(self._unlist(generation))
             self._remove_rejected(self.ids())
         with suppress(BuildBusy), self.building(redis_url):
             spare = resumable(self._generations, copies.forget)
@@ -457,10 +401,10 @@ class GenerationStore:
 
     def _expired(self, keep: int) -> list[str]:
         ids, current = self.ids(), self.current()
-        older = [each for each in ids if current is None or each < current]
+        older = [generation for generation in ids if current is None or generation < current]
         by_worth = dict.fromkeys([*reversed(self.history()), *reversed(older)])
-        spared = [each for each in by_worth if each in older][: keep - (current is not None)]
-        return [each for each in older if each not in spared]
+        spared = [generation for generation in by_worth if generation in older][: keep - (current is not None)]
+        return [generation for generation in older if generation not in spared]
 
     def _unlist(self, generation: str) -> Path:
         """Rename a generation to a temporary directory: if the process dies while it is removed, no half is listed."""
@@ -480,7 +424,7 @@ class GenerationStore:
         """
         with self.updates.writing():
             ids, current = self.ids(), self.current_or_none()
-            if all(each == current or self._was_active(each) for each in ids):
+            if all(generation == current or self._was_active(generation) for generation in ids):
                 self.updates.keep_only(ids)
 
     def _was_active(self, generation: str) -> bool:

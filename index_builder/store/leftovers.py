@@ -38,12 +38,12 @@ RESUMABLE_FOR = timedelta(hours=24)
 
 _JOURNAL_PREFIX = ".journal-"
 
-# Removes what other systems hold of a generation.
+# Called with a generation's id; removes what other systems hold of it.
 Forget = Callable[[str], None]
 
 
 def forget_nothing(_generation: str) -> None:
-    """Do nothing: no other system holds a copy."""
+    """No other system holds a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,7 @@ class Shard:
     """A finished shard.
 
     Attributes:
-        rows: how many.
-        truncated: texts among them that were cut to the model's length.
+        truncated: texts that were cut to the model's length.
         source: `source_digest` of what it was made of.
         content: `content_digest` of what was made.
     """
@@ -64,15 +63,7 @@ class Shard:
 
 
 def source_digest(model: str, backend: str, dtype: str, ids: Sequence[str], texts: Sequence[str]) -> str:
-    """Digest what the vectors of rows depend on.
-
-    Args:
-        model: its fingerprint.
-        backend: what runs it.
-        dtype: the vectors' dtype on disk.
-        ids: of the rows.
-        texts: of the rows.
-    """
+    """Digest what the vectors of rows depend on; `model` is its fingerprint, `dtype` that of the matrix."""
     return sha256(orjson.dumps([model, backend, dtype, ids, texts])).hexdigest()
 
 
@@ -89,9 +80,9 @@ def journal_of(temporary: Path) -> Path:
 
 
 def journals(generations: Path) -> dict[Path, Path]:
-    """All journals, by the temporary directory to which each belongs; that may be gone."""
+    """All journals by their temporary directories, which may be gone."""
     found = generations.glob(f"{_JOURNAL_PREFIX}*")
-    return {each.with_name(TEMPORARY_PREFIX + each.name.removeprefix(_JOURNAL_PREFIX)): each for each in found}
+    return {path.with_name(TEMPORARY_PREFIX + path.name.removeprefix(_JOURNAL_PREFIX)): path for path in found}
 
 
 def read_journal(path: Path) -> tuple[int, list[Shard]]:
@@ -117,13 +108,12 @@ class Journal:
     Args:
         path: its file, which must not exist.
         attempts: the number of builds that have worked on the shards, this one included.
-        shards: those taken over from a killed build.
+        shards: those that are on the disk already.
     """
 
     def __init__(self, path: Path, attempts: int = 1, shards: Iterable[Shard] = ()) -> None:
-        self.attempts = attempts
         self._path = path
-        self._write("xb", _line({"attempts": attempts}) + b"".join(_line(asdict(each)) for each in shards))
+        self._write("xb", _line({"attempts": attempts}) + b"".join(_line(asdict(shard)) for shard in shards))
         sync_directory(path.parent)
 
     def append(self, shard: Shard) -> None:
@@ -143,12 +133,7 @@ def _line(record: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A killed build that can be resumed. If it ran on another host, it may only seem dead.
-
-    Attributes:
-        temporary: its directory.
-        forget: see `discard`.
-    """
+    """A killed build that can be resumed. If it ran on another host, it may only seem dead."""
 
     temporary: Path
     forget: Forget
@@ -160,7 +145,7 @@ class Leftover:
 
     @property
     def is_recent(self) -> bool:
-        """Whether its journal was written so lately that somebody may start the build again."""
+        """Whether its journal was last written less than `RESUMABLE_FOR` ago."""
         return time.time() - journal_of(self.temporary).stat().st_mtime < RESUMABLE_FOR.total_seconds()
 
     def journal(self) -> tuple[int, list[Shard]]:
@@ -174,21 +159,18 @@ class Leftover:
 
 def resumable(generations: Path, forget: Forget) -> Leftover | None:
     """Find the newest killed build that has a matrix and a journal."""
-    found = [each for each in journals(generations) if (each / MATRIX_FILE).exists()]
+    found = [temporary for temporary in journals(generations) if (temporary / MATRIX_FILE).exists()]
     return Leftover(max(found), forget) if found else None
 
 
 def discard(temporary: Path, forget: Forget) -> None:
-    """Remove a temporary directory and its journal.
+    """Remove a temporary directory and its journal, and forget the generation.
 
-    Args:
-        temporary: the directory.
-        forget: called with the generation's id. If it raises StoreUnavailable, the empty directory stays, and the next
-            collection tries again.
+    If `forget` raises StoreUnavailable, the empty directory stays, and the next collection tries again.
     """
     journal_of(temporary).unlink(missing_ok=True)
-    for each in temporary.iterdir():
-        shutil.rmtree(each) if each.is_dir() else each.unlink()
+    for entry in temporary.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     try:
         forget(temporary.name.removeprefix(TEMPORARY_PREFIX))
     except StoreUnavailable:
@@ -199,9 +181,9 @@ def discard(temporary: Path, forget: Forget) -> None:
 def discard_all(generations: Path, forget: Forget, spare: Leftover | None) -> None:
     """Remove every temporary directory and journal but one."""
     kept = spare.temporary if spare else None
-    for each in generations.glob(f"{TEMPORARY_PREFIX}*"):
-        if each != kept:
-            discard(each, forget)
+    for temporary in generations.glob(f"{TEMPORARY_PREFIX}*"):
+        if temporary != kept:
+            discard(temporary, forget)
     for temporary, journal in journals(generations).items():
         if temporary != kept:
             journal.unlink()

@@ -11,8 +11,8 @@ A lock is a flock on a file. The kernel frees it however its holder dies. It wor
 kernel, and between hosts if their file system shares locks. The lease works between all hosts: it is a key in Redis
 that expires unless its holder renews it. But no lease can stop a builder that was paused until after the expiry and
 does not know it. So each lease has a number, larger than all before, and its holder writes the number to STORE/FENCE. A
-builder that finds a larger number there has been overtaken and publishes nothing. The fence decides: a builder goes on
-while Redis does not answer.
+builder that finds a larger number there has been overtaken and publishes nothing. While Redis does not answer, a
+builder goes on: the fence decides.
 
 The keys in Redis are `pe:{<store>}:lease`, and `pe:{<store>}:fence` for the last number. <store> is the content of
 STORE/ID, drawn once, because hosts may mount the store under different paths.
@@ -41,14 +41,11 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @contextmanager
 def locked(path: Path, *, within_seconds: float | None = None) -> Iterator[bool]:
-    """Hold a lock for the block.
+    """Hold a lock for the block; yields whether it is held.
 
     Args:
         path: the lock's file. It is created and never removed: removing it would let two holders in.
         within_seconds: how long to wait for the lock; None: until it is free.
-
-    Yields:
-        whether the lock is held.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -114,7 +111,6 @@ class Lease:
     """The right to build into a store, renewed in the background until it is released.
 
     Attributes:
-        root: the store's directory.
         number: larger than that of every lease before.
 
     Raises:
@@ -148,11 +144,7 @@ class Lease:
         self._renewer.start()
 
     def check(self) -> None:
-        """Make sure that the lease is still this builder's; renew it if it has expired.
-
-        Raises:
-            LeaseLost: another builder has overtaken this one.
-        """
+        """Renew the lease, and raise LeaseLost if another builder has overtaken this one."""
         try:
             held = self._renew()
         except StoreUnavailable:
@@ -162,16 +154,12 @@ class Lease:
         self.check_fence()
 
     def check_fence(self) -> None:
-        """Look for a later builder in the store itself.
-
-        Raises:
-            LeaseLost: there is one.
-        """
+        """Raise LeaseLost if the store itself names a later builder."""
         if self._highest() > self.number:
             raise LeaseLost(self.root)
 
     def release(self) -> None:
-        """Let the next builder in."""
+        """Stop renewing, and let the next builder in."""
         self._released.set()
         self._renewer.join()
         with suppress(StoreUnavailable):  # then it expires by itself
@@ -205,7 +193,7 @@ def _milliseconds() -> int:
 
 
 def _machine() -> str:
-    """Name the running kernel: processes that share it, also in containers, are kept apart by build.lock."""
+    """Name the running kernel: build.lock keeps processes apart that share it, also in containers."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -215,7 +203,7 @@ def _machine() -> str:
 def _identity(root: Path) -> str:
     """Read the store's own name from STORE/ID, or draw it. Of several processes that draw it, the first one wins.
 
-    A link makes the name appear at once with its content: a process that dies before leaves only a temporary file.
+    The link makes the file appear with all of its content. A process that dies before leaves only a temporary file.
     """
     path = root / "ID"
     if not path.exists():
@@ -236,9 +224,8 @@ def leased(root: Path, url: str | None) -> Iterator[Lease | None]:
     """Hold the store's lease for the block; None if there is no Redis.
 
     Raises:
-        BuildBusy, StoreUnavailable: see `Lease`.
-        LeaseLost: see `Lease`. Also raised in place of another error in the block if another builder has taken over:
-            then that builder has removed the files that this one misses.
+        BuildBusy, StoreUnavailable, LeaseLost: see `Lease`. LeaseLost also takes the place of an error in the block if
+            another builder has taken over: that builder has then removed the files that this one misses.
     """
     if url is None:
         yield None
@@ -260,11 +247,7 @@ def leased(root: Path, url: str | None) -> Iterator[Lease | None]:
 
 @contextmanager
 def fenced(lease: Lease | None) -> Iterator[None]:
-    """Run the block, which changes what others see, unless another builder has taken over. The caller holds a lock.
-
-    Raises:
-        LeaseLost: another builder has taken over; nothing was done.
-    """
+    """Run the block, which changes what others see; if another builder has taken over, raise LeaseLost instead."""
     if lease is not None:
         lease.check()
     try:

@@ -55,9 +55,8 @@ class BuildStats:
     """How the build went.
 
     Attributes:
-        seconds: of each stage in the last attempt.
-        candidates_per_second: encoded in the last attempt.
-        rejected: bad rows.
+        seconds: by stage, of the last attempt, as is `candidates_per_second`.
+        rejected: bad rows left out.
         truncated: texts cut to the model's length.
         attempts: builds that worked on the vectors; all but the last were killed.
     """
@@ -74,7 +73,6 @@ class Manifest:
     """The facts of a generation.
 
     Attributes:
-        id: the generation's.
         created_at: ISO 8601, UTC.
         backend: what ran the model over the pool (polyrank.model.inference). Another back-end makes vectors that are
             close to these, not equal.
@@ -182,13 +180,9 @@ def _recall(value: object) -> dict[str, Any]:
 def _record(
     cls: type[T], value: object, where: str, readers: Mapping[str, Callable[[object], object]] | None = None
 ) -> T:
-    """Read a dataclass from a JSON object with exactly its fields.
+    """Read a dataclass from a JSON object with exactly its fields; `readers` read those whose type does not say enough.
 
-    Args:
-        cls: the dataclass.
-        value: what should be the object.
-        where: its name in messages.
-        readers: of the fields whose types do not say enough.
+    `where` names the object in messages.
     """
     if not isinstance(value, dict):
         raise ValueError(f"{where} must be an object")

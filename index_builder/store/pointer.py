@@ -1,9 +1,8 @@
 """Which generation is active: the files CURRENT and HISTORY.
 
 CURRENT names the active generation. HISTORY lists those that were active before it, the latest last. Each file is
-replaced atomically, but a process may die between the two writes. So every change is made in an order in which the
-state between any two writes leads to the old way back or to the new one: HISTORY is written first, and the readers skip
-entries at its end that name the current generation.
+replaced atomically, but a process may die between two writes. So HISTORY is written first, and readers skip entries at
+its end that name the current generation: between the writes they see either the old state or the new one.
 """
 
 import re
@@ -29,11 +28,7 @@ class Pointer:
         self._current, self._history = root / "CURRENT", root / "HISTORY"
 
     def current(self) -> str | None:
-        """The active generation's id; None before the first activation.
-
-        Raises:
-            GenerationCorrupt: CURRENT does not hold an id, is gone or cannot be read.
-        """
+        """The active id; None before the first activation. Raises GenerationCorrupt if CURRENT is damaged or gone."""
         try:
             text = self._current.read_bytes().decode("ascii", "replace").removesuffix("\n")
         except FileNotFoundError as error:
@@ -47,7 +42,7 @@ class Pointer:
         return text
 
     def current_or_none(self) -> str | None:
-        """The active generation's id; None also if CURRENT is damaged."""
+        """The active generation's id; None also where `current` raises."""
         try:
             return self.current()
         except GenerationCorrupt:
@@ -63,7 +58,7 @@ class Pointer:
 
     def history(self, published: Collection[str]) -> list[str]:
         """The published generations that were active before the current one, the latest last."""
-        entries, current = [each for each in self._entries() if each in published], self.current_or_none()
+        entries, current = [entry for entry in self._entries() if entry in published], self.current_or_none()
         while entries and entries[-1] == current:
             entries.pop()
         return entries
@@ -72,10 +67,8 @@ class Pointer:
         """Make the generation current, and the one that was current the first to go back to.
 
         CURRENT is written even if it names the generation already. Servers that follow it then load again: somebody may
-        have repaired the files.
-
-        If the process dies between the two writes, HISTORY ends with the generation that is still current. That entry
-        is skipped.
+        have repaired the files. If the process dies between the two writes, HISTORY ends with the generation that is
+        still current, and that entry is skipped.
         """
         current, entries = self.current_or_none(), self._entries()
         if current not in (None, generation) and entries[-1:] != [current]:
@@ -85,8 +78,8 @@ class Pointer:
     def replace(self, generation: str, published: Collection[str]) -> None:
         """Make the generation current in place of the one that is; `history` stays as it is.
 
-        HISTORY loses the entries that are skipped now: they name the old one, and once CURRENT has changed they would
-        count. If the process dies between the two writes, nothing has changed for a reader.
+        First HISTORY loses the entries that are skipped now: they name the old generation, and would count once CURRENT
+        has changed. If the process dies between the two writes, nothing has changed for a reader.
         """
         self._write_history(self.history(published))
         self._write_current(generation)
@@ -94,8 +87,8 @@ class Pointer:
     def go_back(self, generation: str) -> None:
         """Make the generation current that was the last of `history`, and forget those after it.
 
-        Until CURRENT has changed, HISTORY must still lead to the generation. If the process dies right after, it is the
-        last entry of HISTORY, and skipped.
+        Until CURRENT has changed, HISTORY must still lead to the generation. If the process dies right after that, the
+        generation is the last entry of HISTORY, and skipped.
 
         Raises:
             GenerationNotFound: it was not active before.
@@ -121,4 +114,4 @@ class Pointer:
         write_atomically(self._current, f"{generation}\n".encode())
 
     def _write_history(self, history: list[str]) -> None:
-        write_atomically(self._history, "".join(f"{each}\n" for each in history[-_HISTORY_LENGTH:]).encode())
+        write_atomically(self._history, "".join(f"{entry}\n" for entry in history[-_HISTORY_LENGTH:]).encode())

@@ -63,16 +63,15 @@ class Snapshot:
     """A generation at a revision; it never changes, and several threads may read it.
 
     Attributes:
-        generation: what was built.
         revision: of the last update in it.
-        changed: upserts and deletions so far, repeated and ineffective ones too: the log grows with each.
+        changes: upserts and deletions so far, repeated and ineffective ones too: the log grows with each.
         removed: the generation's own rows that are no longer in it; ascending, (R,).
         added: the added rows that are still in it, counted from 0; ascending, (A,).
     """
 
     generation: Generation
     revision: int
-    changed: int
+    changes: int
     removed: Rows
     added: Rows
     _buffer: _AddedRows
@@ -92,7 +91,7 @@ class Snapshot:
         self._buffer.cut(self._seen)
         removed, alive = set[int](), dict.fromkeys(self.added.tolist())
         for update in updates:
-            gone = [*update.deletes, *(each.id for each in update.upserts)]
+            gone = [*update.deletes, *(candidate.id for candidate in update.upserts)]
             removed.update(self.generation.embeddings.ids.rows(gone).tolist())
             for candidate_id in gone:
                 alive.pop((self._buffer.rows_of.get(candidate_id) or [-1])[-1], None)
@@ -102,7 +101,7 @@ class Snapshot:
         return replace(
             self,
             revision=updates[-1].revision,
-            changed=self.changed + sum(len(update.upserts) + len(update.deletes) for update in updates),
+            changes=self.changes + sum(len(update.upserts) + len(update.deletes) for update in updates),
             removed=np.union1d(self.removed, np.array(sorted(removed - {-1}), np.int64)),
             added=np.fromiter(alive, np.int64, len(alive)),
             _seen=len(self._buffer.candidates),
@@ -147,7 +146,7 @@ class Snapshot:
 
     def _added_row(self, candidate_id: str) -> int | None:
         for row in reversed(self._buffer.rows_of.get(candidate_id, ())):
-            if row < self._seen:  # the latest that this snapshot knows of: still in it, or removed
+            if row < self._seen:  # the latest row of the id that this snapshot knows of: still in it, or removed
                 at = int(np.searchsorted(self.added, row))
                 return row if at < len(self.added) and self.added[at] == row else None
         return None
@@ -165,7 +164,7 @@ class Snapshot:
         """The candidates of these rows, in the order asked."""
         is_added, own, added = self.split(np.asarray(rows, np.int64))
         built, new = iter(self.generation.candidates.rows(own)), iter(added.tolist())
-        return [self._buffer.candidates[next(new)] if each else next(built) for each in is_added.tolist()]
+        return [self._buffer.candidates[next(new)] if is_new else next(built) for is_new in is_added.tolist()]
 
     def matching(self, filter_: Mapping[str, Any]) -> Rows:
         """The rows that a filter lets through; ascending."""
@@ -176,11 +175,7 @@ class Snapshot:
         return np.concatenate([own, self.numbered(self.added[places])])
 
     def vectors(self, rows: Rows) -> NDArray[Any]:
-        """The vectors of these rows from the matrix on disk and the updates, in the order asked; (N, D).
-
-        Raises:
-            MatrixMissing: the matrix is not on this machine.
-        """
+        """The vectors of rows from the matrix and the updates, (N, D); MatrixMissing where there is no matrix."""
         return self.merged(rows, self.generation.embeddings.gather(self.split(rows)[1]))
 
     def merged(self, rows: Rows, own_vectors: NDArray[Any]) -> NDArray[Any]:

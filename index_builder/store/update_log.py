@@ -61,7 +61,6 @@ class Update:
         revision: grows from update to update, over all generations of a store.
         upserts: candidates to add, or to put in the place of those with the same ids.
         vectors: of the upserts, (N, D) in the store's dtype.
-        deletes: ids.
     """
 
     revision: int
@@ -76,7 +75,6 @@ class UpdateLog:
     One thread at a time may use it. One process at a time may append: the caller holds `UpdateLogs.writing`.
 
     Attributes:
-        subject: whose log it is.
         revision: of the last update read; 0 before the first.
         checksum: of the log up to the end of that update; 0 before the first. A revision may be used again after the
             log was restored from a backup, but hardly ever with the same checksum.
@@ -95,11 +93,7 @@ class UpdateLog:
 
     @classmethod
     def found(cls, path: Path) -> "UpdateLog":
-        """The log in a file, with the subject that its first record names.
-
-        Raises:
-            GenerationCorrupt: the first record is damaged or cut short, or of another generation than the file's name.
-        """
+        """The log in a file, with the subject of its first record; GenerationCorrupt if that is damaged or misnamed."""
         log = cls(path, Subject(path.stem, "", 0, "float16"))
         with path.open("rb") as file:
             content, _ = log._next(file) or ({}, b"")
@@ -113,9 +107,7 @@ class UpdateLog:
         return cls(path, subject)
 
     def read(self) -> Iterator[Update]:
-        """Yield the updates that were appended since the last call.
-
-        If reading ends early, for whatever reason, the next call yields the same updates again.
+        """Yield the updates that were appended since the last call; if reading ends early, the next call repeats them.
 
         Raises:
             GenerationCorrupt: the log is damaged here, or it is another generation's; what comes before is yielded.
@@ -191,7 +183,7 @@ class UpdateLog:
         return None
 
     def _update(self, content: dict[str, Any], behind: memoryview) -> Update:
-        upserts = [Candidate(*each) for each in content["upserts"]]
+        upserts = [Candidate(*row) for row in content["upserts"]]
         vectors = np.frombuffer(behind, DTYPES[self.subject.dtype]).reshape(len(upserts), self.subject.dim)
         self.revision, self.checksum = int(content["revision"]), self._sum
         return Update(self.revision, upserts, vectors, content["deletes"])
@@ -212,7 +204,7 @@ class UpdateLog:
         self._append(*map(self._described_update, updates))
 
     def _described_update(self, update: Update) -> tuple[dict[str, Any], bytes]:
-        rows = [[each.id, each.text, each.metadata] for each in update.upserts]
+        rows = [[candidate.id, candidate.text, candidate.metadata] for candidate in update.upserts]
         content = {"revision": update.revision, "upserts": rows, "deletes": list(update.deletes)}
         return content, np.ascontiguousarray(update.vectors, DTYPES[self.subject.dtype]).tobytes()
 
@@ -251,8 +243,7 @@ class UpdateLog:
     def _sync(self, descriptor: int, end: int) -> None:
         """Put what was written from `end` on the disk. If that fails it stays: somebody may have read it already.
 
-        The kernel reports a failed write once, then takes the pages for written. So the next call writes what failed
-        before once more.
+        The kernel reports a failed write once, then takes the pages for written. So the next call writes them again.
         """
         start = end if self._unsynced is None else min(self._unsynced, end)
         self._unsynced = start
@@ -289,7 +280,7 @@ def _record(content: Mapping[str, Any], behind: bytes, total: int) -> tuple[byte
 
 
 def _read(file: Any, length: int) -> bytes:
-    """Read so many bytes, or to the end. Memory is taken as they come: a damaged length may be anything."""
+    """Read so many bytes, or to the end, piece by piece: a damaged length must not take memory ahead."""
     pieces = []
     while length and (piece := file.read(min(length, _READ_BYTES))):
         pieces.append(piece)

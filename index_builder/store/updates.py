@@ -38,14 +38,7 @@ class UpdateLogs:
 
     @contextmanager
     def writing(self, within_seconds: float | None = None) -> Iterator[None]:
-        """Be the only one who writes updates or changes CURRENT, for the block.
-
-        Args:
-            within_seconds: how long to wait for others; None: until they are done.
-
-        Raises:
-            UpdatesBusy: others took longer.
-        """
+        """Be the only one who writes updates or changes CURRENT, for the block; UpdatesBusy if others take longer."""
         make_directory(self._directory)
         with locked(self._directory / "write.lock", within_seconds=within_seconds) as held:
             if not held:
@@ -64,44 +57,33 @@ class UpdateLogs:
     def highest(self) -> int:
         """The highest revision ever used, as far as the logs that are left tell."""
         highest = 0
-        for each in self._logs():
-            for _ in _until_damage(each):
+        for found in self._logs():
+            for _ in _until_damage(found):
                 pass
-            highest = max(highest, each.revision, each.floor)
+            highest = max(highest, found.revision, found.floor)
         return highest
 
     def missed_by(self, manifest: Manifest, compacted: str | None = None) -> list[tuple[Subject, Update]]:
-        """The updates that a generation has to receive, in order, each with the log's subject.
+        """The updates that a generation has to receive, in order, with the subjects of their logs.
 
-        Args:
-            manifest: the generation's.
-            compacted: the generation of which it is a compaction: only that one's updates count; None: it is none.
-
-        Returns:
-            nothing if the generation was active before.
-
-        Raises:
-            GenerationCorrupt: its own log is damaged.
+        There are none if it was active before. If it is a compaction, only updates of the generation `compacted` count.
+        Raises GenerationCorrupt if its own log is damaged.
         """
         own = self.of(manifest)
         known = {update.revision for update in own.read()}
         if own.was_active:
             return []
         missed = {
-            update.revision: (each.subject, update)
-            for each in self._logs()
-            if compacted in (None, each.subject.generation)
-            for update in _until_damage(each)
+            update.revision: (found.subject, update)
+            for found in self._logs()
+            if compacted in (None, found.subject.generation)
+            for update in _until_damage(found)
             if update.revision > manifest.revision and update.revision not in known
         }
         return [missed[revision] for revision in sorted(missed)]
 
     def was_active(self, manifest: Manifest) -> bool:
-        """Whether the generation is the active one, or was.
-
-        Raises:
-            GenerationCorrupt: its log is damaged.
-        """
+        """Whether the generation is the active one, or was. Raises GenerationCorrupt if its log is damaged."""
         own = self.of(manifest)
         own.catch_up()
         return own.was_active
@@ -158,7 +140,7 @@ class MissedUpdates:
         self._encoded: dict[int, NDArray[Any]] = {}
 
     def encode(self) -> None:
-        """Encode what was made under another model: this takes long, and nobody has to wait for it yet."""
+        """Encode what was made under another model. This may take long, so it comes before the locks are taken."""
         for subject, update in self._logs.missed_by(self._manifest, self._compacted):
             self._vectors(subject, update)
 

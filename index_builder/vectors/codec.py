@@ -34,11 +34,7 @@ _CRC_END = _PREFIX.size + 4
 
 
 def rounded(vectors: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Round vectors to a store's dtype.
-
-    Raises:
-        BuildError: a value is not finite, before or after rounding.
-    """
+    """Round vectors to a store's dtype. Raises BuildError if a value is not finite, before or after rounding."""
     with np.errstate(over="ignore", invalid="ignore"):
         stored = vectors.astype(DTYPES[dtype], copy=False)
     if not np.isfinite(stored).all():

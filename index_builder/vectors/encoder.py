@@ -31,8 +31,7 @@ class Model(Protocol):
         name: what it was loaded by.
         architecture: its name in polyrank.model.registry.
         fingerprint: identifies everything that its vectors depend on; 64 hexadecimal digits.
-        dim: D.
-        backend: name of what runs its forward passes.
+        backend: the name of what runs its forward passes (polyrank.model.inference).
     """
 
     name: str
@@ -46,7 +45,7 @@ class Model(Protocol):
 
 
 class CandidateEncoder(Model, TextEncoder, Protocol):
-    """A model that makes the vectors of a build."""
+    """A model that can make the vectors of its generation."""
 
 
 def encode_texts(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:

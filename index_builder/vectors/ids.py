@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 BYTES_PER_ROW = 16
-# Rows that are sorted at a time, in about 50 bytes each: as hashes are spread evenly, from half as many to so many.
+# At most about so many rows are sorted at a time, and half as many at least: hashes are spread evenly. Each takes some
+# 50 bytes of memory.
 _RANGE_ROWS = 1 << 16
 _BLOCK_ROWS = 1 << 16
 
@@ -31,11 +32,7 @@ def hash_id(candidate_id: str) -> int:
 
 
 class IdIndex:
-    """A memory-mapped `ids.index`.
-
-    Raises:
-        ValueError: the file's size is not that of an index.
-    """
+    """A memory-mapped `ids.index`. Raises ValueError if the file's size is not that of an index."""
 
     def __init__(self, path: Path) -> None:
         count, rest = divmod(path.stat().st_size, BYTES_PER_ROW)
@@ -50,12 +47,9 @@ class IdIndex:
 
     @staticmethod
     def write(path: Path, hashes: NDArray[np.uint64]) -> None:
-        """Write the index of ids.
+        """Write the index of the ids with these hashes, (N,), in the order of the rows.
 
-        Args:
-            path: the file.
-            hashes: of the ids, in the order of the rows, (N,); usually memory-mapped. They are distributed to ranges in
-                the file and sorted there, a range at a time.
+        The hashes, usually memory-mapped, are distributed to ranges in the file and sorted there, a range at a time.
 
         Raises:
             ValueError: two ids share a hash.
@@ -75,17 +69,13 @@ class IdIndex:
 
     def rows(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Look up the rows of ids, (N,); -1 for an id that is not there."""
-        wanted = np.fromiter((hash_id(each) for each in ids), np.uint64, len(ids))
+        wanted = np.fromiter((hash_id(candidate_id) for candidate_id in ids), np.uint64, len(ids))
         places = np.minimum(np.searchsorted(self._hashes, wanted), len(self) - 1)
         return np.where(self._hashes[places] == wanted, self._rows[places], np.int64(-1))
 
 
 def _distribute(hashes: NDArray[np.uint64], table: NDArray[np.uint64]) -> list[int]:
-    """Write hashes and rows into the table, (2, N), so that the hashes of each range are larger than those before.
-
-    Returns:
-        the end of each range.
-    """
+    """Write hashes and rows into the table, (2, N), range after range in ascending order; returns the ranges' ends."""
     bits = (len(hashes) // _RANGE_ROWS).bit_length()
     counts = _counts(hashes, bits)
     ends = counts.cumsum()
@@ -104,7 +94,6 @@ def _distribute(hashes: NDArray[np.uint64], table: NDArray[np.uint64]) -> list[i
 
 
 def _counts(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:
-    """Count the hashes of each range."""
     counts = np.zeros(1 << bits, np.int64)
     for start in range(0, len(hashes), _BLOCK_ROWS):
         counts += np.bincount(_range_of(hashes[start : start + _BLOCK_ROWS], bits), minlength=1 << bits)

@@ -21,12 +21,7 @@ IDS_FILE = "ids.index"
 
 
 class EmbeddingsWriter:
-    """Writes the two files, row after row.
-
-    Args:
-        directory: where the files go.
-        dtype: "float16" or "float32".
-    """
+    """Writes the two files, row after row."""
 
     def __init__(self, directory: Path, dtype: str) -> None:
         self._directory, self._dtype = directory, DTYPES[dtype]
@@ -44,7 +39,7 @@ class EmbeddingsWriter:
         os.fsync(self._file.fileno())
 
     def commit(self) -> None:
-        """Write `ids.index`: from here on the embeddings can be opened."""
+        """Write `ids.index`; then the embeddings can be opened."""
         self._file.flush()
         self._hashes.flush()
         IdIndex.write(self._directory / IDS_FILE, np.memmap(self._hashes, np.uint64, "r"))
@@ -59,16 +54,6 @@ class LocalEmbeddings:
     """The memory-mapped embeddings of a directory; several threads may read them.
 
     The matrix may be missing: then only ids can be looked up.
-
-    Args:
-        directory: where the two files are.
-        dim: D.
-        dtype: "float16" or "float32".
-
-    Attributes:
-        dim: D.
-        dtype: of the vectors.
-        ids: finds rows by id.
 
     Raises:
         ValueError: the files' sizes do not fit each other or the dimension.
@@ -95,11 +80,7 @@ class LocalEmbeddings:
 
     @property
     def matrix(self) -> NDArray[Any]:
-        """The whole matrix (N, D), memory-mapped.
-
-        Raises:
-            MatrixMissing: it is not on this machine.
-        """
+        """The whole matrix (N, D), memory-mapped; MatrixMissing if it is not on this machine."""
         if self._matrix is None:
             raise MatrixMissing(self._generation)
         return self._matrix

@@ -24,11 +24,11 @@ _SCAN_COUNT = 1000
 
 
 class StoredVectors:
-    """Vectors under names whose keys all begin alike; several threads may use it.
+    """Vectors (D,) in Redis under names; several threads may use it.
 
     Args:
         client: the caller closes it.
-        beginning: of every key.
+        beginning: put before a name to make its key.
         dim: D.
         dtype: "float16" or "float32".
         lifetime_seconds: of what is put; None: unlimited.
@@ -43,11 +43,7 @@ class StoredVectors:
         self._lifetime_seconds = lifetime_seconds
 
     def put_many(self, names: Sequence[str], vectors: NDArray[Any]) -> None:
-        """Write vectors (N, D), rounded to the store's dtype.
-
-        Raises:
-            StoreUnavailable: Redis failed; some may have been written.
-        """
+        """Write vectors (N, D), rounded to the dtype; if StoreUnavailable is raised, some may have been written."""
         head, rows = prefix(self._dtype, self._dim), np.ascontiguousarray(vectors, self._dtype)
         for start in range(0, len(names), _PIPELINE_COMMANDS):
             pipeline = self._client.pipeline(transaction=False)
@@ -58,12 +54,8 @@ class StoredVectors:
                 pipeline.execute()
 
     def get_many(self, names: Sequence[str]) -> Fetched:
-        """Fetch the vectors of names, in the order asked.
-
-        Raises:
-            StoreUnavailable: Redis failed, or its answer belongs to another question.
-        """
-        keys = [self._key + each.encode() for each in names]
+        """Fetch the vectors of names, in the order asked; errors as `translated`."""
+        keys = [self._key + name.encode() for name in names]
         values: list[bytes | None] = []
         with translated():
             for start in range(0, len(keys), MGET_KEYS):
@@ -79,15 +71,7 @@ def beginning_of(generation: str) -> str:
 
 
 class RedisEmbeddings(StoredVectors):
-    """The copy of one generation, over its own connections. Its keys have no lifetime: `drop_generation` removes them.
-
-    Args:
-        url: redis://, rediss:// or unix:// URL.
-        generation: the generation's id.
-        dim: D.
-        dtype: "float16" or "float32".
-        timeout_seconds: for connecting, and for each answer.
-    """
+    """The copy of one generation, over its own connections; see `connect`. `drop_generation` removes its keys."""
 
     def __init__(self, url: str, generation: str, dim: int, dtype: str, timeout_seconds: float) -> None:
         super().__init__(connect(url, timeout_seconds), beginning_of(generation), dim, dtype)
@@ -96,7 +80,7 @@ class RedisEmbeddings(StoredVectors):
         self._put = 0
 
     def put_many(self, names: Sequence[str], vectors: NDArray[Any]) -> None:
-        """Write vectors (N, D), rounded to the store's dtype."""
+        """Write vectors, and count them for `commit`."""
         super().put_many(names, vectors)
         self._put += len(names)
 
@@ -127,16 +111,12 @@ class RedisEmbeddings(StoredVectors):
         disconnect(self._client)
 
 
-def drop_generation(url: str, generation: str, timeout_seconds: float = BUILDING_TIMEOUT_SECONDS) -> None:
-    """Remove every key of a generation; first the one that declares the copy complete.
-
-    Raises:
-        StoreUnavailable: Redis failed; some keys may remain.
-    """
-    client = connect(url, timeout_seconds)
+def drop_generation(url: str, generation: str) -> None:
+    """Remove every key of a generation. If StoreUnavailable is raised, some may remain."""
+    client = connect(url, BUILDING_TIMEOUT_SECONDS)
     try:
         with translated():
-            client.unlink(f"pe:{{{generation}}}:meta")
+            client.unlink(f"pe:{{{generation}}}:meta")  # first: from here on the copy counts as incomplete
             keys: list[bytes] = []
             for key in client.scan_iter(match=f"{beginning_of(generation)}*", count=_SCAN_COUNT):
                 keys.append(key)

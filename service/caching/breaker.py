@@ -26,12 +26,8 @@ class Breaker:
     """Decides whether a server is asked. Safe to use from several threads.
 
     It opens after FAILURES_IN_A_ROW, or when more than half of the last WINDOW_CALLS failed. Each time the one call of
-    HALF_OPEN fails, the time until the next one doubles.
-
-    Args:
-        on_change: called with every new state, while the breaker is locked.
-        clock: monotonic seconds.
-        chance: uniform in [0, 1).
+    HALF_OPEN fails, the time until the next one doubles. `on_change` is called with every new state, while the breaker
+    is locked.
     """
 
     def __init__(
@@ -55,11 +51,7 @@ class Breaker:
         return self._state
 
     def admit(self) -> int | None:
-        """Ask leave for a call.
-
-        Returns:
-            a ticket, to be given to `report` with the outcome of the call; None: the server must not be asked.
-        """
+        """Return a ticket for a call, to be given to `report` with its outcome; None: the server must not be asked."""
         with self._lock:
             if self._state is State.OPEN and self._clock() >= self._ask_at:
                 self._change(State.HALF_OPEN)

@@ -17,10 +17,6 @@ from polyrank.service.settings import Settings
 class Caches:
     """The memory and the Redis that the settings name.
 
-    Args:
-        settings: the deployment's.
-        metrics: counts what was asked for and what came.
-
     Attributes:
         server: the Redis; None: there is none.
     """
@@ -46,12 +42,7 @@ class Caches:
         return TextCache(VectorCache(space, of.dim, of.dtype, self._count, self._memory, redis))
 
     def vectors(self, generation: Generation, encode: EncodeTexts) -> CandidateVectors:
-        """Return the vectors of a generation's candidates.
-
-        Args:
-            generation: open.
-            encode: its model.
-        """
+        """Return the vectors of a generation's candidates; `encode` is its model."""
         if self.server is None or self._settings.vectors != "redis":
             return MatrixVectors(generation, self._count)
         of = generation.manifest

@@ -11,10 +11,7 @@ Key = tuple[str, str]
 
 
 class Lru:
-    """Values by key. Safe to use from several threads.
-
-    Args:
-        max_bytes: of keys, values and what holds them.
+    """Values by key, up to `max_bytes` of keys, values and what holds them. Safe to use from several threads.
 
     Attributes:
         bytes: held now.

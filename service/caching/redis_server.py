@@ -58,12 +58,8 @@ class RedisServer:
     """Reads within a budget, and writes in the background. Safe to use from several threads.
 
     The client's timeout bounds each answer, not the sum of many slow ones. So another thread reads, and the caller
-    waits for it as long as its budget allows.
-
-    Args:
-        url: of the server.
-        observe: called after each read (with the time its caller waited) and write: what, seconds.
-        show: called with every new state of the breaker for reads.
+    waits for it as long as its budget allows. After each read (with the time its caller waited) and write `observe` is
+    called: what, seconds. `show` is called with every new state of the breaker for reads.
     """
 
     def __init__(
@@ -92,8 +88,8 @@ class RedisServer:
         parts: list[T] = []
         why: StoreUnavailable | None = None
         began, until = time.monotonic(), time.monotonic() + budget.left
-        asked = self._readers.submit(_take, steps, parts, until)
         try:
+            asked = self._readers.submit(_take, steps, parts, until)
             with budget.spending():
                 asked.result(budget.left)
         except StoreUnavailable as error:

@@ -30,19 +30,18 @@ class Cached(NamedTuple):
     available: bool
 
 
+def known_of(fetched: Fetched, count: CountCache, tier: str) -> NDArray[np.bool_]:
+    """Count what Redis gave by result; returns which vectors are known, (N,)."""
+    for result, status in (("hit", HIT), ("miss", MISS), ("corrupt", CORRUPT)):
+        count(tier, result, int((fetched.status == status).sum()))
+    return np.equal(fetched.status, HIT)
+
+
 class RedisTier:
     """The vectors in Redis whose keys have one beginning. Safe to use from several threads.
 
-    A vector that does not come in time, or is damaged, is not known; that is no error.
-
-    Args:
-        server: where they are.
-        tier: under which they are counted.
-        count: counts each vector asked for.
-        beginning: of every key.
-        dim: D.
-        dtype: "float16" or "float32".
-        lifetime_seconds: of what is written; None: for ever.
+    A vector that does not come in time, or is damaged, is not known; that is no error. Each vector asked for is counted
+    under the tier. What is written stays for `lifetime_seconds`; None: for ever.
     """
 
     def __init__(
@@ -74,12 +73,10 @@ class RedisTier:
     def _enter(self, found: Cached, parts: Sequence[Fetched]) -> None:
         """Enter and count what came of the first names."""
         came = 0
-        for vectors, status in ((each.vectors, each.status) for each in parts):
-            rows = slice(came, came + len(status))
-            found.vectors[rows], found.known[rows] = vectors, status == HIT
-            for result, code in (("hit", HIT), ("miss", MISS), ("corrupt", CORRUPT)):
-                self._count(self._tier, result, int((status == code).sum()))
-            came += len(status)
+        for part in parts:
+            rows = slice(came, came + len(part.status))
+            found.vectors[rows], found.known[rows] = part.vectors, known_of(part, self._count, self._tier)
+            came += len(part.status)
         self._count(self._tier, "error", len(found.known) - came)
 
     def write(self, names: Sequence[str], vectors: NDArray[Any]) -> None:
@@ -95,13 +92,8 @@ class RedisTier:
 class VectorCache:
     """Vectors that belong together: of one model and dtype, or of one generation. Safe to use from several threads.
 
-    Args:
-        space: a name means the same vector in every cache of this space.
-        dim: D.
-        dtype: "float16" or "float32".
-        count: counts each vector asked for.
-        memory: shared with other spaces; None: nothing is kept in memory.
-        redis: behind the memory; None: there is none.
+    A name means the same vector in every cache of one space. Other spaces share the memory; None: nothing is kept in
+    memory. Redis is behind it.
     """
 
     def __init__(
@@ -153,9 +145,6 @@ class TextCache:
     """Vectors of candidates that came as text with earlier requests. Safe to use from several threads.
 
     Keys in Redis are `pe:t:{<model fingerprint>}:<back-end>:<sha256 of the text>`: each back-end rounds in its own way.
-
-    Args:
-        vectors: of one model and back-end, by the sha256 of the text.
     """
 
     def __init__(self, vectors: VectorCache) -> None:

@@ -5,7 +5,7 @@ are read from the matrix. A replica without the matrix's file holds a copy in me
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any, NamedTuple, Protocol
 
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.vectors.codec import CORRUPT, HIT, MISS, rounded
+from polyrank.index_builder.vectors.codec import rounded
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.service.caching.redis_server import Budget
-from polyrank.service.caching.vector_cache import CountCache, VectorCache
+from polyrank.service.caching.vector_cache import CountCache, VectorCache, known_of
 
 # Encodes texts, (N, D).
 EncodeTexts = Callable[[list[str]], NDArray[np.floating]]
@@ -33,13 +33,9 @@ class Gathered(NamedTuple):
 
 
 class CandidateVectors(Protocol):
-    """The vectors of one generation, by row.
+    """The vectors of one generation, by row."""
 
-    Attributes:
-        are_here: whether they are read on this machine alone.
-    """
-
-    are_here: bool
+    are_here: bool  # whether they are read on this machine alone
 
     def gather(self, rows: NDArray[np.int64], budget: Budget) -> Gathered:
         """Return the vectors of rows, in the order asked, within the request's budget for Redis."""
@@ -74,8 +70,8 @@ class RedisVectors:
     missing.
 
     Args:
-        generation: whose vectors.
-        cache: its copy in Redis, by id.
+        generation: open.
+        cache: the copy in Redis, by id.
         open_loader: opens the same copy, with timeouts fit for reading everything once.
         encode: the generation's model, for vectors that neither Redis nor the matrix holds.
         count: counts each vector asked for.
@@ -122,7 +118,8 @@ class RedisVectors:
         for ids, texts in table.batches():
             start, end = end, end + len(ids)
             try:
-                known = self._fetch(loader, ids, matrix[start:end])
+                fetched = loader.get_many(ids)
+                matrix[start:end], known = fetched.vectors, known_of(fetched, self._count, "redis")
             except StoreUnavailable as error:
                 self._count("redis", "error", len(ids))
                 log.warning("redis is unavailable; doing without", extra={"fields": {"why": error}})
@@ -140,12 +137,3 @@ class RedisVectors:
         if encoded:
             log.warning("vectors that redis lacks were encoded", extra={"fields": {"count": encoded}})
         return matrix
-
-    def _fetch(self, loader: RedisEmbeddings, ids: Sequence[str], into: NDArray[Any]) -> NDArray[np.bool_]:
-        """Fetch what Redis has of these candidates; returns which those are."""
-        fetched = loader.get_many(ids)
-        for result, code in (("hit", HIT), ("miss", MISS), ("corrupt", CORRUPT)):
-            self._count("redis", result, int((fetched.status == code).sum()))
-        into[:] = fetched.vectors
-        known: NDArray[np.bool_] = fetched.status == HIT
-        return known

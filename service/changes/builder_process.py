@@ -15,17 +15,14 @@ TAIL_BYTES = 4096
 class BuilderProcess:
     """A builder that has been started.
 
-    Args:
-        process: with standard error as a pipe.
-        is_publishing: whether it is about to end by itself, and would leave what others see if it were killed now.
+    `is_publishing` returns whether it is about to end by itself, and would leave what others see if it were killed now.
 
     Attributes:
         cancelled: `cancel` was called before its end.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, is_publishing: Callable[[], bool]) -> None:
-        self._process = process
-        self._is_publishing = is_publishing
+        self._process, self._is_publishing = process, is_publishing
         self.cancelled = False
 
     @classmethod

@@ -14,11 +14,7 @@ log = logging.getLogger(__name__)
 class Compacting:
     """Starts a compaction when updates have changed many rows.
 
-    Args:
-        store: its active generation is what would be compacted.
-        live: what is served.
-        jobs: runs compactions.
-        after: how many upserts and deletions make one due; 0: it never is.
+    So many upserts and deletions as `after` make one due; 0: it never is.
     """
 
     def __init__(self, store: GenerationStore, live: Live, jobs: Jobs, after: int) -> None:
@@ -32,7 +28,7 @@ class Compacting:
             return
         if current.generation.id != self._generation:
             self._generation, self._due = current.generation.id, self._after
-        changed = current.snapshot.changed
+        changed = current.snapshot.changes
         if changed < self._due or not current.snapshot.count or not current.generation.embeddings.has_matrix:
             return
         if await asyncio.to_thread(self._store.current_or_none) != current.generation.id:

@@ -62,11 +62,8 @@ class Rebuild:
 class Jobs:
     """Starts, watches and cancels the jobs of one store.
 
-    Args:
-        settings: the store, the roots and Redis.
-        backend: returns the back-end that runs a job's model.
-        on_success: serves the new generation; the job counts as running until it returns.
-        on_end: receives every job that has ended.
+    `backend` returns the back-end that runs a job's model. `on_success` serves the new generation; the job counts as
+    running until it returns. `on_end` receives every job that has ended.
     """
 
     def __init__(
@@ -76,23 +73,16 @@ class Jobs:
         on_success: Callable[[], Awaitable[None]],
         on_end: Callable[[JobRecord], None],
     ) -> None:
-        self._settings = settings
-        self._backend = backend
-        self._on_success = on_success
-        self._on_end = on_end
-        self._store = JobStore(settings.store)
-        self._keys = IdempotencyKeys(settings.store)
+        self._settings, self._backend, self._on_success, self._on_end = settings, backend, on_success, on_end
+        self._store, self._keys = JobStore(settings.store), IdempotencyKeys(settings.store)
         self._starting = asyncio.Lock()
         self._builders: dict[str, tuple[BuilderProcess, asyncio.Task[None]]] = {}
 
     async def start(self, rebuild: Rebuild, raw: bytes, key: str | None, has_active: bool) -> JobRecord:
-        """Start a rebuild; a key that was used before returns the job that it started.
+        """Start a rebuild; an Idempotency-Key that was used before returns the job that it started.
 
-        Args:
-            rebuild: what to build.
-            raw: the request's body, which tells a repeated request from another one with the same key.
-            key: the Idempotency-Key, checked.
-            has_active: there is an active generation, whose model can be used.
+        The request's raw body distinguishes a repeated request from another one with the same key. With `has_active`
+        there is an active generation, whose model can be used.
 
         Raises:
             JobConflict: another job has not finished.
@@ -245,9 +235,7 @@ class Jobs:
     def _seen(self, record: JobRecord, ending: Collection[str] = ()) -> JobRecord:
         """Return a job as clients see it: it runs until its builder is gone and what it built is served.
 
-        Args:
-            record: as it was read.
-            ending: jobs that had builders when the reading began; what was read may have been amended since.
+        `ending` are the jobs that had builders when the reading began; what was read may have been amended since.
         """
         if record.is_finished and (record.id in self._builders or record.id in ending):
             stage = SWITCHING if record.state == SUCCEEDED else record.stage
@@ -274,27 +262,19 @@ class Jobs:
 
 
 def confined(root: Path | None, given: str, field: str) -> Path:
-    """Return the path that a client names, which must lie below a root.
-
-    Args:
-        root: the setting `<field>_root`.
-        given: relative to the root; links are followed before the check.
-        field: the request's field, for messages.
+    """Return the path that a client names in a field; it must lie below the root, links followed.
 
     Raises:
         NotConfigured: the root is not set.
         InvalidInput: the path leads out of the root, or to nothing.
     """
     if root is None:
-        setting = f"{field}_root"
-        raise NotConfigured(f"{field}: this server reads none; start it with the setting {setting}")
-    try:
+        raise NotConfigured(f"{field}: this server reads none; start it with the setting {field}_root")
+    with suppress(OSError, RuntimeError, ValueError):  # too long, a loop of links, a NUL byte
         base = root.resolve()
         path = (base / given).resolve()
         if path != base and path.is_relative_to(base) and path.exists():
             return path
-    except (OSError, RuntimeError, ValueError):  # too long, a loop of links, a NUL byte
-        pass
     raise InvalidInput(f"{field}: there is no {given[:200]!r} under the server's {field} root")
 
 

@@ -39,7 +39,6 @@ class Acknowledged:
 
     Attributes:
         generation: the id of the generation that was updated.
-        revision: the update's.
         missing: ids to delete that were not there.
     """
 
@@ -57,14 +56,7 @@ class _Encoded:
 
 
 class Updating:
-    """Writes updates, one at a time; processes on the same store wait for each other.
-
-    Args:
-        store: where the logs are.
-        live: what is served.
-        engine: encodes candidates.
-        metrics: counts what was changed.
-    """
+    """Writes updates, one at a time; processes on the same store wait for each other."""
 
     def __init__(self, store: GenerationStore, live: Live, engine: Engine, metrics: Metrics) -> None:
         self._store, self._live, self._engine, self._metrics = store, live, engine, metrics
@@ -96,11 +88,7 @@ class Updating:
         return acknowledged
 
     async def reached(self, revision: int, deadline: float) -> Serving:
-        """Wait until what is served holds an update, and return it.
-
-        Args:
-            revision: the update's.
-            deadline: on the monotonic clock, in seconds.
+        """Wait until what is served holds the update of a revision, and return it; the deadline is monotonic seconds.
 
         Raises:
             NotReady: nothing is served.
@@ -189,21 +177,19 @@ class Updating:
                 return None
             rows = serving.snapshot.rows(deletes)
             missing = [candidate_id for candidate_id, row in zip(deletes, rows.tolist(), strict=True) if row < 0]
+            log = self._log_of(serving)
+            revision = 1 + max(log.revision, log.floor, serving.generation.manifest.revision)
             # Missing ids are written, too: a generation that is being built may hold them.
-            revision = self._append(serving, upserts, vectors, deletes)
+            log.append(Update(revision, upserts, vectors, deletes))
         self._live.refresh()
         return Acknowledged(generation, revision, missing)
 
-    def _append(
-        self, serving: Serving, upserts: Sequence[Candidate], vectors: NDArray[np.floating], deletes: Sequence[str]
-    ) -> int:
+    def _log_of(self, serving: Serving) -> UpdateLog:
         manifest = serving.generation.manifest
         if self._log is None or self._log.subject.generation != manifest.id:
             self._log = self._store.updates.of(manifest)
         self._log.catch_up()
-        revision = 1 + max(self._log.revision, self._log.floor, manifest.revision)
-        self._log.append(Update(revision, upserts, vectors, deletes))
-        return revision
+        return self._log
 
 
 def _known(serving: Serving, candidates: Sequence[Candidate]) -> tuple[NDArray[np.floating], NDArray[np.int64]]:

@@ -33,7 +33,7 @@ class Serving:
     Attributes:
         snapshot: the generation at the revision.
         ranker: the model that made the vectors.
-        vectors: of the candidates built.
+        vectors: of the generation's own candidates.
         scan: over those vectors. Beside an index few requests scan, so it keeps no copy of them in the CPU's memory.
         log: the generation's updates; for one thread at a time.
         texts: vectors of texts that came with earlier requests; None: every text is encoded.
@@ -76,12 +76,7 @@ class Serving:
             raise
 
     def gather(self, rows: NDArray[np.int64], budget: Budget | None = None) -> Gathered:
-        """Fetch the vectors of rows of the snapshot, in the order asked.
-
-        Args:
-            rows: (N,).
-            budget: what the request may still wait for Redis; None: a fresh one.
-        """
+        """Fetch the vectors of rows (N,) of the snapshot, in the order asked; without a budget with a fresh one."""
         found = self.vectors.gather(self.snapshot.split(rows)[1], budget or Budget())
         return found._replace(vectors=self.snapshot.merged(rows, found.vectors))
 
@@ -89,11 +84,7 @@ class Serving:
 class Opener:
     """Makes what is served of open generations.
 
-    Args:
-        count: counts the vectors asked for.
-        caches: other sources of vectors than the generation's own matrix; None: there are none.
-        load: loads a checkpoint directory.
-        device: where vectors are scanned.
+    Without caches all vectors come from the generation's own matrix. They are scanned on `device`.
     """
 
     def __init__(self, count: CountCache, caches: Caches | None, load: LoadRanker, device: str = "cpu") -> None:
@@ -102,10 +93,8 @@ class Opener:
     def serve(self, generation: Generation, log: UpdateLog, previous: Serving | None = None) -> Serving:
         """Load everything that answering needs, so that no request waits for it.
 
-        Args:
-            generation: open; it is closed when nobody holds the result any more.
-            log: its updates, none of them read yet.
-            previous: what is served now; its model is shared where the fingerprint is the same.
+        The generation is closed when nobody holds the result any more. None of its updates has been read from the log.
+        The model of what is served now is shared, if its fingerprint is the same.
 
         Raises:
             FingerprintMismatch: the model in the generation did not make its vectors.

@@ -35,12 +35,8 @@ class Live:
     def __init__(self, store: GenerationStore, opener: Opener, metrics: Metrics) -> None:
         self.current: Serving | None = None
         self.refused: dict[str, str] = {}
-        self._store = store
-        self._opener = opener
-        self._metrics = metrics
-        self._switching = threading.Lock()
-        self._replacing = threading.Lock()
-        self._refusing = threading.Lock()
+        self._store, self._opener, self._metrics = store, opener, metrics
+        self._switching, self._replacing, self._refusing = threading.Lock(), threading.Lock(), threading.Lock()
         self._unreadable: str | None = None  # whose log `take_over` could not read
         self._seen: _Seen | None = None  # CURRENT when it was last followed
 
@@ -83,15 +79,12 @@ class Live:
             if seen is not None and seen != self._seen:
                 named, _ = seen
                 if self.current is None or self.current.generation.id != named:
-                    self._switch_to(named)
+                    try:
+                        self._serve(self._load(named))
+                    except RankingError as error:
+                        self._metrics.count_switch("refused")
+                        self._refuse(named, error)
                 self._seen = seen  # only now: after an error that is no refusal it is tried again
-
-    def _switch_to(self, named: str) -> None:
-        try:
-            self._serve(self._load(named))
-        except RankingError as error:
-            self._metrics.count_switch("refused")
-            self._refuse(named, error)
 
     def take_over(self) -> None:
         """Take over the updates that others wrote, without waiting for a switch. Logs damage once."""
@@ -138,10 +131,7 @@ class Live:
         with self._switching, self._switch_counted(generation):
             loaded = self._load(generation)
             self._store.make_active(loaded.generation.manifest, partial(encode_texts, loaded.ranker))
-            seen = generation, self._store.stamp()
-            serving = self._serve(loaded)
-            self._seen = seen  # only now: what is active and not served is tried again
-            return serving
+            return self._serve_active(loaded)
 
     def rollback(self) -> Serving:
         """Switch back to the generation that was active before.
@@ -158,10 +148,14 @@ class Live:
                 with self._switch_counted(history[-1]):
                     loaded = self._load(history[-1])
                     if self._store.go_back(loaded.generation.manifest):
-                        seen = history[-1], self._store.stamp()
-                        serving = self._serve(loaded)
-                        self._seen = seen
-                        return serving
+                        return self._serve_active(loaded)
+
+    def _serve_active(self, loaded: Serving) -> Serving:
+        """Serve what this process has just made the active generation."""
+        seen = loaded.generation.id, self._store.stamp()
+        serving = self._serve(loaded)
+        self._seen = seen  # only now: what is active and not served is tried again
+        return serving
 
     @contextmanager
     def _switch_counted(self, generation: str) -> Iterator[None]:
@@ -214,23 +208,16 @@ class Live:
         return serving
 
     def _show_snapshot(self, serving: Serving) -> None:
-        self._metrics.show_snapshot(serving.snapshot.revision, serving.snapshot.count, serving.snapshot.changed)
+        self._metrics.show_snapshot(serving.snapshot.revision, serving.snapshot.count, serving.snapshot.changes)
 
     def _refuse(self, generation: str, error: RankingError) -> None:
         with self._refusing:
             self.refused = {**self.refused, generation: str(error)}
-        self._metrics.count_refused(_sort(error))
+        self._metrics.count_refused(_kind(error))
         log.error("generation refused", extra={"fields": {"generation": generation, "why": str(error)}})
 
 
-def _sort(error: RankingError) -> str:
+def _kind(error: RankingError) -> str:
     """Return the label under which a refused generation is counted."""
-    match error:
-        case GenerationCorrupt():
-            return "corrupt"
-        case FingerprintMismatch():
-            return "fingerprint"
-        case ModelError():
-            return "model"
-        case _:
-            return "other"
+    kinds = ((GenerationCorrupt, "corrupt"), (FingerprintMismatch, "fingerprint"), (ModelError, "model"))
+    return next((kind for type_, kind in kinds if isinstance(error, type_)), "other")

@@ -46,7 +46,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._named: dict[Gauge, list[tuple[str, ...]]] = {}
+        self._shown: dict[Gauge, list[tuple[str, ...]]] = {}
         ProcessCollector(registry=self.registry)
         self.in_flight = self._gauge("http_requests_in_flight", "Requests being answered")
         self._requests = self._counter("http_requests", "Requests answered", route=(), method=(), code=())
@@ -214,7 +214,7 @@ class Metrics:
 
     def show_generation(self, generation: str, model: str, fmt: int, loaded_at: float) -> None:
         """Show which generation is served from now on."""
-        self._name(self._index_info, 0, (generation, model, str(fmt)))
+        self._set_info(self._index_info, 0, (generation, model, str(fmt)))
         self._index_loaded.set(loaded_at)
 
     def show_snapshot(self, revision: int, candidates: int, changed: int) -> None:
@@ -225,17 +225,17 @@ class Metrics:
 
     def show_model(self, role: str, name: str, architecture: str, fingerprint: str, backend: str) -> None:
         """Show the model of a role ("ranker" or "reranker") that is used from now on, and what runs it."""
-        self._name(self._model_info, 1, (role, name, architecture, fingerprint, backend))
+        self._set_info(self._model_info, 1, (role, name, architecture, fingerprint, backend))
 
-    def _name(self, info: Gauge, shared: int, labels: tuple[str, ...]) -> None:
+    def _set_info(self, info: Gauge, shared: int, labels: tuple[str, ...]) -> None:
         """Set the labels of an info to 1; they replace those with the same first `shared` labels."""
-        for each in [named for named in self._named.get(info, []) if named[:shared] == labels[:shared]]:
-            self._named[info].remove(each)
+        for old in [shown for shown in self._shown.get(info, []) if shown[:shared] == labels[:shared]]:
+            self._shown[info].remove(old)
             if DIRECTORY in os.environ:
-                info.labels(*each).set(0)
+                info.labels(*old).set(0)
             else:
-                info.remove(*each)
-        self._named.setdefault(info, []).append(labels)
+                info.remove(*old)
+        self._shown.setdefault(info, []).append(labels)
         info.labels(*labels).set(1)
 
     def render(self) -> bytes:

@@ -30,12 +30,7 @@ _W3C = TraceContextTextMapPropagator()
 
 
 class Tracing:
-    """Makes spans.
-
-    Args:
-        tracer: of an SDK; the default records nothing.
-        close: sends the spans not sent yet.
-    """
+    """Makes spans; by default they are not recorded. `close` sends those not sent yet."""
 
     def __init__(self, tracer: Tracer = _UNRECORDED, close: Callable[[], None] = lambda: None) -> None:
         self._tracer = tracer
@@ -49,16 +44,10 @@ class Tracing:
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
             yield span
 
-    def tell(self, span: Span, method: str, route: str, status: int, account: Account, began: int) -> None:
-        """Complete a request's span at its end.
+    def complete(self, span: Span, method: str, route: str, status: int, account: Account, began: int) -> None:
+        """Complete a request's span before it ends; the request began so many nanoseconds after the epoch.
 
-        Args:
-            span: not ended.
-            method: HTTP's.
-            route: path template.
-            status: of the answer.
-            account: from the route; its stages become spans laid end to end, because only their order is known.
-            began: nanoseconds since the epoch.
+        The stages of the account become spans laid end to end, because only their order is known.
         """
         if not span.is_recording():
             return
@@ -77,15 +66,8 @@ class Tracing:
             began = ended
 
     def batch(self, lane: str, lengths: list[int], requests: Iterable[SpanContext], seconds: float) -> None:
-        """Record a batch that has just ended.
-
-        Args:
-            lane: it was taken from.
-            lengths: of its sequences, in tokens.
-            requests: spans of its requests; invalid ones are left out.
-            seconds: it took.
-        """
-        links = [Link(each) for each in {each.span_id: each for each in requests if each.is_valid}.values()]
+        """Record a batch that has just ended, with links to the valid spans of its requests; lengths are in tokens."""
+        links = [Link(span) for span in {span.span_id: span for span in requests if span.is_valid}.values()]
         ended = time.time_ns()
         attributes: Attributes = {
             "polyrank.lane": lane,

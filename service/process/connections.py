@@ -26,15 +26,7 @@ TOO_MANY: Final = Kind(503, "too-many-connections", "Too many connections are op
 
 
 class Connections(ServerState):
-    """What the connections of a server share.
-
-    Args:
-        most: how many may be open.
-        count_rejected: receives the reason why a connection was refused.
-
-    Attributes:
-        draining: every answer ends its connection.
-    """
+    """What the connections of a server share: how many may be open, and whether it drains (`drain`)."""
 
     def __init__(self, most: int, count_rejected: Callable[[str], None]) -> None:
         super().__init__()

@@ -28,12 +28,10 @@ log = logging.getLogger(__name__)
 
 
 class DrainingServer(uvicorn.Server):
-    """Serves an app; the caller handles signals and the app's lifespan.
+    """Serves an app whose lifespan has begun; the caller ends that, and handles signals.
 
-    Args:
-        app: its lifespan has begun.
-        on_ready: called when requests are accepted.
-        on_beat: called about once a second as long as the event loop and the model's thread are alive.
+    `on_ready` is called when requests are accepted, and `on_beat` about once a second as long as the event loop and the
+    model's thread are alive.
     """
 
     def __init__(self, app: FastAPI, on_ready: Callable[[], None], on_beat: Callable[[], None] | None = None) -> None:
@@ -54,12 +52,10 @@ class DrainingServer(uvicorn.Server):
             )
         )
         self.server_state: Connections = Connections(held.settings.max_connections, held.metrics.count_rejected)
-        self._engine = held.engine
-        self._state = app.state
-        self._on_beat = on_beat
+        self._engine, self._state = held.engine, app.state
+        self._on_ready, self._on_beat = on_ready, on_beat
         self._delay = held.settings.drain_delay_s
         self._shares_socket = held.settings.workers > 1  # then the parent refuses new connections for all
-        self._on_ready = on_ready
         self._stops_at: float | None = None
 
     def drain(self) -> None:

@@ -43,7 +43,7 @@ def refuse_new(listener: socket.socket) -> None:
     whose first packet is dropped sends it again after a second, and then the closed port refuses it.
     """
     if sys.platform == "linux":
-        program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in _DROP_SYN))
+        program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in _DROP_SYN))
         filters = struct.pack("HL", len(_DROP_SYN), ctypes.addressof(program))
         with suppress(OSError):  # without filters in the kernel a connection may be reset
             listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filters)

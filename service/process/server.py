@@ -54,14 +54,12 @@ def run(settings: Settings) -> int:
 class StopSignals:
     """Handles SIGTERM and SIGINT: the first one stops the server, or ends the process where nothing is served yet.
 
-    Args:
-        repeated: handles every further signal.
+    `repeated` handles every further signal.
     """
 
     def __init__(self, repeated: Callable[[], None] = lambda: os._exit(CUT_SHORT)) -> None:
-        self._repeated = repeated
+        self._repeated, self._stopping = repeated, False
         self._stop: Callable[[], object] | None = None
-        self._stopping = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._handle)
 
@@ -86,14 +84,9 @@ def serve(
     on_ready: Callable[[], None],
     on_beat: Callable[[], None] | None = None,
 ) -> None:
-    """Serve on a socket until a signal stops the server; the socket is closed then.
+    """Serve on a socket that listens until a signal stops the server; the socket is closed then.
 
-    Args:
-        settings: the app's.
-        listener: bound and listening.
-        signals: stops the server.
-        on_ready: called when requests are accepted.
-        on_beat: called about once a second as long as the event loop and the model's thread are alive.
+    `on_ready` and `on_beat` are called as by `DrainingServer`.
 
     Raises:
         ModelError, InvalidInput: the reranker cannot be loaded, or is none.

@@ -40,10 +40,7 @@ log = logging.getLogger(__name__)
 def run(settings: Settings, listener: socket.socket, on_ready: Callable[[], None]) -> int:
     """Serve by `settings.workers` processes until a signal stops them; a second signal kills them.
 
-    Args:
-        settings: for every worker. Without `threads` the workers share the processors.
-        listener: bound and listening.
-        on_ready: called once all workers are ready.
+    Without the setting `threads` the workers share the processors. `on_ready` is called once all workers are ready.
 
     Returns:
         The exit status: 0 after one signal, 1 after two.

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, Overloaded
@@ -11,14 +12,14 @@ from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.values import RankRequest
 
 LETTERS_A_TOKEN = 4
-LETTERS_WORTH_A_TOKEN = 128  # are tokenised in the time in which a CPU reads one token
-MOST_TOKENS = 512  # that an encoder sees of a text
-TOKENS_A_CANDIDATE = 32  # of a stored candidate that the cross-encoder will read
-TOKENS_A_REQUEST = 128  # of any request, however short: forward passes and search
+LETTERS_WORTH_A_TOKEN = 128  # a CPU tokenises so many letters in the time in which it encodes one token
+MOST_TOKENS = 512  # an encoder sees no more of a text
+TOKENS_A_CANDIDATE = 32  # a stored candidate that the cross-encoder will read
+TOKENS_A_REQUEST = 128  # what any request costs, however short: forward passes and search
 
-# The speed is that of the last few seconds in which there was anything to do...
+# The speed is measured over the last few seconds in which there was anything to do. While little is known, that of a
+# CPU is assumed, because a few short requests say nothing about long ones.
 MEMORY_SECONDS = 5.0
-# ...and, while little is known, that of a CPU: a few short requests say nothing about long ones.
 FIRST_SECONDS = 0.1
 FIRST_TOKENS = 1000.0
 # A request is let in if all before it and the request itself take this share of its time at most.
@@ -58,26 +59,18 @@ def _context_tokens(conversation: Conversation) -> int:
     return min(MOST_TOKENS, letters // LETTERS_A_TOKEN)
 
 
+@dataclass(eq=False)
 class Ticket:
-    """A request that was let in.
+    """A request that was let in. What it adds to the work, its tokens, may be corrected when more is known."""
 
-    Attributes:
-        tokens: what it adds to the work; may be corrected when more is known.
-    """
-
-    def __init__(self, tokens: int) -> None:
-        self.tokens = tokens
+    tokens: int
 
 
 class Admission:
     """Counts the work of all requests in progress, and how fast it gets done; for the event loop's thread.
 
-    Args:
-        most_tokens: with so many in progress no other request is let in. One request may hold more, if it finds less.
-        turn_tokens: so many of a long request are done at a time, before others have their turn.
-        metrics: records the queue.
-        progress: returns how many tokens were done, ever.
-        clock: monotonic seconds.
+    With `most_tokens` in progress no other request is let in; one request may exceed that. `turn_tokens` of a long
+    request are done at a time, before others have their turn. `progress` returns how many tokens were done, ever.
     """
 
     def __init__(
@@ -92,8 +85,7 @@ class Admission:
         self._progress, self._clock = progress, clock
         self._inside: dict[Ticket, None] = {}
         self._looked_at, self._seen = clock(), progress()
-        self._busy_seconds = 0.0  # both of the last few seconds in which there was a request
-        self._done_tokens = 0.0
+        self._busy_seconds = self._done_tokens = 0.0  # of the last few seconds in which there was a request
 
     @property
     def tokens(self) -> int:
@@ -102,11 +94,7 @@ class Admission:
 
     @contextmanager
     def admitted(self, tokens: int, deadline: float) -> Iterator[Ticket]:
-        """Let a request in for the block.
-
-        Args:
-            tokens: estimated cost.
-            deadline: the request's, on the monotonic clock.
+        """Let a request in for the block; its tokens are estimated, its deadline is on the monotonic clock.
 
         Raises:
             DeadlineExceeded: its time is already over.
@@ -118,21 +106,21 @@ class Admission:
         self._look(now)
         before = self._before(tokens)
         wait = self._seconds(before)
-        # Alone it may take all its time: nobody else could use it.
+        # A request that is alone may take all its time, because no other could use it.
         late = bool(self._inside) and self._seconds(before + tokens) > SHARE_OF_TIME * (deadline - now)
         full = before >= self._most or (tokens > self._turn and self.tokens >= self._most)
         if late or full:
             raise Overloaded(len(self._inside), max(1, min(MOST_RETRY_SECONDS, math.ceil(wait))))
         ticket = Ticket(tokens)
         self._inside[ticket] = None
-        self._show()
+        self._metrics.show_queue(len(self._inside), self.tokens)
         try:
             yield ticket
             self._done_tokens += TOKENS_A_REQUEST
         finally:
             self._look(self._clock())
             del self._inside[ticket]
-            self._show()
+            self._metrics.show_queue(len(self._inside), self.tokens)
 
     def _before(self, tokens: int) -> int:
         """Return what is done before a request of so many tokens: of longer ones only as much as turns allow."""
@@ -151,6 +139,3 @@ class Admission:
     def _seconds(self, tokens: int) -> float:
         """Return how long so many tokens take at the recent speed."""
         return tokens * (FIRST_SECONDS + self._busy_seconds) / (FIRST_TOKENS + self._done_tokens)
-
-    def _show(self) -> None:
-        self._metrics.show_queue(len(self._inside), self.tokens)

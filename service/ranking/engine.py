@@ -30,14 +30,14 @@ from polyrank.service.ranking.batching.lanes import TURN_BATCHES
 from polyrank.service.ranking.batching.packing import Rate
 from polyrank.service.ranking.batching.together import Together
 from polyrank.service.ranking.forwards import Forwards, PairScores
-from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget
+from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget
 from polyrank.service.ranking.stages import Threads, Timings, side_by_side, until
 from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
 
 CANDIDATE_THREADS = 4
 # Requests that share a pass over the pool: with more, the first of them would wait too long for the last.
 MOST_SCANS = 16
-# Kept of a request's time to write and send the answer.
+# So much of a request's time is kept for writing and sending the answer.
 ANSWER_SECONDS = 0.01
 
 T = TypeVar("T")
@@ -54,27 +54,18 @@ class Embeddings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Bounds of the engine.
-
-    Attributes:
-        batch_tokens: of a batch, padding included; 0: each sequence alone.
-        max_queue_tokens: of all requests in progress.
-        threads: of FAISS; None leaves it to FAISS.
-    """
+    """Bounds of the engine; see `Batcher` and `Admission`."""
 
     batch_tokens: int = 512
     max_queue_tokens: int = 262_144
-    threads: int | None = None
+    threads: int | None = None  # of FAISS; None leaves it to FAISS
 
 
 class Engine:
     """Ranks requests over whichever generation each of them began with. Made, and used, in one event loop.
 
-    Args:
-        settings: bounds.
-        metrics: records queues and batches.
+    Attributes:
         scorer: the cross-encoder, warm; None: no request may ask for it.
-        tracing: records batches.
     """
 
     def __init__(
@@ -84,13 +75,10 @@ class Engine:
         self.batch_tokens = settings.batch_tokens
         self._forwards = Forwards(settings.batch_tokens, metrics, tracing)
         turn = TURN_BATCHES * settings.batch_tokens
-        self._admission = Admission(
-            settings.max_queue_tokens, turn, metrics, lambda: self._forwards.batcher.done_tokens
-        )
+        batcher = self._forwards.batcher
+        self._admission = Admission(settings.max_queue_tokens, turn, metrics, lambda: batcher.done_tokens)
         self._search = Threads("search", 1)
-        self._searches: Together[PoolSearch, Found] = Together(
-            self._search, lambda searches: retrieval.search(searches, settings.threads), MOST_SCANS
-        )
+        self._searches = Together(self._search, partial(retrieval.search, threads=settings.threads), MOST_SCANS)
         self._candidates = Threads("candidates", CANDIDATE_THREADS)
         self._retrieval = RetrievalBudget()
         self._unknown = Rate(first=1.0)  # share of the texts sent that no cache knows
@@ -136,7 +124,7 @@ class Engine:
         key = search.serving.generation if search.shares else search
         if search.serving.vectors.are_here:
             return await self._searches.run(key, search, retrieval.rank, search.timings)
-        found = await self._searches.run(key, search, _as_found, search.timings)
+        found = await self._searches.run(key, search, lambda _, found: found, search.timings)
         return await self._candidates.run(partial(retrieval.rank, search, found), search.timings)
 
     async def _rank_given(self, serving: Serving, request: RankRequest, ticket: Ticket, timings: Timings) -> Ranked:
@@ -168,12 +156,10 @@ class Engine:
         first, rest = ranked.places[: request.top_n], ranked.places[request.top_n :]
         if not first:
             return ranked
-        texts, deadline = [place.text for place in first], request.deadline - ANSWER_SECONDS
+        texts, end = [place.text for place in first], request.deadline - ANSWER_SECONDS
         try:
-            async with until(deadline):
-                read = await self._forwards.pairs(
-                    scorer, request.conversation, texts, deadline, timings, within=deadline
-                )
+            async with until(end):
+                read = await self._forwards.pairs(scorer, request.conversation, texts, end, timings, within=end)
         except DeadlineExceeded:
             return ranked.without("rerank_skipped_deadline")
         except InferenceFailed:
@@ -233,17 +219,13 @@ class Engine:
 
     def close(self) -> None:
         """Finish what has begun, drop what waits."""
-        for each in (self._forwards, self._search, self._candidates):
-            each.close()
+        for threads in (self._forwards, self._search, self._candidates):
+            threads.close()
 
     def _required_scorer(self) -> PairScorer:
         if self.scorer is None:
             raise NotConfigured("rerank: no cross-encoder is loaded; start the server with --reranker MODEL")
         return self.scorer
-
-
-def _as_found(_search: PoolSearch, found: Found) -> Found:
-    return found
 
 
 def _in_order(places: Sequence[RankedCandidate], scores: NDArray[np.float32]) -> list[RankedCandidate]:

@@ -18,7 +18,7 @@ from polyrank.service.observe.labels import Lane, Stage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
 from polyrank.service.ranking.batching.batcher import Batcher
-from polyrank.service.ranking.batching.lanes import RunBatch
+from polyrank.service.ranking.batching.lanes import Work
 from polyrank.service.ranking.stages import Threads, Timings
 
 T = TypeVar("T")
@@ -34,16 +34,7 @@ class PairScores(NamedTuple):
 
 
 class Forwards:
-    """The tokenizer's thread and the models' thread.
-
-    Args:
-        batch_tokens: of a batch, padding included; 0: each sequence alone.
-        metrics: counts batches.
-        tracing: records batches.
-
-    Attributes:
-        batcher: the models' thread.
-    """
+    """The tokenizer's thread and the models' thread; `batch_tokens` as the batcher's `budget`."""
 
     def __init__(self, batch_tokens: int, metrics: Metrics, tracing: Tracing) -> None:
         self.batcher = Batcher(batch_tokens, metrics, tracing)
@@ -57,16 +48,16 @@ class Forwards:
         self, ranker: LateScorer, context: list[int], deadline: float, timings: Timings
     ) -> NDArray[np.float32]:
         """Encode a tokenised context, (M, D); equal ones that wait at the same time are encoded once."""
-        run, key = ranker.encode_context_batch, tuple(context)
-        [codes] = await self._run("context", "encode", run, [context], [len(context)], deadline, timings, key)
+        work = Work(ranker.encode_context_batch, [context], [len(context)], key=tuple(context))
+        [codes] = await self._run("context", work, deadline, timings)
         return codes  # type: ignore[no-any-return]  # the batcher does not know what it carries
 
     async def candidates(
         self, ranker: LateScorer, tokens: Sequence[list[int]], deadline: float, timings: Timings
     ) -> list[NDArray[np.float32]]:
         """Encode tokenised candidates, (D,) each."""
-        lengths = [len(each) for each in tokens]
-        return await self._run("candidate", "encode", ranker.encode_candidate_batch, tokens, lengths, deadline, timings)
+        work = Work(ranker.encode_candidate_batch, tokens, list(map(len, tokens)))
+        return await self._run("candidate", work, deadline, timings)
 
     async def pairs(
         self,
@@ -79,39 +70,25 @@ class Forwards:
     ) -> PairScores:
         """Let a cross-encoder read texts with a context; all of it is the stage "rerank".
 
-        Args:
-            scorer: the cross-encoder.
-            conversation: the context.
-            texts: candidates.
-            deadline: on the monotonic clock; what has not begun by then does not begin.
-            timings: of the request.
-            within: also on the monotonic clock; where it is predicted to be missed, nothing begins.
+        What has not begun by the deadline does not begin. Nothing begins where the time `within` is predicted to be
+        missed. Both are on the monotonic clock.
 
         Raises:
-            DeadlineExceeded: one of the two was, or would be.
+            DeadlineExceeded: one of the two was missed, or would be.
         """
         tokenize = partial(_split_pairs, scorer, conversation, texts)
         pairs, lengths, truncation = await self.tokenize(tokenize, timings, "rerank")
         if time.monotonic() + self.batcher.predict("pair", lengths) > within:
             self.batcher.doubt("pair")
             raise DeadlineExceeded("the cross-encoder would take longer")
-        scores = await self._run("pair", "rerank", _PairBatch(scorer), pairs, lengths, deadline, timings)
+        scores = await self._run("pair", Work(_PairBatch(scorer), pairs, lengths), deadline, timings)
         return PairScores(np.array(scores, np.float32), truncation, sum(lengths), timings.seconds)
 
-    async def _run(
-        self,
-        lane: Lane,
-        stage: Stage,
-        run_batch: RunBatch,
-        sequences: Sequence[Any],
-        lengths: Sequence[int],
-        deadline: float,
-        timings: Timings,
-        key: Any = None,
-    ) -> list[Any]:
+    async def _run(self, lane: Lane, work: Work, deadline: float, timings: Timings) -> list[Any]:
         """Run sequences through a model: their wait is queueing, the rest is the stage."""
+        stage: Stage = "rerank" if lane == "pair" else "encode"
         with timings.timed(stage):
-            done = await self.batcher.run(lane, run_batch, sequences, lengths, deadline, key)
+            done = await self.batcher.run(lane, work, deadline)
         timings.add(stage, -done.waited)
         timings.add("queue", done.waited)
         return done.outputs

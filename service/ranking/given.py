@@ -32,7 +32,6 @@ class TextVectors:
     """Vectors of the candidates that came as texts.
 
     Attributes:
-        texts: T of them.
         vectors: (T, D) in the store's dtype; rows of texts that no cache knows have no meaning yet.
         new: positions of those texts, ascending.
         cache_available: the cache of texts answered, or there was nothing to ask it.
@@ -75,15 +74,9 @@ def rank(
     encoded: Sequence[NDArray[np.float32]],
     timings: Timings,
 ) -> Ranked:
-    """Rank the candidates that were sent.
+    """Rank the candidates that were sent, by the context vectors `codes` (M, D).
 
-    Args:
-        serving: what the ids belong to.
-        request: with candidates.
-        codes: context vectors (M, D).
-        found: the texts' vectors, as far as a cache knew them.
-        encoded: vectors (D,) of the other texts.
-        timings: of the request.
+    `found` are the texts' vectors, as far as a cache knew them, and `encoded` those (D,) of the other texts.
 
     Raises:
         InferenceFailed: a vector is not finite in the store's dtype.
@@ -96,7 +89,7 @@ def rank(
         rows = serving.snapshot.rows(by_id)
         gathered = serving.gather(rows[rows >= 0], request.budget)
     row_of = dict(zip(by_id, rows.tolist(), strict=True))
-    missing = [each for each, row in row_of.items() if row < 0]
+    missing = [candidate_id for candidate_id, row in row_of.items() if row < 0]
     known = [(at, given) for at, given in sent if given.text is not None or row_of[given.id or ""] >= 0]
     if missing and not known:
         raise UnknownCandidates(missing)
@@ -135,7 +128,7 @@ def _places(
     serving: Serving, chosen: list[tuple[int, Given]], row_of: dict[str, int], best: TopK
 ) -> list[RankedCandidate]:
     stored_ids = [given.id for _, given in chosen if given.text is None and given.id is not None]
-    stored = iter(serving.snapshot.candidates(np.array([row_of[each] for each in stored_ids], np.int64)))
+    stored = iter(serving.snapshot.candidates(np.array([row_of[stored_id] for stored_id in stored_ids], np.int64)))
     places = []
     for (at, given), score in zip(chosen, best.scores.tolist(), strict=True):
         if given.text is not None:

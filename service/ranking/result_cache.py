@@ -36,30 +36,18 @@ _EXPIRY = struct.Struct("<d")
 def key_of(scopes: Iterable[str], serving: Serving, reranker: PairScorer | None, asked: Mapping[str, Any]) -> str:
     """Return the key of an answer, 64 hexadecimal digits.
 
-    Args:
-        scopes: of the caller's key; callers that may do the same share answers.
-        serving: what it is answered from.
-        reranker: the cross-encoder; None: there is none.
-        asked: the fields of the request that the answer depends on, as JSON values.
+    Callers that may do the same, by their scopes, share answers. `asked` are the fields of the request that the answer
+    depends on, as JSON values.
     """
-    # The revision counts the updates, the checksum says which they are: a log from a backup reuses the numbers.
-    content = serving.generation.id, serving.snapshot.revision, serving.checksum
     # Each back-end rounds in its own way.
-    models = [(each.fingerprint, each.backend) for each in (serving.ranker, reranker) if each is not None]
-    of = *content, models
+    models = [(model.fingerprint, model.backend) for model in (serving.ranker, reranker) if model is not None]
+    # The revision counts the updates, the checksum says which they are: a log from a backup reuses the numbers.
+    of = serving.generation.id, serving.snapshot.revision, serving.checksum, models
     return sha256(orjson.dumps([sorted(scopes), of, asked], option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 class ResultCache:
-    """Answers by key. Used from one event loop.
-
-    Args:
-        memory: of this process.
-        lifetime_seconds: of an answer.
-        count: counts each request by its result.
-        redis: behind the memory; None: there is none.
-        clock: monotonic seconds.
-    """
+    """Answers by key, in memory and, where there is a Redis, behind it. Used from one event loop."""
 
     def __init__(
         self,
@@ -116,6 +104,7 @@ class ResultCache:
 
 
 def _name(key: str) -> bytes:
+    """Return the key in Redis."""
     return f"pe:r:{key}".encode()
 
 

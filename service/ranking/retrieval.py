@@ -23,12 +23,12 @@ from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
 
 Rows = NDArray[np.int64]
 
-# Behind a filter an index takes as long as without one, and scoring so many rows takes no longer. An index also misses
-# many where the filter lets through less than this share of all. docs/measurements/index.md.
+# Searching an index with a filter takes as long as without one, and scoring so many rows takes no longer. Also, an
+# index misses many candidates where a filter lets through less than this share of all. docs/measurements/index.md.
 FEW_MATCHES = 20_000
 FEW_OF_ALL = 0.02
 
-# How far rounding may move the index's inner products, sums of D products in float32: as a share of the score.
+# Rounding may move the index's inner products, sums of D products in float32, by this share of the score.
 CERTIFICATE_MARGIN = 1e-4
 
 # Searching an index may take this share of the time left; fewer than so many candidates are never retrieved.
@@ -40,18 +40,11 @@ FIXED = 200
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolSearch:
-    """What one request is looking for.
-
-    Attributes:
-        serving: where.
-        request: what was sent.
-        codes: context vectors (M, D).
-        timings: of the request.
-    """
+    """What one request is looking for."""
 
     serving: Serving
     request: RankRequest
-    codes: NDArray[np.float32]
+    codes: NDArray[np.float32]  # context vectors (M, D)
     timings: Timings
 
     @property
@@ -77,7 +70,6 @@ class Found:
         scores: (len(rows),); None: the rows are still to be scored by their vectors.
         looked_at: how many rows were scored or searched to find them.
         bound: no other row scores more than this.
-        plan: how they were found.
     """
 
     rows: Rows
@@ -92,10 +84,10 @@ class _Allowed:
     """The rows that may be in the answer.
 
     Attributes:
-        own: of the generation, those that a filter lets through, ascending; None: all but `dropped`.
-        dropped: of the generation, those removed or excluded; ascending.
-        added: by updates, counted from 0; ascending.
-        count: how many of the generation's are allowed.
+        own: the generation's rows that a filter lets through, ascending; None: all but `dropped`.
+        dropped: the generation's rows that were removed or are excluded, ascending.
+        added: rows added by updates, counted from 0, ascending.
+        count: how many of the generation's rows are allowed.
     """
 
     own: Rows | None
@@ -118,17 +110,15 @@ class _Allowed:
 def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[Found]:
     """Find the best rows for each search, all of one generation; for one thread at a time.
 
-    Args:
-        searches: those that scan share a pass.
-        threads: of FAISS; None leaves it to FAISS.
+    The searches that scan share a pass. FAISS uses as many threads as given; None leaves it to FAISS.
     """
     began = time.perf_counter()
-    asked = [(each, _allowed(each.serving.snapshot, each.request)) for each in searches]
-    indexed = [_indexed(each, allowed, threads) for each, allowed in asked]
-    scanned = _scanned([each for each, found in zip(asked, indexed, strict=True) if found is None])
-    found = [_with_added(*each, by_index or next(scanned)) for each, by_index in zip(asked, indexed, strict=True)]
-    for each in searches:
-        each.timings.add("retrieve", time.perf_counter() - began)
+    asked = [(search, _allowed(search.serving.snapshot, search.request)) for search in searches]
+    by_index = [_indexed(search, allowed, threads) for search, allowed in asked]
+    by_scan = _scanned([pair for pair, found in zip(asked, by_index, strict=True) if found is None])
+    found = [_with_added(*pair, found or next(by_scan)) for pair, found in zip(asked, by_index, strict=True)]
+    for search in searches:
+        search.timings.add("retrieve", time.perf_counter() - began)
     return found
 
 
@@ -147,12 +137,9 @@ def rank(search: PoolSearch, found: Found) -> Ranked:
 
 
 def is_certain(scores: NDArray[np.float32], bound: float, k: int) -> bool:
-    """Whether the k-th score is above everything that was not scored.
+    """Whether the k-th score, of those given best first, is above everything that was not scored.
 
-    Args:
-        scores: best first.
-        bound: no other row's inner product with any code is above it; -inf: there is no other row.
-        k: how many of the best are needed.
+    No other row's inner product with any code is above the bound; -inf: there is no other row.
 
     Source: docs/architecture.md, "Scores".
     """

@@ -48,7 +48,7 @@ class Timings:
             return work()
 
     def add(self, stage: Stage, seconds: float) -> None:
-        """Add seconds to a stage."""
+        """Add to a stage."""
         self.seconds[stage] += seconds
 
     def total(self) -> float:
@@ -57,12 +57,7 @@ class Timings:
 
 
 class Threads:
-    """Threads that run functions in the order in which they come.
-
-    Args:
-        name: of the threads.
-        count: how many there are.
-    """
+    """Threads that run functions in the order in which they come."""
 
     def __init__(self, name: str, count: int) -> None:
         self._executor = ThreadPoolExecutor(max_workers=count, thread_name_prefix=name)
@@ -70,9 +65,7 @@ class Threads:
     async def run(self, work: Callable[[], T], timings: Timings) -> T:
         """Run a function; cancelling drops it if it has not begun.
 
-        Args:
-            work: adds its own stages to the timings.
-            timings: all other time until the result is here counts as queueing.
+        The function adds its own stages to the timings. All other time until its result is here counts as queueing.
         """
         with timings.queued():
             return await asyncio.wrap_future(self.submit(work))

@@ -23,7 +23,6 @@ class RankRequest:
     """One ranking to do.
 
     Attributes:
-        conversation: the context.
         deadline: on the monotonic clock, in seconds.
         candidates: what to rank; None: retrieve from the generation.
         top_k: how many to answer with.
@@ -31,7 +30,6 @@ class RankRequest:
         exact: score the whole pool.
         top_n: how many the cross-encoder reads; None: it reads none.
         filter: conditions on metadata (polyrank.index_builder.store.filters), checked; None: no filter.
-        exclude_ids: candidates that must not be in the answer.
         budget: time to spend on Redis.
     """
 
@@ -75,7 +73,6 @@ class Ranked:
     """A ranking, best first. Each stage of a request makes a new one of the one before.
 
     Attributes:
-        places: the candidates in their order.
         exact: whether every candidate that could be among them was scored.
         scored: how many candidates were scored.
         missing_ids: ids sent that the generation does not hold.

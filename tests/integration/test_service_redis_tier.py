@@ -139,6 +139,20 @@ def test_a_server_that_fails_is_left_alone_and_asked_again(
         assert set(filled.states) == set(State)
 
 
+def test_a_read_that_no_thread_begins_counts_as_a_failure(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a breaker that lets one read through, to see, would wait for its outcome for ever."""
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ThreadPoolExecutor, "submit", refuse)
+        for _ in range(FAILURES_IN_A_ROW):
+            with pytest.raises(RuntimeError, match="new thread"):
+                fixture.tier.read(["n0"], Budget())
+    assert fixture.states == [State.OPEN]
+
+
 def test_more_concurrent_readers_than_threads_all_end_in_time(filled: Fixture, redis_process: RedisProcess) -> None:
     redis_process.signal(signal.SIGSTOP)
     with ThreadPoolExecutor(40) as threads:

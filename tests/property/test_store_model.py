@@ -249,7 +249,7 @@ class StoreModel(RuleBasedStateMachine):
                 self.upsert(candidates)
 
         held = dict(book.held)
-        if not held or not self.here.serving.snapshot.changed:
+        if not held or not self.here.serving.snapshot.changes:
             with pytest.raises(NothingToCompact):
                 compact(self.root)
             return

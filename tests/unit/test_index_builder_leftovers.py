@@ -49,13 +49,13 @@ def test_only_the_newest_of_those_that_have_a_matrix_is_resumed(store: Generatio
 
 
 def cleared(store: GenerationStore) -> Path | None:
-    leftover = store.clear()
+    leftover = store.discard_leftovers()
     return leftover and leftover.temporary
 
 
 def test_what_is_left_tells_of_its_shards_and_is_removed_with_its_copies(store: GenerationStore, left: Path) -> None:
     forgotten: list[str] = []
-    leftover = store.clear(forgotten.append)
+    leftover = store.discard_leftovers(forgotten.append)
     assert leftover is not None
     assert leftover.journal() == (1, [SHARD])
     assert leftover.matrix.read_text() == "old embeddings.bin"
@@ -68,5 +68,5 @@ def test_what_is_left_tells_of_its_shards_and_is_removed_with_its_copies(store: 
 def test_the_journal_of_a_published_generation_goes(store: GenerationStore) -> None:
     """Killed between the two steps."""
     Journal(journal_of(store.path(store.ids()[0]).parent / f".tmp-{store.ids()[0]}"))
-    assert store.clear() is None
+    assert store.discard_leftovers() is None
     assert list(store.path(store.ids()[0]).parent.glob(".*")) == []

@@ -11,7 +11,7 @@ import pytest
 from fakes import HashEncoder
 
 from polyrank.index_builder import __main__ as builder
-from polyrank.index_builder.build.job_records import CANCELLED, SUCCEEDED, JobRequest, JobStore
+from polyrank.index_builder.build.job_records import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.build.pipeline import BuildResult, build
 from polyrank.index_builder.store.generation_store import GenerationStore
 
@@ -81,3 +81,19 @@ def test_a_signal_cancels_until_others_see_the_generation(
     record = jobs.get(job_id)
     assert (record.state, record.generation) == (state, store.current())
     assert len(list((tmp_path / "generations").iterdir())) == (1 if state == SUCCEEDED else 0)
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_a_signal_after_the_build_has_failed_leaves_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Signalled(JobStore):
+        def update(self, record: JobRecord) -> None:
+            if record.is_finished:
+                os.kill(os.getpid(), signal.SIGTERM)
+            super().update(record)
+
+    monkeypatch.setattr(builder, "JobStore", Signalled)
+    run_with(tmp_path, monkeypatch, lambda _name: HashEncoder())
+    (tmp_path / "pool.jsonl").write_text("")
+    assert builder.main() == 1
+    (record,) = JobStore(tmp_path).records()
+    assert (record.state, record.error) == (FAILED, "the pool holds no candidate")

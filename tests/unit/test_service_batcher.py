@@ -16,6 +16,7 @@ from polyrank.service.observe.labels import Lane
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.batching import batcher as module
 from polyrank.service.ranking.batching.batcher import Batcher, Done
+from polyrank.service.ranking.batching.lanes import Work
 
 
 class Doubler:
@@ -70,7 +71,8 @@ class Bench:
         key: Any = None,
         forward: Any = None,
     ) -> Done:
-        return await self.batcher.run(lane, forward or self.model, values, lengths or [10] * len(values), deadline, key)
+        work = Work(forward or self.model, values, lengths or [10] * len(values), key)
+        return await self.batcher.run(lane, work, deadline)
 
     async def hold(self) -> "asyncio.Task[Done]":
         """Let a first batch begin that does not end until `release`."""

@@ -43,7 +43,7 @@ class Live:
     store: Store = field(default_factory=Store)
 
     def serve(self, generation: str, changed: int, count: int = 10, has_matrix: bool = True) -> None:
-        snapshot, embeddings = SimpleNamespace(changed=changed, count=count), SimpleNamespace(has_matrix=has_matrix)
+        snapshot, embeddings = SimpleNamespace(changes=changed, count=count), SimpleNamespace(has_matrix=has_matrix)
         held = SimpleNamespace(id=generation, embeddings=embeddings)
         self.current = SimpleNamespace(generation=held, snapshot=snapshot)
         self.store.active = generation

@@ -39,7 +39,7 @@ def test_a_request_has_a_span_below_its_callers_and_its_stages_below_it(
     began = time.time_ns()
     with tracing.request("/rank", TRACEPARENT) as span:
         assert current().span_id == span.get_span_context().span_id
-        tracing.tell(span, "POST", "/rank", 200, account, began)
+        tracing.complete(span, "POST", "/rank", 200, account, began)
     assert not current().is_valid
     spans = _spans(exported)
     assert set(spans) == {"POST /rank", "tokenize", "encode"}  # what took no time is left out
@@ -64,7 +64,7 @@ def test_a_request_has_a_span_below_its_callers_and_its_stages_below_it(
 def test_a_failure_of_ours_is_an_error_and_a_callers_is_not(tracing: Tracing, exported: InMemorySpanExporter) -> None:
     for route, status in (("/one", 503), ("/two", 422)):
         with tracing.request(route, {}) as span:
-            tracing.tell(span, "GET", route, status, Account(), 0)
+            tracing.complete(span, "GET", route, status, Account(), 0)
     statuses = {name: span.status.status_code for name, span in _spans(exported).items()}
     assert statuses == {"GET /one": StatusCode.ERROR, "GET /two": StatusCode.UNSET}
 
@@ -96,14 +96,14 @@ def test_without_an_sdk_the_callers_trace_is_known_and_nothing_recorded() -> Non
     with OFF.request("/rank", TRACEPARENT) as span:
         assert trace_id(span) == TRACE
         assert not span.is_recording()
-        OFF.tell(span, "POST", "/rank", 200, Account("7-abc", [], {"encode": 0.5}), time.time_ns())
+        OFF.complete(span, "POST", "/rank", 200, Account("7-abc", [], {"encode": 0.5}), time.time_ns())
     OFF.batch("context", [3], [INVALID_SPAN_CONTEXT], 0.1)
     OFF.close()
 
 
 def test_what_a_caller_does_not_sample_is_not_recorded(tracing: Tracing, exported: InMemorySpanExporter) -> None:
     with tracing.request("/rank", {"traceparent": f"00-{TRACE}-{CALLER}-00"}) as span:
-        tracing.tell(span, "POST", "/rank", 200, Account("7-abc", [], {"encode": 0.5}), time.time_ns())
+        tracing.complete(span, "POST", "/rank", 200, Account("7-abc", [], {"encode": 0.5}), time.time_ns())
         assert trace_id(span) == TRACE
     assert exported.get_finished_spans() == ()
 
@@ -111,7 +111,7 @@ def test_what_a_caller_does_not_sample_is_not_recorded(tracing: Tracing, exporte
 def test_probes_are_not_recorded(tracing: Tracing, exported: InMemorySpanExporter) -> None:
     for path in UNTRACED:
         with tracing.request(path, {}) as span:
-            tracing.tell(span, "GET", path, 200, Account(), time.time_ns())
+            tracing.complete(span, "GET", path, 200, Account(), time.time_ns())
     assert exported.get_finished_spans() == ()
 
 

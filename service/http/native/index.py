@@ -84,7 +84,7 @@ async def compact(request: Request, response: Response) -> dict[str, Any]:
     serving = held.live.require()
     if await asyncio.to_thread(held.store.current_or_none) != serving.generation.id:
         raise NotReady("what is served stands in for the active generation, which could not be loaded")
-    if not serving.snapshot.changed:
+    if not serving.snapshot.changes:
         raise NothingToCompact("what is served was not updated since it was built")
     serving.generation.embeddings.require_matrix()
     with writing(held):

@@ -77,7 +77,7 @@ class Requests:
         method = scope["method"] if scope["method"] in KNOWN_METHODS else "OTHER"
         account: Account = scope["state"]["account"]
         self.metrics.observe_request(route, method, status, seconds)
-        self.tracing.tell(span, method, route, status, account, time.time_ns() - round(seconds * 1e9))
+        self.tracing.complete(span, method, route, status, account, time.time_ns() - round(seconds * 1e9))
         fields = {"request_id": scope["state"]["request_id"], "trace_id": trace_id(span)}
         if (principal := scope["state"].get("principal")) and principal.name:
             fields["key"] = principal.name

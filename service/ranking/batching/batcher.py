@@ -20,7 +20,7 @@ from polyrank.service.errors import DeadlineExceeded, InferenceFailed
 from polyrank.service.observe.labels import LANES, Lane
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing, current
-from polyrank.service.ranking.batching.lanes import Done, Entry, RunBatch, Waiter, Waiting, Work
+from polyrank.service.ranking.batching.lanes import Done, Entry, LaneQueue, Waiter, Work
 from polyrank.service.ranking.batching.packing import Rate, cost
 
 # After so many failed batches in a row the service is not ready.
@@ -40,11 +40,8 @@ log = logging.getLogger(__name__)
 class Batcher:
     """Runs sequences of all requests through the models, in one thread.
 
-    Args:
-        budget: tokens a batch, padding included; 0: each sequence alone, so that its output does not depend on others.
-        metrics: counts batches.
-        tracing: records batches and the requests in them.
-        clock: monotonic seconds.
+    The budget bounds the tokens of a batch, padding included; 0: every sequence runs alone, so that its output does not
+    depend on others.
 
     Attributes:
         failed: why no outputs can be expected at the moment; None: all is well.
@@ -57,7 +54,7 @@ class Batcher:
         self.failed: str | None = None
         self._budget, self._metrics, self._tracing, self._clock = budget, metrics, tracing, clock
         self._changed = threading.Condition()
-        self._lanes = {lane: Waiting(budget) for lane in LANES}
+        self._lanes = {lane: LaneQueue(budget) for lane in LANES}
         self._turn = 0
         self._shared: dict[Hashable, Work] = {}
         self.done_tokens = 0
@@ -68,39 +65,23 @@ class Batcher:
         self._thread = threading.Thread(target=self._live, name="model", daemon=True)
         self._thread.start()
 
-    async def run(
-        self,
-        lane: Lane,
-        run_batch: RunBatch,
-        sequences: Sequence[Any],
-        lengths: Sequence[int],
-        deadline: float,
-        key: Hashable = None,
-    ) -> Done:
+    async def run(self, lane: Lane, work: Work, deadline: float) -> Done:
         """Run sequences through a model; cancelling this drops those that have not begun.
 
-        Args:
-            lane: which queue.
-            run_batch: a model's function.
-            sequences: its input.
-            lengths: of each sequence, in tokens.
-            deadline: on the monotonic clock; what has not begun by then does not begin.
-            key: of what is asked; callers with the same key at the same time share one answer.
+        Callers that ask for the same at the same time (`work.key`) share one answer.
 
         Raises:
-            DeadlineExceeded: it did not begin in time.
+            DeadlineExceeded: it did not begin by the deadline, which is on the monotonic clock.
             InferenceFailed: the model failed on one of these sequences.
         """
-        if not sequences:
+        if not work.sequences:
             return Done([], 0.0)
         loop = asyncio.get_running_loop()
         waiter = Waiter(loop.create_future(), loop, self._clock(), deadline, current())
         with self._changed:
             if self._closing or not self._thread.is_alive():
                 raise InferenceFailed(self.failed or "the model's thread has ended")
-            work = self._shared.get((run_batch, key)) if key is not None else None
-            if work is None:
-                work = self._enqueue(lane, Work(run_batch, sequences, lengths, key))
+            work = self._enqueue(lane, work)
             work.waiters.append(waiter)
             self._changed.notify()
         try:
@@ -116,7 +97,7 @@ class Batcher:
         """
         tokens = sum(lengths)
         most = self._lanes[lane].tokens + tokens
-        before = most + sum(min(most, waiting.tokens) for other, waiting in self._lanes.items() if other != lane)
+        before = most + sum(min(most, queue.tokens) for other, queue in self._lanes.items() if other != lane)
         forwards = 1 + before // self._budget if self._budget else len(lengths)
         return self._rates[lane].predict(before + forwards * FORWARD_TOKENS)
 
@@ -137,9 +118,10 @@ class Batcher:
         self._thread.join(CLOSE_SECONDS)
 
     def _enqueue(self, lane: Lane, work: Work) -> Work:
+        """Queue a work, unless the same is queued or running already; returns the one to wait for."""
+        if work.key is not None and (same := self._shared.setdefault((work.run, work.key), work)) is not work:
+            return same
         self._lanes[lane].add(work)
-        if work.key is not None:
-            self._shared[work.run, work.key] = work
         return work
 
     def _leave(self, lane: Lane, work: Work, waiter: Waiter) -> None:
@@ -168,8 +150,8 @@ class Batcher:
         finally:
             with self._changed:
                 self._closing = True
-                for lane, waiting in self._lanes.items():
-                    for work in waiting.all():
+                for lane, queue in self._lanes.items():
+                    for work in queue.all():
                         self._answer(lane, work, InferenceFailed(why))
 
     def _next(self) -> tuple[Lane, list[Entry]] | None:
@@ -221,7 +203,7 @@ class Batcher:
         checked = [_checked(output) for output in outputs]
         failed = all(isinstance(output, InferenceFailed) for output in checked)
         self._failures[lane] = self._failures[lane] + 1 if failed else 0
-        most = max(self._failures[each] for each in NEEDED)
+        most = max(self._failures[needed] for needed in NEEDED)
         self.failed = f"the model failed {most} times in a row" if most >= MOST_FAILURES else None
         return checked
 

@@ -39,6 +39,9 @@ class Work:
     """The sequences of one request, or of several that ask for the same.
 
     Attributes:
+        run: the model's function.
+        lengths: of the sequences, in tokens.
+        key: works with the same `run` and key, other than None, ask for the same.
         pending: positions of the sequences that have not begun, longest first.
         left: how many are not done.
         turn: tokens taken since its turn began.
@@ -46,7 +49,7 @@ class Work:
         waiters: all who want the outputs; without any it is dropped.
     """
 
-    def __init__(self, run: RunBatch, sequences: Sequence[Any], lengths: Sequence[int], key: Hashable) -> None:
+    def __init__(self, run: RunBatch, sequences: Sequence[Any], lengths: Sequence[int], key: Hashable = None) -> None:
         self.run, self.sequences, self.lengths, self.key = run, sequences, lengths, key
         self.outputs: list[Any] = [None] * len(sequences)
         self.pending = dict.fromkeys(sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True))
@@ -68,11 +71,8 @@ class Entry(NamedTuple):
         return self.work.lengths[self.at]
 
 
-class Waiting:
+class LaneQueue:
     """Works in the order of their turns: first come, first served, but a long one lets others pass now and then.
-
-    Args:
-        budget: tokens a batch, padding included; 0: each sequence alone.
 
     Attributes:
         tokens: of all sequences that have not begun.

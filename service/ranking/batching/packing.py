@@ -60,15 +60,10 @@ def cost(lengths: Sequence[int]) -> int:
 
 
 class Rate:
-    """Cost of a unit of work, learnt as the ratio of two decaying sums, so that large pieces of work count for more.
-
-    Args:
-        first: cost of a unit while nothing is known.
-    """
+    """Cost of a unit of work, learnt as the ratio of two decaying sums, so that large pieces of work count for more."""
 
     def __init__(self, first: float = 0.0) -> None:
-        self._cost = first
-        self._units = 1.0
+        self._cost, self._units = first, 1.0  # the cost of a unit while nothing is known
 
     def learn(self, units: float, cost: float) -> None:
         """Take in a measurement."""

@@ -1,4 +1,4 @@
-"""Jobs of several requests in one go: what waits for the same thing is done with the first of it whose turn comes."""
+"""Jobs of several requests done in one go: those of the same key that wait when the turn of the first comes."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class _Waiting(Generic[Job, Share]):
-    """A job, and what makes its result of its share of the common work."""
+    """A job that waits, and the function that makes its result from its share of the common work."""
 
     def __init__(self, job: Job, finish: Callable[[Job, Share], Any]) -> None:
         self.job, self._finish = job, finish
@@ -24,17 +24,14 @@ class _Waiting(Generic[Job, Share]):
     def settle(self, share: Share) -> None:
         try:
             self.done.set_result(self._finish(self.job, share))
-        except BaseException as error:  # as an executor does: nobody may wait for ever
+        except BaseException as error:  # as an executor does, so that no caller waits for ever
             self.done.set_exception(error)
 
 
 class Together(Generic[Job, Share]):
-    """Gathers jobs of equal keys while a thread is busy.
+    """Gathers jobs of equal keys while its one thread is busy, then does up to `most` of them in one go.
 
-    Args:
-        threads: one thread, which does the work.
-        work: does several jobs; returns each one's share.
-        most: jobs at a time.
+    `work` does these jobs, and returns each one's share of the result.
     """
 
     def __init__(self, threads: Threads, work: Callable[[Sequence[Job]], list[Share]], most: int) -> None:
@@ -45,11 +42,8 @@ class Together(Generic[Job, Share]):
     async def run(self, key: Hashable, job: Job, finish: Callable[[Job, Share], Result], timings: Timings) -> Result:
         """Do a job when its turn comes, or with one of the same key that came before; cancelling drops what waits.
 
-        Args:
-            key: jobs of one key may be done together.
-            job: what to do.
-            finish: makes the result of the job and its share, on the same thread; its errors are this job's alone.
-            timings: waiting, also for the others that are done with it, counts as queueing.
+        `finish` makes the result of the job and its share, on the same thread; its errors are this job's alone. All
+        waiting, also for the others that are done with it, counts as queueing.
 
         Raises:
             Exception: what the work raises for this job alone, or `finish`.
@@ -66,21 +60,21 @@ class Together(Generic[Job, Share]):
     def _turn(self, key: Hashable) -> None:
         """Do the next jobs of a key. Each job brings a turn, so some turns find nothing to do."""
         with self._changing:
-            waiting = [each for each in self._waiting.pop(key, []) if not each.done.cancelled()]
+            waiting = [job for job in self._waiting.pop(key, []) if not job.done.cancelled()]
             if len(waiting) > self._most:
                 self._waiting[key] = waiting[self._most :]
-        if jobs := [each for each in waiting[: self._most] if each.done.set_running_or_notify_cancel()]:
+        if jobs := [job for job in waiting[: self._most] if job.done.set_running_or_notify_cancel()]:
             self._do(jobs)
 
     def _do(self, jobs: Sequence[_Waiting[Job, Share]]) -> None:
         try:
-            shares = self._work([each.job for each in jobs])
+            shares = self._work([waiting.job for waiting in jobs])
         except BaseException as error:
             if len(jobs) == 1:
                 jobs[0].done.set_exception(error)
             else:  # one of them is to blame: the others must not fail with it
-                for each in jobs:
-                    self._do([each])
+                for job in jobs:
+                    self._do([job])
             return
-        for each, share in zip(jobs, shares, strict=True):
-            each.settle(share)
+        for job, share in zip(jobs, shares, strict=True):
+            job.settle(share)
