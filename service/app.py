@@ -35,10 +35,8 @@ DESCRIPTION = (
 def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: LoadScorer | None = None) -> FastAPI:
     """Make the app; its models and its generation are loaded when its lifespan begins.
 
-    Args:
-        settings: everything that the app depends on.
-        load: loads a generation's model; None: from its checkpoint, onto the device of the settings.
-        load_cross: loads the cross-encoder; None: likewise.
+    `load` and `load_cross` load a generation's model and the cross-encoder; None: from the checkpoint, onto the device
+    of the settings.
 
     Raises:
         SettingsError: the device does not exist, or the back-end cannot run on it.

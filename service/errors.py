@@ -141,12 +141,7 @@ class WorkerFailed(ServiceError):
 
 
 class Overloaded(ServiceError):
-    """So many requests wait that another one is refused.
-
-    Args:
-        waiting: how many wait already.
-        retry_after_seconds: an estimate of when there will be room.
-    """
+    """So many requests wait that another one is refused; `retry_after_seconds` estimates when there will be room."""
 
     def __init__(self, waiting: int, retry_after_seconds: int = 1) -> None:
         super().__init__(f"{waiting} requests are waiting already; try again in {retry_after_seconds} s")

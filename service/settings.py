@@ -13,13 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
@@ -57,7 +51,9 @@ class Settings(BaseSettings):
         description="where candidates' vectors are read; with Redis the matrix need not be on this disk",
     )
 
-    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="and above is logged")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="the lowest level logged"
+    )
     log_format: Literal["text", "json"] = Field(
         default="text", description="lines for people or JSON objects; texts are never logged"
     )
@@ -66,7 +62,7 @@ class Settings(BaseSettings):
     )
     tracing: bool = Field(default=False, description="send spans to the collector that the `OTEL_*` variables name")
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=(), description="web pages of these may call from a browser; separated by commas in the variable"
+        default=(), description="pages of these origins may call from a browser; separated by commas in the variable"
     )
 
     backend: BackendName = Field(
@@ -78,9 +74,7 @@ class Settings(BaseSettings):
         description="of models and scan; `cuda:1`: the second GPU; auto: a GPU if any, but for OpenVINO's back-ends",
     )
     threads: int | None = Field(
-        default=None,
-        ge=1,
-        description="of torch and FAISS; not set: as the processors and the container's quota allow",
+        default=None, ge=1, description="of torch and FAISS; not set: as the processors and the container's quota allow"
     )
     deterministic: bool = Field(
         default=False, description="the model reads each text alone: equal requests get bit-equal scores, more slowly"
@@ -88,14 +82,14 @@ class Settings(BaseSettings):
 
     max_timeout_ms: int = Field(default=10_000, ge=1, description="the longest and the default `timeout_ms`")
     max_candidates: int = Field(
-        default=10_000, ge=1, le=CANDIDATES_CEILING, description="sent with one request; 413 above"
+        default=10_000, ge=1, le=CANDIDATES_CEILING, description="candidates sent with one request; 413 above"
     )
-    max_text_chars: int = Field(default=20_000, ge=1, description="of one text; 422 above")
-    max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, description="of one request; 413 above")
+    max_text_chars: int = Field(default=20_000, ge=1, description="characters of one text; 422 above")
+    max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, description="bytes of one request; 413 above")
     max_queue_tokens: int = Field(
-        default=262_144, ge=1, description="of all requests that wait or are worked on; 503 with `Retry-After` above"
+        default=262_144, ge=1, description="tokens of all requests in progress; 503 with `Retry-After` above"
     )
-    max_connections: int = Field(default=2000, ge=1, description="open at a time in each process; 503 above")
+    max_connections: int = Field(default=2000, ge=1, description="connections of each process at a time; 503 above")
     rate_limit_per_s: float | None = Field(
         default=None,
         ge=keys.LEAST_PER_S,
@@ -104,13 +98,13 @@ class Settings(BaseSettings):
     )
 
     text_cache_ttl_s: int = Field(
-        default=86_400, ge=0, le=365 * 86_400, description="vectors of sent texts live in Redis so long; 0: not at all"
+        default=86_400, ge=0, le=365 * 86_400, description="how long Redis keeps vectors of sent texts; 0: not at all"
     )
     vector_cache_mb: int = Field(
         default=64, ge=0, le=1_000_000, description="MiB in memory for vectors of sent texts, and for those from Redis"
     )
     result_cache_ttl_s: int = Field(
-        default=0, ge=0, le=365 * 86_400, description="answers of `/rank` are kept so long; 0: not at all"
+        default=0, ge=0, le=365 * 86_400, description="how long answers of `/rank` are kept; 0: not at all"
     )
     result_cache_mb: int = Field(default=64, ge=0, le=1_000_000, description="MiB in memory for answers of `/rank`")
 
@@ -121,21 +115,18 @@ class Settings(BaseSettings):
         default=10_000, ge=0, description="upserts and deletions that make the server compact; 0: never by itself"
     )
     drain_delay_s: float = Field(
-        default=5.0,
-        ge=0,
-        le=300,
-        description="after SIGTERM requests are accepted so long, while balancers learn of it",
+        default=5.0, ge=0, le=300, description="how long requests are accepted after SIGTERM, while balancers notice it"
     )
 
     rerank_dialect: Literal["tei", "cohere", "jina", "infinity", "voyage"] | None = Field(
         default=None,
-        description="of `/rerank` bodies with `documents`; not set: Voyage's where they have `top_k`, or Cohere's",
+        description="of `/rerank` bodies with `documents`; not set: Voyage's if they have `top_k`, else Cohere's",
     )
     strict_model: bool = Field(
         default=False, description="404 where a compatible route is asked for a model that is not served"
     )
     info_model_type: Literal["reranker", "embedding"] = Field(
-        default="reranker", description="what `/info` tells TEI's clients that this server is"
+        default="reranker", description="the kind of server that `/info` shows to TEI's clients"
     )
 
     @classmethod
@@ -203,18 +194,15 @@ class Settings(BaseSettings):
         return self
 
     @classmethod
-    def load(cls, overrides: Mapping[str, Any]) -> "Settings":
-        """Merge flags, environment and file.
-
-        Args:
-            overrides: the flags; None means that a flag was not given.
+    def load(cls, flags: Mapping[str, Any]) -> "Settings":
+        """Merge flags, environment and file; a flag that is None was not given.
 
         Raises:
             SettingsError: a setting or the keys file is wrong; the message is one line that names it.
         """
         _refuse_unknown_variables(os.environ)
-        flags = {name: value for name, value in overrides.items() if value is not None}
-        merged = {**_from_file(os.environ.get(CONFIG)), **EnvSettingsSource(cls)(), **flags}
+        given = {name: value for name, value in flags.items() if value is not None}
+        merged = {**_from_file(os.environ.get(CONFIG)), **EnvSettingsSource(cls)(), **given}
         try:
             settings = cls(**merged)
         except ValidationError as exc:

@@ -18,7 +18,7 @@ from polyrank.service.observe.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-Stamp = tuple[int, ...] | None
+Clock = Callable[[], float]  # monotonic seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ ANYBODY = Principal("", frozenset({"rank", "admin"}))
 class TokenBucket:
     """Bounds how often somebody calls: it holds at most `burst` tokens and gains `rate_per_s`; a call takes one."""
 
-    def __init__(self, rate_per_s: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, rate_per_s: float, burst: int, clock: Clock = time.monotonic) -> None:
         self.rate_per_s = rate_per_s
         self.burst = burst
         self._clock = clock
@@ -66,11 +66,7 @@ class _InForce:
 class Access:
     """Identifies callers by the keys that are in force, and bounds how often they call.
 
-    Args:
-        path: the keys file; None: everybody may do everything.
-        default_rate: calls a second of a key that names no rate; None: no limit.
-        metrics: counts reloads of the keys file.
-        clock: monotonic seconds.
+    Without a keys file everybody may do everything. `default_rate`, calls a second, is for keys that name no rate.
 
     Raises:
         SettingsError: the keys file is missing or broken at the start. (If it breaks later, the keys read before stay
@@ -78,21 +74,14 @@ class Access:
     """
 
     def __init__(
-        self,
-        path: Path | None,
-        default_rate: float | None,
-        metrics: Metrics,
-        clock: Callable[[], float] = time.monotonic,
+        self, path: Path | None, default_rate: float | None, metrics: Metrics, clock: Clock = time.monotonic
     ) -> None:
         self._path = path
         self._default = default_rate
         self._metrics = metrics
         self._clock = clock
-        self._stamp: Stamp = None
-        self._in_force = self._made_of((), {})
-        if self._path is not None:
-            self._stamp = _stamp(self._path)
-            self._in_force = self._made_of(keys.read(self._path), {})
+        self._stamp = path and _stamp(path)
+        self._in_force = self._made_of(keys.read(path) if path else (), {})
 
     def look(self) -> None:
         """Read the keys file if it has changed; a broken one changes nothing and is logged once."""
@@ -144,7 +133,7 @@ class Access:
 
     def _made_of(self, read: tuple[Key, ...], before: dict[str, TokenBucket]) -> _InForce:
         """Make a state of these keys; a bucket whose rate stays the same is kept, so that a reload refills none."""
-        principals = {key.name: _principal(key) for key in read}
+        principals = {key.name: Principal(key.name, frozenset({"rank", *key.scopes})) for key in read}  # admin may rank
         rates = {key.name: (key.rate_per_s, key.burst) if key.rate_per_s else (self._default, None) for key in read}
         if self._path is None:
             rates = {ANYBODY.name: (self._default, None)}
@@ -157,11 +146,7 @@ class Access:
         return _InForce(read, principals, buckets)
 
 
-def _principal(key: Key) -> Principal:
-    return Principal(key.name, frozenset({"rank", *key.scopes}))  # admin implies rank
-
-
-def _stamp(path: Path) -> Stamp:
+def _stamp(path: Path) -> tuple[int, ...] | None:
     """Return a value that changes when the file is written, replaced or given other rights; None: it is not there."""
     try:
         found = os.stat(path)

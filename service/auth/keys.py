@@ -104,11 +104,8 @@ def read(path: Path) -> tuple[Key, ...]:
 def changing(path: Path) -> Iterator[list[Key]]:
     """Yield the keys of a file as a list to change, and write the list at the end of the block.
 
-    There is one writer at a time, and a server sees the old file or the new one. Only its owner may read a new file; an
-    existing one keeps its owner and its mode. An error in the block changes nothing.
-
-    Args:
-        path: the file; it need not exist.
+    There is one writer at a time, and a server sees the old file or the new one. The file need not exist. Only its
+    owner may read a new file; an existing one keeps its owner and its mode. An error in the block changes nothing.
 
     Raises:
         SettingsError: the file exists and is no keys file.

@@ -6,7 +6,7 @@ how it ended, the new generation is served, and only then clients see the job as
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -48,13 +48,13 @@ class Rebuild:
 
     Attributes:
         pool: a path under the pool root; None: the candidates below are the pool.
-        candidates: the pool's rows, as objects with id, text and metadata.
+        candidates: the pool's rows, as objects with id, text and metadata; read once, in a thread.
         model: a path under the model root; None: the active generation's model.
         activate: serve the generation once it is built.
     """
 
     pool: str | None = None
-    candidates: Sequence[Mapping[str, Any]] = ()
+    candidates: Iterable[Mapping[str, Any]] = ()
     model: str | None = None
     activate: bool = True
 

@@ -1,5 +1,6 @@
 """Prints results on standard output, and progress on standard error."""
 
+import argparse
 import logging
 import sys
 import time
@@ -18,6 +19,20 @@ _NOT_SHOWN = {"append"}
 
 class UsageError(RankingError):
     """The arguments can be parsed but make no sense together."""
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`; `print_result` heeds it."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+
+
+def print_result(arguments: argparse.Namespace, facts: Mapping[str, Any], *lines: str) -> None:
+    """Print the facts as JSON if `--json` was given, and the lines otherwise."""
+    if arguments.json:
+        print_json(facts)
+    else:
+        for line in lines:
+            print(line)
 
 
 def print_json(result: Mapping[str, Any]) -> None:

@@ -20,14 +20,13 @@ from polyrank.service.observe.metrics import Metrics
 
 def add_to(app: FastAPI, metrics: Metrics) -> None:
     """Register the handlers; the metrics count refused requests and hung-up clients."""
-    app.add_exception_handler(RankingError, partial(_on_error, metrics))
-    app.add_exception_handler(ValidationError, _on_body)
-    app.add_exception_handler(RequestValidationError, _on_parameters)
-    app.add_exception_handler(HTTPException, _on_http)
+    app.exception_handler(RankingError)(partial(_on_error, metrics))
+    app.exception_handler(ValidationError)(_on_body)
+    app.exception_handler(RequestValidationError)(_on_parameters)
+    app.exception_handler(HTTPException)(_on_http)
 
 
-async def _on_error(metrics: Metrics, request: Request, error: Exception) -> Response:
-    assert isinstance(error, RankingError), "registered for these"
+async def _on_error(metrics: Metrics, request: Request, error: RankingError) -> Response:
     if isinstance(error, BodyTooLarge):
         raise error  # BodyBound answers: it counts the refusal, reads on for a while and closes
     kind = problems.kind_of(error)
@@ -41,32 +40,29 @@ async def _on_error(metrics: Metrics, request: Request, error: Exception) -> Res
     return of_route(request.scope, problems.from_error(error, request.state.request_id))
 
 
-async def _on_body(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ValidationError), "registered for these"
+async def _on_body(request: Request, error: ValidationError) -> Response:
     return of_route(request.scope, problems.from_validation(error, request.state.request_id))
 
 
-async def _on_parameters(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError), "registered for these"
+async def _on_parameters(request: Request, error: RequestValidationError) -> Response:
     found = [ErrorOut(where=".".join(map(str, one["loc"])), what=str(one["msg"])) for one in error.errors()]
     return problems.invalid(found, request.state.request_id)
 
 
-async def _on_http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException), "registered for these"
+async def _on_http(request: Request, error: HTTPException) -> Response:
     kinds = {404: ("not-found", "No such path"), 405: ("method-not-allowed", "The path has other methods")}
     slug, title = kinds.get(error.status_code, ("http-error", error.detail))
-    headers = dict(error.headers or {})
+    problem = ProblemAnswer(Kind(error.status_code, slug, title), error.detail, request.state.request_id)
+    problem.headers.update(error.headers or {})
     if error.status_code == 405 and (methods := _methods(request)):
-        headers["Allow"] = methods
-    kind = Kind(error.status_code, slug, title)
-    return of_route(request.scope, ProblemAnswer(kind, error.detail, request.state.request_id, headers))
+        problem.headers["Allow"] = methods
+    return of_route(request.scope, problem)
 
 
 def _methods(request: Request) -> str:
-    """Return all methods of the request's path, as the header Allow lists them: each of its routes knows some.
+    """Return all methods of the request's path, as the header Allow lists them; a route knows only its own.
 
-    Empty where the route is not FastAPI's: such a route knows all of its methods itself.
+    Empty for plain Starlette routes such as `/docs`, whose error lists all methods already.
     """
     path = getattr(request.scope.get("route"), "path", None)
     here = [route for route in iter_route_contexts(request.app.routes) if route.path_format == path]

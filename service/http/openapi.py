@@ -1,6 +1,7 @@
 """The OpenAPI document: what FastAPI finds out, and what routes read or raise by themselves."""
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
     _, ours = models_json_schema(models, ref_template=REFERENCE)  # type: ignore[arg-type]  # mixed modes
     schemas = {**document["components"]["schemas"], **ours["$defs"]}
     _describe_access(app, document["paths"])
-    for operation in (operation for methods in document["paths"].values() for operation in methods.values()):
+    for operation in chain.from_iterable(methods.values() for methods in document["paths"].values()):
         # FastAPI assumes its own 422 wherever there is a parameter; routes declare theirs where it can happen.
         if "HTTPValidationError" in str(operation["responses"].get("422")):
             del operation["responses"]["422"]

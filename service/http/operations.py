@@ -13,7 +13,6 @@ from polyrank.service.http.native.responses import ModelOut
 from polyrank.service.http.plumbing.described import fails
 from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.http.plumbing.guards import METRICS, OPEN, RANK
-from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.live.serving import Serving
 from polyrank.service.resources import resources
 
@@ -79,7 +78,7 @@ async def root() -> Response:
 @router.get("/livez", **_ALIVE)
 @router.get("/healthz", **_ALIVE)
 async def alive(request: Request) -> StatusOut:
-    """The process answers, and so does its model's thread; where not, only a restart helps."""
+    """The process and its model's thread answer; if they do not, only a restart helps."""
     engine = resources(request).engine
     if engine.stuck:
         raise NotReady(engine.failed or "")
@@ -90,7 +89,7 @@ async def alive(request: Request) -> StatusOut:
 @router.get("/health", **_READY)
 @router.get("/ping", **_READY)
 async def ready(request: Request) -> StatusOut:
-    """A verified generation and its model are loaded, and the server does not drain. Redis has no say in it."""
+    """A verified generation and its model are loaded, and the server is not about to stop. Redis is not asked."""
     return StatusOut(status="ready", generation=_ready(request).generation.id)
 
 
@@ -128,25 +127,18 @@ async def info(request: Request) -> dict[str, Any]:
         "name": "polyrank",
         "version": __version__,
         "generation": serving and serving.generation.id,
-        "model": serving and {**_model(serving.ranker), "name": serving.generation.manifest.model.name},
-        "reranker": scorer and _model(scorer),
+        "model": serving and _late_model(serving),
+        "reranker": scorer,  # FastAPI reads the fields of this and of `limits` by attribute
         "vectors": settings.vectors,
-        "limits": {
-            "max_body_bytes": settings.max_body_bytes,
-            "max_candidates": settings.max_candidates,
-            "max_text_chars": settings.max_text_chars,
-            "max_timeout_ms": settings.max_timeout_ms,
-        },
+        "limits": settings,
     }
 
 
-def _model(scorer: LateScorer | PairScorer) -> dict[str, str]:
-    return {
-        "name": scorer.name,
-        "architecture": scorer.architecture,
-        "fingerprint": scorer.fingerprint,
-        "backend": scorer.backend,
-    }
+def _late_model(serving: Serving) -> LoadedModelOut:
+    name, ranker = serving.generation.manifest.model.name, serving.ranker
+    return LoadedModelOut(
+        name=name, architecture=ranker.architecture, fingerprint=ranker.fingerprint, backend=ranker.backend
+    )
 
 
 @router.get("/metrics", include_in_schema=False, dependencies=[METRICS])

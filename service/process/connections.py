@@ -143,7 +143,8 @@ class Connection(HttpToolsProtocol):
         if not self._is_idle():
             self.cycle.keep_alive = False
             return
-        answer = ProblemAnswer(kind, detail, uuid4().hex, {**(headers or {}), "Connection": "close"})
+        answer = ProblemAnswer(kind, detail, uuid4().hex)
+        answer.headers.update({**(headers or {}), "Connection": "close"})
         lines = [name + b": " + value + b"\r\n" for name, value in answer.raw_headers]
         self.transport.write(b"".join([STATUS_LINE[kind.status], *lines, b"\r\n", bytes(answer.body)]))
         if self.transport.can_write_eof():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyrank.model.inference.names import BACKENDS
 from polyrank.service.cli.models import BACKEND, chosen_backend, load_late
-from polyrank.service.cli.output import Progress, UsageError, print_json, quiet_libraries
+from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, quiet_libraries
 
 if TYPE_CHECKING:
     from polyrank.index_builder.build.pipeline import BuildResult
@@ -47,7 +47,7 @@ def add_to(commands: Any) -> None:
 
 def _subject(subjects: Any, name: str, measure: Subject, text: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subjects.add_parser(name, help=text)
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    add_json_option(parser)
     parser.set_defaults(run=partial(_run, name, measure))
     return parser
 
@@ -57,14 +57,9 @@ def _run(name: str, measure: Subject, arguments: argparse.Namespace) -> int:
     from polyrank.service.cli.measuring.timing import machine
 
     result = {"bench": name, "machine": machine(), **measure(arguments)}
-    if arguments.json:
-        print_json(result)
-        return 0
-    for key, value in result.items():
-        if key != "rows":
-            print(f"{key}: {value}")
-    for row in result["rows"]:
-        print("  " + "  ".join(_cell(key, value) for key, value in row.items()))
+    lines = [f"{key}: {value}" for key, value in result.items() if key != "rows"]
+    rows = ["  " + "  ".join(_cell(key, value) for key, value in row.items()) for row in result["rows"]]
+    print_result(arguments, result, *lines, *rows)
     return 0
 
 

@@ -18,7 +18,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.inference.names import BACKENDS
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.service.cli.models import BACKEND, chosen_backend, load_late
-from polyrank.service.cli.output import Progress, UsageError, print_json
+from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
     from polyrank.model.rankers.late import LateRanker
@@ -43,7 +43,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
     parser.add_argument("--max-rejected", type=_share, default=0.01, metavar="SHARE", help="default: 0.01")
     parser.add_argument("--no-activate", action="store_true", help="publish without switching to it")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    add_json_option(parser)
     parser.set_defaults(run=run)
 
 
@@ -60,11 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{built.rejected} bad rows were left out; they are listed in {built.rejected_log}", file=sys.stderr)
     if built.warning:
         print(built.warning, file=sys.stderr)
-    if arguments.json:
-        print_json(_described(built))
-    else:
-        state = "published" if arguments.no_activate else "active"
-        print(f"generation {built.generation} is {state}: {built.count} candidates in {built.seconds:.1f} s")
+    state = "published" if arguments.no_activate else "active"
+    line = f"generation {built.generation} is {state}: {built.count} candidates in {built.seconds:.1f} s"
+    print_result(arguments, _described(built), line)
     return 0
 
 

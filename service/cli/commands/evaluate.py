@@ -10,7 +10,7 @@ import orjson
 from polyrank.model.durable import write_atomically
 from polyrank.model.inference.names import BACKENDS, TORCH
 from polyrank.service.cli.files import require_writable
-from polyrank.service.cli.output import Progress, UsageError, print_json, quiet_libraries
+from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, quiet_libraries
 
 if TYPE_CHECKING:
     from polyrank.service.cli.evaluation.report import EvaluationReport
@@ -28,26 +28,23 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "evaluate", help="R@k and MRR, or nDCG, of a model, with intervals", description=_DESCRIPTION
     )
-    parser.add_argument("--model", required=True, help="checkpoint directory or base model name")
-    parser.add_argument("--against", metavar="MODEL", help="measure this one too, and the difference")
+    add = parser.add_argument
+    add("--model", required=True, help="checkpoint directory or base model name")
+    add("--against", metavar="MODEL", help="measure this one too, and the difference")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--data", type=Path, metavar="F", help="dialogues with candidates, .jsonl[.gz|.zst]")
     source.add_argument("--corpus", type=Path, metavar="F", help="documents in BEIR's form, .jsonl[.gz|.zst]")
-    parser.add_argument("--queries", type=Path, metavar="F", help="queries in BEIR's form, with --corpus")
-    parser.add_argument("--qrels", type=Path, metavar="F", help="judgements in BEIR's form, .tsv, with --corpus")
+    add("--queries", type=Path, metavar="F", help="queries in BEIR's form, with --corpus")
+    add("--qrels", type=Path, metavar="F", help="judgements in BEIR's form, .tsv, with --corpus")
     pool_help = "find the replies of --data among all texts of these, .jsonl[.gz|.zst], .csv or .parquet"
-    parser.add_argument("--pool", nargs="+", type=Path, metavar="F", help=pool_help)
-    parser.add_argument("--reranker", metavar="MODEL", help="a cross-encoder, with --pool or --corpus")
-    parser.add_argument(
-        "--top-n", type=int, metavar="N", help=f"how many texts it reads for each context; default: {_TOP_N}"
-    )
+    add("--pool", nargs="+", type=Path, metavar="F", help=pool_help)
+    add("--reranker", metavar="MODEL", help="a cross-encoder, with --pool or --corpus")
+    add("--top-n", type=int, metavar="N", help=f"how many texts it reads for each context; default: {_TOP_N}")
     backend_help = "what runs the models; default: torch, the reference"
-    parser.add_argument("--backend", choices=BACKENDS, default=TORCH, help=backend_help)
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N examples, or judged queries")
-    parser.add_argument(
-        "--output", type=Path, metavar="F", help="write a line for each example with its rank and scores, .jsonl"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    add("--backend", choices=BACKENDS, default=TORCH, help=backend_help)
+    add("--limit", type=int, metavar="N", help="only the first N examples, or judged queries")
+    add("--output", type=Path, metavar="F", help="write a line for each example with its rank and scores, .jsonl")
+    add_json_option(parser)
     parser.set_defaults(run=run)
 
 
@@ -59,10 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     report, lines = _evaluated(_task(arguments), names)
     if arguments.output:
         write_atomically(arguments.output, b"".join(orjson.dumps(line, option=_ROW) for line in lines))
-    if arguments.json:
-        print_json(report.as_object())
-    else:
-        print(report.as_text())
+    print_result(arguments, report.as_object(), report.as_text())
     return 0
 
 

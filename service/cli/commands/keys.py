@@ -7,7 +7,7 @@ from typing import Any
 
 from polyrank.service.auth import keys
 from polyrank.service.auth.keys import Key
-from polyrank.service.cli.output import UsageError, print_json
+from polyrank.service.cli.output import UsageError, add_json_option, print_result
 
 
 def add_to(commands: Any) -> None:
@@ -21,7 +21,7 @@ def add_to(commands: Any) -> None:
     ):
         action = actions.add_parser(name, help=text)
         action.add_argument("--file", required=True, type=Path, help="the keys file")
-        action.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+        add_json_option(action)
         action.set_defaults(run=run)
         if name in ("add", "remove"):
             action.add_argument("--name", required=True, help="what the log calls the key")
@@ -45,10 +45,7 @@ def _add(arguments: argparse.Namespace) -> int:
         if any(other.name == key.name for other in held):
             raise UsageError(f"{arguments.file} has a key {key.name!r} already; choose another name or remove it")
         held.append(key)
-    if arguments.json:
-        print_json({"name": key.name, "scopes": key.scopes, "key": secret})
-    else:
-        print(secret)
+    print_result(arguments, {"name": key.name, "scopes": key.scopes, "key": secret}, secret)
     return 0
 
 
@@ -63,13 +60,10 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _list(arguments: argparse.Namespace) -> int:
     held = keys.read(arguments.file)
-    if arguments.json:
-        print_json({"keys": [key.model_dump(mode="json", exclude={"sha256"}, exclude_none=True) for key in held]})
-        return 0
-    for key in held:
-        print(f"{key.name}  {', '.join(key.scopes)}{_rate(key)}")
-    if not held:
-        print(f"{arguments.file} holds no key: nobody can call a server with it")
+    facts = [key.model_dump(mode="json", exclude={"sha256"}, exclude_none=True) for key in held]
+    lines = [f"{key.name}  {', '.join(key.scopes)}{_rate(key)}" for key in held]
+    emptiness = f"{arguments.file} holds no key: nobody can call a server with it"
+    print_result(arguments, {"keys": facts}, *(lines or [emptiness]))
     return 0
 
 
@@ -87,8 +81,5 @@ def _remove(arguments: argparse.Namespace) -> int:
         if len(rest) == len(held):
             raise UsageError(f"{arguments.file} has no key {arguments.name!r}")
         held[:] = rest
-    if arguments.json:
-        print_json({"removed": arguments.name})
-    else:
-        print(f"{arguments.name} is removed")
+    print_result(arguments, {"removed": arguments.name}, f"{arguments.name} is removed")
     return 0

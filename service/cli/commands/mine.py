@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from polyrank.model.errors import InvalidInput
 from polyrank.service.cli.files import read_candidates, require_writable
 from polyrank.service.cli.models import load_cross, load_late
-from polyrank.service.cli.output import Progress, UsageError, print_json
+from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
     from polyrank.model.evaluation.mining import MiningRules, Tally
@@ -19,41 +19,28 @@ if TYPE_CHECKING:
     from polyrank.model.text.positives import Positives
     from polyrank.model.training.data.corpus import Report
 
+_MARGIN_HELP = """how far a negative stays below the gold reply, as a share of its lead over random texts; or off;
+default: 0.05"""
+
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("mine", help="find hard negatives for training in a pool")
-    parser.add_argument("--model", required=True, help="checkpoint directory or base model name; no cross-encoder")
-    parser.add_argument("--data", required=True, type=Path, help="dialogues, .jsonl[.gz|.zst]")
-    parser.add_argument("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv or .parquet files")
-    parser.add_argument(
-        "--output", required=True, type=Path, help="the dialogues with new `negatives`, .jsonl[.gz|.zst]"
-    )
-    parser.add_argument("--negatives", type=_positive, default=7, metavar="N", help="for each example; default: 7")
-    parser.add_argument("--depth", type=_positive, default=100, metavar="K", help="look at the K best; default: 100")
-    parser.add_argument("--skip", type=_whole, default=5, metavar="K", help="leave out the K best; default: 5")
-    parser.add_argument(
-        "--margin",
-        type=_margin,
-        default=0.05,
-        metavar="SHARE",
-        help="how far a negative stays below the gold reply, as a share of its lead over random texts; or off; "
-        "default: 0.05",
-    )
-    parser.add_argument("--check", metavar="MODEL", help="a cross-encoder that must place negatives below the gold")
-    parser.add_argument(
-        "--check-margin", type=_number, metavar="X", help="how far below it must place them; default: 0"
-    )
-    parser.add_argument("--sample", action="store_true", help="draw from what remains instead of taking the hardest")
-    parser.add_argument("--seed", type=_whole, default=0, help="seed of every draw; default: 0")
-    parser.add_argument(
-        "--max-rejected",
-        type=float,
-        default=0.01,
-        metavar="SHARE",
-        help="of bad lines in --data that are left out, at most; default: 0.01",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    add = parser.add_argument
+    add("--model", required=True, help="checkpoint directory or base model name; no cross-encoder")
+    add("--data", required=True, type=Path, help="dialogues, .jsonl[.gz|.zst]")
+    add("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv or .parquet files")
+    add("--output", required=True, type=Path, help="the dialogues with new `negatives`, .jsonl[.gz|.zst]")
+    add("--negatives", type=_positive, default=7, metavar="N", help="for each example; default: 7")
+    add("--depth", type=_positive, default=100, metavar="K", help="look at the K best; default: 100")
+    add("--skip", type=_whole, default=5, metavar="K", help="leave out the K best; default: 5")
+    add("--margin", type=_margin, default=0.05, metavar="SHARE", help=_MARGIN_HELP)
+    add("--check", metavar="MODEL", help="a cross-encoder that must place negatives below the gold")
+    add("--check-margin", type=_number, metavar="X", help="how far below it must place them; default: 0")
+    add("--sample", action="store_true", help="draw from what remains instead of taking the hardest")
+    add("--seed", type=_whole, default=0, help="seed of every draw; default: 0")
+    add("--max-rejected", type=float, default=0.01, metavar="SHARE", help="most bad lines to leave out; default: 0.01")
+    add_json_option(parser)
     parser.set_defaults(run=run)
 
 
@@ -64,18 +51,16 @@ def run(arguments: argparse.Namespace) -> int:
     tally = _mine(arguments)
     seconds = time.perf_counter() - began
     _print_summary(tally, seconds)
-    if arguments.json:
-        print_json(
-            {
-                "model": arguments.model,
-                "output": str(arguments.output),
-                "examples": tally.examples,
-                "negatives": tally.negatives,
-                "without_negatives": tally.without,
-                "filtered": tally.filtered,
-                "seconds": round(seconds, 3),
-            }
-        )
+    facts = {
+        "model": arguments.model,
+        "output": str(arguments.output),
+        "examples": tally.examples,
+        "negatives": tally.negatives,
+        "without_negatives": tally.without,
+        "filtered": tally.filtered,
+        "seconds": round(seconds, 3),
+    }
+    print_result(arguments, facts)
     return 0
 
 

@@ -11,7 +11,7 @@ from polyrank.index_builder.store.generation import MODEL_DIRECTORY
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.encoder import Encode, TextEncoder, encode_texts
 from polyrank.service.cli.models import chosen_backend, load_late
-from polyrank.service.cli.output import Progress, UsageError, print_json
+from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 
 def add_to(commands: Any) -> None:
@@ -22,7 +22,7 @@ def add_to(commands: Any) -> None:
     def add(name: str, run: Any, text: str) -> Any:
         action = actions.add_parser(name, help=text)
         action.add_argument("--store", required=True, type=Path, help="the store's directory")
-        action.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+        add_json_option(action)
         action.set_defaults(run=partial(_with_store, run))
         return action
 
@@ -46,21 +46,12 @@ def _with_store(run: Any, arguments: argparse.Namespace) -> int:
     return status
 
 
-def _say(arguments: argparse.Namespace, facts: dict[str, Any], *lines: str) -> None:
-    """Print the facts as JSON if that was asked for, and the lines otherwise."""
-    if arguments.json:
-        print_json(facts)
-    else:
-        for line in lines:
-            print(line)
-
-
 def _list(store: GenerationStore, arguments: argparse.Namespace) -> int:
     current, damage = _current(store)
     rows = [_row(store, generation, current) for generation in store.ids()]
     lines = [damage] if damage else []
     facts = {"current": current, "generations": rows, **({"error": damage} if damage else {})}
-    _say(arguments, facts, *lines, *([_line(row) for row in rows] or [_emptiness(arguments)]))
+    print_result(arguments, facts, *lines, *([_line(row) for row in rows] or [_emptiness(arguments)]))
     return 0
 
 
@@ -114,13 +105,15 @@ def _verify(store: GenerationStore, arguments: argparse.Namespace) -> int:
         except GenerationError as error:
             bad[generation] = str(error)
     lines = [f"{generation}  {bad.get(generation, 'ok')}" for generation in wanted] or [_emptiness(arguments)]
-    _say(arguments, {"verified": [each for each in wanted if each not in bad], "refused": bad}, *lines)
+    print_result(
+        arguments, {"verified": [generation for generation in wanted if generation not in bad], "refused": bad}, *lines
+    )
     return 1 if bad else 0
 
 
 def _activate(store: GenerationStore, arguments: argparse.Namespace) -> int:
     store.activate(arguments.generation, _encoded_by(store, arguments.generation))
-    _say(arguments, {"current": arguments.generation}, f"{arguments.generation} is active")
+    print_result(arguments, {"current": arguments.generation}, f"{arguments.generation} is active")
     return 0
 
 
@@ -136,7 +129,7 @@ def _encoded_by(store: GenerationStore, generation: str) -> Encode:
 
 def _rollback(store: GenerationStore, arguments: argparse.Namespace) -> int:
     current = store.rollback()
-    _say(arguments, {"current": current}, f"{current} is active")
+    print_result(arguments, {"current": current}, f"{current} is active")
     return 0
 
 
@@ -144,7 +137,7 @@ def _compact(store: GenerationStore, arguments: argparse.Namespace) -> int:
     with Progress("candidates") as progress:
         built = compact(store.root, redis_url=arguments.redis, progress=progress)
     facts = {"current": built.generation, "count": built.count, "seconds": round(built.seconds, 3)}
-    _say(arguments, facts, f"{built.generation} is active: {built.count} candidates in {built.seconds:.1f} s")
+    print_result(arguments, facts, f"{built.generation} is active: {built.count} candidates in {built.seconds:.1f} s")
     return 0
 
 
@@ -153,5 +146,5 @@ def _gc(store: GenerationStore, arguments: argparse.Namespace) -> int:
         raise UsageError("--keep must be at least 1: the active generation is never removed")
     removed = store.gc(arguments.keep, arguments.redis)
     line = f"removed {len(removed)}: {', '.join(removed)}" if removed else "nothing to remove"
-    _say(arguments, {"removed": removed}, line)
+    print_result(arguments, {"removed": removed}, line)
     return 0

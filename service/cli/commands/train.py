@@ -15,7 +15,7 @@ from polyrank.model.config import ContextVectors, Reduction
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.service.cli.models import load_cross, load_late
-from polyrank.service.cli.output import UsageError, print_json, quiet_libraries
+from polyrank.service.cli.output import UsageError, add_json_option, print_result, quiet_libraries
 
 if TYPE_CHECKING:
     from polyrank.model.training.config import TrainConfig
@@ -34,71 +34,68 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--base", required=True, help="base model, or a checkpoint to go on from")
     parser.add_argument("--output", required=True, type=Path, help="directory of the checkpoint; new or empty")
     parser.add_argument("--resume", action="store_true", help="go on with the unfinished run in --output")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    _add_data(parser.add_argument_group("data"))
-    _add_recipe(parser.add_argument_group("recipe (defaults: Humeau et al. 2020)"))
-    _add_memory(parser.add_argument_group("memory and speed"))
-    _add_model(parser.add_argument_group("model (not given: as the checkpoint in --base has it, or the default)"))
+    add_json_option(parser)
+    group = parser.add_argument_group
+    _add_data(group("data").add_argument)
+    _add_recipe(group("recipe (defaults: Humeau et al. 2020)").add_argument)
+    _add_memory(group("memory and speed").add_argument)
+    _add_model(group("model (not given: as the checkpoint in --base has it, or the default)").add_argument)
     parser.set_defaults(run=run)
 
 
-def _add_data(group: Any) -> None:
-    group.add_argument("--train", required=True, nargs="+", type=Path, metavar="F", help="dialogues, .jsonl[.gz|.zst]")
-    group.add_argument("--weights", nargs="+", type=float, metavar="W", help="of the files; default: their sizes")
-    group.add_argument("--valid", type=Path, metavar="F", help="report figures on these lists when done; never selects")
-    group.add_argument("--every-turn", action="store_true", help="an example of every reply, not of the last alone")
-    group.add_argument(
-        "--held-out", type=int, default=1000, metavar="N", help="examples of a file to select by; default: 1000"
-    )
-    group.add_argument("--max-rejected", type=float, default=0.01, metavar="SHARE", help="of bad lines; default: 0.01")
+def _add_data(add: Any) -> None:
+    add("--train", required=True, nargs="+", type=Path, metavar="F", help="dialogues, .jsonl[.gz|.zst]")
+    add("--weights", nargs="+", type=float, metavar="W", help="weights of the files; default: their sizes")
+    add("--valid", type=Path, metavar="F", help="report figures on these lists when done; never selects")
+    add("--every-turn", action="store_true", help="make an example of every reply, not only of the last")
+    add("--held-out", type=int, default=1000, metavar="N", help="examples of a file to select by; default: 1000")
+    add("--max-rejected", type=float, default=0.01, metavar="SHARE", help="of bad lines; default: 0.01")
 
 
-def _add_recipe(group: Any) -> None:
-    group.add_argument("--steps", type=int, help="default: as --epochs says")
-    group.add_argument("--epochs", type=float, help="default: 3")
-    group.add_argument("--batch-size", type=int, help="default: 32")
-    group.add_argument("--accumulate", type=int, metavar="N", help="batches a step; default: 1")
-    group.add_argument("--negatives", type=int, metavar="N", help="listed negatives a row; cross: others; default: 7")
-    group.add_argument(
-        "--extra-replies", type=int, metavar="N", help="a batch, of other examples, as negatives; default: 0"
-    )
-    group.add_argument("--retriever", metavar="MODEL", help="cross: ranks the batch's replies, for hard negatives")
-    group.add_argument("--first-stage", metavar="MODEL", help="cross: a poly-encoder to whose scores it adds")
-    group.add_argument("--loss", choices=("listwise", "pointwise"), help="pointwise: cross only")
-    group.add_argument("--teacher", metavar="MODEL", help="a cross-encoder to distil from")
-    group.add_argument("--teacher-weight", type=float, metavar="SHARE", help="default: 0.5")
-    group.add_argument("--learning-rate", type=float, metavar="R", help="default: 5e-5, with --lora-rank 5e-4")
-    group.add_argument("--code-learning-rate", type=float, metavar="R", help="of codes and head; default: 1e-3")
-    group.add_argument("--optimizer", choices=("adamw", "adamax"), help="default: adamw")
-    group.add_argument("--weight-decay", type=float, help="default: 0.01")
-    group.add_argument("--warmup-steps", type=int, metavar="N", help="default: 100")
-    group.add_argument("--schedule", choices=("plateau", "linear", "cosine", "constant"), help="default: plateau")
-    group.add_argument("--looks", type=float, metavar="N", help="looks at the selection slice an epoch; default: 2")
-    group.add_argument("--patience", type=int, metavar="N", help="stop after N looks without improvement; 0: never")
-    group.add_argument("--dropout", type=float, help="default: the base model's")
-    group.add_argument("--seed", type=int, help="default: 0")
+def _add_recipe(add: Any) -> None:
+    add("--steps", type=int, help="default: as --epochs says")
+    add("--epochs", type=float, help="default: 3")
+    add("--batch-size", type=int, help="default: 32")
+    add("--accumulate", type=int, metavar="N", help="batches a step; default: 1")
+    add("--negatives", type=int, metavar="N", help="listed negatives a row; cross: others; default: 7")
+    add("--extra-replies", type=int, metavar="N", help="replies of others as negatives, per batch; default: 0")
+    add("--retriever", metavar="MODEL", help="cross: ranks the batch's replies, for hard negatives")
+    add("--first-stage", metavar="MODEL", help="cross: a poly-encoder to whose scores it adds")
+    add("--loss", choices=("listwise", "pointwise"), help="pointwise: cross only")
+    add("--teacher", metavar="MODEL", help="a cross-encoder to distil from")
+    add("--teacher-weight", type=float, metavar="SHARE", help="default: 0.5")
+    add("--learning-rate", type=float, metavar="R", help="default: 5e-5, with --lora-rank 5e-4")
+    add("--code-learning-rate", type=float, metavar="R", help="of codes and head; default: 1e-3")
+    add("--optimizer", choices=("adamw", "adamax"), help="default: adamw")
+    add("--weight-decay", type=float, help="default: 0.01")
+    add("--warmup-steps", type=int, metavar="N", help="default: 100")
+    add("--schedule", choices=("plateau", "linear", "cosine", "constant"), help="default: plateau")
+    add("--looks", type=float, metavar="N", help="looks at the selection slice an epoch; default: 2")
+    add("--patience", type=int, metavar="N", help="stop after N looks without improvement; 0: never")
+    add("--dropout", type=float, help="default: the base model's")
+    add("--seed", type=int, help="default: 0")
 
 
-def _add_memory(group: Any) -> None:
-    group.add_argument("--tune", help="all, all-but-embeddings (default), top-N")
-    group.add_argument("--lora-rank", type=int, metavar="R", help="train adapters of this rank; 0: the weights")
-    group.add_argument("--chunk-tokens", type=int, metavar="N", help="padded tokens encoded at a time; default: 4096")
-    group.add_argument("--gradient-cache", action="store_true", help="large batches in small memory, exactly")
-    group.add_argument("--gradient-checkpointing", action="store_true", help="one layer's activations at a time")
-    group.add_argument("--precision", choices=("no", "bf16", "fp16"), help="default: no")
+def _add_memory(add: Any) -> None:
+    add("--tune", help="all, all-but-embeddings (default), top-N")
+    add("--lora-rank", type=int, metavar="R", help="train adapters of this rank; 0: the weights")
+    add("--chunk-tokens", type=int, metavar="N", help="padded tokens encoded at a time; default: 4096")
+    add("--gradient-cache", action="store_true", help="large batches in small memory, exactly")
+    add("--gradient-checkpointing", action="store_true", help="one layer's activations at a time")
+    add("--precision", choices=("no", "bf16", "fp16"), help="default: no")
 
 
-def _add_model(group: Any) -> None:
-    group.add_argument("--context-vectors", choices=get_args(ContextVectors), help="default: codes")
-    group.add_argument("--n-codes", type=int, metavar="M", help="default: 64")
-    group.add_argument("--reduction", choices=get_args(Reduction), help="default: mean")
-    group.add_argument("--shared-encoder", action="store_const", const=True, help="one transformer for both sides")
-    group.add_argument("--no-normalize", dest="normalize", action="store_const", const=False, help="as in the paper")
-    group.add_argument("--code-scale", type=float, help="default: 20; the paper: 1")
-    group.add_argument("--score-scale", type=float, help="default: 20; the paper: 1")
-    group.add_argument("--max-context-tokens", type=int, metavar="N", help="default: 256")
-    group.add_argument("--max-candidate-tokens", type=int, metavar="N", help="default: 72")
-    group.add_argument("--max-turns", type=int, metavar="N", help="history window; default: what the tokens allow")
+def _add_model(add: Any) -> None:
+    add("--context-vectors", choices=get_args(ContextVectors), help="default: codes")
+    add("--n-codes", type=int, metavar="M", help="default: 64")
+    add("--reduction", choices=get_args(Reduction), help="default: mean")
+    add("--shared-encoder", action="store_const", const=True, help="one transformer for both sides")
+    add("--no-normalize", dest="normalize", action="store_const", const=False, help="as in the paper")
+    add("--code-scale", type=float, help="default: 20; the paper: 1")
+    add("--score-scale", type=float, help="default: 20; the paper: 1")
+    add("--max-context-tokens", type=int, metavar="N", help="default: 256")
+    add("--max-candidate-tokens", type=int, metavar="N", help="default: 72")
+    add("--max-turns", type=int, metavar="N", help="history window; default: what the tokens allow")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -113,19 +110,12 @@ def run(arguments: argparse.Namespace) -> int:
         ranker = train(config, data, arguments.output, resume=arguments.resume, on_survey=_print_survey, watch=log)
     if ranker is None:  # the main process reports
         return 0
-    result: dict[str, Any] = {
-        "output": str(arguments.output),
-        "fingerprint": ranker.fingerprint,
-        **ranker.config.training,
-    }
+    result = {"output": str(arguments.output), "fingerprint": ranker.fingerprint, **ranker.config.training}
     if arguments.valid:
         from polyrank.service.cli.commands.evaluate import measure
 
         result["valid"] = measure(str(arguments.output), arguments.valid)
-    if arguments.json:
-        print_json(result)
-    else:
-        print(f"{arguments.output}: trained {result['steps']} steps in {result['seconds']} s")
+    print_result(arguments, result, f"{arguments.output}: trained {result['steps']} steps in {result['seconds']} s")
     return 0
 
 

@@ -33,9 +33,7 @@ class EvaluationReport:
 
     Args:
         measured: the model, and the one it is compared with, if there is one.
-        groups: number of the dialogue or query that each example is part of, (examples,).
-        unit: what a group is: "dialogues" or "queries".
-        described: what else to say about the examples.
+        groups, unit, described: of the task.
     """
 
     def __init__(

@@ -41,10 +41,8 @@ class TaskResult(NamedTuple):
 class Task(Protocol[Ranker]):
     """Examples that any number of models can be measured on.
 
-    Attributes:
-        unit: what an example's group is: "dialogues" or "queries".
-        groups: number of the group that each example is part of, (examples,).
-        described: what the answer says about the task besides its figures.
+    Each example is part of a group, whose number is in `groups` (examples,); `unit` is "dialogues" or "queries".
+    `described` is what the answer says about the task besides its figures.
     """
 
     unit: str
@@ -89,13 +87,7 @@ class ListsTask:
 
 @dataclass(frozen=True, slots=True)
 class TwoStageSearch:
-    """Retrieval by a Bi- or Poly-encoder, then reranking of the first `top_n` texts, if there is a reranker.
-
-    Attributes:
-        reranker: a Cross-encoder; None: no reranking.
-        top_n: how many texts it reads for each context.
-        backend: name of what runs the models.
-    """
+    """Retrieval by a Bi- or Poly-encoder; the reranker, if any, reads the first `top_n` texts of each context."""
 
     reranker: CrossRanker | None
     top_n: int

@@ -34,17 +34,10 @@ def in_turns(
     measure: Callable[[Call], float] = wall_seconds,
     back_and_forth: bool = False,
 ) -> dict[Name, list[float]]:
-    """Time calls in turns, so that a slow moment of the machine hits all of them. A first round does not count.
+    """Time calls in turns, so that a slow moment of the machine hits all of them; returns each call's seconds by round.
 
-    Args:
-        calls: what to time, by name.
-        rounds: how many rounds to make at least.
-        seconds: how long to go on at least.
-        measure: makes a call and returns its seconds.
-        back_and_forth: reverse the order of the calls in every other round.
-
-    Returns:
-        Seconds of each call, one number a round.
+    A first round does not count. At least so many `rounds` are made, and for at least so many `seconds`;
+    `back_and_forth` reverses the order of the calls in every other round.
     """
     for call in calls.values():
         measure(call)

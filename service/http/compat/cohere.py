@@ -1,11 +1,12 @@
 """Answers to clients of Cohere, Jina, vLLM and infinity: one form in which each client finds what it looks for."""
 
+import time
 from typing import Any, Literal
 
 from pydantic import Field, JsonValue
 
 from polyrank.service.http.compat import tei
-from polyrank.service.http.compat.reranked import RankedDocument, Reranked, now, search_units
+from polyrank.service.http.compat.reranked import RankedDocument, Reranked, search_units
 from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.http.plumbing.problems import ProblemAnswer
 
@@ -74,18 +75,15 @@ class CompatRerankOut(Out):
 
 
 def answer(reranked: Reranked, api_version: str, plain_documents: bool = False) -> dict[str, Any]:
-    """Render a `CompatRerankOut`; `document` is absent, not null, where it was not asked for.
+    """Render a `CompatRerankOut` as version "1" or "2" of Cohere's interface does.
 
-    Args:
-        reranked: what to render.
-        api_version: "1" or "2", of Cohere's interface.
-        plain_documents: a document is a string, as infinity's clients expect it.
+    `document` is absent, not null, where it was not asked for; `plain_documents` makes it a string, for infinity.
     """
     return {
         "id": reranked.id,
         "object": "rerank",
         "model": reranked.model,
-        "created": now(),
+        "created": int(time.time()),
         "results": [_result(place, reranked.with_documents, plain_documents) for place in reranked.places],
         "usage": {"prompt_tokens": reranked.tokens, "total_tokens": reranked.tokens},
         "meta": {

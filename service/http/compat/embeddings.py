@@ -13,17 +13,7 @@ from starlette.responses import Response
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.tokenizer import Token
 from polyrank.service.errors import ModelNotServed, NoTexts
-from polyrank.service.http.compat import headers, openai, served_models
-from polyrank.service.http.compat.openai import EmbeddingsIn, EmbeddingsOut, ModelsOut, OpenAiErrorOut
-from polyrank.service.http.compat.tei import (
-    EmbedIn,
-    EmbedOut,
-    SimilarityIn,
-    SimilarityOut,
-    TeiErrorOut,
-    TokenizeIn,
-    TokenizeOut,
-)
+from polyrank.service.http.compat import headers, openai, served_models, tei
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, fails, takes
 from polyrank.service.http.plumbing.guards import RANK
@@ -38,13 +28,16 @@ MAX_TOKENIZED_CHARS = 400_000  # of all texts together: the answer takes some 70
 router = APIRouter(tags=["compatible"], dependencies=[RANK])
 
 _OPENAI: dict[str, Any] = {
-    "response_model": EmbeddingsOut,
-    "openapi_extra": takes(EmbeddingsIn, DEADLINE_IN),
-    "responses": {200: headers.DESCRIBED, **fails(*ASKS, NoTexts, ModelNotServed, body=True, form=OpenAiErrorOut)},
+    "response_model": openai.EmbeddingsOut,
+    "openapi_extra": takes(openai.EmbeddingsIn, DEADLINE_IN),
+    "responses": {
+        200: headers.DESCRIBED,
+        **fails(*ASKS, NoTexts, ModelNotServed, body=True, form=openai.OpenAiErrorOut),
+    },
 }
-_TEI_ERRORS = fails(*ASKS, NoTexts, body=True, form=TeiErrorOut)
+_TEI_ERRORS = fails(*ASKS, NoTexts, body=True, form=tei.TeiErrorOut)
 _TEI: dict[str, Any] = {"responses": {200: headers.DESCRIBED, **_TEI_ERRORS}}
-_MODELS: dict[str, Any] = {"response_model": ModelsOut, "responses": fails(form=OpenAiErrorOut)}
+_MODELS: dict[str, Any] = {"response_model": openai.ModelsOut, "responses": fails(form=openai.OpenAiErrorOut)}
 
 
 @router.post("/v1/embeddings", **_OPENAI)
@@ -52,7 +45,7 @@ _MODELS: dict[str, Any] = {"response_model": ModelsOut, "responses": fails(form=
 async def embeddings(request: Request) -> Response:
     """Embed texts as candidates, as OpenAI's interface does; vectors have length 1."""
     held = resources(request)
-    body = await bodies.read(request, EmbeddingsIn, held.settings, ranked=("input",))
+    body = await bodies.read(request, openai.EmbeddingsIn, held.settings, ranked=("input",))
     served, serving = served_models.embedder(held, body.model, body.strict_model)
     texts = _texts(held, "input", body.input)
     _check_dimensions(body.dimensions, serving)
@@ -62,11 +55,11 @@ async def embeddings(request: Request) -> Response:
     return _answer(request, answer, made, serving)
 
 
-@router.post("/embed", response_model=EmbedOut, openapi_extra=takes(EmbedIn, DEADLINE_IN), **_TEI)
+@router.post("/embed", response_model=tei.EmbedOut, openapi_extra=takes(tei.EmbedIn, DEADLINE_IN), **_TEI)
 async def embed(request: Request) -> Response:
     """Embed texts as candidates, as TEI does."""
     held = resources(request)
-    body = await bodies.read(request, EmbedIn, held.settings, ranked=("inputs",))
+    body = await bodies.read(request, tei.EmbedIn, held.settings, ranked=("inputs",))
     serving = held.live.require()
     texts = _texts(held, "inputs", body.inputs)
     _check_dimensions(body.dimensions, serving)
@@ -75,11 +68,13 @@ async def embed(request: Request) -> Response:
     return _answer(request, vectors, made, serving)
 
 
-@router.post("/similarity", response_model=SimilarityOut, openapi_extra=takes(SimilarityIn, DEADLINE_IN), **_TEI)
+@router.post(
+    "/similarity", response_model=tei.SimilarityOut, openapi_extra=takes(tei.SimilarityIn, DEADLINE_IN), **_TEI
+)
 async def similarity(request: Request) -> Response:
     """Compare texts by the cosine of their vectors as candidates."""
     held = resources(request)
-    inputs = (await bodies.read(request, SimilarityIn, held.settings, ranked=("inputs",))).inputs
+    inputs = (await bodies.read(request, tei.SimilarityIn, held.settings, ranked=("inputs",))).inputs
     serving = held.live.require()
     _texts(held, "inputs.sentences", inputs.sentences)
     texts = _texts(held, "inputs", [inputs.source_sentence, *inputs.sentences])
@@ -89,12 +84,12 @@ async def similarity(request: Request) -> Response:
 
 
 @router.post(
-    "/tokenize", response_model=TokenizeOut, openapi_extra=takes(TokenizeIn, DEADLINE_IN), responses=_TEI_ERRORS
+    "/tokenize", response_model=tei.TokenizeOut, openapi_extra=takes(tei.TokenizeIn, DEADLINE_IN), responses=_TEI_ERRORS
 )
 async def tokenize(request: Request) -> Response:
     """Cut texts into the tokens of the model that embeds; nothing is left out where a text is too long for it."""
     held = resources(request)
-    body = await bodies.read(request, TokenizeIn, held.settings, ranked=("inputs",))
+    body = await bodies.read(request, tei.TokenizeIn, held.settings, ranked=("inputs",))
     texts = _texts(held, "inputs", body.inputs)
     if (length := sum(map(len, texts))) > MAX_TOKENIZED_CHARS:
         raise InvalidInput(f"inputs: have {length} characters; at most {MAX_TOKENIZED_CHARS} are allowed together")

@@ -27,12 +27,7 @@ def of_answer(
 ) -> dict[str, str]:
     """Return the headers of an answer: times in milliseconds, and facts that not every dialect's body has room for.
 
-    Args:
-        request: the one that is answered.
-        seconds: by stage; empty where there was nothing to do.
-        cut: how many texts were not read to their end.
-        fingerprint: the model's.
-        generation: the one whose model answered; None for a cross-encoder.
+    `seconds` are by stage, `cut` counts the texts not read to their end, `generation` is None for a cross-encoder.
     """
     ms = {
         "x-total-time": time.monotonic() - request.state.arrived,

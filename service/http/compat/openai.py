@@ -1,6 +1,7 @@
 """Requests and answers of OpenAI's clients: embeddings, models, errors. infinity's clients expect its errors, too."""
 
 import base64
+import time
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +10,6 @@ from pydantic import ConfigDict, Field
 
 from polyrank.service.http.compat.cohere import UsageOut
 from polyrank.service.http.compat.lenient import Count, Flag, Inputs, Lenient
-from polyrank.service.http.compat.reranked import now
 from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.http.plumbing.problems import ProblemAnswer
 
@@ -52,15 +52,7 @@ class EmbeddingsOut(Out):
 def embeddings(
     vectors: NDArray[np.float32], model: str, tokens: int, request_id: str, as_base64: bool
 ) -> dict[str, Any]:
-    """Render an `EmbeddingsOut`.
-
-    Args:
-        vectors: (N, D).
-        model: the name that clients know it by.
-        tokens: how many the model read.
-        request_id: the request's.
-        as_base64: vectors as base64 of float32, little-endian, instead of lists of numbers.
-    """
+    """Render vectors (N, D) as an `EmbeddingsOut`, each as a list of numbers or as base64."""
     return {
         "object": "list",
         "data": [
@@ -70,7 +62,7 @@ def embeddings(
         "model": model,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         "id": f"emb-{request_id}",
-        "created": now(),
+        "created": int(time.time()),
     }
 
 

@@ -41,7 +41,7 @@ class AnyRerankOut(RootModel[cohere.CompatRerankOut | tei.TeiRerankOut | voyage.
     """The dialect's answer."""
 
 
-_DIALECT_IN = header(HEADER, "the form of the answer; absent: told by the body", {"enum": [*DIALECTS]})
+_DIALECT_IN = header(HEADER, "the form of the answer; absent: the body decides", {"enum": [*DIALECTS]})
 _ERRORS = fails(*ASKS, NoTexts, DialectUnknown, ModelNotServed, body=True, form=RerankErrorOut)
 _ERRORS[422]["content"] |= PROBLEM  # where not even the dialect is known
 _DESCRIBED: dict[str, Any] = {
@@ -114,12 +114,7 @@ async def _score(held: Resources, served: Served, query: str, texts: Sequence[st
 
 
 def _answer(
-    request: Request,
-    dialect: Dialect,
-    body: CompatRerankIn,
-    documents: list[Document],
-    served: Served,
-    scored: _Scored,
+    request: Request, dialect: Dialect, body: CompatRerankIn, documents: list[Document], served: Served, scored: _Scored
 ) -> Response:
     reranked = Reranked(
         model=served.name,

@@ -83,12 +83,7 @@ def dialect_of_header(value: str | None) -> Dialect | None:
 
 
 def dialect_of(body: CompatRerankIn, named: Dialect | None, setting: Dialect | None) -> Dialect:
-    """Choose the dialect: the header decides; without one `texts` means TEI; then the setting; then `top_k` or not.
-
-    Args:
-        body: the request.
-        named: what the header says.
-        setting: `rerank_dialect`, for clients whose bodies do not identify them.
+    """Choose the dialect: the one that the header `named`; else TEI for `texts`; else the setting's; else by `top_k`.
 
     Raises:
         DialectUnknown: there is nothing to rank.

@@ -1,7 +1,6 @@
 """An answer to `/rerank` before a dialect gives it its form."""
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -32,17 +31,7 @@ class RankedDocument:
 
 @dataclass(frozen=True, slots=True)
 class Reranked:
-    """The answer.
-
-    Attributes:
-        model: the name that clients know it by.
-        places: best first.
-        sent: how many documents were ranked.
-        tokens: how many the model read.
-        cut: what it did not read.
-        with_documents: results hold their documents.
-        request_id: the request's.
-    """
+    """The answer: the best documents first; `sent` counts all documents, `tokens` what the model read of them."""
 
     model: str
     places: list[RankedDocument]
@@ -116,8 +105,3 @@ def placed(
 def search_units(documents: int) -> int:
     """Return what Cohere would bill: one unit for every hundred documents begun."""
     return math.ceil(documents / 100)
-
-
-def now() -> int:
-    """Return the seconds since the epoch."""
-    return int(time.time())

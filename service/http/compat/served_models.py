@@ -10,13 +10,9 @@ from polyrank.service.resources import Resources
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model that answers requests.
+    """A model that answers requests; without `serving`, the generation it belongs to, it is the cross-encoder.
 
-    Attributes:
-        name: the one that clients know it by.
-        max_input_tokens: how many tokens of a text it reads; the rest is cut.
-        serving: the generation that it belongs to; None for the cross-encoder.
-        loaded_at: seconds since the epoch; 0 where it was loaded with the server.
+    `loaded_at` is in seconds since the epoch, 0 if the model was loaded with the server.
     """
 
     name: str
@@ -43,42 +39,33 @@ def _late(serving: Serving) -> Served:
 
 
 def reranker(held: Resources, name: str | None, strict: bool | None) -> Served:
-    """Return the model that the request names; without a name, or a known one, the model that reranks.
-
-    Args:
-        held: the app's resources.
-        name: what the request names.
-        strict: an unknown name is an error; None: as the setting `strict_model` says.
+    """Return the model that the request names; if it names none or an unknown one, the model that reranks.
 
     Raises:
-        ModelNotServed: the name is unknown, and that is an error.
+        ModelNotServed: the name is unknown, and `strict` (None: the setting `strict_model`) makes that an error.
         NotReady: no model is loaded.
     """
-    return _named(every(held) or [_late(held.live.require())], name, _is_strict(held, strict))
+    return _named(held, every(held) or [_late(held.live.require())], name, strict)
 
 
 def embedder(held: Resources, name: str | None, strict: bool | None) -> tuple[Served, Serving]:
     """Return the model that embeds, by the rules and with the errors of `reranker`."""
     serving = held.live.require()
-    return _named([_late(serving)], name, _is_strict(held, strict)), serving
+    return _named(held, [_late(serving)], name, strict), serving
 
 
-def _is_strict(held: Resources, asked: bool | None) -> bool:
-    return held.settings.strict_model if asked is None else asked
-
-
-def _named(served: list[Served], name: str | None, strict: bool) -> Served:
+def _named(held: Resources, served: list[Served], name: str | None, strict: bool | None) -> Served:
     if name is None:
         return served[0]
-    for each in served:
-        if each.is_named(name):
-            return each
-    if strict:
-        raise ModelNotServed(name, [each.name for each in served])
+    for model in served:
+        if model.is_named(name):
+            return model
+    if held.settings.strict_model if strict is None else strict:
+        raise ModelNotServed(name, [model.name for model in served])
     return served[0]
 
 
 def announced(held: Resources) -> Served | None:
     """Return the model that `/info` shows to TEI's clients; None where it is not loaded."""
     embeds = held.settings.info_model_type == "embedding"
-    return next((each for each in every(held) if each.serving is not None or not embeds), None)
+    return next((model for model in every(held) if model.serving is not None or not embeds), None)

@@ -134,14 +134,7 @@ class TeiInfoOut(Out):
 
 
 def info(model: Served | None, model_type: str, batch_tokens: int, settings: Settings) -> dict[str, Any]:
-    """Return the fields of a `TeiInfoOut`.
-
-    Args:
-        model: the one that does what `model_type` says; None where none is loaded.
-        model_type: "reranker" or "embedding".
-        batch_tokens: the most that the model reads at a time.
-        settings: the bounds.
-    """
+    """Return the fields of a `TeiInfoOut`; `model_type` is "reranker" or "embedding", the model None if not loaded."""
     kinds = {
         "reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}},
         "embedding": {"pooling": "mean"},  # one of the kinds that TEI knows; the checkpoint's own may be another

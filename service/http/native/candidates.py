@@ -1,7 +1,5 @@
 """`/index/candidates`: updates of the generation that is served."""
 
-from typing import Any
-
 from fastapi import APIRouter
 from starlette.requests import Request
 
@@ -20,38 +18,27 @@ _WRITES = (NotReady, Overloaded, UpdatesBusy, GenerationError, StoreReadOnly, Di
 router = APIRouter(prefix="/index/candidates", tags=["index"], dependencies=[ADMIN])
 
 
-@router.put(
-    "",
-    response_model=UpsertedOut,
-    openapi_extra=takes(UpsertIn),
-    responses=fails(TooManyCandidates, *_WRITES, body=True),
-)
-async def upsert(request: Request) -> dict[str, Any]:
+@router.put("", openapi_extra=takes(UpsertIn), responses=fails(TooManyCandidates, *_WRITES, body=True))
+async def upsert(request: Request) -> UpsertedOut:
     """Add candidates, or put them in the place of those with the same ids; searchable when this returns."""
     held = resources(request)
     body = await bodies.read(request, UpsertIn, held.settings)
     bodies.check_count(body.root, held.settings)
     bodies.check_lengths("candidates", [sent.text for sent in body.root], held.settings)
-    candidates = [
-        Candidate(candidate_id, sent.text, sent.metadata)
-        for candidate_id, sent in zip(body.ids(), body.root, strict=True)
-    ]
+    sent = zip(body.ids(), body.root, strict=True)
+    candidates = [Candidate(candidate_id, row.text, row.metadata) for candidate_id, row in sent]
     with writing(held):
         done = await bodies.while_connected(request, held.updating.upsert(candidates))
-    return {"generation": done.generation, "revision": done.revision, "upserted": len(candidates)}
+    return UpsertedOut(generation=done.generation, revision=done.revision, upserted=len(candidates))
 
 
-@router.post("/delete", response_model=DeletedOut, openapi_extra=takes(DeleteIn), responses=fails(*_WRITES, body=True))
-async def delete(request: Request) -> dict[str, Any]:
+@router.post("/delete", openapi_extra=takes(DeleteIn), responses=fails(*_WRITES, body=True))
+async def delete(request: Request) -> DeletedOut:
     """Remove candidates; ids that are not there are listed in `missing_ids`, and are no error."""
     held = resources(request)
     body = await bodies.read(request, DeleteIn, held.settings)
     ids = list(dict.fromkeys(body.ids))
     with writing(held):
         done = await held.updating.delete(ids)
-    return {
-        "generation": done.generation,
-        "revision": done.revision,
-        "deleted": len(ids) - len(done.missing),
-        "missing_ids": list(done.missing),
-    }
+    deleted, missing = len(ids) - len(done.missing), list(done.missing)
+    return DeletedOut(generation=done.generation, revision=done.revision, deleted=deleted, missing_ids=missing)

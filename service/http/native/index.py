@@ -25,7 +25,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.service.changes import idempotency
 from polyrank.service.changes.jobs import Rebuild
 from polyrank.service.errors import HeaderInvalid, IdempotencyMismatch, NotConfigured, NotReady, StoreReadOnly
-from polyrank.service.http.native.requests import ActivateIn, IndexIn
+from polyrank.service.http.native.requests import ActivateIn, IndexIn, PoolCandidateIn
 from polyrank.service.http.native.responses import IndexOut, JobOut, JobsOut
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import fails, takes
@@ -38,9 +38,9 @@ router = APIRouter(prefix="/index", tags=["index"], dependencies=[ADMIN])
 RETRY_AFTER_SECONDS = "2"
 _WRITES = (StoreReadOnly, DiskFull)
 _SWITCHES = (GenerationNotFound, GenerationError, FingerprintMismatch, MatrixMissing, *_WRITES)
-_LOCATED: dict[int | str, dict[str, Any]] = {
-    202: {"headers": {"Location": {"description": "of the job", "required": True, "schema": {"type": "string"}}}}
-}
+_LOCATION_OUT = {"description": "of the job", "required": True, "schema": {"type": "string"}}
+_LOCATED: dict[int | str, dict[str, Any]] = {202: {"headers": {"Location": _LOCATION_OUT}}}
+_KEY_IN = Header(description="repeats give the same job", json_schema_extra={"pattern": idempotency.PATTERN})
 
 
 @router.get("", response_model=IndexOut, responses=fails())
@@ -57,19 +57,16 @@ async def index(request: Request) -> dict[str, Any]:
     responses=fails(HeaderInvalid, NotConfigured, IdempotencyMismatch, JobConflict, *_WRITES, body=True) | _LOCATED,
 )
 async def rebuild(
-    request: Request,
-    response: Response,
-    idempotency_key: Annotated[
-        str | None, Header(description="repeats give the same job", json_schema_extra={"pattern": idempotency.PATTERN})
-    ] = None,
+    request: Request, response: Response, idempotency_key: Annotated[str | None, _KEY_IN] = None
 ) -> dict[str, Any]:
     """Build a new generation and, unless `activate` is false, serve it. One build at a time."""
     held = resources(request)
     key = idempotency.checked(idempotency_key)
     body = await bodies.read(request, IndexIn, held.settings)
-    bodies.check_lengths("candidates", [candidate.text for candidate in body.candidates or ()], held.settings)
-    candidates = [candidate.model_dump() for candidate in body.candidates or ()]
-    wanted = Rebuild(pool=body.pool, candidates=candidates, model=body.model, activate=body.activate)
+    sent = body.candidates or ()
+    bodies.check_lengths("candidates", [candidate.text for candidate in sent], held.settings)
+    rows = map(PoolCandidateIn.model_dump, sent)  # lazily: `jobs` writes them in a thread, and there may be many
+    wanted = Rebuild(pool=body.pool, candidates=rows, model=body.model, activate=body.activate)
     with writing(held):
         record = await held.jobs.start(wanted, await request.body(), key, has_active=held.live.current is not None)
     return _started(record, response)
@@ -104,8 +101,7 @@ def _started(record: JobRecord, response: Response) -> dict[str, Any]:
 @router.get("/jobs", response_model=JobsOut, responses=fails(InvalidInput))
 async def jobs(request: Request, limit: Annotated[int, Query(ge=1, le=100)] = 20) -> dict[str, Any]:
     """The latest jobs, newest first."""
-    records = await resources(request).jobs.list(limit)
-    return {"jobs": [_job(record) for record in records]}
+    return {"jobs": [_job(record) for record in await resources(request).jobs.list(limit)]}
 
 
 @router.get("/jobs/{job_id}", response_model=JobOut, responses=fails(JobNotFound))

@@ -27,13 +27,9 @@ from polyrank.service.settings import Settings
 
 RANK_VALUES = 100_000  # of filters, ids and turns; a candidate is four values more at most
 X_CACHE: Final = "X-Cache"
-_CACHED: Final = {
-    "headers": {
-        X_CACHE: {
-            "description": "where answers are kept: whether this one was",
-            "schema": {"type": "string", "enum": ["hit", "miss"]},
-        }
-    }
+_X_CACHE_OUT: Final = {
+    "description": "where answers are kept: whether this one was",
+    "schema": {"type": "string", "enum": ["hit", "miss"]},
 }
 _CACHE_CONTROL_IN: Final = header(
     "Cache-Control", "`no-cache` or `no-store`: rank anew and keep nothing, where answers are kept", {"type": "string"}
@@ -58,7 +54,7 @@ router = APIRouter(tags=["rank"], dependencies=[RANK])
     response_model=RankOut,
     response_model_exclude_none=True,
     openapi_extra=takes(RankIn, [*DEADLINE_IN, _CACHE_CONTROL_IN]),
-    responses={200: _CACHED, **_ERRORS},
+    responses={200: {"headers": {X_CACHE: _X_CACHE_OUT}}, **_ERRORS},
 )
 async def rank(request: Request) -> Response:
     """Rank candidates, sent along or retrieved, against a conversation."""
@@ -67,7 +63,8 @@ async def rank(request: Request) -> Response:
     body = await bodies.read(request, RankIn, held.settings, ranked=("candidates",), max_values=most_values)
     deadline = bodies.deadline(request, held.settings, body.timeout_ms)
     todo = to_request(body, held.settings, deadline)
-    serving = await _serving(held, body.min_revision, todo.deadline)
+    revision = body.min_revision
+    serving = held.live.require() if revision is None else await held.updating.reached(revision, deadline)
     _check_expected(body.expect, serving)
     key = _cache_key(request, held, serving, body)
     if held.results is not None and key is not None and (kept := await held.results.get(key, todo.budget)) is not None:
@@ -82,11 +79,6 @@ async def rank(request: Request) -> Response:
 
 def to_request(body: RankIn, settings: Settings, deadline: float) -> RankRequest:
     """Translate a checked body into the ranking to do.
-
-    Args:
-        body: the request's.
-        settings: the server's bounds.
-        deadline: on the monotonic clock, in seconds.
 
     Raises:
         TooManyCandidates: more than the server allows.
@@ -117,12 +109,6 @@ def _given(sent: str | CandidateIn) -> Given:
     return Given(None, sent) if isinstance(sent, str) else Given(sent.id, sent.text)
 
 
-async def _serving(held: Resources, revision: int | None, deadline: float) -> Serving:
-    if revision is None:
-        return held.live.require()
-    return await held.updating.reached(revision, deadline)
-
-
 def _check_expected(expect: ExpectIn | None, serving: Serving) -> None:
     if expect is None:
         return
@@ -145,7 +131,6 @@ def _cache_key(request: Request, held: Resources, serving: Serving, body: RankIn
 
 
 def _refuses_caches(request: Request) -> bool:
-    """Whether the client wants an answer that was not given before and will not be given again."""
     directives = ",".join(request.headers.getlist("cache-control")).lower().split(",")
     return not {"no-cache", "no-store"}.isdisjoint(directive.strip() for directive in directives)
 
@@ -164,10 +149,8 @@ def _rendered(request: Request, held: Resources, serving: Serving, ranked: Ranke
 
 def _response(request: Request, answer: bytes, seconds: Mapping[str, float], cache: str | None) -> Response:
     """Add what belongs to this request: timings and its id."""
-    total = time.monotonic() - request.state.arrived
-    own = {
-        "timings_ms": {stage: round(value * 1000, 3) for stage, value in {**seconds, "total": total}.items()},
-        "request_id": request.state.request_id,
-    }
+    spent = {**seconds, "total": time.monotonic() - request.state.arrived}
+    timings_ms = {stage: round(value * 1000, 3) for stage, value in spent.items()}
+    own = {"timings_ms": timings_ms, "request_id": request.state.request_id}
     body = answer[:-1] + b"," + orjson.dumps(own)[1:]
     return Response(body, headers={X_CACHE: cache} if cache else None, media_type="application/json")

@@ -102,7 +102,7 @@ class RankOut(Out):
     revision: int = Field(description="of the last update that the answer knows of")
     model: ModelOut
     exact: bool = Field(description="the ids are those of scoring every candidate")
-    degraded: list[Degraded] = Field(description="what the answer does without, rather than not be given")
+    degraded: list[Degraded] = Field(description="what the answer lacks, because time was short or something failed")
     truncated: TruncatedOut
     timings_ms: TimingsOut
     request_id: str

@@ -9,16 +9,9 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from polyrank.model.errors import InvalidInput
-from polyrank.service.errors import (
-    BodyTimeout,
-    ClientGone,
-    HeaderInvalid,
-    MediaTypeUnsupported,
-    TooManyCandidates,
-    TooManyValues,
-)
-from polyrank.service.http.plumbing import problems
+from polyrank.service import errors
 from polyrank.service.http.plumbing.json_values import count_values
+from polyrank.service.http.plumbing.problems import MAX_FOUND
 from polyrank.service.settings import Settings
 
 BODY_SECONDS = 30.0
@@ -36,20 +29,14 @@ async def read(
 ) -> M:
     """Read and validate a JSON body.
 
-    Args:
-        request: the one whose body is read.
-        kind: what the body must be.
-        settings: the server's bounds.
-        ranked: fields that hold candidates; a list there that is longer than any server allows is TooManyCandidates.
-        max_values: how many values the body may hold, at any depth.
+    `ranked` names the fields that hold candidates: a list there that is longer than any server allows raises
+    TooManyCandidates. `check_count` checks this server's own bound.
 
     Raises:
-        MediaTypeUnsupported: the body is not plain application/json in UTF-8.
-        BodyTimeout: it did not arrive in time.
-        ClientGone: the client hung up before it arrived.
-        TooManyValues: it holds more than any request needs.
-        TooManyCandidates: see `ranked`; `check_count` checks this server's own bound.
-        pydantic.ValidationError: it is not what the model says.
+        MediaTypeUnsupported, BodyTimeout, ClientGone: no JSON body arrived.
+        TooManyValues: the body holds `max_values` or more, at any depth.
+        TooManyCandidates: see above.
+        pydantic.ValidationError: the body is not what the model says.
     """
     _check_media_type(request)
     body = await _received(request)
@@ -60,18 +47,18 @@ async def read(
         return await asyncio.to_thread(_validated, kind, body, max_values)
     except ValidationError as error:
         if not _too_long(error).isdisjoint(ranked):
-            raise TooManyCandidates(settings.max_candidates) from None
+            raise errors.TooManyCandidates(settings.max_candidates) from None
         raise
 
 
 def _check_media_type(request: Request) -> None:
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
-        raise MediaTypeUnsupported("Content-Encoding is not supported; send the body as it is")
+        raise errors.MediaTypeUnsupported("Content-Encoding is not supported; send the body as it is")
     media_type, _, parameters = request.headers.get("content-type", "").lower().partition(";")
     charset = parameters.strip().removeprefix("charset=").strip('"') or "utf-8"
     if media_type.strip() != "application/json" or charset not in ("utf-8", "utf8"):
-        raise MediaTypeUnsupported("send Content-Type: application/json, in UTF-8")
+        raise errors.MediaTypeUnsupported("send Content-Type: application/json, in UTF-8")
 
 
 async def _received(request: Request) -> bytes:
@@ -79,23 +66,23 @@ async def _received(request: Request) -> bytes:
         async with asyncio.timeout(BODY_SECONDS):
             return await request.body()
     except TimeoutError:
-        raise BodyTimeout(f"the body did not arrive within {BODY_SECONDS:g} s") from None
+        raise errors.BodyTimeout(f"the body did not arrive within {BODY_SECONDS:g} s") from None
     except ClientDisconnect:
-        raise ClientGone("hung up while sending the body") from None
+        raise errors.ClientGone("hung up while sending the body") from None
 
 
 def _validated(kind: type[M], body: bytes, max_values: int) -> M:
     if count_values(body) >= max_values:
-        raise TooManyValues(max_values)
+        raise errors.TooManyValues(max_values)
     return kind.model_validate_json(body)
 
 
 def _too_long(error: ValidationError) -> set[str | int]:
     """Return the fields with lists that are longer than any server allows."""
-    if error.error_count() > problems.MAX_FOUND:
+    if error.error_count() > MAX_FOUND:
         return set()
     found = error.errors(include_input=False, include_url=False, include_context=False)
-    return {problem["loc"][0] for problem in found if problem["type"] == "too_long" and problem["loc"]}
+    return {one["loc"][0] for one in found if one["type"] == "too_long" and one["loc"]}
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -111,7 +98,7 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
             doing.cancel()
             await asyncio.wait((doing,))
             if doing.cancelled():
-                raise ClientGone("hung up before the answer")
+                raise errors.ClientGone("hung up before the answer")
         return doing.result()
     finally:
         doing.cancel()
@@ -126,12 +113,7 @@ async def _gone(request: Request) -> None:
 def deadline(request: Request, settings: Settings, timeout_ms: int | None = None) -> float:
     """Return when the answer must be there, on the monotonic clock.
 
-    The shortest timeout holds: the server's maximum, a header's, or the body's.
-
-    Args:
-        request: its headers, and when it came.
-        settings: the server's maximum.
-        timeout_ms: the body's.
+    The shortest timeout holds: the server's maximum, a header's, or the body's (`timeout_ms`).
 
     Raises:
         HeaderInvalid: a header holds no number of milliseconds.
@@ -141,7 +123,7 @@ def deadline(request: Request, settings: Settings, timeout_ms: int | None = None
         sent = request.headers.get(name)
         if sent is not None:
             if not MILLISECONDS.fullmatch(sent.strip()):
-                raise HeaderInvalid(f"{name}: is not a whole number of milliseconds, 1 or more")
+                raise errors.HeaderInvalid(f"{name}: is not a whole number of milliseconds, 1 or more")
             allowed.append(int(sent))
     return float(request.state.arrived) + min(allowed) / 1000
 
@@ -153,16 +135,11 @@ def check_count(candidates: Sized, settings: Settings) -> None:
         TooManyCandidates: more than the server allows.
     """
     if len(candidates) > settings.max_candidates:
-        raise TooManyCandidates(settings.max_candidates)
+        raise errors.TooManyCandidates(settings.max_candidates)
 
 
 def check_lengths(where: str, texts: Sequence[str], settings: Settings) -> None:
-    """Check the length of each text.
-
-    Args:
-        where: the field that holds them, for the message.
-        texts: any number of them.
-        settings: the bound.
+    """Check the length of each text of a field; `where` names the field.
 
     Raises:
         InvalidInput: a text is longer than the server allows.

@@ -9,30 +9,22 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from polyrank.model.errors import InvalidInput, RankingError
-from polyrank.service.errors import (
-    BodyMalformed,
-    BodyTimeout,
-    BodyTooLarge,
-    DeadlineExceeded,
-    Forbidden,
-    HeaderInvalid,
-    MediaTypeUnsupported,
-    NotReady,
-    Overloaded,
-    RateLimited,
-    TooManyCandidates,
-    TooManyValues,
-    Unauthenticated,
-)
+from polyrank.service import errors as service
 from polyrank.service.http.plumbing import problems
 from polyrank.service.http.plumbing.bodies import TIMEOUT_HEADERS
 
 REFERENCE: Final = "#/components/schemas/{model}"
 PROBLEM: Final = {problems.MEDIA_TYPE: {"schema": {"$ref": REFERENCE.format(model=problems.Problem.__name__)}}}
 # Errors of every route that asks the models.
-ASKS: Final = (HeaderInvalid, TooManyCandidates, NotReady, Overloaded, DeadlineExceeded)
-REFUSALS: Final = (Unauthenticated, Forbidden, RateLimited)
-_WITH_BODY = (BodyMalformed, BodyTimeout, TooManyValues, BodyTooLarge, MediaTypeUnsupported, InvalidInput)
+ASKS: Final = (
+    *(service.HeaderInvalid, service.TooManyCandidates),
+    *(service.NotReady, service.Overloaded, service.DeadlineExceeded),
+)
+REFUSALS: Final = (service.Unauthenticated, service.Forbidden, service.RateLimited)
+_WITH_BODY = (
+    *(service.BodyMalformed, service.BodyTimeout, service.TooManyValues, service.BodyTooLarge),
+    *(service.MediaTypeUnsupported, InvalidInput),
+)
 _RETRY_AFTER = {
     "description": "seconds after which to come back",
     "required": True,
@@ -64,14 +56,13 @@ def fails(
 
     Args:
         errors: what the route may raise, besides the errors of every route.
-        body: the route reads a body.
-        form: the form of the errors, on a route for other systems' clients; it covers refused keys, too. None: problem
-            details.
+        body: the route reads a body, so it may raise the errors of that, too.
+        form: of the errors, refused keys included, on a route for other systems' clients; None: problem details.
     """
     titles: dict[int, dict[str, None]] = {}
     for error in (RankingError, *(_WITH_BODY if body else ()), *(REFUSALS if form else ()), *errors):
         kind = next(problems.TABLE[base] for base in error.__mro__ if base in problems.TABLE)
-        status = problems.TOO_MANY_REQUESTS if form and issubclass(error, Overloaded) else kind.status
+        status = problems.TOO_MANY_REQUESTS if form and issubclass(error, service.Overloaded) else kind.status
         titles.setdefault(status, {})[kind.title] = None
     return {status: _failure(status, titles[status], form) for status in sorted(titles)}
 

@@ -21,11 +21,7 @@ from polyrank.service.resources import resources
 class Needs:
     """Lets requests through whose key has the scope; puts the caller into `request.state.principal`.
 
-    Attributes:
-        counts: a request spends from the rate of its key.
-
-    Raises:
-        Unauthenticated, Forbidden, RateLimited
+    A request that `counts` spends from its key's rate. Raises Unauthenticated, Forbidden or RateLimited.
     """
 
     scope: Scope

@@ -39,9 +39,7 @@ def count_values(body: bytes) -> int:
 def _escaped(backslashes: NDArray[np.intp], escaping: bool) -> NDArray[np.intp]:
     """Return the positions of the bytes that a backslash escapes: behind every run of an odd number of backslashes.
 
-    Args:
-        backslashes: their positions in the block, ascending.
-        escaping: the block before ends with a backslash that escapes this block's first byte.
+    `escaping`: the block before ends with a backslash that escapes this block's first byte.
     """
     if escaping:
         backslashes = np.concatenate([[-1], backslashes])

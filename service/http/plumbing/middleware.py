@@ -35,7 +35,7 @@ log = logging.getLogger("polyrank.request")
 
 
 class Requests:
-    """Names every request; counts, logs and traces its answer; answers where the app raises. To be the outermost."""
+    """The outermost: names a request; counts, logs and traces its answer; answers if the app raises."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing, in_form: InForm) -> None:
         self.app = app

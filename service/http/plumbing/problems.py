@@ -23,8 +23,6 @@ MAX_ERRORS = 20
 MAX_FOUND = 1000  # pydantic reports all of its findings or none, in some 2 us each
 MAX_NAME_CHARS = 64
 
-Headers = dict[str, str]
-
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -122,13 +120,7 @@ class ProblemAnswer(Response):
     media_type = MEDIA_TYPE
 
     def __init__(
-        self,
-        kind: Kind,
-        detail: str,
-        request_id: str,
-        headers: Headers | None = None,
-        errors: list[ErrorOut] | None = None,
-        job: str | None = None,
+        self, kind: Kind, detail: str, request_id: str, errors: list[ErrorOut] | None = None, job: str | None = None
     ) -> None:
         self.kind = kind
         self.detail = _encodable(detail)
@@ -142,28 +134,24 @@ class ProblemAnswer(Response):
             errors=errors,
             job=job,
         )
-        super().__init__(problem.model_dump_json(exclude_none=True), kind.status, headers)
+        super().__init__(problem.model_dump_json(exclude_none=True), kind.status)
 
 
 def from_error(error: RankingError, request_id: str) -> ProblemAnswer:
     """Render a domain error."""
-    kind, headers, job = kind_of(error), _headers_of(error), None
-    if isinstance(error, index.JobConflict):
-        job = f"/index/jobs/{error.job_id}"
-        headers["Link"] = f'<{job}>; rel="related"'
+    kind = kind_of(error)
+    job = f"/index/jobs/{error.job_id}" if isinstance(error, index.JobConflict) else None
     errors = [ErrorOut(where="", what=_encodable(str(error)))] if kind.status == 422 else None
     detail = "the server's log has the details under this request id" if kind.generic else str(error)
-    return ProblemAnswer(kind, detail, request_id, headers, errors, job)
-
-
-def _headers_of(error: Exception) -> Headers:
-    headers: Headers = {}
-    retry_after = getattr(error, "retry_after_seconds", 5 if kind_of(error).status == 503 else None)
+    answer = ProblemAnswer(kind, detail, request_id, errors, job)
+    retry_after = getattr(error, "retry_after_seconds", 5 if kind.status == 503 else None)
     if retry_after is not None:
-        headers["Retry-After"] = str(retry_after)
+        answer.headers["Retry-After"] = str(retry_after)
     if isinstance(error, service.Unauthenticated):
-        headers["WWW-Authenticate"] = "Bearer"
-    return headers
+        answer.headers["WWW-Authenticate"] = "Bearer"
+    if job is not None:
+        answer.headers["Link"] = f'<{job}>; rel="related"'
+    return answer
 
 
 def from_validation(error: ValidationError, request_id: str) -> ProblemAnswer:
@@ -171,12 +159,11 @@ def from_validation(error: ValidationError, request_id: str) -> ProblemAnswer:
     if error.error_count() > MAX_FOUND:
         what = f"{error.error_count()} things are wrong with the body: too many to name"
         return from_error(InvalidInput(what), request_id)
-    found = error.errors(include_input=False, include_url=False, include_context=False)
-    if found[0]["type"] == "json_invalid":
-        return from_error(service.BodyMalformed(found[0]["msg"]), request_id)
-    return invalid(
-        [ErrorOut(where=_where(one["loc"]), what=_what(str(one["msg"]))) for one in found[:MAX_ERRORS]], request_id
-    )
+    first, *others = error.errors(include_input=False, include_url=False, include_context=False)
+    if first["type"] == "json_invalid":
+        return from_error(service.BodyMalformed(first["msg"]), request_id)
+    shown = [first, *others][:MAX_ERRORS]
+    return invalid([ErrorOut(where=_where(one["loc"]), what=_what(str(one["msg"]))) for one in shown], request_id)
 
 
 def invalid(errors: list[ErrorOut], request_id: str) -> ProblemAnswer:
