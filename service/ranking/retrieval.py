@@ -141,7 +141,7 @@ def is_certain(scores: NDArray[np.float32], bound: float, k: int) -> bool:
 
     No other row's inner product with any code is above the bound; -inf: there is no other row.
 
-    Source: docs/architecture.md, "Scores".
+    Source: docs/explanation/scan.md, "When an answer is certified exact".
     """
     if bound == -np.inf:
         return True

@@ -13,12 +13,12 @@ from polyrank.service.http.plumbing.described import fails, takes
 from polyrank.service.http.plumbing.guards import ADMIN
 from polyrank.service.resources import resources, writing
 
-_WRITES = (NotReady, Overloaded, UpdatesBusy, GenerationError, StoreReadOnly, DiskFull)
+_UPDATES = (NotReady, Overloaded, UpdatesBusy, GenerationError, StoreReadOnly, DiskFull)
 
 router = APIRouter(prefix="/index/candidates", tags=["index"], dependencies=[ADMIN])
 
 
-@router.put("", openapi_extra=takes(UpsertIn), responses=fails(TooManyCandidates, *_WRITES, body=True))
+@router.put("", openapi_extra=takes(UpsertIn), responses=fails(TooManyCandidates, *_UPDATES, body=True))
 async def upsert(request: Request) -> UpsertedOut:
     """Add candidates, or put them in the place of those with the same ids; searchable when this returns."""
     held = resources(request)
@@ -32,7 +32,7 @@ async def upsert(request: Request) -> UpsertedOut:
     return UpsertedOut(generation=done.generation, revision=done.revision, upserted=len(candidates))
 
 
-@router.post("/delete", openapi_extra=takes(DeleteIn), responses=fails(*_WRITES, body=True))
+@router.post("/delete", openapi_extra=takes(DeleteIn), responses=fails(*_UPDATES, body=True))
 async def delete(request: Request) -> DeletedOut:
     """Remove candidates; ids that are not there are listed in `missing_ids`, and are no error."""
     held = resources(request)

@@ -1,7 +1,7 @@
 """Errors as RFC 9457 problem details, and the table that maps each error to its status, slug and title.
 
-A new error is a class in `service/errors.py` and a row in TABLE here; nothing else has to change. Without a row it
-takes the row of its nearest ancestor.
+A new error is a class in the `errors.py` of its package and a row in TABLE here; without a row it takes that of its
+nearest ancestor. Routes that raise it name it in `fails(...)`, which describes it in the OpenAPI document.
 """
 
 import re
