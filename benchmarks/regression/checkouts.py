@@ -87,11 +87,11 @@ class Checkout:
         return result
 
     @contextmanager
-    def served(self, store: Path, *flags: object) -> Iterator["Server"]:
-        """Run `polyrank serve` over a store for the block."""
+    def served(self, store: Path, *flags: object, **settings: str) -> Iterator["Server"]:
+        """Run `polyrank serve` over a store for the block; settings are given as variables of the environment."""
         line = [*self.command, "serve", "--store", str(store), "--port", "0", "--backend", "torch", *map(str, flags)]
         # No delay before it stops, and no deadline that a busy machine would miss.
-        told = environment(POLYRANK_DRAIN_DELAY_S="0", POLYRANK_MAX_TIMEOUT_MS="60000")
+        told = environment(POLYRANK_DRAIN_DELAY_S="0", POLYRANK_MAX_TIMEOUT_MS="60000", **settings)
         with running(line, self.path, told) as (process, log):
             try:
                 assert process.stdout is not None, "piped"

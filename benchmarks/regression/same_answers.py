@@ -20,6 +20,7 @@ from checkouts import Checkout, call, read_lines
 from questions import Body, mixture, updates
 
 SHOWN = 5  # differences of a check
+Settings = dict[str, str]  # of a server, as variables of the environment
 
 # Of a manifest: what two builds of the same code differ in, and why.
 DIFFERENT_EACH_TIME = {
@@ -150,9 +151,9 @@ def ask(url: str, bodies: Sequence[Body]) -> list[Any]:
     return answers
 
 
-def session(checkout: Checkout, data: Checkout, store: Path, bodies: Sequence[Body]) -> Session:
+def session(checkout: Checkout, data: Checkout, store: Path, bodies: Sequence[Body], settings: Settings) -> Session:
     """Serve a store that was just built: ask, update, ask again."""
-    with checkout.served(store, "--reranker", data.checkpoints / "chat-cross") as server:
+    with checkout.served(store, "--reranker", data.checkpoints / "chat-cross", **settings) as server:
         built = ask(server.url, bodies)
         updating = [call(server.url, *each) for each in updates(read_lines(data.pool))]
         return Session(built, updating, ask(server.url, bodies), call(server.url, "GET", "/index"))
@@ -196,11 +197,14 @@ def check_variety(check: Checks, answers: Sequence[Any], asked: int) -> None:
     check("OLD's answers are what the mixture is made for", [f"not true: {each}" for each in missing])
 
 
-def compare_serving(check: Checks, old: Checkout, new: Checkout, old_store: Path, new_store: Path) -> None:
+def compare_serving(
+    check: Checks, old: Checkout, new: Checkout, old_store: Path, new_store: Path, settings: Settings
+) -> None:
     """Each serves its own store; then NEW serves OLD's, with OLD's updates."""
     conversations = read_lines(old.conversations)
     bodies = mixture(conversations, read_lines(old.pool))
-    left, right = session(old, old, old_store, bodies), session(new, old, new_store, bodies)
+    left = session(old, old, old_store, bodies, settings)
+    right = session(new, old, new_store, bodies, settings)
     check_variety(check, left.built, len(conversations))
     compare_answers(check, "each over its own store", bodies, left.built, right.built, r"^generation$")
     calls = [json.loads(json.dumps(each.updating)) for each in (left, right)]
@@ -209,7 +213,7 @@ def compare_serving(check: Checks, old: Checkout, new: Checkout, old_store: Path
     compare_answers(check, "each over its own store, updated", bodies, left.updated, right.updated, r"^generation$")
     unchanged = left.built == left.updated
     check("the updates change answers", ["no answer knows of them"] if unchanged else [])
-    with new.served(old_store, "--reranker", old.checkpoints / "chat-cross") as server:
+    with new.served(old_store, "--reranker", old.checkpoints / "chat-cross", **settings) as server:
         read, index = ask(server.url, bodies), call(server.url, "GET", "/index")
     compare_answers(check, "NEW over OLD's store and update log", bodies, left.updated, read)
     compare_index(check, "GET /index, NEW over OLD's store", left.index, index, r"active\.loaded_at$")
@@ -223,12 +227,12 @@ def compare_index(check: Checks, what: str, old: Any, new: Any, ignored: str) ->
     check(what, [told(*each) for each in found])
 
 
-def compare_hnsw(check: Checks, old: Checkout, new: Checkout, store: Path) -> None:
+def compare_hnsw(check: Checks, old: Checkout, new: Checkout, store: Path, settings: Settings) -> None:
     """NEW opens OLD's index file; requests that a scan answers are left in, as a filter may decide that."""
     bodies = mixture(read_lines(old.conversations), read_lines(old.pool))[:64]
     answers = []
     for each in (old, new):
-        with each.served(store, "--reranker", old.checkpoints / "chat-cross") as server:
+        with each.served(store, "--reranker", old.checkpoints / "chat-cross", **settings) as server:
             answers.append(ask(server.url, bodies))
     left, right = answers
     compare_answers(check, "NEW over OLD's HNSW index", bodies, left, right)
@@ -247,7 +251,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", metavar="OLD", type=Checkout)
     parser.add_argument("new", metavar="NEW", type=Checkout)
+    parser.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="let the servers read each text alone: batches that are cut otherwise then round nothing otherwise",
+    )
     given = parser.parse_args()
+    settings: Settings = {"POLYRANK_DETERMINISTIC": "true"} if given.deterministic else {}
     check = Checks()
     with tempfile.TemporaryDirectory() as folder:
         for kind in ("exact", "hnsw"):
@@ -257,9 +267,9 @@ def main() -> int:
             ]
             compare_stores(check, kind, *stores)
             if kind == "exact":
-                compare_serving(check, given.old, given.new, *stores)
+                compare_serving(check, given.old, given.new, *stores, settings)
             else:
-                compare_hnsw(check, given.old, given.new, stores[0])
+                compare_hnsw(check, given.old, given.new, stores[0], settings)
     compare_checkpoints(check, given.old, given.new)
     print(f"{check.failed} checks failed" if check.failed else "no difference")
     return 1 if check.failed else 0
