@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from command_line import COMMAND, REPOSITORY
 
 from polyrank.model.checkpoint.base import MINILM
@@ -33,6 +34,7 @@ def right(model: object, data: Path) -> tuple[int, int]:
     return round(found["recall@1"] * found["examples"]), found["examples"]
 
 
+@pytest.mark.soak
 def test_training_on_each_half_makes_the_other_half_better(tmp_path: Path) -> None:
     """Both halves together: of one alone the standard error would be as large as what there is to gain.
 
