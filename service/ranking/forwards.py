@@ -49,8 +49,9 @@ class Forwards:
     ) -> NDArray[np.float32]:
         """Encode a tokenised context, (M, D); equal ones that wait at the same time are encoded once."""
         work = Work(ranker.encode_context_batch, [context], [len(context)], key=tuple(context))
+        codes: NDArray[np.float32]
         [codes] = await self._run("context", work, deadline, timings)
-        return codes  # type: ignore[no-any-return]  # the batcher does not know what it carries
+        return codes
 
     async def candidates(
         self, ranker: LateScorer, tokens: Sequence[list[int]], deadline: float, timings: Timings
