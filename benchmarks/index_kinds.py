@@ -4,6 +4,7 @@
     python benchmarks/index_kinds.py kinds   --cache DIR --model MODEL --replies F [F...] --contexts F [F...]
     python benchmarks/index_kinds.py filters --cache DIR ...
     python benchmarks/index_kinds.py scan    --cache DIR ... --grow 1000000
+    python benchmarks/index_kinds.py auto    --cache DIR ... --grow 131072
 
 Replies and contexts are files of dialogues (`.jsonl[.gz|.zst]`). They are encoded once and kept in DIR, as
 `replies.npy` (N, D) float16 and `codes.npy` (C, M, D) float32, with the indexes beside them.
@@ -11,7 +12,8 @@ Replies and contexts are files of dialogues (`.jsonl[.gz|.zst]`). They are encod
 `kinds` measures recall against the exact scan, and time, of the whole path that the service takes: search, union,
 scoring. `--grow` makes a pool of so many rows: the first ones, or all of them and copies with noise. Recall says little
 about copies; time says much. `filters` allows only a share of the rows and compares searching with a selector with
-scoring every allowed row. Times are processor times of the process, so other work does not count; with one thread they
+scoring every allowed row. `auto` predicts the times by which `--index auto` chooses, several times, and measures them
+over the whole pool. Times are processor times of the process, so other work does not count; with one thread they
 are latencies.
 """
 
@@ -25,10 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import polyrank
-from polyrank.index_builder.index.choice import IndexSpec
+from polyrank.index_builder.index.choice import IndexSpec, choose_index
 from polyrank.index_builder.index.faiss_index import RETRIEVE_K, CandidateIndex
 from polyrank.index_builder.index.recall import Probes
 from polyrank.index_builder.index.retrieval import retrieve
+from polyrank.index_builder.index.timing import time_searches
 from polyrank.model.rankers.load import load_late
 from polyrank.model.search.scan import Query, Scan, prepare
 from polyrank.model.search.topk import top_k
@@ -41,6 +44,7 @@ FACTORIES = ("HNSW32", "IVF2048,SQ8", "OPQ48,IVF2048,PQ48", "OPQ96,IVF2048,PQ96"
 EFFORTS = {"HNSW": ("efSearch", (32, 64, 128, 256, 512)), "IVF": ("nprobe", (8, 16, 32, 64, 128, 256))}
 SHARES = (1.0, 0.1, 0.01, 0.001, 0.0001)
 TIMED_CONTEXTS = 50
+PREDICTIONS = 5
 
 Matrix = NDArray[np.float16]
 Codes = NDArray[np.float32]
@@ -99,7 +103,7 @@ def milliseconds(run: Callable[[Codes], object], contexts: Codes) -> str:
 
 
 def scan(matrix: Matrix, contexts: Codes, _: argparse.Namespace) -> None:
-    scan, timed = prepare(matrix), contexts[:: len(contexts) // TIMED_CONTEXTS]
+    scan, timed = prepare(matrix), contexts[:: max(1, len(contexts) // TIMED_CONTEXTS)]
     told = milliseconds(lambda codes: scan.top_k([Query(codes, 10)]), timed)
     print(f"{'scan':20} N {len(matrix):8}  {told}", flush=True)
 
@@ -141,6 +145,21 @@ def filters(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> N
             print(f"share {share:6}  {factory:20} {told}  recall@10 {recall:.3f}", flush=True)
 
 
+def auto(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> None:
+    whole, (index, built_in, _) = prepare(matrix), built(matrix, "HNSW32", arguments.cache)
+    ways = (lambda codes: whole.top_k([Query(codes, 10)]), partial(searched, matrix, index))
+    taken = [[processor_seconds(partial(way, codes)) * 1000 for way in ways] for codes in contexts]  # in turns
+    by_scan, by_graph = np.median(taken, axis=0)
+    told = f"scan {by_scan:6.2f} ms  hnsw {by_graph:6.2f} ms  ratio {by_graph / by_scan:.2f}"
+    print(f"{'whole':10} N {len(matrix):8}  {told}  built in {built_in:.0f} s", flush=True)
+    for _ in range(PREDICTIONS):
+        began = time.process_time()
+        times = time_searches(matrix, list(contexts[:: len(contexts) // 12][:12]))
+        seconds, kind = time.process_time() - began, choose_index("auto", *matrix.shape, times).kind
+        told = f"scan {times.exact_ms:6.2f} ms  hnsw {times.hnsw_ms:6.2f} ms  ratio {times.ratio:.2f}"
+        print(f"{'predicted':10} N {len(matrix):8}  {told}  {kind}  in {seconds:.1f} s", flush=True)
+
+
 def matches(scan: Scan, only: NDArray[np.bool_], codes: Codes) -> None:
     scan.top_k([Query(codes, 10, only)])
 
@@ -162,7 +181,7 @@ def built(matrix: Matrix, factory: str, cache: Path) -> tuple[CandidateIndex, fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("kinds", "filters", "scan"))
+    parser.add_argument("what", choices=("kinds", "filters", "scan", "auto"))
     parser.add_argument("--model", default="checkpoints/chat-poly")
     parser.add_argument("--replies", type=Path, nargs="+", default=[])
     parser.add_argument("--contexts", type=Path, nargs="+", default=[])
@@ -176,7 +195,7 @@ def main() -> None:
     matrix, contexts = encoded(arguments)
     matrix = grown(matrix, arguments.grow or len(matrix), np.random.default_rng(arguments.seed))
     print(machine(), f"seed {arguments.seed}, N {len(matrix)}, contexts {contexts.shape}")
-    {"kinds": kinds, "filters": filters, "scan": scan}[arguments.what](matrix, contexts, arguments)
+    {"kinds": kinds, "filters": filters, "scan": scan, "auto": auto}[arguments.what](matrix, contexts, arguments)
 
 
 if __name__ == "__main__":

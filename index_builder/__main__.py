@@ -135,9 +135,10 @@ def _generation(request: JobRequest, root: Path, progress: OnProgress) -> str:
         index=request.index, redis_url=redis_url, activate=request.activate, revision=request.revision
     )
     result = build(encoder, pool, root, options, progress=progress)
-    if result.warning:
+    said = [line for line in (result.index.why, result.warning) if line]
+    if said:
         with suppress(BrokenPipeError):  # the server that would log it may be gone
-            sys.stderr.write(f"{result.warning}\n")
+            sys.stderr.write("; ".join(said) + "\n")
     return result.generation
 
 

@@ -49,10 +49,8 @@ def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = 
         if not snapshot.changes or not snapshot.count:
             raise NothingToCompact(f"generation {current} " + ("was not updated" if snapshot.count else "is empty"))
         opened.embeddings.require_matrix()
-        spec = _chosen(opened.manifest, snapshot.count)
         options = BuildOptions(
-            index=spec.asked,
-            params=spec.params,
+            chosen=_chosen(opened.manifest, snapshot.count),
             dtype=opened.manifest.dtype,
             redis_url=redis_url,
             revision=revision,
@@ -91,10 +89,15 @@ def _candidates(snapshot: Snapshot) -> Iterator[Candidate]:
 
 
 def _chosen(manifest: Manifest, count: int) -> IndexSpec:
-    """The index that was asked for, chosen by today's count. If its kind stays, so do its search parameters."""
+    """The index that was asked for, chosen by today's count. If its kind stays, so do its search parameters.
+
+    Nothing is measured, because there are no contexts without the model. The last build's times are predicted for the
+    new count.
+    """
     before = manifest.index
+    times = before.times and before.times.grown(manifest.count, count)
     try:
-        spec = choose_index(before.asked, count, manifest.dim)
+        spec = choose_index(before.asked, count, manifest.dim, times, before)
     except InvalidInput:  # too few candidates are left for it: "auto" from now on
         spec = choose_index("auto", count, manifest.dim)
     return replace(spec, params=before.params) if spec.kind == before.kind else spec

@@ -8,9 +8,9 @@ removes it. A build that is killed cannot; the next build takes over its finishe
 pool, except for the FAISS index.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,18 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.build.encoding import Encoded, VectorSource, encode, encoded_by
+from polyrank.index_builder.build.indexing import make_index, search_times
 from polyrank.index_builder.build.ingest import Ingested, ingest
 from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
-from polyrank.index_builder.errors import StoreUnavailable, disk_full_named
-from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose_index
-from polyrank.index_builder.index.faiss_index import CandidateIndex
-from polyrank.index_builder.index.recall import EXACT, MIN_RECALL, Recall, measured
+from polyrank.index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
+from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose_index, needs_times
+from polyrank.index_builder.index.recall import MIN_RECALL, Recall
 from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
 from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generation import (
     CANDIDATES_FILE,
-    INDEX_FILE,
     MODEL_DIRECTORY,
     TEMPORARY_PREFIX,
     Generation,
@@ -52,7 +51,7 @@ class BuildOptions:
 
     Attributes:
         index: one of `choice.KINDS`, or a FAISS factory string.
-        params: search parameters of the index, where they are known already.
+        chosen: the index where it is chosen already; `index` does not count then.
         probes: context vectors (M, D) of real contexts, made by the same model. The index is tuned until it finds
             `min_recall` of their 10 best candidates. Without probes the recall is measured with the pool's own vectors
             and only reported.
@@ -65,7 +64,7 @@ class BuildOptions:
     """
 
     index: str = "auto"
-    params: Mapping[str, int] = field(default_factory=dict)
+    chosen: IndexSpec | None = None
     probes: Sequence[NDArray[np.float32]] = ()
     min_recall: float = MIN_RECALL
     dtype: str = "float16"
@@ -121,7 +120,8 @@ def build(
         vectors: makes the vectors instead of the model, which need not be a `CandidateEncoder` then.
         progress: called with (stage, done, total) before each step. The stages are "read" (total unknown); "resume" if
             a killed build has left shards; "encode" and "append" in turns, from the first row that is left to encode;
-            "index"; "recall" if it is measured; "manifest"; "redis" if asked for; "rename"; "CURRENT" if activated.
+            "choose" if the index is chosen by measured times; "index"; "recall" if it is measured; "manifest"; "redis"
+            if asked for; "rename"; "CURRENT" if activated.
             An exception that it raises ends the build.
 
     Raises:
@@ -143,9 +143,10 @@ def build(
             with _temporary_directory(store, generation, copies) as directory:
                 log = store.rejected_log(generation)
                 rows = ingest(pool, directory / CANDIDATES_FILE, log, options.max_rejected, clock)
-                spec = replace(choose_index(options.index, rows.count, model.dim), params=dict(options.params))
+                if options.chosen is None:
+                    choose_index(options.index, rows.count, model.dim)  # refuses too few rows before they are encoded
                 encoded = encode(directory, model, options.dtype, vectors or encoded_by(model), leftover, clock)
-                content = _Content(rows, encoded, *_index(directory, spec, model, options, clock))
+                content = _Content(rows, encoded, *_indexed(store, directory, model, options, clock))
                 clock("manifest", 0, 1)
                 model.save(directory / MODEL_DIRECTORY)
                 manifest = _write_manifest(directory, model, options, revision, content, clock)
@@ -217,19 +218,25 @@ class _Content:
     recall: Recall
 
 
-def _index(
-    directory: Path, spec: IndexSpec, model: Model, options: BuildOptions, clock: StageClock
+def _indexed(
+    store: GenerationStore, directory: Path, model: Model, options: BuildOptions, clock: StageClock
 ) -> tuple[IndexSpec, Recall]:
-    """Build and save the index, unless a scan is the index, and measure its recall."""
-    clock("index", 0, 1)
-    if spec.factory is None:
-        return spec, EXACT
+    """Choose, build and measure the index."""
     with closing(LocalEmbeddings(directory, model.dim, options.dtype)) as vectors:
-        index = CandidateIndex.build(spec, vectors.matrix)
-        index.save(directory / INDEX_FILE)
-        clock("recall", 0, 1)
-        index, recall = measured(index, vectors.matrix, options.probes, options.min_recall)
-    return index.spec, recall
+        matrix, times = vectors.matrix, None
+        if options.chosen is None and needs_times(options.index, *matrix.shape):
+            clock("choose", 0, 1)
+            times = search_times(directory, model, matrix, options.probes)
+        spec = options.chosen or choose_index(options.index, len(matrix), model.dim, times, _active_index(store))
+        return make_index(directory, matrix, spec, options.probes, options.min_recall, clock)
+
+
+def _active_index(store: GenerationStore) -> IndexSpec | None:
+    """The index of the active generation; None where there is none that can be read."""
+    with suppress(GenerationError):
+        if (current := store.current()) is not None:
+            return store.manifest(current).index
+    return None
 
 
 def _write_manifest(

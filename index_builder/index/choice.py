@@ -1,4 +1,4 @@
-"""Which index a pool gets: by its size, by a kind's name, or by a FAISS factory string."""
+"""Which index a pool gets: by a kind's name, by a FAISS factory string, or by its size and measured times ("auto")."""
 
 import math
 import re
@@ -10,8 +10,16 @@ import numpy as np
 
 from polyrank.model.errors import InvalidInput
 
-# Up to this many rows a scan of the matrix costs no more than HNSW: docs/measurements/index.md.
-SCAN_LIMIT = 130_000
+# Pools of fewer rows are scanned, unmeasured: the scan was the faster one on every processor that was tried. This and
+# the numbers below: docs/measurements/index.md.
+MEASURED_FROM = 20_000
+# "auto" takes HNSW if a search takes at most this share of the scan's time. The scan is exact, and contexts that wait
+# share its passes.
+WORTH = 0.7
+# HNSW that "auto" took stays up to this share, so that noise does not change the index with every build.
+STAYS = 1.0
+# The scan's time grows with this power of the rows, HNSW's with their logarithm.
+_SCAN_GROWTH = 0.82
 # The largest index of these kinds that "auto" chooses: common machines can spare so much memory.
 HNSW_BYTES = 2 * 2**30
 SQ_BYTES = 8 * 2**30
@@ -27,6 +35,42 @@ KINDS = ("auto", "exact", "flat", "hnsw", "ivf", "ivfpq")
 
 
 @dataclass(frozen=True, slots=True)
+class SearchTimes:
+    """What finding and scoring the best of a pool takes for one context, on one core of the builder's processor.
+
+    Attributes:
+        exact_ms, hnsw_ms: by the scan, and by HNSW; predicted from samples where the pool is large.
+    """
+
+    exact_ms: float
+    hnsw_ms: float
+
+    @property
+    def ratio(self) -> float:
+        """The time of HNSW as a share of the scan's."""
+        return self.hnsw_ms / self.exact_ms
+
+    def grown(self, before: int, after: int) -> "SearchTimes":
+        """The times of `after` rows, if these are of `before` rows.
+
+        >>> SearchTimes(10.0, 8.0).grown(100, 10_000)
+        SearchTimes(exact_ms=436.516, hnsw_ms=16.0)
+        """
+        exact_ms, hnsw_ms = grown_scan(self.exact_ms, before, after), grown_hnsw(self.hnsw_ms, before, after)
+        return SearchTimes(round(exact_ms, 3), round(hnsw_ms, 3))
+
+
+def grown_scan(taken: float, before: int, after: int) -> float:
+    """The time of a scan of `after` rows, if one of `before` rows takes `taken`."""
+    return float(taken * (after / before) ** _SCAN_GROWTH)
+
+
+def grown_hnsw(taken: float, before: int, after: int) -> float:
+    """The time of a search of a graph of `after` rows, more than 1, if one of `before` rows takes `taken`."""
+    return taken * math.log(after) / math.log(before)
+
+
+@dataclass(frozen=True, slots=True)
 class IndexSpec:
     """An index, as the manifest records it.
 
@@ -37,24 +81,42 @@ class IndexSpec:
         params: of building and searching, by FAISS's names; and "depth", how many rows to retrieve where the service's
             own number is too low.
         asked: what the user asked for: one of KINDS or a factory string.
+        times: by which "auto" chose; None where nothing was measured.
     """
 
     kind: str
     factory: str | None = None
     params: dict[str, int] = field(default_factory=dict)
     asked: str = "auto"
+    times: SearchTimes | None = None
+
+    @property
+    def why(self) -> str | None:
+        """The choice and its times in one line; None where nothing was measured."""
+        if self.times is None:
+            return None
+        return (
+            f"auto chose {self.kind}: for one context the scan takes {self.times.exact_ms:.1f} ms, "
+            f"hnsw {self.times.hnsw_ms:.1f} ms of one core"
+        )
 
 
-def choose_index(index: str, count: int, dim: int) -> IndexSpec:
+def choose_index(
+    index: str, count: int, dim: int, times: SearchTimes | None = None, before: IndexSpec | None = None
+) -> IndexSpec:
     """Choose the index for a pool of `count` candidates, at least 1, of `dim` components.
 
-    `index` is one of KINDS, or a FAISS factory string that `check_factory` accepts. "auto" scans a small pool; for a
-    larger one it takes the first of hnsw, ivf and ivfpq that is small enough.
+    `index` is one of KINDS, or a FAISS factory string that `check_factory` accepts. "auto" scans small pools. Where
+    `needs_times` says so, it takes HNSW if it is clearly faster; `before` is the index that the pool had, if any, which
+    stays where the times say little or there are none. For larger pools it takes the first of ivf and ivfpq that is
+    small enough.
 
     Raises:
         InvalidInput: the index needs more candidates to be trained.
     """
-    kind = _automatic(count, dim) if index == "auto" else index
+    if not needs_times(index, count, dim):
+        times = None
+    kind = _automatic(count, dim, times, before) if index == "auto" else index
     parts, lists = _parts(dim), _lists(count)
     factories = {
         "exact": None,
@@ -63,18 +125,32 @@ def choose_index(index: str, count: int, dim: int) -> IndexSpec:
         "ivf": f"IVF{lists},SQ8",
         "ivfpq": f"OPQ{parts},IVF{lists},PQ{parts}",
     }
-    spec = IndexSpec(kind, factories[kind], asked=index) if kind in KINDS else IndexSpec("custom", kind, asked=index)
+    if kind in KINDS:
+        spec = IndexSpec(kind, factories[kind], asked=index, times=times)
+    else:
+        spec = IndexSpec("custom", kind, asked=index)
     if spec.factory is not None and count < (needed := _rows_needed(spec.factory, dim)):
         raise InvalidInput(f"--index {index} needs at least {needed} candidates, and the pool has {count}")
     return spec
 
 
-def _automatic(count: int, dim: int) -> str:
-    if count <= SCAN_LIMIT:
+def needs_times(index: str, count: int, dim: int) -> bool:
+    """Whether the choice depends on how long searches take: "auto", where either of the scan and HNSW may be faster."""
+    return index == "auto" and count >= MEASURED_FROM and _has_room_for_hnsw(count, dim)
+
+
+def _automatic(count: int, dim: int, times: SearchTimes | None, before: IndexSpec | None) -> str:
+    if count < MEASURED_FROM:
         return "exact"
-    if count * (4 * dim + _HNSW_LINK_BYTES) <= HNSW_BYTES:
-        return "hnsw"
+    if _has_room_for_hnsw(count, dim):
+        was_indexed = before is not None and before.asked == "auto" and before.kind != "exact"
+        is_worth = was_indexed if times is None else times.ratio <= (STAYS if was_indexed else WORTH)
+        return "hnsw" if is_worth else "exact"
     return "ivf" if count * (dim + _LIST_BYTES) <= SQ_BYTES else "ivfpq"
+
+
+def _has_room_for_hnsw(count: int, dim: int) -> bool:
+    return count * (4 * dim + _HNSW_LINK_BYTES) <= HNSW_BYTES
 
 
 def _lists(count: int) -> int:

@@ -79,7 +79,7 @@ class CandidateIndex:
             core = core_of(index)
             if isinstance(core, faiss.IndexHNSW):
                 core.hnsw.efConstruction = _EF_CONSTRUCTION
-            with _threads(1 if _has_graph(core) else faiss.omp_get_max_threads()):
+            with faiss_threads(1 if _has_graph(core) else faiss.omp_get_max_threads()):
                 if not index.is_trained:
                     index.train(_sample(matrix, max(_TRAINING_ROWS, _ROWS_A_LIST * lists_of(core))))
                 for start in range(0, len(matrix), _BLOCK_ROWS):
@@ -208,7 +208,7 @@ def _has_graph(core: Any) -> bool:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def faiss_threads(count: int) -> Iterator[None]:
     """Set the number of FAISS's threads for the block."""
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(count)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.index.choice import IndexSpec
-from polyrank.index_builder.index.faiss_index import RETRIEVE_K, CandidateIndex
-from polyrank.index_builder.index.retrieval import retrieve
+from polyrank.index_builder.index.faiss_index import CandidateIndex
+from polyrank.index_builder.index.retrieval import search
 
 MIN_RECALL = 0.95
 MOST_PROBES = 256
@@ -90,13 +90,10 @@ class Probes:
 
     def measure(self, index: CandidateIndex) -> Recall:
         """Retrieve and score every probe as the service does with a request."""
-        from polyrank.model.search.topk import top_k  # imports torch, which a build that measures nothing does without
-
         found, seconds = [], []
         for codes, own, wanted in zip(self._codes, self._own, self._scores, strict=True):
             began = time.perf_counter()
-            rows = retrieve(index, codes, RETRIEVE_K, own).rows
-            scores = top_k(self._matrix[rows], codes, _PLACES[-1]).scores
+            scores = search(index, self._matrix, codes, _PLACES[-1], own).scores
             seconds.append(time.perf_counter() - began)
             found.append([_share(scores, wanted, places) for places in _PLACES])
         at_10, at_100 = np.mean(found, axis=0).round(6).tolist()
@@ -104,7 +101,7 @@ class Probes:
         return Recall(at_10, at_100, self.source, len(found), round(float(p50), 3), round(float(p99), 3))
 
     def _scanned(self) -> list[NDArray[np.float32]]:
-        from polyrank.model.search.topk import longest_row, top_k
+        from polyrank.model.search.topk import longest_row, top_k  # imports torch, as `search` does
 
         longest, scores = longest_row(self._matrix), []
         for codes, own in zip(self._codes, self._own, strict=True):

@@ -1,15 +1,18 @@
 """How an index is searched for a context: the union of what its codes find.
 
-Requests and the recall measurement of a build go through the same function.
+Requests and the measurements of a build go through the same function.
 """
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.index.faiss_index import CandidateIndex
+from polyrank.index_builder.index.faiss_index import RETRIEVE_K, CandidateIndex
+
+if TYPE_CHECKING:
+    from polyrank.model.search.topk import TopK
 
 Rows = NDArray[np.int64]
 
@@ -61,6 +64,18 @@ def retrieve(
     # outside the union is above the worst of those inside, and a row's score is at most its largest inner product.
     bound = float(products[rows == chosen[-1]].max()) if index.is_exact else np.inf
     return FoundRows(np.sort(chosen), bound)
+
+
+def search(
+    index: CandidateIndex, matrix: NDArray[Any], codes: NDArray[np.float32], k: int, exclude: Rows | None = None
+) -> "TopK":
+    """Retrieve rows and score them by the matrix (N, D), as the service does for a request that states no number.
+
+    Returns at most `k` of the retrieved rows, which are counted from 0 in their order.
+    """
+    from polyrank.model.search.topk import top_k  # imports torch, which a build that measures nothing does without
+
+    return top_k(matrix[retrieve(index, codes, RETRIEVE_K, exclude).rows], codes, k)
 
 
 def _rows_a_code(limit: int, m: int, least: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import orjson
 
 from polyrank.index_builder.errors import GenerationCorrupt
-from polyrank.index_builder.index.choice import IndexSpec
+from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.index_builder.vectors.codec import DTYPES, MAX_DIM
 
 FORMAT_VERSION = 1
@@ -158,15 +158,22 @@ def _check_bounds(manifest: Manifest, generation: str) -> None:
 
 
 def _index(value: object) -> IndexSpec:
+    if isinstance(value, dict):
+        value = {"times": None, **value}  # a generation built before "auto" measured has none
     try:
-        spec = _record(IndexSpec, value, "index")
+        spec = _record(IndexSpec, value, "index", {"times": _times})
     except ValueError:
         spec = None
     if spec is None or (spec.kind == "exact") != (spec.factory is None):
         raise ValueError(
-            "index must be a kind, a factory (none if exact), what was asked for, and whole-numbered params"
+            "index must be a kind, a factory (none if exact), what was asked for, whole-numbered params, and times if "
+            "measured"
         )
     return spec
+
+
+def _times(value: object) -> SearchTimes | None:
+    return None if value is None else _record(SearchTimes, value, "times")
 
 
 def _recall(value: object) -> dict[str, Any]:

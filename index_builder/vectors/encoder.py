@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from polyrank.model.text.assembly import Conversation, Truncation
 
 # Candidate texts to embeddings, (N, D).
 Encode = Callable[[list[str]], NDArray[np.float32]]
@@ -22,6 +25,17 @@ class TextEncoder(Protocol):
         self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
     ) -> NDArray[np.float32]:
         """Return embeddings (N, D); call `on_done` after each batch with the number of candidates in it."""
+
+
+@runtime_checkable
+class ContextEncoder(Protocol):
+    """The contexts' side of a model."""
+
+    def tokenize_context(self, conversation: "Conversation") -> tuple[list[int], "Truncation"]:
+        """Return the token ids of a context, and what did not fit."""
+
+    def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        """Return the vectors (M, D) of each context, with the score scale multiplied in."""
 
 
 class Model(Protocol):

@@ -13,6 +13,8 @@ from command_line import COMMAND, call, ended, left_half_written, pool_rows, sta
 from redis_process import RedisProcess, vector_keys
 
 import polyrank
+from polyrank.index_builder.index import choice, timing
+from polyrank.index_builder.index.choice import SearchTimes
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.cli.output import Progress
 
@@ -51,6 +53,7 @@ def test_json_tells_what_was_built(capsys: Capture, store: Path, poly: Path, poo
         "rejected_log": None,
         "truncated": 0,
         "index": "exact",
+        "index_times": None,
         "recall@10": 1.0,
         "resumed": 0,
     }
@@ -64,6 +67,19 @@ def test_words_tell_what_was_built(capsys: Capture, store: Path, poly: Path, poo
     assert (outcome.status, outcome.err) == (0, "")
     current = GenerationStore(store).current()
     assert outcome.out.startswith(f"generation {current} is active: 50 candidates in ")
+
+
+def test_auto_tells_what_it_chose_and_by_which_times(
+    capsys: Capture, store: Path, poly: Path, pool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "MEASURED_FROM", 50)
+    monkeypatch.setattr(timing, "time_searches", lambda *_: SearchTimes(9.0, 6.25))
+    outcome = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store, "--json")
+    assert "auto chose hnsw: for one context the scan takes 9.0 ms, hnsw 6.2 ms of one core" in outcome.err
+    times = {"exact_ms": 9.0, "hnsw_ms": 6.25}
+    assert (outcome.result["index"], outcome.result["index_times"]) == ("hnsw", times)
+    (listed,) = call(capsys, "store", "list", "--store", store, "--json").result["generations"]
+    assert listed["index_times"] == times
 
 
 def test_no_activate_publishes_only(capsys: Capture, store: Path, poly: Path, pool: Path) -> None:

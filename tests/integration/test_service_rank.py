@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 import polyrank
 from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.service.app import create_app
 from polyrank.service.http.native.responses import IndexOut, RankOut
 from polyrank.service.http.operations import InfoOut, StatusOut
@@ -168,5 +169,17 @@ def test_answers_of_an_index_count_as_certified_or_not(client: TestClient) -> No
 def test_the_index_says_what_it_finds(client: TestClient) -> None:
     active = client.get("/index").json()["active"]
     assert active["index_factory"] == {"exact": None, "flat": "Flat", "hnsw": "HNSW32"}[active["index"]]
+    assert active["index_times"] is None, "it was asked for, not chosen"
     assert active["recall"]["probes"] == ("pool" if active["index"] == "hnsw" else "none")
     assert (active["recall"]["recall@10"], active["recall"]["min_recall"]) == (1.0, 0.95)
+
+
+def test_the_index_says_by_which_times_it_was_chosen(checkpoints: Path, tmp_path: Path) -> None:
+    chosen = IndexSpec("exact", times=SearchTimes(8.0, 6.5))
+    build(polyrank.load(checkpoints / "poly"), pool(COUNT), tmp_path, BuildOptions(chosen=chosen))
+    with TestClient(create_app(Settings(store=tmp_path, threads=1))) as client:
+        content = client.get("/index").content
+    active = IndexOut.model_validate_json(content, strict=True).active
+    assert active is not None
+    assert active.index_times is not None
+    assert active.index_times.model_dump() == {"exact_ms": 8.0, "hnsw_ms": 6.5}

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from polyrank.index_builder.build.compaction import compact
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import CompactionOvertaken, GenerationNotFound, NothingToCompact
 from polyrank.index_builder.index import choice as index_choice
+from polyrank.index_builder.index import timing
+from polyrank.index_builder.index.choice import SearchTimes, choose_index
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
@@ -75,19 +78,59 @@ def test_the_kind_of_index_and_the_dtype_stay(tmp_path: Path, index: str) -> Non
 
 def test_the_index_is_chosen_anew_by_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build(ENCODER, pool(300), tmp_path, BuildOptions(index="ivfpq"))
-    build(ENCODER, pool(20), tmp_path)
     store = GenerationStore(tmp_path)
-    update(store, [Candidate("x", "new")])
-    monkeypatch.setattr(index_choice, "SCAN_LIMIT", 20)
-    assert store.manifest(compact(tmp_path).generation).index.kind == "hnsw", "21 are more than 20"
-    store.rollback()
     update(store, [], [f"c{n}" for n in range(50)])
     manifest = store.manifest(compact(tmp_path).generation)
-    assert (manifest.index.kind, manifest.count) == ("hnsw", 250), "too few to train what was asked for"
+    assert (manifest.index.kind, manifest.count) == ("exact", 250), "too few to train what was asked for"
+    build(ENCODER, pool(20), tmp_path)
+    update(store, [Candidate("x", "new")])
+    monkeypatch.setattr(index_choice, "HNSW_BYTES", 0)
+    monkeypatch.setattr(index_choice, "MEASURED_FROM", 21)
+    assert store.manifest(compact(tmp_path).generation).index.kind == "ivf", "no graph has room"
+
+
+def timed(root: Path, kind: str, times: SearchTimes | None) -> GenerationStore:
+    """A store of 20 candidates, for which "auto" chose this kind by these times, and an update adds one."""
+    chosen = replace(choose_index(kind, 20, ENCODER.dim), asked="auto", times=times)
+    build(ENCODER, pool(20), root, BuildOptions(chosen=chosen))
+    store = GenerationStore(root)
+    update(store, [Candidate("x", "new")])
+    return store
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pools of 20 are large enough to be measured, and nothing may be measured."""
+    monkeypatch.setattr(index_choice, "MEASURED_FROM", 20)
+
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(timing, "time_searches", never)
+
+
+@pytest.mark.usefixtures("measured")
+def test_the_times_of_the_last_build_are_adapted_to_the_count(tmp_path: Path) -> None:
+    before = SearchTimes(10.0, 7.05)  # HNSW takes a little too long for 20, and not for 21
+    store = timed(tmp_path, "exact", before)
+    index = store.manifest(compact(tmp_path).generation).index
+    assert (index.kind, index.asked, index.times) == ("hnsw", "auto", before.grown(20, 21))
+    update(store, [], ["x", "c0", "c1"])
+    index = store.manifest(compact(tmp_path).generation).index
+    assert (index.kind, index.asked, index.times) == ("exact", "auto", None), "18 need not be measured"
+
+
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+def test_where_the_last_build_measured_nothing_the_kind_stays(tmp_path: Path, kind: str) -> None:
+    store = timed(tmp_path, kind, None)
+    index = store.manifest(compact(tmp_path).generation).index
+    assert (index.kind, index.asked, index.times) == (kind, "auto", None)
 
 
 def test_tuned_searches_stay(tmp_path: Path) -> None:
-    built = build(ENCODER, pool(300), tmp_path, BuildOptions(index="ivf", params={"nprobe": 3})).generation
+    tuned = replace(choose_index("ivf", 300, ENCODER.dim), params={"nprobe": 3})
+    built = build(ENCODER, pool(300), tmp_path, BuildOptions(chosen=tuned)).generation
     store = GenerationStore(tmp_path)
     assert store.manifest(built).index.params == {"nprobe": 3}
     update(store, [Candidate("x", "new")])

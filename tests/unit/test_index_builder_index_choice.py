@@ -1,19 +1,57 @@
 import pytest
 
-from polyrank.index_builder.index.choice import HNSW_BYTES, KINDS, SCAN_LIMIT, SQ_BYTES, check_factory, choose_index
+from polyrank.index_builder.index.choice import (
+    HNSW_BYTES,
+    KINDS,
+    MEASURED_FROM,
+    SQ_BYTES,
+    SearchTimes,
+    check_factory,
+    choose_index,
+    needs_times,
+)
 from polyrank.model.errors import InvalidInput
 
+SCAN_IS_FAST = SearchTimes(10.0, 7.01)
+HNSW_IS_FAST = SearchTimes(10.0, 7.0)
 
-def kind(count: int, dim: int = 384) -> str:
-    return choose_index("auto", count, dim).kind
+
+def kind(count: int, dim: int = 384, times: SearchTimes | None = HNSW_IS_FAST) -> str:
+    return choose_index("auto", count, dim, times).kind
 
 
 def test_auto_scans_small_pools_and_indexes_larger_ones_in_ever_less_memory() -> None:
-    assert (kind(SCAN_LIMIT), kind(SCAN_LIMIT + 1)) == ("exact", "hnsw")
+    assert (kind(MEASURED_FROM - 1), kind(MEASURED_FROM)) == ("exact", "hnsw")
     most = HNSW_BYTES // (4 * 384 + 256)
     assert (kind(most), kind(most + 1)) == ("hnsw", "ivf")
     most = SQ_BYTES // (384 + 8)
     assert (kind(most), kind(most + 1)) == ("ivf", "ivfpq")
+
+
+def test_hnsw_must_take_at_most_seven_tenths_of_the_scans_time() -> None:
+    assert (kind(10**5, times=SCAN_IS_FAST), kind(10**5, times=HNSW_IS_FAST)) == ("exact", "hnsw")
+    assert kind(10**5, times=None) == "exact"
+
+
+def test_times_decide_only_between_the_scan_and_hnsw() -> None:
+    most = HNSW_BYTES // (4 * 384 + 256)
+    for index, count, needed in (
+        ("auto", MEASURED_FROM - 1, False),
+        ("auto", MEASURED_FROM, True),
+        ("auto", most, True),
+        ("auto", most + 1, False),
+        ("hnsw", MEASURED_FROM, False),
+    ):
+        assert needs_times(index, count, 384) == needed
+        assert choose_index(index, count, 384, SCAN_IS_FAST).times == (SCAN_IS_FAST if needed else None)
+
+
+def test_in_a_larger_pool_the_scan_takes_longer_and_hnsw_a_little() -> None:
+    grown = SearchTimes(10.0, 9.0).grown(20_000, 200_000)
+    assert grown.exact_ms == pytest.approx(10 * 10**0.82, abs=1e-3)
+    assert 9 < grown.hnsw_ms < 12
+    assert grown.ratio < 0.2
+    assert grown.grown(200_000, 20_000) == SearchTimes(10.0, 9.0)
 
 
 def test_longer_vectors_leave_less_room_for_links() -> None:

@@ -5,7 +5,7 @@ import orjson
 import pytest
 
 from polyrank.index_builder.errors import GenerationCorrupt
-from polyrank.index_builder.index.choice import IndexSpec
+from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.index_builder.store import manifest as module
 from polyrank.index_builder.store.manifest import BuildStats, FileEntry, Manifest, ModelReference
 
@@ -28,7 +28,7 @@ MANIFEST = Manifest(
     dtype="float16",
     count=3,
     revision=7,
-    index=IndexSpec("hnsw", "HNSW32", {"efSearch": 128}),
+    index=IndexSpec("hnsw", "HNSW32", {"efSearch": 128}, times=SearchTimes(21.5, 12.25)),
     recall=RECALL,
     files={"embeddings.bin": FileEntry("ab" * 32, 2304), "model/polyrank.json": FileEntry("cd" * 32, 12)},
     build=BuildStats({"encode": 1.5, "read": 0.25}, 2.0, 1, 0, 2),
@@ -56,11 +56,23 @@ def test_the_file_has_the_names_the_contract_gives() -> None:
     content = body()
     assert content["format_version"] == 1
     assert content["backend"] == "openvino"
-    assert content["index"] == {"kind": "hnsw", "factory": "HNSW32", "params": {"efSearch": 128}, "asked": "auto"}
+    assert content["index"] == {
+        "kind": "hnsw",
+        "factory": "HNSW32",
+        "params": {"efSearch": 128},
+        "asked": "auto",
+        "times": {"exact_ms": 21.5, "hnsw_ms": 12.25},
+    }
     assert content["recall"] == RECALL
     assert content["files"]["embeddings.bin"] == {"sha256": "ab" * 32, "bytes": 2304}
     assert content["model"]["fingerprint"] == "1a2b3c4d" * 8
     assert Manifest.from_json(signed(content), ID) == MANIFEST
+
+
+def test_a_manifest_from_before_times_were_measured_is_read() -> None:
+    content = body()
+    del content["index"]["times"]
+    assert Manifest.from_json(signed(content), ID).index == IndexSpec("hnsw", "HNSW32", {"efSearch": 128})
 
 
 def test_every_flipped_bit_is_noticed() -> None:

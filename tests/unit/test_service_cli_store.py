@@ -88,7 +88,13 @@ def test_list_describes_each_generation(capsys: Capture, store: Path) -> None:
     assert one.pop("created_at") < other.pop("created_at")
     recall = {"recall@10": 1, "recall@100": 1, "probes": "none", "count": 0, "p50_ms": None, "p99_ms": None}
     recall["min_recall"] = 0.95
-    same = {"count": 20, "recall": recall, "model": "hash", "fingerprint": HashEncoder().fingerprint}
+    same = {
+        "count": 20,
+        "index_times": None,
+        "recall": recall,
+        "model": "hash",
+        "fingerprint": HashEncoder().fingerprint,
+    }
     assert one == {"id": first, "active": True, "index": "exact", **same}
     assert other == {"id": second, "active": False, "index": "flat", **same}
     shown = call(capsys, "store", "list", "--store", store)

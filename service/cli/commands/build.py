@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from polyrank.model.text.assembly import Conversation
 
 _SEED = 0
-_INDEX_HELP = f"""{", ".join(KINDS)}, or a FAISS factory string such as IVF4096,SQ8; default: auto, by the size"""
+_INDEX_HELP = f"""{", ".join(KINDS)}, or a FAISS factory string such as IVF4096,SQ8; default: auto, by measured times"""
 _PROBES_HELP = "dialogues, .jsonl[.gz|.zst]: tune the index until it finds --min-recall of their 10 best candidates"
 
 
@@ -58,6 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
     if built.rejected:
         print(f"{built.rejected} bad rows were left out; they are listed in {built.rejected_log}", file=sys.stderr)
+    if built.index.why:
+        print(built.index.why, file=sys.stderr)
     if built.warning:
         print(built.warning, file=sys.stderr)
     state = "published" if arguments.no_activate else "active"
@@ -105,6 +107,7 @@ def _described(built: BuildResult) -> dict[str, Any]:
         "truncated": built.truncated,
         "resumed": built.resumed,
         "index": built.index.kind,
+        "index_times": built.index.times,
         "recall@10": built.recall.at_10,
         "seconds": round(built.seconds, 3),
     }

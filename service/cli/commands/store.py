@@ -75,6 +75,7 @@ def _row(store: GenerationStore, generation: str, current: str | None) -> dict[s
         **row,
         "count": manifest.count,
         "index": manifest.index.kind,
+        "index_times": manifest.index.times,
         "created_at": manifest.created_at,
         "recall": manifest.recall,
         "model": manifest.model.name,

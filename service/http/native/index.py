@@ -188,6 +188,7 @@ def _generation(manifest: Manifest) -> dict[str, Any]:
         "model": manifest.model,
         "index": manifest.index.kind,
         "index_factory": manifest.index.factory,
+        "index_times": manifest.index.times,
         "recall": manifest.recall,
         "built_at": manifest.created_at,
     }

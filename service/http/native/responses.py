@@ -122,6 +122,13 @@ class RecallOut(BaseModel):
     min_recall: float = Field(description="recall@10 that was asked for")
 
 
+class IndexTimesOut(Out):
+    """Milliseconds of one core that finding the best for one context takes, predicted by the build from samples."""
+
+    exact_ms: float = Field(description="by scanning every vector")
+    hnsw_ms: float = Field(description="by HNSW, the kind that was compared with the scan")
+
+
 class GenerationOut(Out):
     """A generation, as its manifest describes it."""
 
@@ -133,6 +140,7 @@ class GenerationOut(Out):
     model: ModelOut
     index: str = Field(description="kind of index: exact, flat, hnsw, ivf, ivfpq, custom")
     index_factory: str | None = Field(description="FAISS's name of it, null where the matrix is scanned")
+    index_times: IndexTimesOut | None = Field(description="by which `auto` chose the index, null if none were measured")
     recall: RecallOut
     built_at: str
 
