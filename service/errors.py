@@ -163,7 +163,7 @@ class TextsLeft(DeadlineExceeded):
 
     def __init__(self, encoded: int, sent: int) -> None:
         super().__init__(
-            f"{encoded} of its {sent} texts are encoded and kept; send it again, and only the others are encoded"
+            f"{encoded} of its {sent} texts are encoded and kept: send it again, and it goes on from there"
         )
         self.encoded = encoded
 

@@ -31,7 +31,7 @@ from polyrank.service.live.serving import Serving
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import admission, retrieval
 from polyrank.service.ranking.engine import Embeddings, Engine, EngineSettings
-from polyrank.service.ranking.forwards import PairScores
+from polyrank.service.ranking.forwards import TEXTS_A_TURN, PairScores
 from polyrank.service.ranking.retrieval import Found, PoolSearch
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
 from polyrank.service.settings import Settings
@@ -514,6 +514,24 @@ def test_stages_are_timed_and_truncation_is_told(scanned: Serving) -> None:
     assert set(ranked.seconds) == {"queue", "tokenize", "encode", "retrieve", "fetch", "score", "rerank"}
     assert ranked.seconds["encode"] > 0
     assert ranked.scored == 2
+
+
+def test_many_texts_are_tokenised_a_few_at_a_time(scanned: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of others come between."""
+    sizes: list[int] = []
+    tokenize = scanned.ranker.tokenize_candidates
+
+    def watched(texts: Sequence[str]) -> tuple[list[list[int]], int]:
+        sizes.append(len(texts))
+        return tokenize(texts)
+
+    monkeypatch.setattr(scanned.ranker, "tokenize_candidates", watched)
+    texts = [f"w{n} " * (40 if n % 3 == 0 else 1) for n in range(2 * TEXTS_A_TURN + 10)]
+    ranked = rank(scanned, asked(candidates=tuple(Given(None, text) for text in texts), top_k=1000))
+    assert sizes == [TEXTS_A_TURN, TEXTS_A_TURN, 10]
+    assert ranked.truncation.candidates == len(texts[::3])
+    alone = rank(scanned, asked(candidates=(Given(None, texts[300]),)))
+    assert [place.late for place in ranked.places if place.index == 300] == [alone.places[0].late]
 
 
 def test_ties_follow_the_pool(tmp_path: Path) -> None:
