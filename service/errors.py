@@ -10,7 +10,8 @@ RankingError
   ServiceError
     of a request      BodyMalformed, BodyTooLarge, BodyTimeout, MediaTypeUnsupported, HeaderInvalid, ClientGone
     of a caller       Unauthenticated, Forbidden, RateLimited
-    of the server     NotReady, Draining, Overloaded, DeadlineExceeded, InferenceFailed, StoreReadOnly
+    of the server     NotReady, Draining, Overloaded, InferenceFailed, StoreReadOnly
+    of time           DeadlineExceeded: TextsLeft; TimeTooShort
     of expectations   GenerationMismatch, RevisionNotReached
     never answered    SettingsError, WorkerFailed, ServiceUnreachable
 """
@@ -153,6 +154,29 @@ class DeadlineExceeded(ServiceError):
 
     def __init__(self, stage: str) -> None:
         super().__init__(f"the time allowed for the request was over ({stage})")
+
+
+class TextsLeft(DeadlineExceeded):
+    """The time was over before all new texts were encoded; those that were are kept, so the same request goes on."""
+
+    retry_after_seconds = 1
+
+    def __init__(self, encoded: int, sent: int) -> None:
+        super().__init__(
+            f"{encoded} of its {sent} texts are encoded and kept: send it again, and it goes on from there"
+        )
+        self.encoded = encoded
+
+
+class TimeTooShort(ServiceError):
+    """The request sends more texts than can be read in its time, and what is done of them would not be kept."""
+
+    def __init__(self, sent: int, fitting: int) -> None:
+        super().__init__(
+            f"{sent} texts take longer than the time allowed for the request; about {fitting} fit at the present "
+            "speed: send fewer at a time, or allow more time"
+        )
+        self.fitting = fitting
 
 
 class GenerationMismatch(ServiceError):

@@ -19,7 +19,8 @@ from polyrank.model.errors import CheckpointInvalid, ModelNotFound
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
 from polyrank.model.text.tokenizer import Token
-from polyrank.service.live.models import PairScorer
+from polyrank.service.caching.caches import Caches
+from polyrank.service.live.models import LoadRanker, PairScorer
 from polyrank.service.live.serving import Opener, Serving
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine, EngineSettings
@@ -160,13 +161,15 @@ def count_nothing(_tier: str, _result: str, _count: int) -> None:
     pass
 
 
-def open_serving(root: Path, count: Any = count_nothing) -> Serving:
+def open_serving(
+    root: Path, count: Any = count_nothing, caches: Caches | None = None, load: LoadRanker = load
+) -> Serving:
     """Open the active generation as a live unit."""
     store = GenerationStore(root)
     current = store.current()
     assert current is not None
     opened = store.open(current)
-    return Opener(count, None, load).serve(opened, store.updates.of(opened.manifest))
+    return Opener(count, caches, load).serve(opened, store.updates.of(opened.manifest))
 
 
 def asked(text: str = "w1 w2 w3", **fields: Any) -> RankRequest:

@@ -17,6 +17,9 @@ from polyrank.service.caching.lru import Key, Lru
 from polyrank.service.caching.redis_server import Budget, RedisServer
 
 MEMORY_TIER = "lru"
+DIGEST_LETTERS = 64  # of a sha256 in hexadecimal
+# A request may count on so much of the memory. The rest is for what others keep meanwhile.
+SHARE_OF_A_REQUEST = 0.5
 
 # Counts vectors asked for: tier, result, how many.
 CountCache = Callable[[str, str, int], None]
@@ -121,6 +124,10 @@ class VectorCache:
         if self._redis is not None:
             self._redis.write(names, vectors)
 
+    def room(self, name_letters: int) -> int:
+        """Return how many vectors with names of this length fit into memory."""
+        return 0 if self._memory is None else self._memory.room(name_letters, self._dim * self._dtype.itemsize)
+
     def _remembered(self, names: Sequence[str]) -> Cached:
         vectors, known = np.zeros((len(names), self._dim), self._dtype), np.zeros(len(names), bool)
         if self._memory is not None and names:
@@ -153,6 +160,13 @@ class TextCache:
     def read(self, texts: Sequence[str], budget: Budget) -> Cached:
         """Look up N texts, as many as come in time."""
         return self._vectors.read(_names(texts), budget)
+
+    def holds(self, count: int) -> bool:
+        """Whether memory keeps the vectors of so many texts for a request that is sent again.
+
+        Redis does not count: a request may read only for a moment, and what comes late is encoded anew.
+        """
+        return count <= SHARE_OF_A_REQUEST * self._vectors.room(DIGEST_LETTERS)
 
     def write(self, texts: Sequence[str], vectors: NDArray[Any]) -> None:
         """Put vectors (N, D)."""

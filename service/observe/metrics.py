@@ -80,6 +80,9 @@ class Metrics:
         )
         self._degraded = self._counter("degraded", "Answers that did without something", reason=DEGRADED)
         self._rejected = self._counter("rejected", "Requests turned away", reason=REJECTED)
+        self._kept = self._counter(
+            "texts_kept", "Texts encoded for requests that ended unanswered: their vectors are kept"
+        )
         self._keys_reloads = self._counter("keys_reloads", "Changes of the keys file", result=("ok", "refused"))
         self._index_info = self._info("index_info", "The generation served", ("generation", "model", "format"))
         self._index_candidates = self._state("index_candidates", "Candidates served, updates included")
@@ -187,6 +190,10 @@ class Metrics:
     def count_rejected(self, reason: str) -> None:
         """Count a request that was turned away."""
         self._rejected.labels(reason).inc()
+
+    def count_kept(self, texts: int) -> None:
+        """Count texts that a request had encoded when it ended without an answer; their vectors are kept."""
+        self._kept.inc(texts)
 
     def count_keys_reload(self, result: str) -> None:
         """Count a change of the keys file: taken over or refused."""

@@ -29,14 +29,9 @@ MOST_RETRY_SECONDS = 30
 
 
 def ranking_tokens(request: RankRequest) -> int:
-    """Estimate a ranking, without the candidates that came as texts: some of those may be known."""
+    """Estimate a ranking, without the candidates that came as texts: the vectors of some are known."""
     context = _context_tokens(request.conversation)
     return TOKENS_A_REQUEST + context + (request.top_n or 0) * (context + TOKENS_A_CANDIDATE)
-
-
-def given_tokens(request: RankRequest) -> int:
-    """Estimate the candidates that came as texts."""
-    return text_tokens([given.text for given in request.candidates or () if given.text is not None])
 
 
 def pair_tokens(conversation: Conversation, texts: Sequence[str]) -> int:
@@ -59,9 +54,9 @@ def _context_tokens(conversation: Conversation) -> int:
     return min(MOST_TOKENS, letters // LETTERS_A_TOKEN)
 
 
-@dataclass(eq=False)
-class Ticket:
-    """A request that was let in. What it adds to the work, its tokens, may be corrected when more is known."""
+@dataclass(eq=False, frozen=True)
+class _Ticket:
+    """A request that was let in, and what it adds to the work."""
 
     tokens: int
 
@@ -83,7 +78,7 @@ class Admission:
     ) -> None:
         self._most, self._turn, self._metrics = most_tokens, turn_tokens, metrics
         self._progress, self._clock = progress, clock
-        self._inside: dict[Ticket, None] = {}
+        self._inside: dict[_Ticket, None] = {}
         self._looked_at, self._seen = clock(), progress()
         self._busy_seconds = self._done_tokens = 0.0  # of the last few seconds in which there was a request
 
@@ -93,8 +88,11 @@ class Admission:
         return sum(ticket.tokens for ticket in self._inside)
 
     @contextmanager
-    def admitted(self, tokens: int, deadline: float) -> Iterator[Ticket]:
+    def admitted(self, tokens: int, deadline: float, kept: int = 0) -> Iterator[None]:
         """Let a request in for the block; its tokens are estimated, its deadline is on the monotonic clock.
+
+        What is done of the `kept` ones of its tokens is kept even if the request is late, so time for one turn of them
+        is enough.
 
         Raises:
             DeadlineExceeded: its time is already over.
@@ -106,16 +104,17 @@ class Admission:
         self._look(now)
         before = self._before(tokens)
         wait = self._seconds(before)
+        least = tokens - kept + min(kept, self._turn)
         # A request that is alone may take all its time, because no other could use it.
-        late = bool(self._inside) and self._seconds(before + tokens) > SHARE_OF_TIME * (deadline - now)
+        late = bool(self._inside) and self._seconds(before + least) > SHARE_OF_TIME * (deadline - now)
         full = before >= self._most or (tokens > self._turn and self.tokens >= self._most)
         if late or full:
             raise Overloaded(len(self._inside), max(1, min(MOST_RETRY_SECONDS, math.ceil(wait))))
-        ticket = Ticket(tokens)
+        ticket = _Ticket(tokens)
         self._inside[ticket] = None
         self._metrics.show_queue(len(self._inside), self.tokens)
         try:
-            yield ticket
+            yield
             self._done_tokens += TOKENS_A_REQUEST
         finally:
             self._look(self._clock())

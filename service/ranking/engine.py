@@ -8,9 +8,11 @@ A request goes from stage to stage on the event loop. Whatever takes longer than
     candidates   a few threads: stored texts, vectors from Redis and their scores (given.py, retrieval.py)
 """
 
+import asyncio
 import math
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -19,15 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.text.assembly import Conversation, Truncation
-from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotConfigured
+from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotConfigured, TextsLeft, TimeTooShort
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing
 from polyrank.service.ranking import admission, given, retrieval
-from polyrank.service.ranking.admission import Admission, Ticket
+from polyrank.service.ranking.admission import Admission
 from polyrank.service.ranking.batching.lanes import TURN_BATCHES
-from polyrank.service.ranking.batching.packing import Rate
 from polyrank.service.ranking.batching.together import Together
 from polyrank.service.ranking.forwards import Forwards, PairScores
 from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget
@@ -73,6 +74,7 @@ class Engine:
     ) -> None:
         self.scorer = scorer
         self.batch_tokens = settings.batch_tokens
+        self._metrics = metrics
         self._forwards = Forwards(settings.batch_tokens, metrics, tracing)
         turn = TURN_BATCHES * settings.batch_tokens
         batcher = self._forwards.batcher
@@ -81,7 +83,6 @@ class Engine:
         self._searches = Together(self._search, partial(retrieval.search, threads=settings.threads), MOST_SCANS)
         self._candidates = Threads("candidates", CANDIDATE_THREADS)
         self._retrieval = RetrievalBudget()
-        self._unknown = Rate(first=1.0)  # share of the texts sent that no cache knows
 
     async def rank(self, serving: Serving, request: RankRequest) -> Ranked:
         """Rank a request; cancelling drops what has not begun.
@@ -91,17 +92,22 @@ class Engine:
             Overloaded: too much waits before it.
             UnknownCandidates: the generation holds none of the ids sent.
             DeadlineExceeded: the time was over before there was anything to answer with.
+            TextsLeft: the same, but some of the texts were encoded, and the same request goes on from there.
+            TimeTooShort: it sends more texts than fit its time, and no cache has room for them.
             InferenceFailed: the model failed, or gave something that is not a score.
         """
         scorer = None if request.top_n is None else self._required_scorer()
-        timings, unknown = Timings(), self._unknown.predict(admission.given_tokens(request))
-        tokens = admission.ranking_tokens(request) + round(unknown)
-        with self._admission.admitted(tokens, request.deadline) as ticket:
-            async with until(request.deadline):
-                if request.candidates is None:
-                    ranked = await self._rank_pool(serving, request, timings)
-                else:
-                    ranked = await self._rank_given(serving, request, ticket, timings)
+        timings = Timings()
+        texts = None if request.candidates is None else await self._look_up_texts(serving, request, timings)
+        new = 0 if texts is None else admission.text_tokens(texts.new_texts)
+        kept = new if texts is not None and texts.resumes else 0
+        with self._admission.admitted(admission.ranking_tokens(request) + new, request.deadline, kept):
+            with self._saying_what_is_kept(texts):
+                async with until(request.deadline):
+                    if texts is None:
+                        ranked = await self._rank_pool(serving, request, timings)
+                    else:
+                        ranked = await self._rank_given(serving, request, texts, timings)
             if scorer is not None:
                 ranked = await self._rerank(scorer, request, ranked, timings)
         return replace(ranked, places=_finite(ranked.places[: request.top_k]), seconds=timings.seconds)
@@ -127,29 +133,51 @@ class Engine:
         found = await self._searches.run(key, search, lambda _, found: found, search.timings)
         return await self._candidates.run(partial(retrieval.rank, search, found), search.timings)
 
-    async def _rank_given(self, serving: Serving, request: RankRequest, ticket: Ticket, timings: Timings) -> Ranked:
-        """Rank the candidates sent by late score; their vectors are made while the context is encoded."""
-        tokenize = partial(given.tokenize, serving.ranker, request)
-        tokenized = await self._forwards.tokenize(tokenize, timings)
-        context = partial(self._forwards.context, serving.ranker, tokenized.context, request.deadline)
-        texts = partial(self._text_vectors, serving, request, ticket, tokenized)
-        codes, (found, encoded) = await side_by_side(context, texts, timings)
-        rank = partial(given.rank, serving, request, codes, found, encoded, timings)
-        ranked = await self._candidates.run(rank, timings)
-        tokens = len(tokenized.context) + sum(map(len, tokenized.of_texts))
-        return replace(ranked, truncation=tokenized.truncation, tokens=tokens)
+    async def _look_up_texts(self, serving: Serving, request: RankRequest, timings: Timings) -> given.TextVectors:
+        """Look up the vectors of the texts sent. This comes before admission, which counts the work that is left."""
+        async with until(request.deadline):
+            return await self._candidates.run(partial(given.look_up, serving, request, timings), timings)
 
-    async def _text_vectors(
-        self, serving: Serving, request: RankRequest, ticket: Ticket, tokenized: given.Tokenized, timings: Timings
-    ) -> tuple[given.TextVectors, list[NDArray[np.float32]]]:
-        """Look up the vectors of the texts sent, and encode those that no cache knows."""
-        look_up = partial(given.look_up, serving, request, tokenized.texts, timings)
-        found = await self._candidates.run(look_up, timings)
-        unknown = admission.text_tokens(found.new_texts)
-        self._unknown.learn(admission.text_tokens(found.texts), unknown)
-        ticket.tokens = admission.ranking_tokens(request) + unknown
-        tokens = [tokenized.of_texts[at] for at in found.new]
-        return found, await self._forwards.candidates(serving.ranker, tokens, request.deadline, timings)
+    async def _rank_given(
+        self, serving: Serving, request: RankRequest, texts: given.TextVectors, timings: Timings
+    ) -> Ranked:
+        """Rank the candidates sent by late score; new texts are encoded beside the context."""
+        tokenize = partial(serving.ranker.tokenize_context, request.conversation)
+        context, truncation = await self._forwards.tokenize(tokenize, timings)
+        tokens, cut = await self._forwards.tokenize_candidates(serving.ranker, texts.texts, timings)
+        new = [tokens[at] for at in texts.new.tolist()]
+        encode_context = partial(self._forwards.context, serving.ranker, context, request.deadline)
+        encode_texts = partial(self._encode_new, serving.ranker, texts, new, request.deadline)
+        codes, _ = await side_by_side(encode_context, encode_texts, timings)
+        ranked = await self._candidates.run(partial(given.rank, serving, request, codes, texts, timings), timings)
+        read = len(context) + sum(map(len, tokens))
+        return replace(ranked, truncation=replace(truncation, candidates=cut), tokens=read)
+
+    async def _encode_new(
+        self, ranker: LateScorer, texts: given.TextVectors, new: list[list[int]], deadline: float, timings: Timings
+    ) -> None:
+        """Encode the texts that no cache knew. What a batch makes of them is kept at once, however the request ends."""
+        keeping: list[Future[None]] = []
+
+        def keep(positions: list[int], outputs: list[NDArray[np.float32]]) -> None:
+            keeping.append(self._candidates.submit(partial(texts.keep, positions, outputs)))
+
+        await self._forwards.candidates(ranker, new, deadline, timings, keep, texts.resumes)
+        for kept in keeping:
+            await asyncio.shield(asyncio.wrap_future(kept))
+
+    @contextmanager
+    def _saying_what_is_kept(self, texts: given.TextVectors | None) -> Iterator[None]:
+        """Count what the block leaves in the cache if it ends without an answer, and say so if its time was over."""
+        try:
+            yield
+        except (DeadlineExceeded, asyncio.CancelledError) as error:
+            if texts is None or not texts.resumes or not texts.made:
+                raise
+            self._metrics.count_kept(texts.made)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            raise TextsLeft(int(texts.known.sum()), len(texts.texts)) from None
 
     async def _rerank(self, scorer: PairScorer, request: RankRequest, ranked: Ranked, timings: Timings) -> Ranked:
         """Put the first `top_n` in the cross-encoder's order, or say why not: there is an answer already."""
@@ -160,7 +188,7 @@ class Engine:
         try:
             async with until(end):
                 read = await self._forwards.pairs(scorer, request.conversation, texts, end, timings, within=end)
-        except DeadlineExceeded:
+        except (DeadlineExceeded, TimeTooShort):
             return ranked.without("rerank_skipped_deadline")
         except InferenceFailed:
             return ranked.without("rerank_failed")
@@ -183,7 +211,7 @@ class Engine:
     async def encode(self, ranker: LateScorer, texts: Sequence[str], deadline: float) -> Embeddings:
         """Encode texts as candidates without asking for admission: for work that was admitted elsewhere."""
         timings = Timings()
-        tokens, cut = await self._forwards.tokenize(partial(ranker.tokenize_candidates, texts), timings)
+        tokens, cut = await self._forwards.tokenize_candidates(ranker, texts, timings)
         vectors = await self._forwards.candidates(ranker, tokens, deadline, timings)
         stacked = np.stack(vectors) if vectors else np.empty((0, 0), np.float32)
         return Embeddings(stacked, sum(map(len, tokens)), cut, timings.seconds)

@@ -18,8 +18,10 @@ from polyrank.service.observe.labels import Lane, Stage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
 from polyrank.service.ranking.batching.batcher import Batcher
-from polyrank.service.ranking.batching.lanes import Work
+from polyrank.service.ranking.batching.lanes import OnBatch, Work
 from polyrank.service.ranking.stages import Threads, Timings
+
+TEXTS_A_TURN = 256  # tokenised in one go, in some 20 ms; after so many, others have their turn
 
 T = TypeVar("T")
 
@@ -44,6 +46,19 @@ class Forwards:
         """Call a function that tokenises, on the tokenizer's thread."""
         return await self._tokenizer.run(partial(timings.measure, stage, work), timings)
 
+    async def tokenize_candidates(
+        self, ranker: LateScorer, texts: Sequence[str], timings: Timings
+    ) -> tuple[list[list[int]], int]:
+        """Tokenise texts, with the work of others between many; also returns how many texts were cut."""
+        tokens: list[list[int]] = []
+        cut = 0
+        for start in range(0, len(texts), TEXTS_A_TURN):
+            work = partial(ranker.tokenize_candidates, texts[start : start + TEXTS_A_TURN])
+            some, cut_here = await self.tokenize(work, timings)
+            tokens += some
+            cut += cut_here
+        return tokens, cut
+
     async def context(
         self, ranker: LateScorer, context: list[int], deadline: float, timings: Timings
     ) -> NDArray[np.float32]:
@@ -54,10 +69,20 @@ class Forwards:
         return codes
 
     async def candidates(
-        self, ranker: LateScorer, tokens: Sequence[list[int]], deadline: float, timings: Timings
+        self,
+        ranker: LateScorer,
+        tokens: Sequence[list[int]],
+        deadline: float,
+        timings: Timings,
+        on_batch: OnBatch | None = None,
+        resumes: bool = False,
     ) -> list[NDArray[np.float32]]:
-        """Encode tokenised candidates, (D,) each."""
-        work = Work(ranker.encode_candidate_batch, tokens, list(map(len, tokens)))
+        """Encode tokenised candidates, (D,) each; `on_batch` and `resumes` as in `Work`.
+
+        Raises:
+            TimeTooShort: they cannot be done by the deadline, and nobody keeps what is done.
+        """
+        work = Work(ranker.encode_candidate_batch, tokens, list(map(len, tokens)), None, on_batch, resumes)
         return await self._run("candidate", work, deadline, timings)
 
     async def pairs(
@@ -76,6 +101,7 @@ class Forwards:
 
         Raises:
             DeadlineExceeded: one of the two was missed, or would be.
+            TimeTooShort: so many pairs cannot be read by the deadline.
         """
         tokenize = partial(_split_pairs, scorer, conversation, texts)
         pairs, lengths, truncation = await self.tokenize(tokenize, timings, "rerank")

@@ -1,10 +1,19 @@
 """Batches: the oldest is in, the budget is kept, and padding is worth its cost."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.model.architectures.batching import FORWARD_TOKENS
-from polyrank.service.ranking.batching.packing import PADDING_SHARE, cost, pack
+from polyrank.service.ranking.batching.packing import (
+    FEWEST_SPEEDS,
+    MOST_DOUBTS,
+    PADDING_SHARE,
+    SPEEDS,
+    Speed,
+    cost,
+    pack,
+)
 
 LENGTHS = st.lists(st.integers(0, 600), min_size=1, max_size=60)
 BUDGETS = st.integers(0, 2000)
@@ -36,3 +45,38 @@ def test_equal_lengths_fill_the_budget(length: int, count: int, budget: int) -> 
 @given(lengths=LENGTHS)
 def test_a_batch_costs_more_than_its_tokens(lengths: list[int]) -> None:
     assert cost(lengths) >= sum(lengths) + FORWARD_TOKENS
+
+
+def test_a_speed_is_unknown_until_enough_batches_were_measured() -> None:
+    speed = Speed()
+    for _ in range(FEWEST_SPEEDS - 1):
+        speed.learn(100, 1.0)
+        assert speed.predict(1000) == 0.0
+    speed.learn(100, 1.0)
+    assert speed.predict(1000) == pytest.approx(10.0)
+
+
+def test_a_few_slow_batches_do_not_move_a_speed_and_many_do() -> None:
+    speed = Speed()
+    for number in range(2 * SPEEDS):
+        speed.learn(100, 60.0 if number < FEWEST_SPEEDS // 2 - 1 else 1.0)
+        assert speed.predict(100) in (0.0, pytest.approx(1.0)), "a slow start is no speed"
+    for _ in range(SPEEDS):
+        speed.learn(100, 3.0)
+    assert speed.predict(100) == pytest.approx(3.0)
+
+
+def test_a_speed_that_is_doubted_often_is_measured_anew() -> None:
+    speed = Speed()
+    for _ in range(SPEEDS):
+        speed.learn(100, 9.0)
+    for _ in range(MOST_DOUBTS - 1):
+        speed.doubt()
+    speed.learn(100, 9.0)
+    for _ in range(MOST_DOUBTS):
+        assert speed.predict(100) == pytest.approx(9.0), "what was measured again is trusted again"
+        speed.doubt()
+    assert speed.predict(100) == 0.0
+    for _ in range(SPEEDS):
+        speed.learn(100, 1.0)
+    assert speed.predict(100) == pytest.approx(1.0)

@@ -34,9 +34,9 @@ class House:
             self.now += seconds
             raise ValueError("no")
 
-    def refusal(self, tokens: int = 10, within: float = math.inf) -> Overloaded | None:
+    def refusal(self, tokens: int = 10, within: float = math.inf, kept: int = 0) -> Overloaded | None:
         try:
-            with self.admission.admitted(tokens, self.now + within):
+            with self.admission.admitted(tokens, self.now + within, kept):
                 return None
         except Overloaded as error:
             return error
@@ -69,15 +69,16 @@ def test_one_that_is_larger_than_the_house_is_let_in_alone() -> None:
         assert house.refusal() is not None
 
 
-def test_what_turns_out_to_be_less_makes_room_and_more_takes_it() -> None:
-    house = House(1000)
-    with house.admission.admitted(5000, math.inf) as ticket:
-        ticket.tokens = 100
-        assert house.refusal() is None
-        ticket.tokens = 2000
-        assert house.refusal() is not None
-        assert house.admission.tokens == 2000
-    assert house.admission.tokens == 0
+def test_a_request_whose_work_is_kept_needs_time_for_one_turn_only(house: House) -> None:
+    house.learn(10_000, 1.0)
+    with house.admission.admitted(1000, math.inf):
+        assert house.refusal(tokens=5 * TURN, within=25.0) is not None
+        assert house.refusal(tokens=5 * TURN, within=25.0, kept=5 * TURN) is None
+        assert house.refusal(tokens=5 * TURN, within=25.0, kept=2 * TURN) is not None, "what is not kept must fit"
+        assert house.refusal(tokens=5 * TURN, within=15.0, kept=5 * TURN) is not None, "there is no time for a turn"
+    with house.admission.admitted(5 * TURN, math.inf):
+        assert house.refusal(tokens=5 * TURN, within=25.0, kept=5 * TURN) is not None, "long ones take turns"
+        assert house.refusal(tokens=TURN // 10, within=25.0, kept=TURN // 10) is None, "little is left of this one"
 
 
 def test_a_wait_beyond_the_time_allowed_is_refused_at_once_and_told(house: House) -> None:

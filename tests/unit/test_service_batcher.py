@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyrank.service.errors import DeadlineExceeded, InferenceFailed
+from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort
 from polyrank.service.observe.labels import Lane
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.batching import batcher as module
@@ -70,8 +70,9 @@ class Bench:
         deadline: float = math.inf,
         key: Any = None,
         forward: Any = None,
+        **given: Any,
     ) -> Done:
-        work = Work(forward or self.model, values, lengths or [10] * len(values), key)
+        work = Work(forward or self.model, values, lengths or [10] * len(values), key, **given)
         return await self.batcher.run(lane, work, deadline)
 
     async def hold(self) -> "asyncio.Task[Done]":
@@ -311,6 +312,117 @@ def test_what_is_out_of_time_does_not_begin(bench: Bench) -> None:
     assert isinstance(late, DeadlineExceeded)
     assert in_time.outputs == [4]
     assert bench.model.batches[1:] == [[2]]
+
+
+def test_outputs_are_handed_over_as_they_are_made(bench: Bench) -> None:
+    made: dict[int, float] = {}
+
+    def take(positions: list[int], outputs: list[float]) -> None:
+        made.update(zip(positions, outputs, strict=True))
+
+    async def scene() -> list[Any]:
+        tasks = [bench.ask(1, 2, on_batch=take), bench.ask(3, math.nan, on_batch=lambda at, _: failing.extend(at))]
+        await a_moment()
+        bench.release()
+        return await settled(*tasks)
+
+    failing: list[int] = []
+    behind_a_batch(bench, scene)
+    assert (made, failing) == ({0: 2.0, 1: 4.0}, [0]), "what fails is not handed over"
+
+
+def test_outputs_are_handed_over_even_if_everybody_left_while_they_were_made(bench: Bench) -> None:
+    made: list[int] = []
+
+    async def scene() -> None:
+        bench.model.opened.clear()
+        bench.model.entered.clear()
+        left = bench.ask(*range(30), on_batch=lambda positions, _: made.extend(positions))
+        assert await asyncio.to_thread(bench.model.entered.wait, 10)
+        left.cancel()
+        await a_moment()
+        bench.release()
+        await settled(left)
+        await bench.run([1])
+
+    asyncio.run(scene())
+    assert sorted(made) == list(range(10)), "the batch that ran, and no other"
+
+
+SECONDS = 0.01  # of a sequence of 10 tokens: ten of them fill a batch
+
+
+def measured(bench: Bench, lane: Lane = "candidate", sequences: int = 80) -> None:
+    """Let full batches run, so that the speed of a lane is known."""
+    asyncio.run(bench.run([0] * sequences, lane=lane, forward=bench.takes(SECONDS)))
+
+
+def outcome(bench: Bench, sequences: int, seconds: float, lane: Lane = "candidate", **given: Any) -> Any:
+    """What comes of a work that has so much time."""
+
+    async def scene() -> list[Any]:
+        deadline = bench.now + seconds
+        return await settled(
+            bench.ask(*[0] * sequences, lane=lane, deadline=deadline, forward=bench.takes(SECONDS), **given)
+        )
+
+    [told] = asyncio.run(scene())
+    return told
+
+
+@pytest.mark.parametrize("lane", ["candidate", "pair"])
+def test_what_cannot_be_done_in_time_is_refused_at_once_and_told_what_fits(bench: Bench, lane: Lane) -> None:
+    measured(bench, lane)
+    before = bench.now
+    refused = outcome(bench, 1000, seconds=2.0, lane=lane)
+    assert isinstance(refused, TimeTooShort)
+    assert bench.now == before, "nothing of it was run"
+    assert 90 < refused.fitting < 110, "half of what fits: others come in between"
+    assert str(refused.fitting) in str(refused)
+    assert isinstance(outcome(bench, refused.fitting, seconds=2.0, lane=lane), Done)
+
+
+def test_what_is_kept_is_worth_beginning(bench: Bench) -> None:
+    measured(bench)
+    late = outcome(bench, 1000, seconds=2.0, resumes=True)
+    assert isinstance(late, DeadlineExceeded)
+    assert "waiting for the model" in str(late), "it went on until its deadline"
+
+
+def test_nothing_is_refused_before_the_speed_is_known_but_hopeless_work_ends_early(bench: Bench) -> None:
+    before = bench.now
+    ended = outcome(bench, 1000, seconds=2.0)
+    assert isinstance(ended, TimeTooShort)
+    assert bench.now - before == pytest.approx(0.8), "after the batches that are needed to tell"
+
+
+def test_small_batches_do_not_tell_how_long_large_work_takes(bench: Bench) -> None:
+    for _ in range(50):
+        asyncio.run(bench.run([0], lane="candidate", forward=bench.takes(1.0)))
+    assert isinstance(outcome(bench, 150, seconds=2.0), Done)
+
+
+def test_a_prediction_that_was_wrong_heals(bench: Bench) -> None:
+    asyncio.run(bench.run([0] * 200, lane="candidate", forward=bench.takes(1.0)))  # a hundred times too slow
+    told = [outcome(bench, 150, seconds=2.0) for _ in range(12)]
+    refusals = sum(isinstance(each, TimeTooShort) for each in told)
+    assert 0 < refusals < 12
+    assert [type(each) for each in told] == [TimeTooShort] * refusals + [Done] * (12 - refusals)
+
+
+def test_what_only_waited_too_long_is_not_told_to_send_less(bench: Bench) -> None:
+    measured(bench)
+
+    async def scene() -> list[Any]:
+        late = bench.ask(*[0] * 80, lane="candidate", deadline=bench.now + 2.0)
+        await a_moment()
+        bench.now += 1.9
+        bench.release()
+        return await settled(late)
+
+    [late] = behind_a_batch(bench, scene)
+    assert isinstance(late, DeadlineExceeded)
+    assert len(bench.model.batches) == 1, "it did not begin"
 
 
 def test_one_that_fails_fails_alone(bench: Bench) -> None:

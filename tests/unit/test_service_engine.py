@@ -3,26 +3,38 @@
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from service_fakes import WordCross, asked, brute_force, build_store, open_serving, pool, rank
+from service_fakes import WordCross, WordRanker, asked, brute_force, build_store, open_serving, pool, rank
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.search.scan.plain import PlainScan
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.pairs import Pairs
-from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotConfigured, UnknownCandidates
+from polyrank.service.caching.caches import Caches
+from polyrank.service.errors import (
+    DeadlineExceeded,
+    InferenceFailed,
+    NotConfigured,
+    Overloaded,
+    TextsLeft,
+    TimeTooShort,
+    UnknownCandidates,
+)
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import retrieval
+from polyrank.service.ranking import admission, retrieval
 from polyrank.service.ranking.engine import Embeddings, Engine, EngineSettings
-from polyrank.service.ranking.forwards import PairScores
+from polyrank.service.ranking.forwards import TEXTS_A_TURN, PairScores
 from polyrank.service.ranking.retrieval import Found, PoolSearch
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
+from polyrank.service.settings import Settings
 
 TEXT = "w1 w2 w3 w7 w9"
 
@@ -327,6 +339,160 @@ def test_a_deadline_ends_the_encoding_of_many_candidates(scanned: Serving) -> No
     assert sum(encoded) < 2000
 
 
+class SlowRanker(WordRanker):
+    """Takes its time for each candidate, and counts them by their first word."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self.encoded: Counter[int] = Counter()
+
+    def encode_candidate_batch(self, candidates: Sequence[list[int]]) -> np.ndarray:
+        self.encoded.update(each[0] for each in candidates)
+        time.sleep(self.seconds * len(candidates))
+        return super().encode_candidate_batch(candidates)
+
+
+MANY = tuple(Given(None, f"word{n} " + "w1 " * 15) for n in range(300))
+
+
+class Slow:
+    """An engine over a slow model, with a cache of so many MiB for vectors of texts."""
+
+    def __init__(self, root: Path, seconds: float = 0.005, cache_mb: int = 1) -> None:
+        self.ranker, self.metrics = SlowRanker(seconds), Metrics()
+        settings = Settings(store=root, vector_cache_mb=cache_mb)
+        self.serving = open_serving(root, caches=Caches(settings, self.metrics), load=lambda _: self.ranker)
+        self.ranker.encoded.clear()  # of the warm-up
+        self.engine = Engine(EngineSettings(), self.metrics, SlowCross(seconds))
+
+    def play(self, scene: Callable[[], Any]) -> Any:
+        async def played() -> Any:
+            try:
+                return await scene()
+            finally:
+                self.engine.close()
+
+        return asyncio.run(played())
+
+    async def ask(self, candidates: tuple[Given, ...] = MANY, seconds: float = math.inf) -> Ranked | Exception:
+        deadline = time.monotonic() + seconds
+        try:
+            return await self.engine.rank(self.serving, asked(TEXT, candidates=candidates, deadline=deadline))
+        except (TextsLeft, TimeTooShort, Overloaded, DeadlineExceeded) as error:
+            return error
+
+    def queued(self, what: str) -> float:
+        return self.metrics.registry.get_sample_value(f"polyrank_queue_{what}") or 0.0
+
+    def kept(self) -> float:
+        return self.metrics.registry.get_sample_value("polyrank_texts_kept_total") or 0.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(5000):
+        if condition():
+            return
+        await asyncio.sleep(0.002)
+    raise AssertionError("it did not come about")
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Slow:
+    build_store(tmp_path)
+    return Slow(tmp_path)
+
+
+def test_the_same_request_goes_on_where_its_time_was_over(slow: Slow) -> None:
+    async def scene() -> list[Ranked | Exception]:
+        told = [await slow.ask(seconds=0.4)]  # of the second and a half that it takes
+        while not isinstance(told[-1], Ranked):
+            assert len(told) < 20
+            await asyncio.sleep(0.3)  # until the batch is done that ran meanwhile
+            told.append(await slow.ask(seconds=0.4))
+        return told
+
+    *late, ranked = slow.play(scene)
+    assert late
+    assert all(isinstance(each, TextsLeft) for each in late)
+    progress = [each.encoded for each in late]
+    assert progress == sorted(set(progress)), "each went further than the one before"
+    assert f"{progress[0]} of its 300 texts" in str(late[0])
+    assert set(slow.ranker.encoded.values()) == {1}, "what was encoded was not encoded again"
+    assert 0 < slow.kept() <= 300
+    expected = rank(slow.serving, asked(TEXT, candidates=MANY))
+    assert [(place.index, place.late) for place in ranked.places] == [(p.index, p.late) for p in expected.places]
+
+
+def test_what_a_client_who_hung_up_has_left_is_kept(slow: Slow) -> None:
+    async def scene() -> Ranked | Exception:
+        gone = asyncio.create_task(slow.ask())
+        await until(lambda: bool(slow.ranker.encoded))
+        await asyncio.sleep(0.4)
+        gone.cancel()
+        await asyncio.sleep(0.3)
+        return await slow.ask()
+
+    assert isinstance(slow.play(scene), Ranked)
+    assert set(slow.ranker.encoded.values()) == {1}
+    assert slow.kept() > 0
+
+
+def test_without_a_cache_what_does_not_fit_is_refused_with_what_does(tmp_path: Path) -> None:
+    build_store(tmp_path)
+    slow = Slow(tmp_path, cache_mb=0)
+
+    async def scene() -> list[Ranked | Exception]:
+        assert isinstance(await slow.ask(), Ranked), "the speed is learnt"
+        slow.ranker.encoded.clear()
+        refused = await slow.ask(seconds=0.5)
+        assert isinstance(refused, TimeTooShort)
+        assert not slow.ranker.encoded
+        with pytest.raises(TimeTooShort):
+            await slow.engine.embed(slow.serving, [given.text or "" for given in MANY], time.monotonic() + 0.5)
+        return [refused, await slow.ask(MANY[: refused.fitting], seconds=0.5)]
+
+    refused, ranked = slow.play(scene)
+    assert 20 < refused.fitting < 100
+    assert isinstance(ranked, Ranked)
+    assert slow.kept() == 0
+
+
+def test_pairs_that_do_not_fit_are_refused_with_how_many_do(slow: Slow) -> None:
+    texts, conversation = [given.text or "" for given in MANY], Conversation.of(TEXT)
+
+    async def scene() -> None:
+        await slow.engine.score_pairs(conversation, texts, math.inf)
+        with pytest.raises(TimeTooShort) as refused:
+            await slow.engine.score_pairs(conversation, texts, time.monotonic() + 0.5)
+        fitting = refused.value.fitting
+        assert 0 < fitting < 100
+        read = await slow.engine.score_pairs(conversation, texts[:fitting], time.monotonic() + 0.5)
+        assert len(read.scores) == fitting
+        request = asked(TEXT, candidates=MANY[:50], top_n=50, deadline=time.monotonic() + 0.4)
+        await slow.ask(MANY[:50])
+        assert (await slow.engine.rank(slow.serving, request)).degraded == ["rerank_skipped_deadline"]
+
+    slow.play(scene)
+
+
+def test_a_request_of_known_texts_is_admitted_by_what_is_left_to_encode(slow: Slow) -> None:
+    async def scene() -> list[Any]:
+        await slow.ask(MANY[:250])
+        other = tuple(Given(None, f"other{n} " + "w1 " * 15) for n in range(200))
+        inside = asyncio.create_task(slow.ask(other))
+        await until(lambda: slow.queued("depth") == 1)
+        before = slow.queued("tokens")
+        retry = asyncio.create_task(slow.ask())
+        await until(lambda: slow.queued("depth") == 2)
+        return [slow.queued("tokens") - before, await retry, await inside]
+
+    added, *answers = slow.play(scene)
+    assert all(isinstance(each, Ranked) for each in answers)
+    of_one = admission.text_tokens([MANY[100].text or ""])
+    assert 50 * of_one < added < 70 * of_one, "fifty texts, and what any request costs"
+
+
 def test_a_vector_that_is_not_finite_is_a_failure_not_a_score(scanned: Serving, monkeypatch) -> None:
     broken = np.full((1, 3, 16), np.nan, np.float32)
     monkeypatch.setattr(scanned.ranker, "encode_contexts", lambda contexts: list(broken))
@@ -348,6 +514,24 @@ def test_stages_are_timed_and_truncation_is_told(scanned: Serving) -> None:
     assert set(ranked.seconds) == {"queue", "tokenize", "encode", "retrieve", "fetch", "score", "rerank"}
     assert ranked.seconds["encode"] > 0
     assert ranked.scored == 2
+
+
+def test_many_texts_are_tokenised_a_few_at_a_time(scanned: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of others come between."""
+    sizes: list[int] = []
+    tokenize = scanned.ranker.tokenize_candidates
+
+    def watched(texts: Sequence[str]) -> tuple[list[list[int]], int]:
+        sizes.append(len(texts))
+        return tokenize(texts)
+
+    monkeypatch.setattr(scanned.ranker, "tokenize_candidates", watched)
+    texts = [f"w{n} " * (40 if n % 3 == 0 else 1) for n in range(2 * TEXTS_A_TURN + 10)]
+    ranked = rank(scanned, asked(candidates=tuple(Given(None, text) for text in texts), top_k=1000))
+    assert sizes == [TEXTS_A_TURN, TEXTS_A_TURN, 10]
+    assert ranked.truncation.candidates == len(texts[::3])
+    alone = rank(scanned, asked(candidates=(Given(None, texts[300]),)))
+    assert [place.late for place in ranked.places if place.index == 300] == [alone.places[0].late]
 
 
 def test_ties_follow_the_pool(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from polyrank.service.caching.lru import Lru
 from polyrank.service.caching.redis_server import Budget
-from polyrank.service.caching.vector_cache import Cached, VectorCache
+from polyrank.service.caching.vector_cache import Cached, TextCache, VectorCache
 
 DIM = 4
 VECTORS = {f"n{n}": np.full(DIM, n + 0.1, np.float16) for n in range(10)}
@@ -104,3 +104,14 @@ def test_what_was_read_may_be_written_to() -> None:
     fixture.write("n1")
     fixture.cache.read(["n1"], Budget()).vectors[:] = 7
     assert fixture.known("n1") == ["n1"]
+
+
+def test_memory_holds_the_texts_of_a_request_that_leaves_room_for_others() -> None:
+    lru = Lru(100_000)
+    texts = TextCache(Fixture(memory=lru).cache)
+    most = next(count for count in range(1, 1000) if not texts.holds(count)) - 1
+    sent = [f"text {n}" for n in range(most)]
+    texts.write(sent, np.ones((most, DIM), np.float16))
+    assert texts.read(sent, Budget()).known.all()
+    assert 40_000 < lru.bytes <= 50_000
+    assert not TextCache(Fixture(Redis()).cache).holds(1), "Redis may be too slow for the next attempt"

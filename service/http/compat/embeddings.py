@@ -15,7 +15,7 @@ from polyrank.model.text.tokenizer import Token
 from polyrank.service.errors import ModelNotServed, NoTexts
 from polyrank.service.http.compat import headers, openai, served_models, tei
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, fails, takes
+from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, READS, fails, takes
 from polyrank.service.http.plumbing.guards import RANK
 from polyrank.service.live.models import LateScorer
 from polyrank.service.live.serving import Serving
@@ -32,11 +32,13 @@ _OPENAI: dict[str, Any] = {
     "openapi_extra": takes(openai.EmbeddingsIn, DEADLINE_IN),
     "responses": {
         200: headers.DESCRIBED,
-        **fails(*ASKS, NoTexts, ModelNotServed, body=True, form=openai.OpenAiErrorOut),
+        **fails(*READS, NoTexts, ModelNotServed, body=True, form=openai.OpenAiErrorOut),
     },
 }
-_TEI_ERRORS = fails(*ASKS, NoTexts, body=True, form=tei.TeiErrorOut)
-_TEI: dict[str, Any] = {"responses": {200: headers.DESCRIBED, **_TEI_ERRORS}}
+_TEI: dict[str, Any] = {
+    "responses": {200: headers.DESCRIBED, **fails(*READS, NoTexts, body=True, form=tei.TeiErrorOut)}
+}
+_TOKENIZE: dict[str, Any] = {"responses": fails(*ASKS, NoTexts, body=True, form=tei.TeiErrorOut)}
 _MODELS: dict[str, Any] = {"response_model": openai.ModelsOut, "responses": fails(form=openai.OpenAiErrorOut)}
 
 
@@ -83,9 +85,7 @@ async def similarity(request: Request) -> Response:
     return _answer(request, vectors[1:] @ vectors[0], made, serving)
 
 
-@router.post(
-    "/tokenize", response_model=tei.TokenizeOut, openapi_extra=takes(tei.TokenizeIn, DEADLINE_IN), responses=_TEI_ERRORS
-)
+@router.post("/tokenize", response_model=tei.TokenizeOut, openapi_extra=takes(tei.TokenizeIn, DEADLINE_IN), **_TOKENIZE)
 async def tokenize(request: Request) -> Response:
     """Cut texts into the tokens of the model that embeds; nothing is left out where a text is too long for it."""
     held = resources(request)

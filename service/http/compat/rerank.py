@@ -27,7 +27,7 @@ from polyrank.service.http.compat.rerank_request import (
 from polyrank.service.http.compat.reranked import Document, Reranked, document_of, placed
 from polyrank.service.http.compat.served_models import Served
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, PROBLEM, fails, header, takes
+from polyrank.service.http.plumbing.described import DEADLINE_IN, PROBLEM, RANKS, fails, header, takes
 from polyrank.service.http.plumbing.guards import RANK
 from polyrank.service.observe.account import Account
 from polyrank.service.observe.labels import Degraded
@@ -42,7 +42,7 @@ class AnyRerankOut(RootModel[cohere.CompatRerankOut | tei.TeiRerankOut | voyage.
 
 
 _DIALECT_IN = header(HEADER, "the form of the answer; absent: the body decides", {"enum": [*DIALECTS]})
-_ERRORS = fails(*ASKS, NoTexts, DialectUnknown, ModelNotServed, body=True, form=RerankErrorOut)
+_ERRORS = fails(*RANKS, NoTexts, DialectUnknown, ModelNotServed, body=True, form=RerankErrorOut)
 _ERRORS[422]["content"] |= PROBLEM  # where not even the dialect is known
 _DESCRIBED: dict[str, Any] = {
     "response_model": AnyRerankOut,

@@ -15,7 +15,7 @@ from polyrank.service.errors import GenerationMismatch, NotConfigured, RevisionN
 from polyrank.service.http.native.requests import CandidateIn, ExpectIn, RankIn
 from polyrank.service.http.native.responses import RankOut, answer_of
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, fails, header, takes
+from polyrank.service.http.plumbing.described import DEADLINE_IN, RANKS, fails, header, takes
 from polyrank.service.http.plumbing.guards import RANK
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.account import Account
@@ -35,7 +35,7 @@ _CACHE_CONTROL_IN: Final = header(
     "Cache-Control", "`no-cache` or `no-store`: rank anew and keep nothing, where answers are kept", {"type": "string"}
 )
 _ERRORS: Final = fails(
-    *ASKS,
+    *RANKS,
     UnknownCandidates,
     NotConfigured,
     GenerationMismatch,

@@ -3,7 +3,7 @@
 Routes read their bodies and some headers by hand (bodies.py) and raise errors, which are listed here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -20,6 +20,10 @@ ASKS: Final = (
     *(service.HeaderInvalid, service.TooManyCandidates),
     *(service.NotReady, service.Overloaded, service.DeadlineExceeded),
 )
+# Errors of every route whose texts the models read.
+READS: Final = (*ASKS, service.TimeTooShort)
+# Errors of every route that ranks texts, whose vectors are kept.
+RANKS: Final = (*READS, service.TextsLeft)
 REFUSALS: Final = (service.Unauthenticated, service.Forbidden, service.RateLimited)
 _WITH_BODY = (
     *(service.BodyMalformed, service.BodyTimeout, service.TooManyValues, service.BodyTooLarge),
@@ -28,6 +32,10 @@ _WITH_BODY = (
 _RETRY_AFTER = {
     "description": "seconds after which to come back",
     "required": True,
+    "schema": {"type": "integer", "minimum": 1},
+}
+_RETRY_IF_KEPT = {
+    "description": "where texts are left: seconds after which to send the same request again",
     "schema": {"type": "integer", "minimum": 1},
 }
 
@@ -67,10 +75,14 @@ def fails(
     return {status: _failure(status, titles[status], form) for status in sorted(titles)}
 
 
-def _failure(status: int, titles: Iterable[str], form: type[BaseModel] | None) -> dict[str, Any]:
+def _failure(status: int, titles: Collection[str], form: type[BaseModel] | None) -> dict[str, Any]:
     content = PROBLEM if form is None else {"application/json": {"schema": _reference(form)}}
-    headers = {"headers": {"Retry-After": _RETRY_AFTER}} if status in (429, 503) else {}
-    return {"description": " / ".join(titles), "content": {**content}, **headers}
+    described = {"description": " / ".join(titles), "content": {**content}}
+    if status in (429, 503):
+        described["headers"] = {"Retry-After": _RETRY_AFTER}
+    elif problems.TABLE[service.TextsLeft].title in titles:
+        described["headers"] = {"Retry-After": _RETRY_IF_KEPT}
+    return described
 
 
 def _reference(kind: type[BaseModel]) -> dict[str, str]:

@@ -67,6 +67,8 @@ TABLE: Final[dict[type[Exception], Kind]] = {
     service.Draining: Kind(503, "draining", "The server is about to stop"),
     service.Overloaded: Kind(503, "overloaded", "Too many requests are waiting", rejected="queue_full"),
     service.DeadlineExceeded: Kind(504, "deadline-exceeded", "The time was over", rejected="deadline"),
+    service.TextsLeft: Kind(504, "texts-left", "The time was over before all texts were encoded", rejected="deadline"),
+    service.TimeTooShort: Kind(413, "time-too-short", "More texts than the time allows", rejected="too_large"),
     service.GenerationMismatch: Kind(409, "generation-mismatch", "Another generation is served"),
     service.RevisionNotReached: Kind(409, "revision-not-reached", "The update has not arrived here"),
     service.StoreReadOnly: Kind(409, "store-read-only", "The store cannot be changed from here"),

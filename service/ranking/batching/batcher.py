@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from polyrank.model.architectures.batching import FORWARD_TOKENS
-from polyrank.service.errors import DeadlineExceeded, InferenceFailed
+from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort
 from polyrank.service.observe.labels import LANES, Lane
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing, current
-from polyrank.service.ranking.batching.lanes import Done, Entry, LaneQueue, Waiter, Work
-from polyrank.service.ranking.batching.packing import Rate, cost
+from polyrank.service.ranking.batching.lanes import TURN_BATCHES, Done, Entry, LaneQueue, Waiter, Work
+from polyrank.service.ranking.batching.packing import Rate, Speed, cost
 
 # After so many failed batches in a row the service is not ready.
 MOST_FAILURES = 5
@@ -30,6 +30,14 @@ IDLE_SECONDS = 1.0
 # A forward pass takes seconds at most: a thread that has been silent for so long is stuck.
 STUCK_SECONDS = 30.0
 CLOSE_SECONDS = 10.0
+
+# A batch with this share of its budget shows how fast long works go. Small batches do not: on a GPU a batch of one text
+# takes as long as one of many.
+FULL_SHARE = 0.5
+# A long work ends early when it is predicted to take so many times the time that it has left. Predictions err.
+HOPELESS = 1.5
+# Its error names as many sequences as fit into this share of its time, beside what else the server does.
+FITTING_SHARE = 0.5
 
 # The lanes that readiness depends on: without the cross-encoder there are still answers.
 NEEDED: tuple[Lane, ...] = ("context", "candidate")
@@ -59,6 +67,7 @@ class Batcher:
         self._shared: dict[Hashable, Work] = {}
         self.done_tokens = 0
         self._rates = {lane: Rate() for lane in LANES}
+        self._speeds = {lane: Speed() for lane in LANES}
         self._failures = dict.fromkeys(LANES, 0)
         self._closing = False
         self._beat = clock()
@@ -72,6 +81,7 @@ class Batcher:
 
         Raises:
             DeadlineExceeded: it did not begin by the deadline, which is on the monotonic clock.
+            TimeTooShort: it is too long to be done by the deadline, and nobody keeps what is done of it.
             InferenceFailed: the model failed on one of these sequences.
         """
         if not work.sequences:
@@ -98,12 +108,16 @@ class Batcher:
         tokens = sum(lengths)
         most = self._lanes[lane].tokens + tokens
         before = most + sum(min(most, queue.tokens) for other, queue in self._lanes.items() if other != lane)
-        forwards = 1 + before // self._budget if self._budget else len(lengths)
-        return self._rates[lane].predict(before + forwards * FORWARD_TOKENS)
+        return self._rates[lane].predict(self._units(before, len(lengths)))
 
     def doubt(self, lane: Lane) -> None:
         """Lower the prediction a little, because nothing was run that could correct it."""
         self._rates[lane].doubt()
+
+    def _units(self, tokens: int, sequences: int) -> int:
+        """Return what so many tokens cost in full batches, without padding; see `cost`."""
+        forwards = 1 + tokens // self._budget if self._budget else sequences
+        return tokens + forwards * FORWARD_TOKENS
 
     @property
     def stuck(self) -> bool:
@@ -171,7 +185,26 @@ class Batcher:
         now = self._clock()
         for work in self._lanes[lane].expired(now):
             self._answer(lane, work, DeadlineExceeded("waiting for the model"))
+        for work in self._lanes[lane].all():
+            if self._is_hopeless(lane, work, now):
+                self._answer(lane, work, self._too_late(lane, work))
+                self._speeds[lane].doubt()
         return self._lanes[lane].take(now)
+
+    def _is_hopeless(self, lane: Lane, work: Work, now: float) -> bool:
+        """Whether a work of more than one turn will not be done in time, and comes to nothing then."""
+        if work.resumes or work.tokens <= TURN_BATCHES * self._budget:
+            return False
+        seconds = self._speeds[lane].predict(self._units(work.tokens, len(work.pending)))
+        return seconds > HOPELESS * (work.deadline - now)
+
+    def _too_late(self, lane: Lane, work: Work) -> DeadlineExceeded | TimeTooShort:
+        """Return the error of a hopeless work, with how many of its sequences fit, unless only its wait was long."""
+        count = len(work.lengths)
+        seconds = self._speeds[lane].predict(self._units(sum(work.lengths), count))
+        given = work.deadline - min(waiter.since for waiter in work.waiters)
+        fitting = max(1, int(count * FITTING_SHARE * given / seconds))
+        return TimeTooShort(count, fitting) if fitting < count else DeadlineExceeded("the model would take longer")
 
     def _run(self, lane: Lane, batch: list[Entry]) -> None:
         began = self._clock()
@@ -179,10 +212,13 @@ class Batcher:
         lengths = [entry.length for entry in batch]
         seconds = self._clock() - began
         self._rates[lane].learn(cost(lengths), seconds)
+        if sum(lengths) >= FULL_SHARE * self._budget and not any(isinstance(one, InferenceFailed) for one in outputs):
+            self._speeds[lane].learn(cost(lengths), seconds)
         self.done_tokens += sum(lengths)
         self._metrics.observe_batch(lane, lengths)
         requests = [waiter.request for work, _ in batch for waiter in work.waiters]
         self._tracing.batch(lane, lengths, requests, seconds)
+        _hand_over(batch, outputs)
         with self._changed:
             for (work, at), output in zip(batch, outputs, strict=True):
                 if not work.waiters:
@@ -227,6 +263,20 @@ class Batcher:
             self._metrics.observe_wait(lane, waited)
             with suppress(RuntimeError):  # its loop has ended
                 waiter.loop.call_soon_threadsafe(_settle, waiter.future, error or Done(work.outputs, waited))
+
+
+def _hand_over(batch: list[Entry], outputs: list[Any]) -> None:
+    """Give each work that wants its outputs at once those that succeeded."""
+    made: dict[Work, tuple[list[int], list[Any]]] = {}
+    for (work, at), output in zip(batch, outputs, strict=True):
+        if work.on_batch is not None and not isinstance(output, InferenceFailed):
+            positions, own = made.setdefault(work, ([], []))
+            positions.append(at)
+            own.append(output)
+    for work, (positions, own) in made.items():
+        if work.on_batch is not None:
+            with suppress(RuntimeError):  # the threads that would keep them have ended
+                work.on_batch(positions, own)
 
 
 def _checked(output: Any) -> Any:

@@ -16,6 +16,8 @@ TURN_BATCHES = 2
 
 # Takes the sequences of one batch, gives an output for each. Bound to a model, so sequences of two models never mix.
 RunBatch = Callable[[list[Any]], Sequence[Any] | NDArray[Any]]
+# Takes what a batch made of one work: positions of its sequences, and their outputs. Called on the model's thread.
+OnBatch = Callable[[list[int], list[Any]], None]
 
 
 class Done(NamedTuple):
@@ -42,21 +44,39 @@ class Work:
         run: the model's function.
         lengths: of the sequences, in tokens.
         key: works with the same `run` and key, other than None, ask for the same.
+        on_batch: gets outputs as they are made, also those of a batch that ends after everybody has left.
+        resumes: what was made counts even if the rest is never made: somebody keeps it.
         pending: positions of the sequences that have not begun, longest first.
         left: how many are not done.
+        tokens: of the sequences that have not begun.
         turn: tokens taken since its turn began.
         began: when the first sequence was taken; None: not yet.
         waiters: all who want the outputs; without any it is dropped.
     """
 
-    def __init__(self, run: RunBatch, sequences: Sequence[Any], lengths: Sequence[int], key: Hashable = None) -> None:
+    def __init__(
+        self,
+        run: RunBatch,
+        sequences: Sequence[Any],
+        lengths: Sequence[int],
+        key: Hashable = None,
+        on_batch: OnBatch | None = None,
+        resumes: bool = False,
+    ) -> None:
         self.run, self.sequences, self.lengths, self.key = run, sequences, lengths, key
+        self.on_batch, self.resumes = on_batch, resumes
         self.outputs: list[Any] = [None] * len(sequences)
         self.pending = dict.fromkeys(sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True))
         self.left = len(sequences)
+        self.tokens = sum(lengths)
         self.turn = 0
         self.began: float | None = None
         self.waiters: list[Waiter] = []
+
+    @property
+    def deadline(self) -> float:
+        """When the last of its waiters will be out of time."""
+        return max(waiter.deadline for waiter in self.waiters)
 
 
 class Entry(NamedTuple):
@@ -86,11 +106,12 @@ class LaneQueue:
     def add(self, work: Work) -> None:
         """Put a work behind all others."""
         self._works[work] = None
-        self.tokens += sum(work.lengths)
+        self.tokens += work.tokens
 
     def drop(self, work: Work) -> None:
         """Forget what has not begun of a work."""
-        self.tokens -= sum(work.lengths[at] for at in work.pending)
+        self.tokens -= work.tokens
+        work.tokens = 0
         work.pending.clear()
         self._works.pop(work, None)
 
@@ -100,7 +121,7 @@ class LaneQueue:
 
     def expired(self, now: float) -> list[Work]:
         """Return the works whose waiters are all out of time."""
-        return [work for work in self._works if now > max(waiter.deadline for waiter in work.waiters)]
+        return [work for work in self._works if now > work.deadline]
 
     def take(self, now: float) -> list[Entry]:
         """Take the next batch, with the first in turn always in it; empty where nothing waits."""
@@ -113,6 +134,7 @@ class LaneQueue:
                 work.began = now
             del work.pending[at]
             work.turn += work.lengths[at]
+            work.tokens -= work.lengths[at]
             self.tokens -= work.lengths[at]
         for work in {work: None for work, _ in batch if work.turn >= TURN_BATCHES * self._budget}:
             work.turn = 0

@@ -1,6 +1,8 @@
 """Which sequences go through the model together, and what that costs."""
 
+from collections import deque
 from collections.abc import Sequence
+from statistics import median
 
 from polyrank.model.architectures.batching import FORWARD_TOKENS
 
@@ -10,6 +12,11 @@ PADDING_SHARE = 0.25
 KEPT = 0.9
 # Factor for each refusal. One slow moment must not make the work that it priced be refused for good.
 DOUBT = 0.95
+# Full batches whose speeds are remembered, and the fewest of them that say how long other work will take.
+SPEEDS = 16
+FEWEST_SPEEDS = 8
+# After so many refusals without a batch in between, what was measured is forgotten.
+MOST_DOUBTS = 8
 
 
 def pack(lengths: Sequence[int], budget: int) -> list[int]:
@@ -62,8 +69,8 @@ def cost(lengths: Sequence[int]) -> int:
 class Rate:
     """Cost of a unit of work, learnt as the ratio of two decaying sums, so that large pieces of work count for more."""
 
-    def __init__(self, first: float = 0.0) -> None:
-        self._cost, self._units = first, 1.0  # the cost of a unit while nothing is known
+    def __init__(self) -> None:
+        self._cost, self._units = 0.0, 1.0  # nothing is known, so nothing costs anything
 
     def learn(self, units: float, cost: float) -> None:
         """Take in a measurement."""
@@ -77,3 +84,33 @@ class Rate:
     def predict(self, units: float) -> float:
         """Return what so many units will cost."""
         return units * self._cost / self._units
+
+
+class Speed:
+    """Seconds a unit of work: the median of the last full batches, unknown until there are enough of them.
+
+    It decides what is refused, so it must not err for long. A few slow batches, such as a model's first ones, do not
+    move a median.
+    """
+
+    def __init__(self) -> None:
+        self._measured: deque[float] = deque(maxlen=SPEEDS)
+        self._median = 0.0
+        self._doubts = 0
+
+    def learn(self, units: float, seconds: float) -> None:
+        """Take in a full batch."""
+        self._measured.append(seconds / units)
+        self._median = median(self._measured)
+        self._doubts = 0
+
+    def doubt(self) -> None:
+        """Count a refusal: refused work teaches nothing, so now and then some must be tried."""
+        self._doubts += 1
+        if self._doubts == MOST_DOUBTS:
+            self._measured.clear()
+            self._doubts = 0
+
+    def predict(self, units: float) -> float:
+        """Return the seconds that so many units will take at least; 0 where too little is known."""
+        return units * self._median if len(self._measured) >= FEWEST_SPEEDS else 0.0
