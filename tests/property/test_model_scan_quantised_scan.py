@@ -13,7 +13,7 @@ from polyrank.model.search.topk import scores_of
 
 torch.set_num_threads(1)  # on matrices this small threads only wait for each other
 
-pytestmark = pytest.mark.skipif(not product.is_available(), reason="this processor does not multiply bytes fast")
+pytestmark = pytest.mark.skipif(not product.multiplies_bytes(), reason="this processor does not multiply bytes fast")
 
 ROWS, DIM = 20_000, 32
 

@@ -237,7 +237,7 @@ def test_only_what_is_scanned_in_bytes_is_shared(large: Serving) -> None:
     def shares(**fields: Any) -> bool:
         return retrieval.PoolSearch(large, asked(TEXT, **fields), np.ones((1, 16), np.float32), Timings()).shares
 
-    assert shares() == (large.generation.index is None and product.is_available())
+    assert shares() == (large.generation.index is None and product.refusal(16) is None)
     assert not shares(filter={"h": 5}), "each filter is looked through by itself"
 
 

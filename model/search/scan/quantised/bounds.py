@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.model.search.scan.quantised.product import GROUP, ZERO
+from polyrank.model.search.scan.quantised.product import GROUP, ZERO, largest_error
 
 BLOCK_ROWS = 4096
 _LEVELS = 127
@@ -151,6 +151,10 @@ class QuantisedCodes:
 def biases(rows: QuantisedRows, codes: QuantisedCodes, bars: Tensor, blocks: Tensor) -> Tensor:
     """Compute what to add to products of bytes so that they exceed a half wherever `s` may reach its context's bar.
 
+    The sum of an exact product and its bias is at least 1 there, and `largest_error` more. Rounding may take that much
+    away, and twice `2**-24` of the bias. `_RELATIVE` covers it for the part of the bias that the bar makes. The
+    residuals make at most 127 D of it, so for them less than a half is left to take away up to D = 2**15.
+
     bars: what the largest `s` of a row must reach, for each context, (C,) float64; -inf: every row reaches it; inf:
     none does. blocks: numbers of the blocks, (n,). Returns a bias for each block and code, (n, P) float32.
     """
@@ -159,7 +163,7 @@ def biases(rows: QuantisedRows, codes: QuantisedCodes, bars: Tensor, blocks: Ten
     of_codes = torch.stack([-missing, missing.abs(), codes.lengths, codes.residuals])  # (4, P)
     of_codes /= torch.where(codes.steps > 0, codes.steps, 1.0)
     steps = rows.steps[blocks]
-    rounding = torch.full_like(steps, _RELATIVE)  # the error of these lines, and of rounding sums above 2^24 to float32
-    of_blocks = torch.stack([torch.ones_like(steps), rounding, rows.residuals[blocks], rows.lengths[blocks]], dim=1)
+    relative = torch.full_like(steps, _RELATIVE)  # the error of these lines, and rounding of the bias
+    of_blocks = torch.stack([torch.ones_like(steps), relative, rows.residuals[blocks], rows.lengths[blocks]], dim=1)
     of_blocks /= torch.where(steps > 0, steps, 1.0)[:, None]
-    return (of_blocks @ of_codes).add_(1.0).float()
+    return (of_blocks @ of_codes).add_(1.0 + largest_error(codes.bytes.shape[1])).float()

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyrank.model.search.rounding import rounding
-from polyrank.model.search.scan.plain import PlainScan, Query
+from polyrank.model.search.scan.plain import PlainScan, Query, Status
 from polyrank.model.search.scan.quantised.bounds import BLOCK_ROWS, QuantisedCodes, QuantisedRows, biases
 from polyrank.model.search.scan.quantised.product import GROUP, ByteProduct
 from polyrank.model.search.topk import Best, TopK, closed_form, ranked
 
+IN_BYTES = Status("bytes", "the processor multiplies bytes fast")
 LEAST_ROWS = 2 * BLOCK_ROWS
 _FEW_ALLOWED = 0.15  # share of the rows: so few are scored one by one in less time than a pass takes
 _MOST_ASKED = 0.1  # share of the rows, as k: with a larger k too many rows survive
@@ -42,7 +43,8 @@ class QuantisedScan:
     shares = True
     on_gpu = False
 
-    def __init__(self, matrix: NDArray[Any]) -> None:
+    def __init__(self, matrix: NDArray[Any], status: Status = IN_BYTES) -> None:
+        self.status = status
         with torch.inference_mode():
             self._rows = QuantisedRows.of(matrix)
         self._stored = torch.from_numpy(matrix)
