@@ -31,6 +31,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "BLOCK_ROWS", BLOCK_ROWS)
     monkeypatch.setattr(bounds, "_SAMPLE_ROWS", 40)
     monkeypatch.setattr(quantised_scan, "BLOCK_ROWS", BLOCK_ROWS)
+    monkeypatch.setattr(quantised_scan, "_ROWS_FOR_ONE_CODE", 0)
+    monkeypatch.setattr(quantised_scan, "_ROWS_FOR_FEW_CODES", 0)
     monkeypatch.setattr(quantised_scan, "_PRODUCT_ELEMENTS", 1024)
     monkeypatch.setattr(quantised_scan, "_SCORED_ROWS", 7)
     monkeypatch.setattr(quantised_scan, "_PENDING", 100)

@@ -147,7 +147,7 @@ def test_a_scan_says_why_it_serves() -> None:
     pool = np.random.default_rng(0).normal(size=(10_000, 64)).astype(np.float16)
     assert prepare(pool).status == Status("bytes", "the processor multiplies bytes fast")
     assert prepare(pool, with_bytes=False).status == Status("stored rows", "a copy in bytes was not asked for")
-    assert prepare(pool[:100]).status.why == "a copy in bytes saves nothing for fewer than 8192 rows"
+    assert prepare(pool[:100]).status.why == "a copy in bytes saves nothing for fewer than 4096 rows"
 
 
 @needs_bytes

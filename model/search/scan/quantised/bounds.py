@@ -39,8 +39,8 @@ class QuantisedRows:
         bytes: (N, D) uint8, each ZERO more than its value.
         mean: mu, (D,) float64.
         steps: value of one unit of the bytes, for each block of BLOCK_ROWS rows, (blocks,) float64.
-        residuals: the largest |c' - q| of each block, (blocks,) float64.
-        lengths: the largest |q| of each block, (blocks,) float64.
+        factors: of each block, (blocks, 4) float64: minus 1, the relative error of `biases` and of rounding what it
+            returns, the largest |c' - q| and the largest |q|; all in units of the block's step.
         longest: the largest |c| of all rows.
         sample: some rows from all over the pool, (S,) int64.
         sample_bytes: the bytes of the sample, (S, D).
@@ -49,8 +49,7 @@ class QuantisedRows:
     bytes: Tensor
     mean: Tensor
     steps: Tensor
-    residuals: Tensor
-    lengths: Tensor
+    factors: Tensor
     longest: float
     sample: Tensor
     sample_bytes: Tensor
@@ -66,13 +65,13 @@ class QuantisedRows:
             for block, into in zip(torch.split(stored, BLOCK_ROWS), torch.split(rounded, BLOCK_ROWS), strict=True)
         ]
         steps, residuals, lengths, longest = torch.tensor(blocks, dtype=torch.float64).T.contiguous()
+        factors = torch.stack([torch.full_like(steps, -1.0), torch.full_like(steps, _RELATIVE), residuals, lengths], 1)
         sample = torch.arange(0, len(stored), max(1, len(stored) // _SAMPLE_ROWS))
         return cls(
             rounded,
             mean.double(),
             steps,
-            residuals,
-            lengths,
+            factors / _divisors(steps)[:, None],
             float(longest.max()),
             sample,
             rounded[sample].contiguous(),
@@ -109,16 +108,14 @@ class QuantisedCodes:
         bytes: (P, D) int8.
         steps: value of one unit of the bytes, for each code, (P,) float64.
         offsets: y . mu, (P,) float64; -inf for padding.
-        residuals: |y - r|, (P,) float64.
-        lengths: |y|, (P,) float64.
+        errors: |y| and |y - r| in units of the steps, (2, P) float64.
         owners: the context of each code, (P,) int64.
     """
 
     bytes: Tensor
     steps: Tensor
     offsets: Tensor
-    residuals: Tensor
-    lengths: Tensor
+    errors: Tensor
     owners: Tensor
 
     @classmethod
@@ -138,12 +135,12 @@ class QuantisedCodes:
         rounded = (codes / torch.where(is_normal, largest, torch.inf)[:, None]).mul_(_LEVELS).round_()
         lengths = torch.linalg.vector_norm(codes, dim=1, dtype=torch.float64)
         residuals = torch.linalg.vector_norm(codes - rounded * steps[:, None], dim=1, dtype=torch.float64)
+        steps = steps.double()
         return cls(
             rounded.to(torch.int8),
-            steps.double(),
+            steps,
             torch.mv(codes.double(), mean).masked_fill_(absent, -torch.inf),
-            residuals + _RELATIVE * lengths + _SMALLEST,
-            lengths,
+            torch.stack([lengths, residuals + _RELATIVE * lengths + _SMALLEST]) / _divisors(steps),
             torch.arange(len(contexts)).repeat_interleave(torch.tensor(counts)),
         )
 
@@ -158,12 +155,12 @@ def biases(rows: QuantisedRows, codes: QuantisedCodes, bars: Tensor, blocks: Ten
     bars: what the largest `s` of a row must reach, for each context, (C,) float64; -inf: every row reaches it; inf:
     none does. blocks: numbers of the blocks, (n,). Returns a bias for each block and code, (n, P) float32.
     """
-    missing = (bars[codes.owners] - codes.offsets).clamp(-_HUGE, _HUGE)
-    # A step of 0 means that all bytes are 0: any divisor is right then.
-    of_codes = torch.stack([-missing, missing.abs(), codes.lengths, codes.residuals])  # (4, P)
-    of_codes /= torch.where(codes.steps > 0, codes.steps, 1.0)
-    steps = rows.steps[blocks]
-    relative = torch.full_like(steps, _RELATIVE)  # the error of these lines, and rounding of the bias
-    of_blocks = torch.stack([torch.ones_like(steps), relative, rows.residuals[blocks], rows.lengths[blocks]], dim=1)
-    of_blocks /= torch.where(steps > 0, steps, 1.0)[:, None]
-    return (of_blocks @ of_codes).add_(1.0 + largest_error(codes.bytes.shape[1])).float()
+    missing = (bars[codes.owners] - codes.offsets).clamp_(-_HUGE, _HUGE).div_(_divisors(codes.steps))
+    of_codes = torch.cat([missing[None], missing.abs()[None], codes.errors])  # (4, P)
+    slack = 1.0 + largest_error(codes.bytes.shape[1])
+    return (rows.factors[blocks] @ of_codes).add_(slack).float()
+
+
+def _divisors(steps: Tensor) -> Tensor:
+    """Return steps to divide by. A step of 0 means that all bytes are 0: any divisor is right then."""
+    return torch.where(steps > 0, steps, 1.0)
