@@ -201,7 +201,7 @@ class Live:
         if not first:
             self._metrics.count_switch("ok")
         fields = {"generation": manifest.id, "candidates": serving.snapshot.count, "index": manifest.index.kind}
-        fields |= {"scan": serving.search_status.kind}
+        fields |= {"scan": serving.search_status.kind, "scan_because": serving.search_status.why}
         log.info("serving", extra={"fields": fields})
         if ranker.backend != manifest.backend:
             both = {"generation": manifest.id, "serves": ranker.backend, "encoded_the_pool": manifest.backend}

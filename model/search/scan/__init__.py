@@ -30,8 +30,8 @@ def prepare(matrix: NDArray[Any], device: str = "cpu", with_bytes: bool = True) 
 
     A GPU gets a copy of the matrix. If it has no room or Triton is missing, the CPU scans. On a CPU a large pool is
     scanned with a copy in bytes, if the processor multiplies bytes fast. The scan's `status` says what was chosen and
-    why. It is logged: as a warning where a GPU was asked for and does not scan, or where the processor has instructions
-    for bytes that cannot be used.
+    why. A warning is logged if a GPU was asked for and does not scan, or if the processor multiplies bytes fast and
+    they cannot be used.
 
     Args:
         matrix: candidate embeddings, (N, D) float16 or float32; may be memory-mapped. The scan keeps it, so it must
@@ -39,17 +39,18 @@ def prepare(matrix: NDArray[Any], device: str = "cpu", with_bytes: bool = True) 
         device: where to scan, in torch's notation.
         with_bytes: whether a copy in bytes is worth its memory (N D bytes) on a CPU.
     """
-    status = _status(len(matrix), matrix.shape[1], with_bytes)
+    failure = None
     if device != "cpu":
         try:
             return _on_gpu(matrix, device)
         except Exception as error:  # whatever it is: the CPU gives the same answers
-            status = replace(status, why=f"the GPU does not scan: {error}; {status.why}", is_fallback=True)
-    fields = {"kind": status.kind, "why": status.why}
+            failure = f"the GPU does not scan: {error}"
+    status = _status(len(matrix), matrix.shape[1], with_bytes)
+    if failure is not None:
+        status = replace(status, why=f"{failure}; {status.why}", is_fallback=True)
     if status.is_fallback:
+        fields = {"kind": status.kind, "why": status.why}
         log.warning("a slower scan serves than this machine should run", extra={"fields": fields})
-    else:
-        log.info("the pool is scanned", extra={"fields": fields})
     if status.kind == "bytes":
         return QuantisedScan(matrix, status)
     return PlainScan(matrix, longest_row(matrix), status)

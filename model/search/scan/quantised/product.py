@@ -72,7 +72,7 @@ def largest_error(dim: int) -> float:
 
 
 def multiplies_bytes() -> bool:
-    """Whether the processor has instructions that multiply bytes fast: VNNI, which comes with AMX, too."""
+    """Whether the processor multiplies bytes fast: it has VNNI, as every processor with AMX has."""
     supported: Any = getattr(torch.cpu, "_is_vnni_supported", bool)
     return bool(supported())
 
