@@ -29,6 +29,7 @@ BLOCK_ROWS = 32
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a small pool many blocks, stages and parts."""
     monkeypatch.setattr(bounds, "BLOCK_ROWS", BLOCK_ROWS)
+    monkeypatch.setattr(bounds, "_PART_ROWS", 10)
     monkeypatch.setattr(bounds, "_SAMPLE_ROWS", 40)
     monkeypatch.setattr(quantised_scan, "BLOCK_ROWS", BLOCK_ROWS)
     monkeypatch.setattr(quantised_scan, "_ROWS_FOR_ONE_CODE", 0)

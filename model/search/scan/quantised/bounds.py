@@ -21,7 +21,8 @@ from torch import Tensor
 
 from polyrank.model.search.scan.quantised.product import GROUP, ZERO, largest_error
 
-BLOCK_ROWS = 4096
+BLOCK_ROWS = 16_384
+_PART_ROWS = 1024
 _LEVELS = 127
 _MEAN_ROWS = 4096
 _SAMPLE_ROWS = 2048
@@ -61,7 +62,7 @@ class QuantisedRows:
         mean = stored[:: max(1, len(stored) // _MEAN_ROWS)].double().mean(dim=0).float()
         rounded = torch.empty(stored.shape, dtype=torch.uint8)
         blocks = [
-            _quantise(block.float(), mean, into)
+            _quantise(block, mean, into)
             for block, into in zip(torch.split(stored, BLOCK_ROWS), torch.split(rounded, BLOCK_ROWS), strict=True)
         ]
         steps, residuals, lengths, longest = torch.tensor(blocks, dtype=torch.float64).T.contiguous()
@@ -79,20 +80,31 @@ class QuantisedRows:
 
 
 def _quantise(rows: Tensor, mean: Tensor, into: Tensor) -> tuple[float, float, float, float]:
-    """Write the bytes of a block; returns its step, largest residual, largest |q| and largest |c|."""
-    longest = _longest(rows)
-    centred = rows - mean
-    largest = float(centred.abs().max())
-    error = _RELATIVE * _longest(centred) + _SMALLEST
+    """Write the bytes of a block; returns its step, largest residual, largest |q| and largest |c|.
+
+    The block is read twice, in parts that stay in cache: for the largest component, and for the bytes.
+    """
+    parts = list(zip(torch.split(rows, _PART_ROWS), torch.split(into, _PART_ROWS), strict=True))
+    longest = longest_centred = largest = 0.0
+    for part, _ in parts:
+        wide = part.float()
+        longest = max(longest, _longest(wide))
+        centred = wide - mean
+        longest_centred = max(longest_centred, _longest(centred))
+        largest = max(largest, float(centred.abs().max()))
+    error = _RELATIVE * longest_centred + _SMALLEST
     if not _SMALLEST <= largest < math.inf:
         into.fill_(ZERO)
-        return 0.0, min(error + _longest(centred), _HUGE), 0.0, longest
-    rounded = (centred / largest).mul_(_LEVELS).round_()
-    into.copy_(rounded + ZERO)
-    step = largest / _LEVELS
-    approximate = rounded.mul_(step)
-    length = _longest(approximate)
-    return step, _longest(centred.sub_(approximate)) + error, length * (1 + _RELATIVE), longest
+        return 0.0, min(error + longest_centred, _HUGE), 0.0, longest
+    step, residual, length = largest / _LEVELS, 0.0, 0.0
+    for part, into_part in parts:
+        centred = part.float() - mean
+        rounded = (centred / largest).mul_(_LEVELS).round_()
+        into_part.copy_(rounded + ZERO)
+        approximate = rounded.mul_(step)
+        length = max(length, _longest(approximate))
+        residual = max(residual, _longest(centred.sub_(approximate)))
+    return step, residual + error, length * (1 + _RELATIVE), longest
 
 
 def _longest(rows: Tensor) -> float:

@@ -23,7 +23,7 @@ from polyrank.model.search.scan.quantised.product import GROUP, ByteProduct
 from polyrank.model.search.topk import Best, TopK, closed_form, ranked
 
 IN_BYTES = Status("bytes", "the processor multiplies bytes fast")
-LEAST_ROWS = BLOCK_ROWS
+LEAST_ROWS = 4096
 # From so many rows on a pass takes less time, by the number of codes in it. docs/measurements/scan.md
 _ROWS_FOR_ONE_CODE = 2**16
 _FEW_CODES, _ROWS_FOR_FEW_CODES = 32, 2**13
