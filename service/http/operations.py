@@ -57,7 +57,8 @@ class LoadedModelOut(ModelOut):
 class ScanOut(Out):
     """How candidates are found, unless a request asks for `exact` or has a filter.
 
-    `why` is the reason. `fallback` says that a faster scan was asked for or is usual on such a machine, and failed.
+    `why` is the reason. `fallback` says that a faster scan was asked for or is usual on such a machine, and failed. A
+    small pool in bytes answers contexts of few vectors by its stored rows.
     """
 
     kind: Searched
