@@ -4,6 +4,8 @@
     python benchmarks/scan.py compare --cache DIR --model MODEL --replies F [F...] --contexts F [F...]
     python benchmarks/scan.py compare --random-bert
     python benchmarks/scan.py growth  --cache DIR ...
+    python benchmarks/scan.py least   --cache DIR ...
+    python benchmarks/scan.py columns
 
 Replies and contexts are files of dialogues; they are encoded once and kept in DIR, as index_kinds.py does.
 `--random-bert` takes a BERT-base (D = 768) with random weights over random tokens instead: 1024 candidates by the first
@@ -13,7 +15,11 @@ output, and copies with noise.
 rows, unblocked as published, and in blocks of 2048 rows. FAISS flat gets one query a context, as a Bi-encoder would
 ask, and is measured with its defaults and with its matrix product, which by default it uses only for many more queries.
 Answers are checked against scoring every row. `growth` measures processor time, which other processes cannot lengthen,
-and bytes of memory, from N = 10,000 on.
+and bytes of memory, from N = 10,000 on. `least` says from how many rows on bytes are faster than the stored rows, by
+the number of code vectors.
+
+`columns` measures what a component of a row costs in the product of bytes, by their number D, over random bytes: in one
+pass, and in blocks of 512 columns whose float32 products are added.
 """
 
 import argparse
@@ -39,6 +45,9 @@ from transformers import BertConfig, BertModel
 
 from polyrank.model.architectures.attention import code_attention
 from polyrank.model.search.scan import Query, Scan, prepare
+from polyrank.model.search.scan.quantised import scan as quantised
+from polyrank.model.search.scan.quantised.product import ZERO, ByteProduct
+from polyrank.model.search.scan.quantised.scan import QuantisedScan
 from polyrank.model.search.topk import scores_of
 from polyrank.service.cli.measuring.scoring import two_products
 from polyrank.service.cli.measuring.timing import in_turns, machine, processor_seconds, wall_seconds
@@ -48,6 +57,10 @@ K = 10
 BERT_CANDIDATES, BERT_CONTEXT_TOKENS = 1024, 60
 NOISE = 0.3  # of a copy, relative to its length
 SIZES = (10_000, 31_623, 100_000, 316_228, 1_000_000)
+SMALL_SIZES = (2048, 4096, 8192, 16_384, 32_768)
+DIMS, COLUMNS = (384, 512, 768, 1024, 2048, 4096), 512
+PRODUCT_ROWS, PRODUCT_CODES = 4096, 64
+_NOWHERE = torch.full((PRODUCT_CODES,), -1e9)  # a bias that no product exceeds
 
 Matrix = NDArray[np.float16]
 Codes = NDArray[np.float32]
@@ -147,8 +160,9 @@ def compare(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> l
         "FAISS flat by product": with_products,
     }
     with torch.inference_mode():
-        rows = tabled("1 context", rounds(one, arguments.rounds))
-        rows += tabled(f"{many} contexts", rounds(more, max(3, arguments.rounds // 3)))
+        measure = processor_seconds if arguments.processor_time else wall_seconds
+        rows = tabled("1 context", rounds(one, arguments.rounds, measure))
+        rows += tabled(f"{many} contexts", rounds(more, max(3, arguments.rounds // 3), measure))
     return rows
 
 
@@ -187,6 +201,83 @@ def growth(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> li
     return [*rows, {"slope_of_time": slopes[0], "slope_of_memory": slopes[1]}]
 
 
+def least(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Compare the scan in bytes with that of the stored rows in small pools."""
+    quantised.LEAST_ROWS = quantised._ROWS_FOR_ONE_CODE = quantised._ROWS_FOR_FEW_CODES = 0  # bytes wherever they are
+    rows = []
+    for m in (1, 16, 64):
+        codes = np.ascontiguousarray(contexts[:, :m])
+        for size in SMALL_SIZES:
+            pool = matrix[:size]
+            scans = {OURS: QuantisedScan(pool), "stored rows": prepare(pool, with_bytes=False)}
+            sides = {name: partial(one_of, scan, codes) for name, scan in scans.items()}
+            rows += tabled(f"{m} codes, {size} rows", rounds(sides, arguments.rounds, processor_seconds))
+    return rows
+
+
+def columns(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure processor time of the product of bytes for each component, relative to D = 512 in the same round."""
+    generator = torch.Generator().manual_seed(arguments.seed)
+    sides: dict[str, Callable[[int], Any]] = {}
+    for d in DIMS:
+        stored = torch.randint(0, 256, (PRODUCT_ROWS, d), dtype=torch.uint8, generator=generator)
+        codes = torch.randint(-127, 128, (PRODUCT_CODES, d), generator=generator).to(torch.int8)
+        sides[f"D {d}, one pass"] = partial(_one_pass, ByteProduct(codes), stored)
+        if d > COLUMNS:
+            sides[f"D {d}, in blocks"] = partial(_in_blocks, *_split(codes, stored))
+    with torch.inference_mode():
+        took = rounds(sides, arguments.rounds, processor_seconds)
+    per_column = {name: [each / int(name[2:].split(",")[0]) for each in seconds] for name, seconds in took.items()}
+    compared, rows = ratios(per_column, f"D {COLUMNS}, one pass"), []
+    for name, seconds in per_column.items():
+        ps, times = Figure.of(seconds).times(1e12 / PRODUCT_ROWS), compared.get(name)
+        print(f"| {name} | {ps} | {'' if times is None else times} |", flush=True)
+        rows.append({"side": name, "ps_a_row_and_column": asdict(ps), "times": times and asdict(times)})
+    return rows
+
+
+def _one_pass(product: ByteProduct, stored: Tensor, _: int) -> None:
+    product.groups_above(stored, _NOWHERE)
+
+
+def _split(codes: Tensor, stored: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    packed = [torch.ops.onednn.qlinear_prepack(each.contiguous(), None) for each in codes.split(COLUMNS, dim=1)]
+    return packed, [each.contiguous() for each in stored.split(COLUMNS, dim=1)]
+
+
+def _in_blocks(packed: list[Tensor], blocks: list[Tensor], _: int) -> None:
+    """Multiply block by block. Each adds the sums before it, the last one also the bias."""
+    ones, zeros = torch.ones(PRODUCT_CODES), torch.zeros(PRODUCT_CODES, dtype=torch.int64)
+    multiply = torch.ops.onednn.qlinear_pointwise
+    sums = multiply(
+        blocks[0], 1.0, ZERO, packed[0], ones, zeros, None, 1.0, 0, torch.float32, "none", [], "none"
+    )  # (rows, codes)
+    for at in range(1, len(blocks)):
+        last = at == len(blocks) - 1
+        bias, dtype, how = (_NOWHERE, torch.uint8, "add") if last else (None, torch.float32, "sum")
+        sums = multiply.binary(
+            blocks[at],
+            1.0,
+            ZERO,
+            packed[at],
+            ones,
+            zeros,
+            sums,
+            bias,
+            1.0,
+            0,
+            dtype,
+            1.0,
+            0,
+            how,
+            1.0,
+            "none",
+            [],
+            "none",
+        )
+    np.flatnonzero(sums.view(torch.int64).numpy() != 0)
+
+
 def resident() -> int:
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * 4096
@@ -194,7 +285,7 @@ def resident() -> int:
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("compare", "growth"))
+    parser.add_argument("what", choices=("compare", "growth", "least", "columns"))
     parser.add_argument("--random-bert", action="store_true")
     parser.add_argument("--model", default="checkpoints/chat-poly")
     parser.add_argument("--replies", type=Path, nargs="+", default=[])
@@ -204,9 +295,14 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", type=int, default=100_000, help="rows")
     parser.add_argument("--together", type=int, default=32, help="contexts at once")
     parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--processor-time", action="store_true", help="compare processor time; for busy machines")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, help="write the figures here, as JSON")
     arguments = parser.parse_args(given)
+    if arguments.what == "columns":
+        print(machine(), f"seed {arguments.seed}, {PRODUCT_ROWS} rows, {arguments.rounds} rounds")
+        written(arguments.output, columns(arguments))
+        return
     if not arguments.random_bert and arguments.cache is None:
         parser.error("give --cache, where vectors are kept, or --random-bert")
     faiss.omp_set_num_threads(torch.get_num_threads())
@@ -216,12 +312,16 @@ def main(given: Sequence[str] | None = None) -> None:
         matrix, contexts = encoded(arguments)
         rng = np.random.default_rng(arguments.seed)
         contexts = contexts[rng.permutation(len(contexts))]
-        matrix = matrix if arguments.what == "growth" else grown(matrix, arguments.size, rng)
+        matrix = matrix if arguments.what != "compare" else grown(matrix, arguments.size, rng)
     print(machine(), f"seed {arguments.seed}, N {len(matrix)}, contexts {contexts.shape}, {arguments.rounds} rounds")
     rank(contexts)
-    rows = {"compare": compare, "growth": growth}[arguments.what](matrix, contexts, arguments)
-    if arguments.output is not None:
-        arguments.output.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+    measure = {"compare": compare, "growth": growth, "least": least}[arguments.what]
+    written(arguments.output, measure(matrix, contexts, arguments))
+
+
+def written(output: Path | None, rows: list[dict[str, Any]]) -> None:
+    if output is not None:
+        output.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from polyrank.service.http.plumbing.described import fails
 from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.http.plumbing.guards import METRICS, OPEN, RANK
 from polyrank.service.live.serving import Serving
+from polyrank.service.observe.labels import Searched
 from polyrank.service.resources import resources
 
 router = APIRouter(tags=["operations"])
@@ -53,6 +54,18 @@ class LoadedModelOut(ModelOut):
     backend: str
 
 
+class ScanOut(Out):
+    """How candidates are found, unless a request asks for `exact` or has a filter.
+
+    `why` is the reason. `fallback` says that a faster scan was asked for or is usual on such a machine, and failed. A
+    small pool in bytes answers contexts of few vectors by its stored rows.
+    """
+
+    kind: Searched
+    why: str
+    fallback: bool
+
+
 class InfoOut(tei.TeiInfoOut):
     """What this server is, and what TEI's clients look for."""
 
@@ -61,6 +74,7 @@ class InfoOut(tei.TeiInfoOut):
     generation: str | None
     model: LoadedModelOut | None
     reranker: LoadedModelOut | None
+    scan: ScanOut | None
     vectors: Literal["local", "redis"]
     limits: LimitsOut
 
@@ -128,7 +142,8 @@ async def info(request: Request) -> dict[str, Any]:
         "version": __version__,
         "generation": serving and serving.generation.id,
         "model": serving and _late_model(serving),
-        "reranker": scorer,  # FastAPI reads the fields of this and of `limits` by attribute
+        "reranker": scorer,  # FastAPI reads the fields of this, of `scan` and of `limits` by attribute
+        "scan": serving and serving.search_status,
         "vectors": settings.vectors,
         "limits": settings,
     }

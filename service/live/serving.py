@@ -5,6 +5,7 @@ import time
 import weakref
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,21 @@ from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vector_cache import CountCache, TextCache
 from polyrank.service.caching.vectors import CandidateVectors, Gathered, MatrixVectors
 from polyrank.service.live.models import LateScorer, LoadRanker, warm_up_ranker
+from polyrank.service.observe.labels import Searched
+
+
+class SearchStatus(NamedTuple):
+    """How the candidates of a request are found, unless it says otherwise.
+
+    Attributes:
+        kind: what is searched.
+        why: the reason, as a sentence without its full stop.
+        fallback: whether a faster search was asked for or usual on this machine, and failed.
+    """
+
+    kind: Searched
+    why: str
+    fallback: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +75,15 @@ class Serving:
     def scans_all(self) -> bool:
         """Whether every row is scanned: the generation has no index, or a GPU scans, which is faster than any index."""
         return self.generation.index is None or self.scan.on_gpu
+
+    @property
+    def search_status(self) -> SearchStatus:
+        """How candidates are found now: a GPU that fails gives way to the CPU."""
+        scan, index = self.scan.status, self.generation.manifest.index
+        if self.scans_all:
+            return SearchStatus(scan.kind, scan.why, scan.is_fallback)
+        why = f"the generation was built with an index of the kind {index.kind}"
+        return SearchStatus("index", f"{why}; {scan.why}" if scan.is_fallback else why, scan.is_fallback)
 
     def caught_up(self) -> "Serving":
         """Return it with the updates written since; for one thread at a time.

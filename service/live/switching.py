@@ -201,6 +201,7 @@ class Live:
         if not first:
             self._metrics.count_switch("ok")
         fields = {"generation": manifest.id, "candidates": serving.snapshot.count, "index": manifest.index.kind}
+        fields |= {"scan": serving.search_status.kind, "scan_because": serving.search_status.why}
         log.info("serving", extra={"fields": fields})
         if ranker.backend != manifest.backend:
             both = {"generation": manifest.id, "serves": ranker.backend, "encoded_the_pool": manifest.backend}
@@ -209,6 +210,8 @@ class Live:
 
     def _show_snapshot(self, serving: Serving) -> None:
         self._metrics.show_snapshot(serving.snapshot.revision, serving.snapshot.count, serving.snapshot.changes)
+        status = serving.search_status
+        self._metrics.show_scan(status.kind, status.fallback)
 
     def _refuse(self, generation: str, error: RankingError) -> None:
         with self._refusing:

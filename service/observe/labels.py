@@ -18,3 +18,6 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 # The queues before the models: contexts and candidates to encode, pairs for the cross-encoder.
 Lane = Literal["context", "candidate", "pair"]
 LANES: tuple[Lane, ...] = get_args(Lane)
+
+# What is searched for a request: the pool in bytes, its stored rows, its copy on a GPU, or an index.
+Searched = Literal["bytes", "stored rows", "gpu", "index"]

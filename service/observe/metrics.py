@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, STAGES, Lane
+from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, STAGES, Lane, Searched
 
 RESULTS = {
     "redis": ("hit", "miss", "corrupt", "error"),
@@ -85,6 +85,7 @@ class Metrics:
         )
         self._keys_reloads = self._counter("keys_reloads", "Changes of the keys file", result=("ok", "refused"))
         self._index_info = self._info("index_info", "The generation served", ("generation", "model", "format"))
+        self._scan_info = self._info("scan_info", "What is searched for a request", ("kind", "fallback"))
         self._index_candidates = self._state("index_candidates", "Candidates served, updates included")
         self._index_revision = self._gauge("index_revision", "Revision of the last update served", "livemin")
         self._index_changed = self._state("index_changed_rows", "Upserts and deletions since the generation was built")
@@ -230,12 +231,18 @@ class Metrics:
         self._index_candidates.set(candidates)
         self._index_changed.set(changed)
 
+    def show_scan(self, kind: Searched, fallback: bool) -> None:
+        """Show what is searched from now on, and whether something faster should be."""
+        self._set_info(self._scan_info, 0, (kind, str(fallback).lower()))
+
     def show_model(self, role: str, name: str, architecture: str, fingerprint: str, backend: str) -> None:
         """Show the model of a role ("ranker" or "reranker") that is used from now on, and what runs it."""
         self._set_info(self._model_info, 1, (role, name, architecture, fingerprint, backend))
 
     def _set_info(self, info: Gauge, shared: int, labels: tuple[str, ...]) -> None:
         """Set the labels of an info to 1; they replace those with the same first `shared` labels."""
+        if labels in self._shown.get(info, []):
+            return
         for old in [shown for shown in self._shown.get(info, []) if shown[:shared] == labels[:shared]]:
             self._shown[info].remove(old)
             if DIRECTORY in os.environ:

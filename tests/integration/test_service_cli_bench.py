@@ -49,7 +49,8 @@ def test_scoring(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(row["n"], row["m"], row["d"]) for row in rows] == [(3000, 4, 8), (50, 16, 8)]
     for row in rows:
         times = {"two_products_ms", "closed_form_ms", "top_10_ms", "top_10_of_8_ms"}
-        assert set(row) == {"n", "m", "d", "ratio", "top_10_ratio"} | times
+        assert set(row) == {"n", "m", "d", "scan", "why", "ratio", "top_10_ratio"} | times
+        assert row["scan"] == "stored rows"
         assert min(row[each] for each in times) > 0
         assert row["ratio"] == pytest.approx(row["two_products_ms"] / row["closed_form_ms"], rel=0.1)
         assert row["top_10_ratio"] == pytest.approx(row["two_products_ms"] / row["top_10_ms"], rel=0.1)

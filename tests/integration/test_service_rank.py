@@ -120,6 +120,7 @@ def test_the_other_answers_are_as_documented(client: TestClient) -> None:
         response = client.get(path)
         assert response.status_code == 200
         kind.model_validate_json(response.content)
+    assert client.get("/info").json()["scan"]["kind"] in ("index", "stored rows")
     Problem.model_validate_json(client.get("/nope").content)
     assert client.get("/", follow_redirects=False).headers["location"] == "/docs"
     assert client.get("/docs").status_code == 200
@@ -139,6 +140,7 @@ def test_metrics_have_every_series_from_the_start(client: TestClient) -> None:
         'polyrank_build_jobs_total{state="failed"} 0.0',
         f"polyrank_index_candidates {COUNT}.0",
         'polyrank_model_info{architecture="cross"',
+        'polyrank_scan_info{fallback="false",kind=',
     ):
         assert line in text, line
     client.get("/some/path/nobody/has")

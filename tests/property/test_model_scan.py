@@ -1,5 +1,6 @@
 """The quantised scan against scoring every row: rows and scores agree bit for bit for any kind of pool."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from torch import Tensor
 
 from polyrank.model.search.scan import Query, prepare
 from polyrank.model.search.scan.quantised import bounds, product
@@ -18,7 +20,7 @@ from polyrank.model.search.topk import TopK, scores_of
 
 torch.set_num_threads(1)  # on matrices this small threads only wait for each other
 
-pytestmark = pytest.mark.skipif(not product.is_available(), reason="this processor does not multiply bytes fast")
+pytestmark = pytest.mark.skipif(not product.multiplies_bytes(), reason="this processor does not multiply bytes fast")
 
 BLOCK_ROWS = 32
 
@@ -27,8 +29,11 @@ BLOCK_ROWS = 32
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a small pool many blocks, stages and parts."""
     monkeypatch.setattr(bounds, "BLOCK_ROWS", BLOCK_ROWS)
+    monkeypatch.setattr(bounds, "_PART_ROWS", 10)
     monkeypatch.setattr(bounds, "_SAMPLE_ROWS", 40)
     monkeypatch.setattr(quantised_scan, "BLOCK_ROWS", BLOCK_ROWS)
+    monkeypatch.setattr(quantised_scan, "_ROWS_FOR_ONE_CODE", 0)
+    monkeypatch.setattr(quantised_scan, "_ROWS_FOR_FEW_CODES", 0)
     monkeypatch.setattr(quantised_scan, "_PRODUCT_ELEMENTS", 1024)
     monkeypatch.setattr(quantised_scan, "_SCORED_ROWS", 7)
     monkeypatch.setattr(quantised_scan, "_PENDING", 100)
@@ -265,16 +270,126 @@ def test_contexts_that_do_not_fit_share_several_passes(monkeypatch: pytest.Monke
 
 def test_small_pools_and_old_processors_have_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(4)
-    matrix = rng.normal(size=(quantised_scan.LEAST_ROWS, 4)).astype(np.float16)
+    matrix = rng.normal(size=(quantised_scan.LEAST_ROWS, 16)).astype(np.float16)
     assert isinstance(prepare(matrix), QuantisedScan)
     assert not isinstance(prepare(matrix, with_bytes=False), QuantisedScan)
     few = prepare(matrix[:-1])
-    monkeypatch.setattr("polyrank.model.search.scan.is_available", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    product.refusal.cache_clear()
     for scan, rows in ((few, matrix[:-1]), (prepare(matrix), matrix)):
         assert not isinstance(scan, QuantisedScan)
         for share in (0.1, 0.9):
-            query = Query(rng.normal(size=(3, 4)).astype(np.float32), 5, rng.random(len(rows)) < share)
+            query = Query(rng.normal(size=(3, 16)).astype(np.float32), 5, rng.random(len(rows)) < share)
             [best] = scan.top_k([query])
             np.testing.assert_array_equal(best.rows, brute_force(rows, query).rows)
-    assert prepare(matrix[:0]).top_k([Query(np.ones((1, 4), np.float32), 3)])[0].rows.shape == (0,)
+    assert prepare(matrix[:0]).top_k([Query(np.ones((1, 16), np.float32), 3)])[0].rows.shape == (0,)
     assert prepare(matrix).top_k([]) == []
+    product.refusal.cache_clear()
+
+
+DIMS = (64, 384, 512, 768, 1024, 4096)
+ENDS = ("normal", "ends", "one sign", "sparse")
+
+
+def at_the_ends(kind: str, n: int, d: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Draw vectors (n, d) of which, but for "normal", every byte is at an end of its range or 0."""
+    if kind == "normal":
+        return (rng.normal(size=(n, d)) / np.sqrt(d)).astype(np.float32)
+    signs = rng.choice([-1, 1], size=(n, d))
+    if kind == "one sign":
+        signs = np.where(rng.random((n, d)) < 2 / d, -1, 1) * rng.choice([-1, 1], size=(n, 1))
+    elif kind == "sparse":
+        signs[rng.random((n, d)) < 0.9] = 0
+    return (signs / np.sqrt(d)).astype(np.float32)
+
+
+@pytest.mark.parametrize("d", DIMS)
+@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 204), marks=pytest.mark.soak)], ids=["few", "many"])
+def test_every_dimension_equals_scoring_every_row(d: int, seeds: range) -> None:
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        kind = ENDS[seed % len(ENDS)]
+        dtype = (np.float16, np.float32)[seed // len(ENDS) % 2]
+        matrix = at_the_ends(kind, 300, d, rng).astype(dtype)
+        codes = [at_the_ends(ENDS[int(rng.integers(len(ENDS)))], m, d, rng) * np.float32(10) for m in (1, 5, 16)]
+        assert_exact(matrix, [Query(each, 10) for each in codes])
+
+
+class RoundingOperator:
+    """Stands in for oneDNN's operator: takes the zero point away from float32 sums, as it does with AMX, or worse.
+
+    bits: of a sum that rounding keeps; 24 are float32's. added: to every product.
+    """
+
+    def __init__(self, bits: int = 24, added: float = 0.0) -> None:
+        self._bits, self._added = bits, added
+
+    def __call__(self, rows: Tensor, _scale: float, zero: int, codes: Tensor, *arguments: Any) -> Tensor:
+        bias, dtype = arguments[2], arguments[5]
+        sums = self._rounded(rows.double() @ codes.double().T)
+        taken = self._rounded(zero * codes.double().sum(dim=1))
+        products = (sums - taken + self._added).float()
+        if bias is not None:
+            products += bias
+        return products if dtype == torch.float32 else products.round().clamp(0, 255).to(torch.uint8)
+
+    def _rounded(self, sums: Tensor) -> Tensor:
+        unit = torch.exp2(torch.ceil(torch.log2(sums.abs().clamp(min=1))) - self._bits)
+        return (sums / unit).round() * unit
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[RoundingOperator], None]]:
+    """Return a function that replaces oneDNN's operator, however slow the other one is."""
+
+    def replace_by(operator: RoundingOperator) -> None:
+        product.refusal.cache_clear()
+        monkeypatch.setattr(torch.ops.onednn, "qlinear_pointwise", operator)
+
+    monkeypatch.setattr(torch.ops.onednn, "qlinear_prepack", lambda codes, _: codes)
+    monkeypatch.setattr(product, "_is_fast", lambda _: True)
+    yield replace_by
+    product.refusal.cache_clear()
+
+
+StandIn = Callable[[RoundingOperator], None]
+
+
+@pytest.mark.parametrize("d", DIMS)
+def test_an_operator_that_rounds_long_sums_to_float32_is_used_and_the_answers_stay_exact(
+    stand_in: StandIn, d: int
+) -> None:
+    stand_in(RoundingOperator())
+    assert product.refusal(d) is None
+    for kind in ENDS:
+        rng = np.random.default_rng(d)
+        assert_exact(at_the_ends(kind, 200, d, rng), [Query(at_the_ends("normal", 8, d, rng) * np.float32(10), 5)])
+
+
+@pytest.mark.parametrize("d", DIMS)
+def test_an_operator_that_rounds_more_is_refused(stand_in: StandIn, d: int) -> None:
+    for bits in (8, 11, 16, 20):  # 8: bfloat16; 11: float16
+        stand_in(RoundingOperator(bits))
+        assert "wrong" in (product.refusal(d) or ""), bits
+    stand_in(RoundingOperator(added=1.0 + 2 * product.largest_error(d)))
+    assert "wrong" in (product.refusal(d) or "")
+
+
+def test_products_must_be_exact_where_float32_holds_every_sum(stand_in: StandIn) -> None:
+    stand_in(RoundingOperator(added=1.0))
+    assert "wrong" in (product.refusal(518) or ""), "though the bounds would cover it"
+    assert product.refusal(519) is None
+
+
+def test_bounds_of_sums_that_an_operator_rounds(stand_in: StandIn) -> None:
+    """Rows and codes are whole numbers that bytes hold, so there is hardly any slack but for the operator's rounding.
+
+    The products are small. The sums of unsigned bytes are above 2^27, where float32 holds multiples of 16.
+    """
+    stand_in(RoundingOperator())
+    rng, d = np.random.default_rng(0), 8448
+    matrix = np.zeros((2 * BLOCK_ROWS, d), np.float32)
+    for row in matrix[::2]:
+        row[rng.choice(d, 20, replace=False)] = [127, -127, *rng.choice([-1, 1], size=18)]
+    matrix[1::2] = -matrix[::2]  # their mean is 0
+    assert_bounded(matrix, 127 - rng.integers(0, 2, size=(8, d)).astype(np.float32))

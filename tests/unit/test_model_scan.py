@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 import polyrank.model.search.scan
-from polyrank.model.search.scan import Query, prepare
+from polyrank.model.search.scan import Query, Status, prepare
 from polyrank.model.search.scan.gpu.guarded import GuardedScan
 from polyrank.model.search.scan.plain import PlainScan
 from polyrank.model.search.scan.quantised import product
 from polyrank.model.search.topk import TopK, longest_row, top_k
+
+needs_bytes = pytest.mark.skipif(not product.multiplies_bytes(), reason="this processor does not multiply bytes fast")
 
 
 def test_what_a_gpu_cannot_scan_the_cpu_does_and_it_is_said(
@@ -30,8 +32,10 @@ def test_what_a_gpu_cannot_scan_the_cpu_does_and_it_is_said(
         [found] = prepare(matrix, "cuda").top_k([Query(codes, 5)])
     assert found.rows.tolist() == top_k(matrix, codes, 5).rows.tolist()
     [record] = caplog.records
-    assert record.getMessage() == "the pool is not scanned on the GPU"
-    assert record.__dict__["fields"] == {"why": "768 bytes are needed on the GPU, and 5 are free"}
+    assert record.getMessage() == "a slower scan serves than this machine should run"
+    fields = record.__dict__["fields"]
+    assert fields["kind"] == "stored rows"
+    assert fields["why"].startswith("the GPU does not scan: 768 bytes are needed on the GPU, and 5 are free; ")
 
 
 class Gpu(PlainScan):
@@ -68,6 +72,7 @@ def test_the_cpu_stands_in_for_a_gpu_that_fails_and_for_good_after_three_times_i
         assert (scan.on_gpu, scan.shares) == (True, True)
     scan.top_k([query])
     assert (scan.on_gpu, scan.shares) == (False, False)
+    assert scan.status == Status("stored rows", "the GPU failed 3 times in a row: CUDA out of memory", True)
     gpu.fails, gpu.wrong_by = False, 1.0
     assert_same(scan.top_k([query]), expected)  # it is not asked again
 
@@ -82,10 +87,10 @@ def test_a_gpu_that_computes_something_else_is_not_relied_upon() -> None:
 
 @pytest.fixture
 def looked_at_again() -> Iterator[None]:
-    """Clear the cached result of `is_available` before and after the test."""
-    product.is_available.cache_clear()
+    """Clear the cached results of `refusal` before and after the test."""
+    product.refusal.cache_clear()
     yield
-    product.is_available.cache_clear()
+    product.refusal.cache_clear()
 
 
 def slow(right: Callable[..., Tensor], *arguments: object) -> Tensor:
@@ -97,19 +102,53 @@ def wrong(right: Callable[..., Tensor], *arguments: object) -> Tensor:
     return right(*arguments) * 1.0001
 
 
-@pytest.mark.skipif(not product.is_available(), reason="this processor does not multiply bytes fast")
-@pytest.mark.parametrize("changed", [slow, wrong])
+def missing(*_: object) -> Tensor:
+    raise AttributeError("'_OpNamespace' 'onednn' object has no attribute 'qlinear_pointwise'")
+
+
+@needs_bytes
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        (slow, "torch's product of bytes takes longer than that of float32 for vectors of 8 components"),
+        (wrong, "torch's product of bytes is wrong for vectors of 8 components"),
+        (missing, "this build of torch has no product of bytes: '_OpNamespace' 'onednn' object"),
+    ],
+)
 @pytest.mark.usefixtures("looked_at_again")
-def test_bytes_are_not_relied_upon_where_they_are_slow_or_wrong(
-    monkeypatch: pytest.MonkeyPatch, changed: Callable[..., Tensor]
+def test_bytes_are_not_relied_upon_where_they_are_slow_or_wrong_and_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, changed: Callable[..., Tensor], why: str
 ) -> None:
     right = product.ByteProduct.products
     monkeypatch.setattr(product.ByteProduct, "products", lambda self, rows: changed(right, self, rows))
-    assert not product.is_available()
-    assert type(prepare(np.ones((10_000, 8), np.float16))).__name__ == "PlainScan"
+    with caplog.at_level(logging.WARNING):
+        scan = prepare(np.ones((10_000, 8), np.float16))
+    assert isinstance(scan, PlainScan)
+    assert (scan.status.kind, scan.status.is_fallback) == ("stored rows", True)
+    assert scan.status.why.startswith(why)
+    [record] = caplog.records
+    assert (record.levelno, record.__dict__["fields"]["why"]) == (logging.WARNING, scan.status.why)
 
 
-@pytest.mark.skipif(not product.is_available(), reason="this processor does not multiply bytes fast")
+@pytest.mark.usefixtures("looked_at_again")
+def test_a_processor_without_fast_bytes_is_no_fault(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    status = prepare(np.ones((10_000, 8), np.float16)).status
+    assert status == Status("stored rows", "the processor has no instructions that multiply bytes fast (VNNI, AMX)")
+    assert not caplog.records
+
+
+@needs_bytes
+def test_a_scan_says_why_it_serves() -> None:
+    pool = np.random.default_rng(0).normal(size=(10_000, 64)).astype(np.float16)
+    assert prepare(pool).status == Status("bytes", "the processor multiplies bytes fast")
+    assert prepare(pool, with_bytes=False).status == Status("stored rows", "a copy in bytes was not asked for")
+    assert prepare(pool[:100]).status.why == "a copy in bytes saves nothing for fewer than 4096 rows"
+
+
+@needs_bytes
 def test_a_pool_in_bytes_is_scanned_in_no_more_time_than_one_without() -> None:
     """If oneDNN has no fast kernel for these types, a pass takes seconds."""
     matrix = torch.nn.functional.normalize(torch.randn(20_000, 64, generator=torch.Generator().manual_seed(0)))

@@ -13,6 +13,7 @@ from service_fakes import WordRanker, build_store, count_nothing, load, pool
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import InvalidInput, ModelNotFound
+from polyrank.model.search.scan import Status
 from polyrank.service.errors import NotReady
 from polyrank.service.live.serving import Opener, Serving
 from polyrank.service.live.switching import Live
@@ -77,6 +78,19 @@ def test_another_back_end_than_the_pools_is_told(
     monkeypatch.setattr(WordRanker, "backend", "openvino-int8")
     Live(store.store, Opener(count_nothing, None, load), store.metrics).start()
     assert "another back-end serves than encoded the pool" in caplog.text
+
+
+def test_a_scan_that_gives_way_to_a_slower_one_is_shown(store: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.build()
+    store.live.start()
+    serving = store.live.require()
+    assert serving.search_status.kind == "stored rows"
+    assert store.value("scan_info", kind="stored rows", fallback="false") == 1
+    monkeypatch.setattr(serving.scan, "status", Status("stored rows", "the GPU failed 3 times in a row: no", True))
+    store.live.refresh()
+    assert serving.search_status == ("stored rows", "the GPU failed 3 times in a row: no", True)
+    assert store.value("scan_info", kind="stored rows", fallback="true") == 1
+    assert store.value("scan_info", kind="stored rows", fallback="false") is None
 
 
 def test_a_model_that_does_not_run_here_is_refused_and_the_old_one_serves_on(

@@ -21,6 +21,7 @@ for generation in given["generations"]:
     metrics.show_model("ranker", generation, "poly", "f", "torch")
 metrics.show_model("reranker", "cross", "cross", "x", "openvino")
 metrics.show_snapshot(given["revision"], 100, 3)
+metrics.show_scan("bytes", False)
 metrics.show_queue(given["waiting"], 0)
 for _ in range(given["answers"]):
     metrics.observe_request("/rank", "POST", 200, 0.1)
@@ -55,6 +56,13 @@ def test_the_generation_and_each_role_s_model_are_named_once() -> None:
     }
 
 
+def test_the_scan_that_serves_is_named_once_and_again_when_it_changes() -> None:
+    metrics = Metrics()
+    for kind, fallback in (("gpu", False), ("gpu", False), ("stored rows", True)):
+        metrics.show_scan(kind, fallback)
+    assert series(metrics.render().decode(), "scan_info") == {'{fallback="true",kind="stored rows"}': 1.0}
+
+
 def test_several_processes_are_read_as_one_and_what_a_dead_one_held_is_gone(tmp_path: Path) -> None:
     work(tmp_path, generations=["one", "two"], revision=7, waiting=2, answers=3)
     text = work(tmp_path, generations=["one"], revision=5, waiting=1, answers=4)
@@ -65,6 +73,7 @@ def test_several_processes_are_read_as_one_and_what_a_dead_one_held_is_gone(tmp_
         '{format="1",generation="one",model="f"}': 1.0,
         '{format="1",generation="two",model="f"}': 1.0,
     }, "one of them lags behind"
+    assert series(text, "scan_info") == {'{fallback="false",kind="bytes"}': 1.0}
     assert series(text, "index_revision") == {"": 5.0}
     assert series(text, "index_candidates") == {"": 100.0}
     assert series(text, "queue_depth") == {"": 3.0}

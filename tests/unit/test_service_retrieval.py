@@ -237,7 +237,7 @@ def test_only_what_is_scanned_in_bytes_is_shared(large: Serving) -> None:
     def shares(**fields: Any) -> bool:
         return retrieval.PoolSearch(large, asked(TEXT, **fields), np.ones((1, 16), np.float32), Timings()).shares
 
-    assert shares() == (large.generation.index is None and product.is_available())
+    assert shares() == (large.generation.index is None and product.refusal(16) is None)
     assert not shares(filter={"h": 5}), "each filter is looked through by itself"
 
 
@@ -279,6 +279,7 @@ def test_an_index_is_not_asked_where_a_gpu_scans(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(live_units, "prepare", on_cpu)
     assert isinstance(served("cuda").scan, PlainScan), "prepared before a request asks for it"
     assert plan("cuda") == "index", "the scan stayed on the CPU"
+    assert served("cuda").search_status == ("index", "the generation was built with an index of the kind hnsw", False)
     monkeypatch.setattr(live_units, "prepare", on_gpu)
     assert plan("cuda") == "scan"
     monkeypatch.setattr(live_units, "prepare", on_failed_gpu)

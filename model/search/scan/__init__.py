@@ -8,18 +8,19 @@ the memory of a GPU.
 """
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
 
 from polyrank.model.search.scan.gpu.guarded import GuardedScan
 from polyrank.model.search.scan.gpu.scan import GpuScan
-from polyrank.model.search.scan.plain import PlainScan, Query, Scan
-from polyrank.model.search.scan.quantised.product import is_available
-from polyrank.model.search.scan.quantised.scan import LEAST_ROWS, QuantisedScan
+from polyrank.model.search.scan.plain import STORED_ROWS, PlainScan, Query, Scan, Status
+from polyrank.model.search.scan.quantised.product import multiplies_bytes, refusal
+from polyrank.model.search.scan.quantised.scan import IN_BYTES, LEAST_ROWS, QuantisedScan
 from polyrank.model.search.topk import longest_row
 
-__all__ = ["Query", "Scan", "prepare"]
+__all__ = ["Query", "Scan", "Status", "prepare"]
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +28,10 @@ log = logging.getLogger(__name__)
 def prepare(matrix: NDArray[Any], device: str = "cpu", with_bytes: bool = True) -> Scan:
     """Prepare a pool to be scanned; reads all rows once.
 
-    A GPU gets a copy of the matrix. If it has no room or Triton is missing, a warning is logged and the CPU scans. On a
-    CPU a large pool is scanned with a copy in bytes, if the processor multiplies bytes fast.
+    A GPU gets a copy of the matrix. If it has no room or Triton is missing, the CPU scans. On a CPU a large pool is
+    scanned with a copy in bytes, if the processor multiplies bytes fast. The scan's `status` says what was chosen and
+    why. A warning is logged if a GPU was asked for and does not scan, or if the processor multiplies bytes fast and
+    they cannot be used.
 
     Args:
         matrix: candidate embeddings, (N, D) float16 or float32; may be memory-mapped. The scan keeps it, so it must
@@ -36,16 +39,21 @@ def prepare(matrix: NDArray[Any], device: str = "cpu", with_bytes: bool = True) 
         device: where to scan, in torch's notation.
         with_bytes: whether a copy in bytes is worth its memory (N D bytes) on a CPU.
     """
+    failure = None
     if device != "cpu":
         try:
             return _on_gpu(matrix, device)
         except Exception as error:  # whatever it is: the CPU gives the same answers
-            log.warning("the pool is not scanned on the GPU", extra={"fields": {"why": str(error)}})
-    if with_bytes and len(matrix) >= LEAST_ROWS:
-        if is_available():
-            return QuantisedScan(matrix)
-        log.info("this processor does not multiply bytes fast: rows are scanned as they are stored")
-    return PlainScan(matrix, longest_row(matrix))
+            failure = f"the GPU does not scan: {error}"
+    status = _status(len(matrix), matrix.shape[1], with_bytes)
+    if failure is not None:
+        status = replace(status, why=f"{failure}; {status.why}", is_fallback=True)
+    if status.is_fallback:
+        fields = {"kind": status.kind, "why": status.why}
+        log.warning("a slower scan serves than this machine should run", extra={"fields": fields})
+    if status.kind == "bytes":
+        return QuantisedScan(matrix, status)
+    return PlainScan(matrix, longest_row(matrix), status)
 
 
 def _on_gpu(matrix: NDArray[Any], device: str) -> GuardedScan:
@@ -53,3 +61,14 @@ def _on_gpu(matrix: NDArray[Any], device: str) -> GuardedScan:
     scan = GuardedScan(gpu, PlainScan(matrix, gpu.longest))
     scan.try_out(matrix.shape[1])
     return scan
+
+
+def _status(rows: int, dim: int, with_bytes: bool) -> Status:
+    """Choose what a CPU scans."""
+    if not with_bytes:
+        return STORED_ROWS
+    if rows < LEAST_ROWS:
+        return Status("stored rows", f"a copy in bytes saves nothing for fewer than {LEAST_ROWS} rows")
+    if (why := refusal(dim)) is not None:
+        return Status("stored rows", why, is_fallback=multiplies_bytes())
+    return IN_BYTES

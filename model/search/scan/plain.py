@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,30 @@ class Query:
         return rows if self.allowed is None else int(np.count_nonzero(self.allowed))
 
 
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Which scan serves a pool, and why.
+
+    Attributes:
+        kind: what is scanned: a copy in bytes, the stored rows, or a copy in the memory of a GPU.
+        why: the reason, as a sentence without its full stop.
+        is_fallback: whether a faster scan was asked for or usual on this processor, and failed.
+    """
+
+    kind: Literal["bytes", "stored rows", "gpu"]
+    why: str
+    is_fallback: bool = False
+
+
+STORED_ROWS = Status("stored rows", "a copy in bytes was not asked for")
+
+
 class Scan(Protocol):
     """A pool that is ready to be scanned. Safe to call from several threads."""
+
+    @property
+    def status(self) -> Status:
+        """Which scan serves now, and why."""
 
     @property
     def shares(self) -> bool:
@@ -49,8 +71,9 @@ class PlainScan:
     shares = False
     on_gpu = False
 
-    def __init__(self, matrix: NDArray[Any], longest: float) -> None:
+    def __init__(self, matrix: NDArray[Any], longest: float, status: Status = STORED_ROWS) -> None:
         self._matrix, self._longest = matrix, longest
+        self.status = status
 
     @property
     def rows(self) -> int:

@@ -66,7 +66,7 @@ def measure(seconds: float = 2.0, seed: int = 0) -> list[dict[str, Any]]:
             "top_10_ratio": took["two_products_ms"] / took["top_10_ms"],
         }
         figures = {k: round(v, 3) for k, v in took.items()} | {k: round(v, 2) for k, v in ratios.items()}
-        rows.append({"n": n, "m": m, "d": d, **figures})
+        rows.append({"n": n, "m": m, "d": d, "scan": scan.status.kind, "why": scan.status.why, **figures})
     return rows
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from polyrank.model.search.scan.plain import PlainScan, Query, Scan
+from polyrank.model.search.scan.plain import PlainScan, Query, Scan, Status
 from polyrank.model.search.topk import TopK
 
 _MOST_FAILURES = 3  # in a row
@@ -21,6 +21,7 @@ class GuardedScan:
         self._gpu: Scan | None = gpu
         self._cpu = cpu
         self._failures = 0
+        self.status = gpu.status
 
     @property
     def shares(self) -> bool:
@@ -43,6 +44,8 @@ class GuardedScan:
                 self._failures += 1
                 if self._failures >= _MOST_FAILURES:
                     self._gpu = None  # frees the memory that it held
+                    why = f"the GPU failed {self._failures} times in a row: {error}"
+                    self.status = Status("stored rows", why, is_fallback=True)
                 fields = {"why": str(error), "failures": self._failures, "asked_again": self.on_gpu}
                 log.warning("the scan on the GPU failed, the CPU scans", extra={"fields": fields})
         return self._cpu.top_k(queries)

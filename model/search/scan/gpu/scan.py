@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyrank.model.search.scan.gpu.codes import GpuCodes
-from polyrank.model.search.scan.plain import Query
+from polyrank.model.search.scan.plain import Query, Status
 from polyrank.model.search.topk import TopK, longest_row
 
 _MOST_SCORES = 2**25  # of all queries that are scanned at a time
@@ -56,6 +56,7 @@ class GpuScan:
 
     Attributes:
         longest: the length of the longest row.
+        status: that a GPU scans.
 
     Raises:
         MemoryError: the matrix does not fit.
@@ -72,6 +73,7 @@ class GpuScan:
         self._kernels: Any = kernels
         self._device = torch.device(device)
         self._tiles = tiles
+        self.status = Status("gpu", f"the pool lies in the memory of {device}")
         self._require_room(matrix)
         self.longest = longest_row(matrix)
         self._matrix = torch.from_numpy(matrix).to(self._device)

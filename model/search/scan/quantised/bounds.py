@@ -19,9 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.model.search.scan.quantised.product import GROUP, ZERO
+from polyrank.model.search.scan.quantised.product import GROUP, ZERO, largest_error
 
-BLOCK_ROWS = 4096
+BLOCK_ROWS = 16_384
+_PART_ROWS = 1024
 _LEVELS = 127
 _MEAN_ROWS = 4096
 _SAMPLE_ROWS = 2048
@@ -39,8 +40,8 @@ class QuantisedRows:
         bytes: (N, D) uint8, each ZERO more than its value.
         mean: mu, (D,) float64.
         steps: value of one unit of the bytes, for each block of BLOCK_ROWS rows, (blocks,) float64.
-        residuals: the largest |c' - q| of each block, (blocks,) float64.
-        lengths: the largest |q| of each block, (blocks,) float64.
+        factors: of each block, (blocks, 4) float64: minus 1, the relative error of `biases` and of rounding what it
+            returns, the largest |c' - q| and the largest |q|; all in units of the block's step.
         longest: the largest |c| of all rows.
         sample: some rows from all over the pool, (S,) int64.
         sample_bytes: the bytes of the sample, (S, D).
@@ -49,8 +50,7 @@ class QuantisedRows:
     bytes: Tensor
     mean: Tensor
     steps: Tensor
-    residuals: Tensor
-    lengths: Tensor
+    factors: Tensor
     longest: float
     sample: Tensor
     sample_bytes: Tensor
@@ -62,17 +62,17 @@ class QuantisedRows:
         mean = stored[:: max(1, len(stored) // _MEAN_ROWS)].double().mean(dim=0).float()
         rounded = torch.empty(stored.shape, dtype=torch.uint8)
         blocks = [
-            _quantise(block.float(), mean, into)
+            _quantise(block, mean, into)
             for block, into in zip(torch.split(stored, BLOCK_ROWS), torch.split(rounded, BLOCK_ROWS), strict=True)
         ]
         steps, residuals, lengths, longest = torch.tensor(blocks, dtype=torch.float64).T.contiguous()
+        factors = torch.stack([torch.full_like(steps, -1.0), torch.full_like(steps, _RELATIVE), residuals, lengths], 1)
         sample = torch.arange(0, len(stored), max(1, len(stored) // _SAMPLE_ROWS))
         return cls(
             rounded,
             mean.double(),
             steps,
-            residuals,
-            lengths,
+            factors / _divisors(steps)[:, None],
             float(longest.max()),
             sample,
             rounded[sample].contiguous(),
@@ -80,20 +80,31 @@ class QuantisedRows:
 
 
 def _quantise(rows: Tensor, mean: Tensor, into: Tensor) -> tuple[float, float, float, float]:
-    """Write the bytes of a block; returns its step, largest residual, largest |q| and largest |c|."""
-    longest = _longest(rows)
-    centred = rows - mean
-    largest = float(centred.abs().max())
-    error = _RELATIVE * _longest(centred) + _SMALLEST
+    """Write the bytes of a block; returns its step, largest residual, largest |q| and largest |c|.
+
+    The block is read twice, in parts that stay in cache: for the largest component, and for the bytes.
+    """
+    parts = list(zip(torch.split(rows, _PART_ROWS), torch.split(into, _PART_ROWS), strict=True))
+    longest = longest_centred = largest = 0.0
+    for part, _ in parts:
+        wide = part.float()
+        longest = max(longest, _longest(wide))
+        centred = wide - mean
+        longest_centred = max(longest_centred, _longest(centred))
+        largest = max(largest, float(centred.abs().max()))
+    error = _RELATIVE * longest_centred + _SMALLEST
     if not _SMALLEST <= largest < math.inf:
         into.fill_(ZERO)
-        return 0.0, min(error + _longest(centred), _HUGE), 0.0, longest
-    rounded = (centred / largest).mul_(_LEVELS).round_()
-    into.copy_(rounded + ZERO)
-    step = largest / _LEVELS
-    approximate = rounded.mul_(step)
-    length = _longest(approximate)
-    return step, _longest(centred.sub_(approximate)) + error, length * (1 + _RELATIVE), longest
+        return 0.0, min(error + longest_centred, _HUGE), 0.0, longest
+    step, residual, length = largest / _LEVELS, 0.0, 0.0
+    for part, into_part in parts:
+        centred = part.float() - mean
+        rounded = (centred / largest).mul_(_LEVELS).round_()
+        into_part.copy_(rounded + ZERO)
+        approximate = rounded.mul_(step)
+        length = max(length, _longest(approximate))
+        residual = max(residual, _longest(centred.sub_(approximate)))
+    return step, residual + error, length * (1 + _RELATIVE), longest
 
 
 def _longest(rows: Tensor) -> float:
@@ -109,16 +120,14 @@ class QuantisedCodes:
         bytes: (P, D) int8.
         steps: value of one unit of the bytes, for each code, (P,) float64.
         offsets: y . mu, (P,) float64; -inf for padding.
-        residuals: |y - r|, (P,) float64.
-        lengths: |y|, (P,) float64.
+        errors: |y| and |y - r| in units of the steps, (2, P) float64.
         owners: the context of each code, (P,) int64.
     """
 
     bytes: Tensor
     steps: Tensor
     offsets: Tensor
-    residuals: Tensor
-    lengths: Tensor
+    errors: Tensor
     owners: Tensor
 
     @classmethod
@@ -138,12 +147,12 @@ class QuantisedCodes:
         rounded = (codes / torch.where(is_normal, largest, torch.inf)[:, None]).mul_(_LEVELS).round_()
         lengths = torch.linalg.vector_norm(codes, dim=1, dtype=torch.float64)
         residuals = torch.linalg.vector_norm(codes - rounded * steps[:, None], dim=1, dtype=torch.float64)
+        steps = steps.double()
         return cls(
             rounded.to(torch.int8),
-            steps.double(),
+            steps,
             torch.mv(codes.double(), mean).masked_fill_(absent, -torch.inf),
-            residuals + _RELATIVE * lengths + _SMALLEST,
-            lengths,
+            torch.stack([lengths, residuals + _RELATIVE * lengths + _SMALLEST]) / _divisors(steps),
             torch.arange(len(contexts)).repeat_interleave(torch.tensor(counts)),
         )
 
@@ -151,15 +160,19 @@ class QuantisedCodes:
 def biases(rows: QuantisedRows, codes: QuantisedCodes, bars: Tensor, blocks: Tensor) -> Tensor:
     """Compute what to add to products of bytes so that they exceed a half wherever `s` may reach its context's bar.
 
+    The sum of an exact product and its bias is at least 1 there, and `largest_error` more. Rounding may take that much
+    away, and twice `2**-24` of the bias. `_RELATIVE` covers it for the part of the bias that the bar makes. The
+    residuals make at most 127 D of it, so for them less than a half is left to take away up to D = 2**15.
+
     bars: what the largest `s` of a row must reach, for each context, (C,) float64; -inf: every row reaches it; inf:
     none does. blocks: numbers of the blocks, (n,). Returns a bias for each block and code, (n, P) float32.
     """
-    missing = (bars[codes.owners] - codes.offsets).clamp(-_HUGE, _HUGE)
-    # A step of 0 means that all bytes are 0: any divisor is right then.
-    of_codes = torch.stack([-missing, missing.abs(), codes.lengths, codes.residuals])  # (4, P)
-    of_codes /= torch.where(codes.steps > 0, codes.steps, 1.0)
-    steps = rows.steps[blocks]
-    rounding = torch.full_like(steps, _RELATIVE)  # the error of these lines, and of rounding sums above 2^24 to float32
-    of_blocks = torch.stack([torch.ones_like(steps), rounding, rows.residuals[blocks], rows.lengths[blocks]], dim=1)
-    of_blocks /= torch.where(steps > 0, steps, 1.0)[:, None]
-    return (of_blocks @ of_codes).add_(1.0).float()
+    missing = (bars[codes.owners] - codes.offsets).clamp_(-_HUGE, _HUGE).div_(_divisors(codes.steps))
+    of_codes = torch.cat([missing[None], missing.abs()[None], codes.errors])  # (4, P)
+    slack = 1.0 + largest_error(codes.bytes.shape[1])
+    return (rows.factors[blocks] @ of_codes).add_(slack).float()
+
+
+def _divisors(steps: Tensor) -> Tensor:
+    """Return steps to divide by. A step of 0 means that all bytes are 0: any divisor is right then."""
+    return torch.where(steps > 0, steps, 1.0)

@@ -1,11 +1,13 @@
 """The product of rows and codes in bytes: which rows reach a bound with which codes, in one fused operator of oneDNN.
 
-The operator multiplies in int32, exactly, adds a bias, rounds to uint8 and clips below at 0. A result that is not zero
-is therefore above the bound. Eight results of one row lie side by side in one 64-bit word, so a row survives if any of
-its words is not zero. The products themselves are never read one by one, which would take longer than the product.
+The operator multiplies in int32, adds a bias, rounds to uint8 and clips below at 0. A result that is not zero is
+therefore above the bound. Eight results of one row lie side by side in one 64-bit word, so a row survives if any of its
+words is not zero. The products themselves are never read one by one, which would take longer than the product.
 
 Rows are stored as uint8, ZERO more than their value: VNNI multiplies unsigned bytes by signed ones, and without AMX
-oneDNN takes four thousand times as long for two signed ones.
+oneDNN takes four thousand times as long for two signed ones. The operator takes ZERO times the sum of a code away
+again. With VNNI it does so in int32. With AMX it rounds both numbers to float32 first, so long vectors get sums that
+are a little off; `largest_error` says by how much.
 """
 
 import time
@@ -20,8 +22,12 @@ from torch import Tensor
 
 GROUP = 8  # codes that share a word
 ZERO = 128  # the byte of a row that stands for 0
-_CHECKED_DIM = 1000
-_TIMED = (512, 64, 384)  # rows, codes, D
+_LARGEST_ROW, _LARGEST_CODE = 255, 127  # bytes, as they are multiplied
+_UNIT = 2.0**-24  # of rounding to float32, which holds every integer up to 1 / _UNIT
+_LONGEST = 2**15  # D: int32 holds the sums, and the bounds of bounds.py hold
+_CHECKED_ROWS = 40
+_TIMED_ROWS, _TIMED_CODES = 4096, 64
+_TIMED_BYTES = 512 * 384  # of the rows, at most
 _ROUNDS = 5
 
 
@@ -54,49 +60,84 @@ class ByteProduct:
         return product
 
 
+def largest_error(dim: int) -> float:
+    """Bound how far a product plus a bias can be from the exact sum, for vectors of `dim` components.
+
+    Four numbers may be rounded to float32, each by at most `2**-24` of itself: the sum of unsigned bytes, at most
+    `255 * 127 D`; what is taken away, at most `128 * 127 D`; their difference, at most `127 * 127 D`; and the bias
+    where it is added to what is taken away. Rounding the bias itself and the last sum comes on top: twice `2**-24` of
+    the bias.
+    """
+    return (_LARGEST_ROW + ZERO + _LARGEST_CODE + ZERO) * _LARGEST_CODE * dim * _UNIT
+
+
+def multiplies_bytes() -> bool:
+    """Whether the processor multiplies bytes fast: it has VNNI, as every processor with AMX has."""
+    supported: Any = getattr(torch.cpu, "_is_vnni_supported", bool)
+    return bool(supported())
+
+
 @cache
-def is_available() -> bool:
-    """Whether this machine multiplies bytes fast and correctly with this build of torch.
+def refusal(dim: int) -> str | None:
+    """Say why the product of bytes is not to be used for vectors of `dim` components; None: it is right and fast.
 
     Instructions older than VNNI add pairs of products in 16 bits, which may overflow. The operator is not part of
     torch's public interface, so this checks its sums at the ends of the range, and its speed.
     """
-    supported: Any = getattr(torch.cpu, "_is_vnni_supported", bool)
-    if not supported():
-        return False
+    if not multiplies_bytes():
+        return "the processor has no instructions that multiply bytes fast (VNNI, AMX)"
+    if dim > _LONGEST:
+        return f"vectors of more than {_LONGEST} components are too long for sums of bytes"
     try:
-        return _is_right() and _is_fast()
-    except (RuntimeError, AttributeError, NotImplementedError):
-        return False
+        if not _is_right(dim):
+            return f"torch's product of bytes is wrong for vectors of {dim} components"
+        if not _is_fast(dim):
+            return f"torch's product of bytes takes longer than that of float32 for vectors of {dim} components"
+    except (RuntimeError, AttributeError, NotImplementedError) as error:
+        return f"this build of torch has no product of bytes: {error}"
+    return None
 
 
-def _is_right() -> bool:
+def _is_right(dim: int) -> bool:
+    """Compare with exact sums: random ones, the largest there are, and some next to those, which are harder to round.
+
+    Products must be exact while float32 holds all their sums: up to D = 518.
+    """
     generator = torch.Generator().manual_seed(0)
-    rows, codes = (torch.randint(-127, 128, (n, _CHECKED_DIM), generator=generator) for n in (40, 2 * GROUP))
-    rows[0], codes[0], codes[1], codes[2] = 127, 127, -127, 127
-    codes[2, 0] = 126  # with row 0: a sum that float32 holds, and would not hold with ZERO added to the row
+    rows, codes = (torch.randint(-127, 128, (n, dim), generator=generator) for n in (_CHECKED_ROWS, 2 * GROUP))
+    rows[0], rows[1], rows[2:4, ::2] = 127, -127, 127
+    codes[0], codes[1], codes[2:6] = 127, -127, 127
+    codes[3, 0], codes[4, :2], codes[5, :3] = 126, 126, 126
     exact = rows @ codes.T  # (40, 16)
-    bias = 0.5 - exact[7].float()
-    bias[3], bias[4] = torch.inf, -torch.inf
-    expected = (exact + bias.double() > 0.5).view(-1, GROUP).any(dim=1).numpy().nonzero()[0]
     product, stored = ByteProduct(codes.to(torch.int8)), (rows + ZERO).to(torch.uint8)
-    above = product.groups_above(stored, bias)
-    return np.array_equal(above, expected) and product.products(stored).equal(exact.float())
+    holds_all = _LARGEST_ROW * _LARGEST_CODE * dim * _UNIT < 1
+    off = (product.products(stored).double() - exact).abs().max()
+    return float(off) <= (0.0 if holds_all else largest_error(dim)) and _finds(product, stored, exact)
 
 
-def _is_fast() -> bool:
+def _finds(product: ByteProduct, rows: Tensor, exact: Tensor) -> bool:
+    """Whether the groups above a bound are found, and besides only those that rounding can put there."""
+    bias = (0.5 - exact[7]).float()
+    bias[3], bias[4] = torch.inf, -torch.inf
+    rounding = largest_error(rows.shape[1]) + 2 * _UNIT * bias.double().abs().nan_to_num(0, 0)
+    above = np.zeros(exact.numel() // GROUP, bool)
+    above[product.groups_above(rows, bias)] = True
+    must, may = (
+        (exact + bias.double() + slack > 0.5).view(-1, GROUP).any(dim=1).numpy() for slack in (-rounding, rounding)
+    )
+    return bool((above >= must).all() and (above <= may).all())
+
+
+def _is_fast(dim: int) -> bool:
     """Compare with a product in float32: where oneDNN has no kernel for bytes it takes thousands of times as long."""
-    rows, codes, dim = _TIMED
+    rows, codes = min(_TIMED_ROWS, max(1, _TIMED_BYTES // dim)), _TIMED_CODES
     wide, stored = torch.ones(rows, dim), torch.ones(rows, dim, dtype=torch.uint8)
     product, wide_codes = ByteProduct(torch.ones(codes, dim, dtype=torch.int8)), torch.ones(dim, codes)
-    return _seconds(lambda: product.products(stored)) < _seconds(lambda: wide @ wide_codes)
+    turns = [(_seconds(lambda: product.products(stored)), _seconds(lambda: wide @ wide_codes)) for _ in range(_ROUNDS)]
+    return min(own for own, _ in turns) < min(other for _, other in turns)
 
 
 def _seconds(work: Callable[[], Tensor]) -> float:
-    """Time some calls; returns the shortest."""
-    least = float("inf")
-    for _ in range(_ROUNDS):
-        began = time.perf_counter()
-        work()
-        least = min(least, time.perf_counter() - began)
-    return least
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

@@ -17,18 +17,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyrank.model.search.rounding import rounding
-from polyrank.model.search.scan.plain import PlainScan, Query
+from polyrank.model.search.scan.plain import PlainScan, Query, Status
 from polyrank.model.search.scan.quantised.bounds import BLOCK_ROWS, QuantisedCodes, QuantisedRows, biases
 from polyrank.model.search.scan.quantised.product import GROUP, ByteProduct
 from polyrank.model.search.topk import Best, TopK, closed_form, ranked
 
-LEAST_ROWS = 2 * BLOCK_ROWS
+IN_BYTES = Status("bytes", "the processor multiplies bytes fast")
+LEAST_ROWS = 4096
+# From so many rows on a pass takes less time, by the number of codes in it. docs/measurements/scan.md
+_ROWS_FOR_ONE_CODE = 2**16
+_FEW_CODES, _ROWS_FOR_FEW_CODES = 32, 2**13
 _FEW_ALLOWED = 0.15  # share of the rows: so few are scored one by one in less time than a pass takes
 _MOST_ASKED = 0.1  # share of the rows, as k: with a larger k too many rows survive
 _PASS_CODES = 4096  # of all contexts that share a pass
 _PRODUCT_ELEMENTS = 2**20  # of the product of a part of a block: stays in cache
-_FIRST_BLOCKS = 1
-_STAGE_GROWTH = 3  # each stage looks at so many times the blocks of all stages before it
+_FIRST_BLOCKS = 2
+_STAGE_GROWTH = 4  # each stage looks at so many times the blocks of all stages before it
 _PROMISING = 4  # times k rows of the sample are scored for the first k-th best
 _SCORED_ROWS = 4096  # survivors scored at a time in float32
 _PENDING = 2**18  # survivors that may wait to be scored
@@ -42,7 +46,8 @@ class QuantisedScan:
     shares = True
     on_gpu = False
 
-    def __init__(self, matrix: NDArray[Any]) -> None:
+    def __init__(self, matrix: NDArray[Any], status: Status = IN_BYTES) -> None:
+        self.status = status
         with torch.inference_mode():
             self._rows = QuantisedRows.of(matrix)
         self._stored = torch.from_numpy(matrix)
@@ -50,7 +55,8 @@ class QuantisedScan:
 
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
         """Find the best rows of each query, in as few passes as their codes fit into."""
-        found = {at: self._plain.of(query) for at, query in enumerate(queries) if not self._prunes(query)}
+        codes = sum(len(query.codes) for query in queries)
+        found = {at: self._plain.of(query) for at, query in enumerate(queries) if not self._prunes(query, codes)}
         waiting = [at for at in range(len(queries)) if at not in found]
         with torch.inference_mode():
             for group in _groups([queries[at] for at in waiting]):
@@ -60,10 +66,11 @@ class QuantisedScan:
                     found[waiting.pop(0)] = self._plain.of(search.query) if search.gave_up else search.result()
         return [found[at] for at in range(len(queries))]
 
-    def _prunes(self, query: Query) -> bool:
-        """Whether a pass can leave out enough rows to be worth its time."""
+    def _prunes(self, query: Query, codes: int) -> bool:
+        """Whether a pass can leave out enough rows to be worth its time. codes: of all queries that share it."""
         count = len(self._stored)
-        return 0 < query.k <= _MOST_ASKED * count and query.count(count) > _FEW_ALLOWED * count
+        least = _ROWS_FOR_ONE_CODE if codes == 1 else _ROWS_FOR_FEW_CODES if codes < _FEW_CODES else 0
+        return count >= least and 0 < query.k <= _MOST_ASKED * count and query.count(count) > _FEW_ALLOWED * count
 
 
 def _groups(queries: Sequence[Query]) -> Iterator[list[Query]]:
@@ -110,7 +117,7 @@ class _Pass:
         for start in range(0, len(sample), self._part // 4):
             part = slice(start, start + self._part // 4)
             s = self._product.products(self._rows.sample_bytes[part]).mul_(units)
-            s = s.mul_(steps[part, None]).add_(offsets)
+            s = torch.addcmul(offsets, s, steps[part, None])
             for own, into in zip(torch.split(s, counts, dim=1), largest, strict=True):
                 torch.amax(own, dim=1, out=into[part])
         for search, own in zip(self._searches, largest, strict=True):
