@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 from redis_process import RedisProcess
+from warm_python import WarmPython
 
 collect_ignore = ["clients"]  # they need an environment of their own: make test-clients
 
@@ -47,6 +48,14 @@ def _tcp_redis() -> Iterator[RedisProcess]:
     server = RedisProcess(tcp=True)
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[WarmPython]:
+    """For processes whose start is not what is tested."""
+    python = WarmPython()
+    yield python
+    python.close()
 
 
 def _emptied(server: RedisProcess) -> str:
