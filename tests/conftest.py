@@ -36,6 +36,18 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_wait_for_the_disk() -> Iterator[None]:
+    """Nothing that a test writes must outlive the machine, and what the system has taken outlives every kill.
+
+    A file that is not open is still an error. Processes of their own do wait.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("fsync", "fdatasync"):
+            patched.setattr(os, name, os.fstat)
+        yield
+
+
 @pytest.fixture(scope="session")
 def _unix_redis() -> Iterator[RedisProcess]:
     server = RedisProcess()
