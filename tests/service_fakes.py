@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,18 @@ MAX_TOKENS = 32
 WORDS = [f"w{n}" for n in range(40)]
 
 
+@lru_cache(4096)
+def _token(word: str) -> int:
+    return int.from_bytes(sha256(word.encode()).digest()[:4], "big")
+
+
+@lru_cache(4096)
+def _direction(seed: int, token: int) -> NDArray[np.float64]:
+    return np.random.default_rng([seed, token]).normal(size=DIM)
+
+
 def _tokens(text: str) -> list[int]:
-    return [int.from_bytes(sha256(word.encode()).digest()[:4], "big") for word in re.findall(r"\w+", text.lower())]
+    return [_token(word) for word in re.findall(r"\w+", text.lower())]
 
 
 class WordRanker:
@@ -85,7 +96,7 @@ class WordRanker:
     def _vector(self, ids: Sequence[int]) -> NDArray[np.float32]:
         total = np.zeros(DIM)
         for token in ids:
-            total += np.random.default_rng([self.seed, token]).normal(size=DIM)
+            total += _direction(self.seed, token)
         norm = np.linalg.norm(total)
         return (total / norm if norm else total).astype(np.float32)
 
