@@ -29,6 +29,7 @@ from polyrank.service.ranking.values import Ranked, RankRequest
 DIM = 16
 CODES = 3
 MAX_TOKENS = 32
+READ_AT_ONCE = 500
 WORDS = [f"w{n}" for n in range(40)]
 
 
@@ -207,9 +208,14 @@ def brute_force(
     """Every stored vector scored the paper's way, ties by row."""
     codes = serving.ranker.encode_contexts([serving.ranker.tokenize_context(Conversation.of(text))[0]])[0]
     rows = serving.snapshot.matching({})
-    candidates = serving.snapshot.candidates(rows)
     _, own, added = serving.snapshot.split(rows)
     matrix = np.concatenate([serving.generation.embeddings.matrix[own], serving.snapshot.vectors_added[added]])
     scores = paper_scores(matrix, codes)
     order = np.argsort(-scores, kind="stable")
-    return [(candidates[row].id, float(scores[row])) for row in order if keep(candidates[row])][:top_k]
+    found: list[tuple[str, float]] = []
+    for part in np.split(order, range(READ_AT_ONCE, len(order), READ_AT_ONCE)):
+        candidates = serving.snapshot.candidates(rows[part])
+        found += [(each.id, float(score)) for each, score in zip(candidates, scores[part], strict=True) if keep(each)]
+        if len(found) >= top_k:
+            break
+    return found[:top_k]
