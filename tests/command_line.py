@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from warm_python import WarmProcess, WarmPython
 
 from polyrank.service.cli import main
 
@@ -53,6 +54,11 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> Outcome:
     return Outcome(status, *capsys.readouterr())
 
 
+def forked(python: WarmPython, *arguments: object, **environment: str) -> WarmProcess:
+    """Start a command as a process of its own that has nothing to import."""
+    return python.start(*COMMAND[1:], *arguments, PYTHONDONTWRITEBYTECODE="1", **environment)
+
+
 def start(*arguments: object, command: Iterable[str] = COMMAND, **environment: str) -> "subprocess.Popen[str]":
     """Start a command as a process of its own."""
     return subprocess.Popen(
@@ -65,7 +71,7 @@ def start(*arguments: object, command: Iterable[str] = COMMAND, **environment: s
     )
 
 
-def ended(process: "subprocess.Popen[str]") -> Outcome:
+def ended(process: "subprocess.Popen[str] | WarmProcess") -> Outcome:
     """Wait for its end."""
     out, err = process.communicate(timeout=60)
     return Outcome(process.returncode, out, err)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 from redis_process import RedisProcess
+from warm_python import WarmPython
 
 collect_ignore = ["clients"]  # they need an environment of their own: make test-clients
 
@@ -35,6 +36,18 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_wait_for_the_disk() -> Iterator[None]:
+    """Nothing that a test writes must outlive the machine, and what the system has taken outlives every kill.
+
+    A file that is not open is still an error. Processes of their own do wait.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("fsync", "fdatasync"):
+            patched.setattr(os, name, os.fstat)
+        yield
+
+
 @pytest.fixture(scope="session")
 def _unix_redis() -> Iterator[RedisProcess]:
     server = RedisProcess()
@@ -47,6 +60,14 @@ def _tcp_redis() -> Iterator[RedisProcess]:
     server = RedisProcess(tcp=True)
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[WarmPython]:
+    """For processes whose start is not what is tested."""
+    python = WarmPython()
+    yield python
+    python.close()
 
 
 def _emptied(server: RedisProcess) -> str:

@@ -12,6 +12,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
+
+from warm_python import WarmPython
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RUN = "import json, sys; from polyrank.service.process.server import run; "
@@ -24,23 +27,23 @@ class ServerProcess:
     """A server process; unless told otherwise on a free port, with one thread, and without a delay at its end.
 
     Args:
+        python: forks it; None: it starts from nothing.
         before: code that it runs first.
         settings: its own.
     """
 
-    def __init__(self, before: str = "", **settings: object) -> None:
+    def __init__(self, python: WarmPython | None = None, before: str = "", **settings: object) -> None:
         fields = {"port": 0, "threads": 1, "drain_delay_s": 0, "backend": "torch", **settings}
         # A pipe that nobody reads fills, and then a line of the log waits.
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by `end`
         self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # of one that is killed
         self._said: tuple[str, str] | None = None
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", before + RUN, json.dumps(fields, default=str)],
-            stdout=subprocess.PIPE,
+        begin = _start if python is None else python.start
+        self.process = begin(
+            *("-c", before + RUN, json.dumps(fields, default=str)),
             stderr=self.log,
-            text=True,
-            cwd=REPOSITORY,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": self._temporary.name},
+            TMPDIR=self._temporary.name,
+            PYTHONDONTWRITEBYTECODE="1",
         )
 
     def ready(self) -> int:
@@ -63,6 +66,17 @@ class ServerProcess:
             self.log.close()
             self._temporary.cleanup()
         return self._said
+
+
+def _start(*arguments: str, stderr: IO[str], **environment: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        cwd=REPOSITORY,
+        env={**os.environ, **environment},
+    )
 
 
 def get(port: int, path: str) -> tuple[int, bytes]:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,22 @@ from polyrank.service.ranking.values import Ranked, RankRequest
 DIM = 16
 CODES = 3
 MAX_TOKENS = 32
+READ_AT_ONCE = 500
 WORDS = [f"w{n}" for n in range(40)]
 
 
+@lru_cache(4096)
+def _token(word: str) -> int:
+    return int.from_bytes(sha256(word.encode()).digest()[:4], "big")
+
+
+@lru_cache(4096)
+def _direction(seed: int, token: int) -> NDArray[np.float64]:
+    return np.random.default_rng([seed, token]).normal(size=DIM)
+
+
 def _tokens(text: str) -> list[int]:
-    return [int.from_bytes(sha256(word.encode()).digest()[:4], "big") for word in re.findall(r"\w+", text.lower())]
+    return [_token(word) for word in re.findall(r"\w+", text.lower())]
 
 
 class WordRanker:
@@ -86,7 +98,7 @@ class WordRanker:
     def _vector(self, ids: Sequence[int]) -> NDArray[np.float32]:
         total = np.zeros(DIM)
         for token in ids:
-            total += np.random.default_rng([self.seed, token]).normal(size=DIM)
+            total += _direction(self.seed, token)
         norm = np.linalg.norm(total)
         return (total / norm if norm else total).astype(np.float32)
 
@@ -199,9 +211,14 @@ def brute_force(
     """Every stored vector scored the paper's way, ties by row."""
     codes = serving.ranker.encode_contexts([serving.ranker.tokenize_context(Conversation.of(text))[0]])[0]
     rows = serving.snapshot.matching({})
-    candidates = serving.snapshot.candidates(rows)
     _, own, added = serving.snapshot.split(rows)
     matrix = np.concatenate([serving.generation.embeddings.matrix[own], serving.snapshot.vectors_added[added]])
     scores = paper_scores(matrix, codes)
     order = np.argsort(-scores, kind="stable")
-    return [(candidates[row].id, float(scores[row])) for row in order if keep(candidates[row])][:top_k]
+    found: list[tuple[str, float]] = []
+    for part in np.split(order, range(READ_AT_ONCE, len(order), READ_AT_ONCE)):
+        candidates = serving.snapshot.candidates(rows[part])
+        found += [(each.id, float(score)) for each, score in zip(candidates, scores[part], strict=True) if keep(each)]
+        if len(found) >= top_k:
+            break
+    return found[:top_k]

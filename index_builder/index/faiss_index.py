@@ -130,8 +130,9 @@ class CandidateIndex:
             products, rows = self._gpu.search(codes, depth + len(dropped), self.spec.params)
             return _kept(rows, products, ~np.isin(rows, dropped), depth)
         if only is None and not len(dropped):
-            products, rows = self._index.search(codes, depth, params=self._parameters(depth, None))
-            return rows, products
+            there = min(depth, self.count)  # FAISS's NSG looks for more rows than there are without an end
+            products, rows = self._index.search(codes, there, params=self._parameters(there, None))
+            return (rows, products) if there == depth else _kept(rows, products, rows >= 0, depth)
         if not self._takes_selectors:
             return self._overfetched(codes, depth, dropped, only)
         products, rows = self._index.search(codes, depth, params=self._parameters(depth, _selector(dropped, only)))

@@ -1,11 +1,13 @@
 """Real checkpoints, small enough to load in no time, and servers as processes."""
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from server_process import ServerProcess
 from tiny import write_checkpoint
+from warm_python import WarmPython
 
 
 @pytest.fixture(scope="session")
@@ -19,12 +21,18 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., ServerProcess]]:
+def warm_children(warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that the product starts are forked."""
+    monkeypatch.setattr(sys, "executable", warm_python.executable)
+
+
+@pytest.fixture
+def start(warm_python: WarmPython) -> Iterator[Callable[..., ServerProcess]]:
     """Starts servers, by their settings; none outlives the test."""
     started: list[ServerProcess] = []
 
-    def begin(**settings: object) -> ServerProcess:
-        started.append(ServerProcess(**settings))
+    def begin(python: WarmPython | None = warm_python, **settings: object) -> ServerProcess:
+        started.append(ServerProcess(python, **settings))
         return started[-1]
 
     yield begin

@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from builder_nursery import Nursery
+from warm_python import WarmProcess, WarmPython
 
 import polyrank
 from polyrank.index_builder.build.job_records import (
@@ -28,6 +28,7 @@ from polyrank.index_builder.vectors.codec import HIT
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 
 REPOSITORY = Path(__file__).parents[2]
+Builder = Callable[..., WarmProcess]
 
 
 def write_pool(path: Path, count: int) -> str:
@@ -35,19 +36,24 @@ def write_pool(path: Path, count: int) -> str:
     return str(path)
 
 
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    nursery = Nursery(tmp_path_factory.mktemp("nursery") / "stderr")
-    yield nursery
-    nursery.close()
+@pytest.fixture
+def builder(warm_python: WarmPython) -> Builder:
+    """Starts a builder: of a store, for a job, with an environment."""
+    return partial(warm_python.start, "-m", "polyrank.index_builder", "--store")
 
 
-def run(nursery: Nursery, root: Path, request: JobRequest, **environment: str) -> tuple[JobRecord, int, str]:
+def run(builder: Builder, root: Path, request: JobRequest, **environment: str) -> tuple[JobRecord, int, str]:
     jobs = JobStore(root)
     job_id = jobs.create(request).id
-    nursery.start(root, job_id, **environment)
-    status, said = nursery.wait()
-    return jobs.get(job_id), status, said
+    ended = end(builder(root, "--job", job_id, **environment))
+    return jobs.get(job_id), *ended
+
+
+def end(process: WarmProcess) -> tuple[int, str]:
+    """Wait for its end; returns its exit status and what it said on standard error."""
+    out, said = process.communicate()
+    assert out == ""
+    return process.wait(), said
 
 
 def wait_for_stage(jobs: JobStore, job_id: str) -> None:
@@ -57,10 +63,10 @@ def wait_for_stage(jobs: JobStore, job_id: str) -> None:
 
 
 @pytest.fixture
-def root(nursery: Nursery, tmp_path: Path, checkpoints: Path, redis_tcp_url: str) -> Path:
+def root(builder: Builder, tmp_path: Path, checkpoints: Path, redis_tcp_url: str) -> Path:
     """A store that a job has built, with a copy in Redis."""
     request = JobRequest(pool=(write_pool(tmp_path / "p.jsonl", 100),), model=str(checkpoints / "poly"), index="flat")
-    record, status, said = run(nursery, tmp_path / "store", request, POLYRANK_REDIS_URL=redis_tcp_url)
+    record, status, said = run(builder, tmp_path / "store", request, POLYRANK_REDIS_URL=redis_tcp_url)
     assert (record.state, record.error, status, said) == (SUCCEEDED, None, 0, "")
     assert GenerationStore(tmp_path / "store").current() == record.generation
     return tmp_path / "store"
@@ -101,13 +107,13 @@ def test_a_job_builds_with_the_model_named_and_then_with_the_active_generations(
     ],
 )
 def test_a_job_that_cannot_be_done_fails_in_one_line(
-    nursery: Nursery, tmp_path: Path, checkpoints: Path, model_name: str | None, pool: str, reason: str
+    builder: Builder, tmp_path: Path, checkpoints: Path, model_name: str | None, pool: str, reason: str
 ) -> None:
     write_pool(tmp_path / "p.jsonl", 3)
     if model_name in ("cross", "poly"):
         model_name = str(checkpoints / model_name)
     request = JobRequest(pool=(str(tmp_path / pool),), model=model_name)
-    record, status, said = run(nursery, tmp_path / "store", request)
+    record, status, said = run(builder, tmp_path / "store", request)
     assert (record.state, status, said) == (FAILED, 1, "")
     assert record.error is not None
     assert reason in record.error
@@ -115,47 +121,45 @@ def test_a_job_that_cannot_be_done_fails_in_one_line(
     assert record.finished is not None
 
 
-def test_a_cancelled_job_leaves_nothing(nursery: Nursery, root: Path, tmp_path: Path) -> None:
+def test_a_cancelled_job_leaves_nothing(builder: Builder, root: Path, tmp_path: Path) -> None:
     jobs, before = JobStore(root), GenerationStore(root).ids()
     job_id = jobs.create(JobRequest(pool=(write_pool(tmp_path / "big.jsonl", 100_000),))).id
-    pid = nursery.start(root, job_id)
+    process = builder(root, "--job", job_id)
     wait_for_stage(jobs, job_id)
-    assert (jobs.get(job_id).state, jobs.get(job_id).pid) == (RUNNING, pid)
-    assert os.getpriority(os.PRIO_PROCESS, pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
-    os.kill(pid, signal.SIGTERM)
-    assert nursery.wait() == (1, "")
+    assert (jobs.get(job_id).state, jobs.get(job_id).pid) == (RUNNING, process.pid)
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
+    process.terminate()
+    assert end(process) == (1, "")
     record = jobs.get(job_id)
     assert (record.state, record.error) == (CANCELLED, None)
     assert [path.name for path in (root / "generations").iterdir()] == before
 
 
 @pytest.mark.parametrize("job", ["20260101T000000000000-00000000", ".."])
-def test_a_job_that_is_not_there_is_one_line(nursery: Nursery, tmp_path: Path, job: str) -> None:
-    nursery.start(tmp_path, job)
-    assert nursery.wait() == (1, f"no job {job!r}\n")
+def test_a_job_that_is_not_there_is_one_line(builder: Builder, tmp_path: Path, job: str) -> None:
+    assert end(builder(tmp_path, "--job", job)) == (1, f"no job {job!r}\n")
 
 
 @pytest.mark.parametrize("kills", [10, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(0)])])
-def test_kills_leave_the_old_or_the_new_generation(nursery: Nursery, root: Path, tmp_path: Path, kills: int) -> None:
+def test_kills_leave_the_old_or_the_new_generation(builder: Builder, root: Path, tmp_path: Path, kills: int) -> None:
     chance = random.Random(20261121)
     jobs, store = JobStore(root), GenerationStore(root)
     request = JobRequest(pool=(write_pool(tmp_path / "q.jsonl", 2000),), index="flat")
     job_id = jobs.create(request).id
-    nursery.start(root, job_id)
+    process = builder(root, "--job", job_id)
     wait_for_stage(jobs, job_id)
     began = time.monotonic()
-    assert nursery.wait() == (0, "")
+    assert end(process) == (0, "")
     duration = time.monotonic() - began
     stages: list[str | None] = []
     for number in range(kills):
         old = store.current()
         job_id = jobs.create(request).id
-        pid = nursery.start(root, job_id)
+        process = builder(root, "--job", job_id)
         wait_for_stage(jobs, job_id)
         time.sleep(duration * (number + chance.random()) / kills)
-        with suppress(ProcessLookupError):  # it may just have ended
-            os.kill(pid, signal.SIGKILL)
-        status, _ = nursery.wait()
+        process.kill()  # it may just have ended
+        status, _ = end(process)
         record = jobs.get(job_id)
         stages.append(record.stage)
         if status == -signal.SIGKILL:
@@ -169,24 +173,24 @@ def test_kills_leave_the_old_or_the_new_generation(nursery: Nursery, root: Path,
         assert isinstance(polyrank.load(served.model_directory), polyrank.LateRanker)
     print(f"seed 20261121, killed at stages {stages}")  # noqa: T201
     assert len(set(stages)) > 1
-    last, status, _ = run(nursery, root, request)
+    last, status, _ = run(builder, root, request)
     assert (last.state, status) == (SUCCEEDED, 0)
     assert store.verify(str(last.generation)).count == 2000
     assert not list((root / "generations").glob(".*"))
 
 
-def test_a_killed_job_is_resumed_by_the_next_one(nursery: Nursery, root: Path, tmp_path: Path) -> None:
+def test_a_killed_job_is_resumed_by_the_next_one(builder: Builder, root: Path, tmp_path: Path) -> None:
     jobs, store = JobStore(root), GenerationStore(root)
     request = JobRequest(pool=(write_pool(tmp_path / "q.jsonl", 20_000),), index="exact")
     job_id = jobs.create(request).id
-    pid = nursery.start(root, job_id)
+    process = builder(root, "--job", job_id)
     while not any(b"source" in each.read_bytes() for each in (root / "generations").glob(".journal-*")):
         assert not jobs.get(job_id).is_finished
         time.sleep(0.001)  # until the first of three shards is on the disk
-    os.kill(pid, signal.SIGKILL)
-    nursery.wait()
+    process.kill()
+    end(process)
     assert jobs.get(job_id).state == FAILED
-    again, _, _ = run(nursery, root, request)
+    again, _, _ = run(builder, root, request)
     manifest = store.verify(str(again.generation))
     assert (manifest.count, manifest.build.attempts) == (20_000, 2)
     assert not list((root / "generations").glob(".*"))

@@ -1,19 +1,17 @@
 """A run of several processes, one after the other's death or side by side, ends as one would expect of one."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from command_line import REPOSITORY, ended, start
+from command_line import Outcome, ended, forked
 from safetensors.torch import load_file
 from tiny import write_base
 from tiny_training import write_examples
+from warm_python import WarmProcess, WarmPython
 
 import polyrank
 from polyrank.model.training.state import STATE_FILE
@@ -35,9 +33,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_examples(tmp_path_factory.mktemp("data") / "data.jsonl")
 
 
-def killed_with_a_state(command: list[object], output: Path, former: int) -> int:
-    """Start a run, kill it as soon as it has written a state newer than that; returns the time of the state."""
-    process = start(*command, **ONE_THREAD)
+def killed_with_a_state(process: WarmProcess, output: Path, former: int) -> int:
+    """Kill a run as soon as it has written a state newer than that; returns the time of the state."""
     path, deadline = output / STATE_FILE, time.monotonic() + 60
     while not path.exists() or path.stat().st_mtime_ns == former:
         assert process.poll() is None, process.communicate()
@@ -49,14 +46,17 @@ def killed_with_a_state(command: list[object], output: Path, former: int) -> int
     return path.stat().st_mtime_ns
 
 
-def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(base: Path, data: Path, tmp_path: Path) -> None:
-    def command(name: str, *flags: str) -> list[object]:
-        return ["train", "--base", base, "--train", data, "--output", tmp_path / name, *RECIPE, *flags]
+def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
+    warm_python: WarmPython, base: Path, data: Path, tmp_path: Path
+) -> None:
+    def train(name: str, *flags: str) -> WarmProcess:
+        given = ["--base", base, "--train", data, "--output", tmp_path / name, *RECIPE, *flags]
+        return forked(warm_python, "train", *given, **ONE_THREAD)
 
-    state = killed_with_a_state(command("out"), tmp_path / "out", 0)
-    killed_with_a_state(command("out", "--resume"), tmp_path / "out", state)
-    resumed = ended(start(*command("out", "--resume"), **ONE_THREAD))
-    whole = ended(start(*command("whole"), **ONE_THREAD))
+    state = killed_with_a_state(train("out"), tmp_path / "out", 0)
+    killed_with_a_state(train("out", "--resume"), tmp_path / "out", state)
+    resumed = ended(train("out", "--resume"))
+    whole = ended(train("whole"))
     assert resumed.result["fingerprint"] == whole.result["fingerprint"]
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "whole")]
     assert weights[0] == weights[1]
@@ -104,24 +104,20 @@ told = {**losses, "rows": rows, "progress": vars(training.progress), "processes"
 """
 
 
-def launch_two(*command: object) -> subprocess.CompletedProcess[str]:
+def launch_two(python: WarmPython, *command: object) -> Outcome:
     """Run a script, or a module behind "-m", in two processes, as `torchrun` does."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    return subprocess.run(
-        [*launcher, *map(str, command)],
-        env={**os.environ, **ONE_THREAD, "PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return ended(python.start(*launcher, *command, **ONE_THREAD, CUDA_VISIBLE_DEVICES=""))
 
 
-def test_two_processes_have_the_same_weights_at_every_look(base: Path, data: Path, tmp_path: Path) -> None:
+def test_two_processes_have_the_same_weights_at_every_look(
+    warm_python: WarmPython, base: Path, data: Path, tmp_path: Path
+) -> None:
     (tmp_path / "two.py").write_text(TWO)
     output = tmp_path / "out"
     output.mkdir()
-    done = launch_two(tmp_path / "two.py", base, data, output)
-    assert done.returncode == 0, done.stderr
+    done = launch_two(warm_python, tmp_path / "two.py", base, data, output)
+    assert done.status == 0, done.err
     one, other = (json.loads((output / f"{rank}.json").read_text()) for rank in (0, 1))
     assert one["processes"] == 2
     assert one["look"] == other["look"], "both look at the same slice"
@@ -143,7 +139,9 @@ def test_two_processes_have_the_same_weights_at_every_look(base: Path, data: Pat
     assert all(torch.equal(each, saved[name]) for name, each in ranker.encoder.state_dict().items())
 
 
-def test_the_command_runs_in_two_processes_and_one_of_them_reports(base: Path, data: Path, tmp_path: Path) -> None:
+def test_the_command_runs_in_two_processes_and_one_of_them_reports(
+    warm_python: WarmPython, base: Path, data: Path, tmp_path: Path
+) -> None:
     output = tmp_path / "out"
     command = [
         "polyrank.service.cli",
@@ -157,13 +155,13 @@ def test_the_command_runs_in_two_processes_and_one_of_them_reports(base: Path, d
         *RECIPE,
         "--steps=30",
     ]
-    done = launch_two("-m", *command)
-    assert done.returncode == 0, done.stderr
-    *_, line = done.stdout.splitlines()  # gloo greets on standard output
+    done = launch_two(warm_python, "-m", *command)
+    assert done.status == 0, done.err
+    *_, line = done.out.splitlines()  # gloo greets on standard output
     result = json.loads(line)
     assert result["fingerprint"] == polyrank.load(output).fingerprint
     assert result["steps"] == 30
-    assert [line.split(":")[0] for line in done.stderr.splitlines() if "look 0 of" in line] == ["look 0 of 30"]
+    assert [line.split(":")[0] for line in done.err.splitlines() if "look 0 of" in line] == ["look 0 of 30"]
     assert not (output / STATE_FILE).exists()
 
 
@@ -186,13 +184,13 @@ finally:
 """
 
 
-def test_where_one_process_diverges_all_stop(base: Path, data: Path, tmp_path: Path) -> None:
+def test_where_one_process_diverges_all_stop(warm_python: WarmPython, base: Path, data: Path, tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(TWO)
     (tmp_path / "diverging.py").write_text(DIVERGING)
     output = tmp_path / "out"
     output.mkdir()
-    done = launch_two(tmp_path / "diverging.py", tmp_path / "two.py", base, data, output)
-    assert done.returncode == 0, done.stderr
+    done = launch_two(warm_python, tmp_path / "diverging.py", tmp_path / "two.py", base, data, output)
+    assert done.status == 0, done.err
     told = [(output / f"{rank}.told").read_text() for rank in (0, 1)]
     assert told[0] == told[1]
     assert told[0].startswith("the loss is nan at step 1; lower --learning-rate.")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import redis
-from command_line import COMMAND, call, ended, left_half_written, pool_rows, start, write_rows
+from command_line import COMMAND, call, ended, forked, left_half_written, pool_rows, start, write_rows
 from redis_process import RedisProcess, vector_keys
+from warm_python import WarmPython
 
 import polyrank
 from polyrank.index_builder.index import choice, timing
@@ -283,9 +284,11 @@ def test_ctrl_c_at_any_stage_leaves_the_store_as_it_was(
     assert call(capsys, "build", *options).status == 0
 
 
-def test_ctrl_c_ends_a_building_process_cleanly(store: Path, poly: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_building_process_cleanly(
+    warm_python: WarmPython, store: Path, poly: Path, tmp_path: Path
+) -> None:
     pool = write_rows(tmp_path / "pool.jsonl", pool_rows(60_000))
-    process = start("build", "--model", poly, "--pool", pool, "--store", store)
+    process = forked(warm_python, "build", "--model", poly, "--pool", pool, "--store", store)
     deadline = time.monotonic() + 60
     while not list(store.glob("generations/.tmp-*/embeddings.bin")):
         assert process.poll() is None, process.communicate()
@@ -296,9 +299,10 @@ def test_ctrl_c_ends_a_building_process_cleanly(store: Path, poly: Path, tmp_pat
     assert_nothing_built(store)
 
 
-def test_no_room_on_the_disk_is_one_line(store: Path, poly: Path, tmp_path: Path) -> None:
+def test_no_room_on_the_disk_is_one_line(warm_python: WarmPython, store: Path, poly: Path, tmp_path: Path) -> None:
     pool = write_rows(tmp_path / "pool.jsonl", pool_rows(5000))
-    limited = ["sh", "-c", 'ulimit -f 200; exec "$@"', "sh", *COMMAND]  # 100 KiB; the vectors alone are 160 kB
+    # 100 KiB; the vectors alone are 160 kB.
+    limited = ["sh", "-c", 'ulimit -f 200; exec "$@"', "sh", warm_python.executable, *COMMAND[1:]]
     process = start("build", "--model", poly, "--pool", pool, "--store", store, command=limited)
     message = ended(process).failure()
     assert message.startswith(f"no room left under {store}: ")

@@ -5,19 +5,21 @@ import signal
 import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import READY, call, ended, start
+from command_line import READY, call, ended, forked, start
 from redis_process import RedisProcess
 from service_fakes import pool
+from warm_python import WarmProcess, WarmPython
 
 import polyrank
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 
 Capture = pytest.CaptureFixture[str]
-Serve = Callable[..., "tuple[subprocess.Popen[str], str]"]
+Serve = Callable[..., tuple[Any, str]]
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +32,13 @@ def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def served() -> Iterator[Serve]:
+def served(warm_python: WarmPython) -> Iterator[Serve]:
     """Starts servers on free ports; returns the process and its URL once it is ready."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[subprocess.Popen[str] | WarmProcess] = []
 
-    def begin(*flags: object, **environment: str) -> "tuple[subprocess.Popen[str], str]":
-        process = start("serve", "--port", "0", *flags, POLYRANK_DRAIN_DELAY_S="0", **environment)
+    def begin(*flags: object, cold: bool = False, **environment: str) -> tuple[Any, str]:
+        begun = start if cold else partial(forked, warm_python)
+        process = begun("serve", "--port", "0", *flags, POLYRANK_DRAIN_DELAY_S="0", **environment)
         started.append(process)
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -44,9 +47,9 @@ def served() -> Iterator[Serve]:
 
     yield begin
     for process in started:
-        if process.poll() is None:
+        if process.returncode is None:
             process.kill()
-        process.communicate()
+            process.communicate()
 
 
 def same_within_rounding(mine: Any, theirs: Any) -> bool:
@@ -64,7 +67,7 @@ def get(url: str) -> Any:
 
 
 def test_ready_killed_started_again_and_stopped(capsys: Capture, served: Serve, store: Path) -> None:
-    process, url = served("--store", store)
+    process, url = served("--store", store, cold=True)
     active = (store / "CURRENT").read_text().strip()
     assert get(f"{url}/readyz") == {"status": "ready", "generation": active}
     mine = call(capsys, "rank", "w1 w2", "w3", "--store", store, "--json").result

@@ -15,6 +15,8 @@ from polyrank.service.app import create_app
 from polyrank.service.http.native.responses import JobOut
 from polyrank.service.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 COUNT = 60
 
 

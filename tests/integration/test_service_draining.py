@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -22,6 +23,12 @@ def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("store")
     build(polyrank.load(checkpoints / "poly"), pool(50), root)
     return root
+
+
+def catches(process: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal."""
+    [caught] = re.findall(r"^SigCgt:\s+(\w+)$", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +88,10 @@ def test_while_it_drains_it_is_alive_but_not_ready(start: Start, store: Path) ->
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_signal_while_it_loads_ends_it_at_once(start: Start, store: Path, workers: int) -> None:
-    server = start(store=store, drain_delay_s=30, workers=workers)
-    time.sleep(1.5)  # it takes less to come to the handlers, and more to become ready
+    server = start(python=None, store=store, drain_delay_s=30, workers=workers)
+    while not catches(server.process.pid, signal.SIGTERM):
+        assert server.process.poll() is None
+        time.sleep(0.01)
     server.process.terminate()
     began = time.monotonic()
     out, _ = server.end()

@@ -198,6 +198,7 @@ def as_builder(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(builder_process.sys, "executable", str(script))
 
 
+@pytest.mark.usefixtures("warm_children")
 @pytest.mark.parametrize("kind", ["rebuild", "compaction"])
 def test_no_room_for_a_job(
     store: Watched, checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -230,6 +231,7 @@ def test_a_pool_that_a_job_may_not_read(
     store.assert_next_build_works()
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_a_redis_that_is_gone_in_the_middle_of_a_job(
     store: Watched, checkpoints: Path, tmp_path: Path, redis_process: RedisProcess
 ) -> None:

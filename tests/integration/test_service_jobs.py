@@ -26,6 +26,7 @@ from polyrank.service.changes.jobs import Jobs
 from polyrank.service.http.native.responses import JobOut, JobsOut
 from polyrank.service.settings import Settings
 
+PYTHON = sys.executable
 HUGE = 100_000
 FINAL = {"succeeded", "failed", "cancelled"}
 # Stands in for the builder, to die or hang as no real one should.
@@ -72,6 +73,9 @@ class Api:
         return left + [path.name for path in (self.store / "jobs").glob("*.jsonl")]
 
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
+
 @pytest.fixture(scope="module")
 def roots(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The pool root and the model root."""
@@ -106,7 +110,7 @@ def stub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Non
         path = tmp_path / "stub.py"
         path.write_text(STUB + script)
         wrapper = tmp_path / "python"
-        wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{path}" "$@"\n')
+        wrapper.write_text(f'#!/bin/sh\nexec "{PYTHON}" "{path}" "$@"\n')
         wrapper.chmod(0o755)
         monkeypatch.setattr(builder_process.sys, "executable", str(wrapper))
 
@@ -238,6 +242,7 @@ def test_the_builder_imports_nothing_that_lies_about(
     else:  # as run from a clone that is not installed
         monkeypatch.setenv("PYTHONPATH", path)
         monkeypatch.chdir(Path(__file__).parents[2])
+    monkeypatch.setattr(builder_process.sys, "executable", PYTHON)
     job = api.wait(api.job(api.start(candidates=[{"text": "w1"}]))["id"])
     assert (job["state"], job["error"]) == ("succeeded", None)
 
@@ -308,6 +313,7 @@ def test_a_builder_that_had_to_be_killed_when_it_was_cancelled_leaves_nothing(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(builder_process, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(builder_process.sys, "executable", PYTHON)  # whose own group is killed
     job = api.job(api.start(pool="huge.jsonl"))
     api.wait(job["id"], lambda job: job["stage"] == "encode")
     pid = JobStore(api.store).get(job["id"]).pid

@@ -69,7 +69,7 @@ def call(port: int, method: str, path: str, body: object) -> dict[str, Any]:
 
 
 def test_sigterm_answers_what_has_begun_and_is_no_failure(start: Start, store: Path) -> None:
-    server = start(store=store, max_queue_tokens=1_000_000)
+    server = start(python=None, store=store, max_queue_tokens=1_000_000)
     port = server.ready()
     assert (rank(port, 1), rank(port, 3000)) == (200, 200)  # from the second it learns how long others take
     statuses: list[int] = []

@@ -13,9 +13,10 @@ from typing import Any
 import httpx2
 import orjson
 import pytest
-from command_line import READY, call, ended, pool_rows, start, write_rows
+from command_line import READY, call, ended, forked, pool_rows, write_rows
 from served import Served, serve
 from service_fakes import WordRanker, build_store, load, pool
+from warm_python import WarmPython
 
 import polyrank
 from polyrank.index_builder.build.pipeline import BuildOptions, build
@@ -337,6 +338,7 @@ def real_root(checkpoints: Path, tmp_path: Path) -> Path:
     return tmp_path / "real"
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_a_rebuild_while_updating_loses_nothing(real_root: Path, tmp_path: Path) -> None:
     rows = pool_rows(2000, "d")  # encoded for long enough
     pool_file = write_rows(tmp_path / "pool.jsonl", rows)
@@ -365,7 +367,7 @@ def test_a_rebuild_while_updating_loses_nothing(real_root: Path, tmp_path: Path)
         assert known["revision"] == last["revision"]
 
 
-def test_what_was_acknowledged_survives_a_kill(real_root: Path) -> None:
+def test_what_was_acknowledged_survives_a_kill(warm_python: WarmPython, real_root: Path) -> None:
     acknowledged: dict[str, int] = {}
     to_delete, deleted = set[str](), set[str]()
 
@@ -383,7 +385,7 @@ def test_what_was_acknowledged_survives_a_kill(real_root: Path) -> None:
                 except (httpx2.HTTPError, ValueError):
                     return  # the server is gone; what it was told last may be there or not
 
-    process = start("serve", "--store", real_root, "--port", "0", POLYRANK_THREADS="1")
+    process = forked(warm_python, "serve", "--store", real_root, "--port", "0", POLYRANK_THREADS="1")
     try:
         assert process.stdout is not None
         url = process.stdout.readline().removeprefix(READY).strip()

@@ -150,7 +150,7 @@ def test_a_worker_that_hangs_is_replaced_as_soon_as_one_can_start(
 ) -> None:
     reranker = shutil.copytree(checkpoints / "cross", tmp_path / "cross")
     before = "import polyrank.service.process.supervisor; polyrank.service.process.supervisor.SILENT_SECONDS = 6; "
-    server = start(store=pair.root, workers=2, reranker=reranker, before=before)
+    server = start(python=None, store=pair.root, workers=2, reranker=reranker, before=before)
     port = server.ready()
     hanging, other = children(server)
     reranker.rename(tmp_path / "away")

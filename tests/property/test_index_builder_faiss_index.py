@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from polyrank.index_builder.index.choice import IndexSpec
@@ -31,6 +31,7 @@ def built(factory: str) -> CandidateIndex:
 @pytest.mark.parametrize("factory", FACTORIES)
 @settings(max_examples=25, deadline=None)
 @given(exclude=ROWS, only=st.none() | ROWS, depth=DEPTHS)
+@example(exclude=set(), only=None, depth=COUNT + 5)
 def test_only_what_is_allowed_is_found(factory: str, exclude: set[int], only: set[int] | None, depth: int) -> None:
     allowed = (set(range(COUNT)) if only is None else only) - exclude
     mask = None if only is None else np.isin(np.arange(COUNT), list(only))

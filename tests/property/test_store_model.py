@@ -298,13 +298,6 @@ class StoreModel(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
 
-@pytest.fixture(autouse=True)
-def _without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here pulls the plug, and most of the time would go into it."""
-    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
-    monkeypatch.setattr(os, "fdatasync", lambda _descriptor: None)
-
-
 def run(**options: Any) -> None:
     checks = list(HealthCheck)
     run_state_machine_as_test(StoreModel, settings=settings(deadline=None, suppress_health_check=checks, **options))
