@@ -48,8 +48,9 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Build, and print what was built."""
+    runner = chosen_runner(arguments.backend, arguments.precision)
     pool = read_pool(arguments.pool, arguments.store)
-    ranker = load_late(arguments.model, runner=chosen_runner(arguments.backend, arguments.precision))
+    ranker = load_late(arguments.model, runner=runner)
     options = _options(arguments, ranker)
     with Progress("candidates") as progress:
         built = build(ranker, pool, arguments.store, options, progress=progress)
