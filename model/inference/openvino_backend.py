@@ -1,4 +1,7 @@
-"""OpenVINO on CPUs: torch traces a part once, and OpenVINO compiles it for the chosen precision.
+"""OpenVINO on CPUs: torch traces a part, and OpenVINO compiles it for a precision.
+
+A part is compiled in two pieces, because the precision is that of its transformer alone. Code attention in bfloat16
+took the worst context vector of chat-poly from a cosine of 0.9999 to one of 0.9991. The ending is always float32.
 
 OpenVINO's threads are TBB's. Unlike torch's, they sleep while there is nothing to do.
 """
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.jit import _recursive
 from transformers.utils import logging as transformers_logging
 
@@ -22,13 +26,14 @@ from polyrank.model.architectures.batching import TOKEN_BUDGET, TokenBatch
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import trials
 from polyrank.model.inference.backend import Forward, TorchBackend
+from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8, Choice, Runner
 from polyrank.model.inference.parts import Part
 
 if TYPE_CHECKING:
     import openvino as ov
 
 
-class Precision(NamedTuple):
+class _Format(NamedTuple):
     """The number format of products.
 
     hint: OpenVINO's name of it. needs: what the processor must offer; empty: nothing. is_quantized: weights are int8
@@ -43,11 +48,11 @@ class Precision(NamedTuple):
     width_step: int = 4
 
 
-PRECISIONS = {
-    "openvino": Precision("f32"),
-    "openvino-fp16": Precision("f16", needs="FP16", width_step=16),
-    "openvino-bf16": Precision("bf16", needs="BF16", width_step=16),
-    "openvino-int8": Precision("f32", is_quantized=True),
+_FORMATS = {
+    FLOAT32: _Format("f32"),
+    FLOAT16: _Format("f16", needs="FP16", width_step=16),
+    BFLOAT16: _Format("bf16", needs="BF16", width_step=16),
+    INT8: _Format("f32", is_quantized=True),
 }
 # How many kernels, each made for one shape of batch, OpenVINO keeps. Its default is thousands: memory grew by 500 MiB.
 # With 64 a shape that came before took no extra time, with 16 a third more.
@@ -63,9 +68,9 @@ def is_installed() -> bool:
     return importlib.util.find_spec("openvino") is not None
 
 
-def is_supported(name: str) -> bool:
-    """Whether the back-end of that name can run here."""
-    needs = PRECISIONS[name].needs
+def is_supported(precision: str) -> bool:
+    """Whether OpenVINO is there and computes in that precision on this processor."""
+    needs = _FORMATS[precision].needs
     return is_installed() and (not needs or needs in _capabilities())
 
 
@@ -73,30 +78,33 @@ class OpenVinoBackend:
     """Compiles parts for the CPU, with as many threads as torch has at that moment."""
 
     token_budget = TOKEN_BUDGET
+    choice: Choice | None = None
 
-    def __init__(self, name: str) -> None:
-        """Raise InvalidInput where the back-end of that name cannot run here."""
+    def __init__(self, precision: str) -> None:
+        """Raise InvalidInput where the package or the processor lacks what the precision needs."""
+        self.runner = Runner(OPENVINO_INT8 if precision == INT8 else OPENVINO, precision)
         if not is_installed():
-            raise InvalidInput(f"the back-end {name} needs the package openvino: pip install openvino, or use torch")
+            need = f"the back-end {self.runner.backend} needs the package openvino"
+            raise InvalidInput(f"{need}: pip install openvino, or use torch")
         with translated():
-            if not is_supported(name):
-                raise InvalidInput(f"this processor does not compute in {name.removeprefix('openvino-')}; use openvino")
-        self.name = name
+            if not is_supported(precision):
+                raise InvalidInput(f"this processor does not compute in {precision}; use another precision, or auto")
 
     def compile(self, part: Part) -> Forward:
         """Trace the part, compile it and try it; raises InvalidInput where OpenVINO cannot run it."""
         with translated():
-            forward = compiled(part, self.name)
+            forward = compiled(part, self.runner.precision)
             if not self._is_right(forward, part):
-                raise InvalidInput(f"the numbers of {self.name} are wrong for this model; use the back-end torch")
+                what = f"the numbers of {' in '.join(self.runner)} are wrong for this model"
+                raise InvalidInput(f"{what}; use the back-end torch")
         return forward
 
     def _is_right(self, forward: Forward, part: Part) -> bool:
         """In float32 the outputs must be torch's; in other formats they must be finite."""
-        if self.name != "openvino":
+        if self.runner.precision != FLOAT32:
             return trials.are_finite(forward, trials.extreme(part))
         reference = TorchBackend(torch.device("cpu")).compile(part)
-        return trials.agree(forward, reference, [*trials.usual(part), *trials.extreme(part)])
+        return trials.agree(forward, reference, [*trials.usual(part, on_gpu=False), *trials.extreme(part)])
 
 
 @contextmanager
@@ -111,30 +119,63 @@ def translated() -> Iterator[None]:
         raise InvalidInput(f"OpenVINO cannot run this model here, use the back-end torch: {why}") from error
 
 
-def compiled(part: Part, name: str) -> Forward:
-    """Compile a part for the back-end of that name; it shares its weights with torch. Errors come as they are."""
-    precision = PRECISIONS[name]
-    model = _traced(part)
-    if precision.is_quantized:
-        model = _quantized(model)
+def compiled(part: Part, precision: str) -> Forward:
+    """Compile a part in that precision; it shares its weights with torch. Errors come as they are."""
+    transformer, ending = _traced(part)
+    if _FORMATS[precision].is_quantized:
+        transformer = _quantized(transformer)
+    return _Compiled(_compiled(transformer, precision), _compiled(ending, FLOAT32), part, _FORMATS[precision])
+
+
+def _compiled(model: "ov.Model", precision: str) -> "ov.CompiledModel":
     properties = {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-        "INFERENCE_PRECISION_HINT": precision.hint,  # else AMX would silently mean bf16
+        "INFERENCE_PRECISION_HINT": _FORMATS[precision].hint,  # else AMX would silently mean bf16
         "ENABLE_CPU_PINNING": False,  # several processes would be pinned to the same cores
         "CPU_RUNTIME_CACHE_CAPACITY": KEPT_PRIMITIVES,
     }
-    return _Compiled(_core().compile_model(model, "CPU", properties), part, precision.width_step)
+    return _core().compile_model(model, "CPU", properties)
 
 
-def _traced(part: Part) -> "ov.Model":
+def _traced(part: Part) -> tuple["ov.Model", "ov.Model"]:
+    """Return a part's transformer and its ending as models of OpenVINO."""
+    part.eval()
+    example = (_EXAMPLE, _EXAMPLE.bool(), torch.zeros_like(_EXAMPLE))
+    states = torch.ones(*_EXAMPLE.shape, part.backbone().dim)
+    return _converted(_Transformer(part), example), _converted(_Ending(part), (states, example[1]))
+
+
+class _Transformer(nn.Module):
+    """A part's transformer as a module of its own, from a batch's fields to token states."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__()
+        self.backbone = part.backbone()
+
+    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
+        states: Tensor = self.backbone(TokenBatch(ids, mask, segments))
+        return states
+
+
+class _Ending(nn.Module):
+    """A part's ending as a module of its own, from token states and mask to the part's outputs."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        return self.part.ending(states, mask)
+
+
+def _converted(module: nn.Module, example: tuple[Tensor, ...]) -> "ov.Model":
     from openvino.frontend import FrontEndManager
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
-    example = (_EXAMPLE, _EXAMPLE.bool(), torch.zeros_like(_EXAMPLE))
     with _one_thread, torch.inference_mode(), _quiet():
-        scripted: Any = torch.jit.trace(part.eval(), example, check_trace=False)  # type: ignore[no-untyped-call]
+        scripted: Any = torch.jit.trace(module.eval(), example, check_trace=False)  # type: ignore[no-untyped-call]
         # What `openvino.convert_model` does, without its telemetry.
         frontend = FrontEndManager().load_by_framework("pytorch")
         decoder = TorchScriptPythonDecoder(scripted, example_input=example)  # the front end holds no reference
@@ -171,15 +212,21 @@ def _quantized(model: "ov.Model") -> "ov.Model":
 class _Compiled:
     """A compiled part. It runs one request at a time, because there is one stream."""
 
-    def __init__(self, model: "ov.CompiledModel", part: Part, width_step: int) -> None:
-        self._request = model.create_infer_request()
-        self._pad_id, self._max_tokens, self._width_step = part.pad_id, part.max_tokens, width_step
+    def __init__(
+        self, transformer: "ov.CompiledModel", ending: "ov.CompiledModel", part: Part, format_: _Format
+    ) -> None:
+        self._transformer, self._ending = transformer.create_infer_request(), ending.create_infer_request()
+        self._takes_mask = len(ending.inputs) > 1  # tracing drops an input that is not read
+        backbone = part.backbone()
+        self._pad_id, self._max_tokens, self._width_step = backbone.pad_id, backbone.max_tokens, format_.width_step
         self._lock = threading.Lock()
 
     def __call__(self, batch: TokenBatch) -> tuple[NDArray[Any], ...]:
         inputs = self._widened(batch)
         with self._lock:
-            outputs = self._request.infer(inputs, share_inputs=True, share_outputs=True)
+            (states,) = self._transformer.infer(inputs, share_inputs=True, share_outputs=True).to_tuple()
+            given = [states, inputs[1]] if self._takes_mask else [states]
+            outputs = self._ending.infer(given, share_inputs=True, share_outputs=True)
             return tuple(output.copy() for output in outputs.to_tuple())
 
     def _widened(self, batch: TokenBatch) -> list[NDArray[Any]]:
