@@ -134,11 +134,13 @@ def test_info_tells_what_runs_and_how_it_was_chosen(client: TestClient, monkeypa
     told = client.get("/info").json()
     assert (told["model"]["backend"], told["model"]["precision"], told["model"]["choice"]) == ("torch", "float32", None)
     choice = Choice({"torch float32": 31.2}, {"openvino bfloat16, ContextPart": "a text's output depends on its batch"})
-    ranker = client.app.state.resources.live.current.ranker  # type: ignore[attr-defined]
-    monkeypatch.setattr(ranker, "precision", "bfloat16")
-    monkeypatch.setattr(ranker, "choice", choice)
+    held = client.app.state.resources  # type: ignore[attr-defined]
+    monkeypatch.setattr(held.live.current.ranker, "precision", "bfloat16")
+    monkeypatch.setattr(held.live.current.ranker, "choice", choice)
+    monkeypatch.setattr(held.engine.scorer, "precision", "float16")
     told = client.get("/info").json()
-    assert told["model_dtype"] == told["model"]["precision"] == "bfloat16"
+    assert (told["model"]["precision"], told["reranker"]["precision"]) == ("bfloat16", "float16")
+    assert told["model_dtype"] == "float16"  # TEI's clients see the reranker
     assert told["model"]["choice"] == {"milliseconds": choice.milliseconds, "refused": choice.refused}
 
 
