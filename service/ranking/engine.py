@@ -2,7 +2,7 @@
 
 A request goes from stage to stage on the event loop. Whatever takes longer than a moment runs beside it:
 
-    tokenizer    one thread: texts to token ids (forwards.py)
+    tokenizer    one thread: texts to token ids, but for short contexts (forwards.py)
     model        one thread: every forward pass of every model, batched over requests (batching/batcher.py)
     search       one thread: scans and FAISS, and the scores of vectors that are on this machine (retrieval.py)
     candidates   a few threads: stored texts, vectors from Redis and their scores (given.py, retrieval.py)
@@ -109,7 +109,8 @@ class Engine:
     async def _rank_pool(self, serving: Serving, request: RankRequest, timings: Timings) -> Ranked:
         """Rank the generation's candidates by late score."""
         tokenize = partial(serving.ranker.tokenize_context, request.conversation)
-        context, truncation = await self._forwards.tokenize(tokenize, timings)
+        letters = request.conversation.letters
+        context, truncation = await self._forwards.tokenize(tokenize, timings, letters=letters)
         codes = await self._forwards.context(serving.ranker, context, request.deadline, timings)
         affordable = self._retrieval.affordable(serving, request)
         ranked = await self._search_pool(PoolSearch(serving, affordable, codes, timings))
