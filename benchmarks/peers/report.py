@@ -15,9 +15,10 @@ from benchmarks.load.drive import REPOSITORY, table
 from benchmarks.peers.compare import CALL_COLUMNS, RESULTS, SERVER_COLUMNS, in_words
 from benchmarks.peers.contest import limits
 from benchmarks.peers.environments import CACHE, python_of
-from benchmarks.peers.goals import Goal, of_calls, of_servers
+from benchmarks.peers.goals import Goal, of_calls, of_searches, of_servers
 from benchmarks.peers.ratios import OURS
 
+PARTS = ("encode", "rerank", "search", "rank")
 PAGE = REPOSITORY / "docs" / "measurements" / "peers.md"
 FIGURES = REPOSITORY / "docs" / "figures"
 BEGIN, END = "<!-- peers: written by benchmarks.peers.report -->", "<!-- peers: end -->"
@@ -25,9 +26,9 @@ BEGIN, END = "<!-- peers: written by benchmarks.peers.report -->", "<!-- peers: 
 
 def section(results: dict[str, dict[str, Any]]) -> str:
     """Format the tables of all available results in Markdown."""
-    calls = [row for name in ("encode", "rerank") if name in results for row in results[name]["rows"]]
+    calls = [row for name in PARTS[:-1] if name in results for row in results[name]["rows"]]
     ranked = results.get("rank", {}).get("rows", [])
-    goals = [*of_calls(calls), *of_servers(ranked)]
+    goals = [*of_searches(calls), *of_calls(calls), *of_servers(ranked)]
     parts = [_goals(goals), *(_told(name, result) for name, result in results.items())]
     if calls:
         parts += [_table(calls, CALL_COLUMNS)]
@@ -57,9 +58,10 @@ def _goals(goals: Sequence[Goal]) -> str:
 def _told(name: str, result: dict[str, Any]) -> str:
     machine = result["machine"]
     told = f"commit {result['commit']}, {machine['processor']}, {machine['cores']} cores"
-    ours = {row["about"]["backend"] for row in result["rows"] if row["who"] == OURS and "about" in row}
-    backend = "`, `".join(sorted(ours)) or result["backend"]
-    return f"`{name}`: {told}, seed {result['seed']}; polyrank by `{backend}`."
+    abouts = [row["about"] for row in result["rows"] if row["who"] == OURS and "about" in row]
+    ours = sorted({f"`{about['backend']}` in {about['precision']}" for about in abouts})
+    runs = f"; `auto` took {', '.join(ours)}" if ours else ""
+    return f"`{name}`: {told}, seed {result['seed']}{runs}."
 
 
 def _table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
@@ -71,7 +73,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"default: {RESULTS}")
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"default: {CACHE}")
     options = parser.parse_args()
-    files = {name: options.results / f"{name}.json" for name in ("encode", "rerank", "rank")}
+    files = {name: options.results / f"{name}.json" for name in PARTS}
     results = {name: json.loads(file.read_text()) for name, file in files.items() if file.is_file()}
     PAGE.write_text(replaced(PAGE.read_text(), section(results)))
     if "rank" in results:
