@@ -15,9 +15,8 @@ from polyrank.index_builder.index.recall import MIN_RECALL, MOST_PROBES
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.vectors.codec import DTYPES
 from polyrank.model.errors import InvalidInput
-from polyrank.model.inference.names import BACKENDS
 from polyrank.model.text.dialogues import read_dialogues
-from polyrank.service.cli.models import BACKEND, chosen_backend, load_late
+from polyrank.service.cli.models import add_runner_options, chosen_runner, load_late
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--probes", type=Path, metavar="F", help=_PROBES_HELP)
     parser.add_argument("--min-recall", type=_share, default=MIN_RECALL, metavar="R", help=f"default: {MIN_RECALL}")
     parser.add_argument("--dtype", default="float16", choices=sorted(DTYPES), help="of the stored vectors")
-    parser.add_argument("--backend", choices=BACKENDS, help=f"what runs the model; default: {BACKEND}, or auto")
+    add_runner_options(parser)
     parser.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
     parser.add_argument("--max-rejected", type=_share, default=0.01, metavar="SHARE", help="default: 0.01")
     parser.add_argument("--no-activate", action="store_true", help="publish without switching to it")
@@ -50,7 +49,7 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build, and print what was built."""
     pool = read_pool(arguments.pool, arguments.store)
-    ranker = load_late(arguments.model, backend=chosen_backend(arguments.backend))
+    ranker = load_late(arguments.model, runner=chosen_runner(arguments.backend, arguments.precision))
     options = _options(arguments, ranker)
     with Progress("candidates") as progress:
         built = build(ranker, pool, arguments.store, options, progress=progress)

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.inference.names import TORCH
-from polyrank.service.cli.models import BACKEND
+from polyrank.service.cli.models import BACKEND, PRECISION, reference_runner
 from polyrank.service.cli.output import UsageError, print_json, quiet_libraries
 from polyrank.service.errors import ServiceUnreachable
 from polyrank.service.settings import API_KEY
@@ -93,11 +92,13 @@ def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = 
     generation, refused = store.open_to_serve()
     for which, why in refused:
         print(f"{which} was passed over: {why}", file=sys.stderr)
-    backend = os.environ.get(BACKEND) or TORCH  # needs no compiling, which one request would not repay
-    serving = Opener(lambda *_: None, None, partial(load, backend=backend)).serve(
+    # The reference needs no compiling and no measuring, which one request would not repay.
+    backend, precision = reference_runner(os.environ.get(BACKEND), os.environ.get(PRECISION))
+    serving = Opener(lambda *_: None, None, partial(load, backend=backend, precision=precision)).serve(
         generation, store.updates.of(generation.manifest)
     )
-    engine = Engine(EngineSettings(), Metrics(), load_cross(reranker, backend=backend) if reranker else None)
+    scorer = load_cross(reranker, backend=backend, precision=precision) if reranker else None
+    engine = Engine(EngineSettings(), Metrics(), scorer)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     request = RankRequest(conversation=conversation, deadline=deadline, top_k=top_k, top_n=TOP_N if reranker else None)
     try:

@@ -10,7 +10,7 @@ from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
 from polyrank.index_builder.store.generation import MODEL_DIRECTORY
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.encoder import Encode, TextEncoder, encode_texts
-from polyrank.service.cli.models import chosen_backend, load_late
+from polyrank.service.cli.models import chosen_runner, load_late
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 
@@ -122,7 +122,7 @@ def _encoded_by(store: GenerationStore, generation: str) -> Encode:
 
     @cache
     def ranker() -> TextEncoder:
-        return load_late(str(store.path(generation) / MODEL_DIRECTORY), backend=chosen_backend())
+        return load_late(str(store.path(generation) / MODEL_DIRECTORY), runner=chosen_runner())
 
     return lambda texts: encode_texts(ranker(), texts)
 
