@@ -38,16 +38,27 @@ class Goal:
     reached: Figure
     at_most: bool = False
 
+    @property
+    def is_met(self) -> bool:
+        """Whether the median reaches the goal."""
+        return self.reached.median <= self.goal if self.at_most else self.reached.median >= self.goal
+
     def row(self) -> dict[str, str]:
         """Format the goal as a row of a table."""
-        reached = self.reached.median
         return {
             "work": self.work,
             "against": self.against,
             "goal": f"at most {self.goal}" if self.at_most else f"{self.goal}",
             "ratio": str(self.reached),
-            "met": "yes" if (reached <= self.goal if self.at_most else reached >= self.goal) else "no",
+            "met": "yes" if self.is_met else "no",
         }
+
+
+def of_results(results: Mapping[str, Mapping[str, Any]]) -> list[Goal]:
+    """Return all goals of the comparisons whose results are there, by name: the search's, the calls', the servers'."""
+    rows = {name: result["rows"] for name, result in results.items()}
+    calls = [*rows.get("encode", []), *rows.get("rerank", [])]
+    return [*of_searches(rows.get("search", [])), *of_calls(calls), *of_servers(rows.get("rank", []))]
 
 
 def of_calls(rows: Rows) -> Iterator[Goal]:

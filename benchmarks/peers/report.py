@@ -1,4 +1,4 @@
-"""Write the results of the comparisons into docs/measurements/peers.md, between two marks, and draw the plots.
+"""Write the results of the comparisons into docs/measurements/peers.md, between two marks, and draw the figures.
 
 python -m benchmarks.peers.report [--results DIR] [--cache DIR]
 """
@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from benchmarks.load.drive import REPOSITORY, table
 from benchmarks.peers.compare import CALL_COLUMNS, RESULTS, SERVER_COLUMNS, in_words
 from benchmarks.peers.contest import limits
 from benchmarks.peers.environments import CACHE, python_of
-from benchmarks.peers.goals import Goal, of_calls, of_searches, of_servers
+from benchmarks.peers.goals import Goal, of_results
 from benchmarks.peers.ratios import OURS
 
 PARTS = ("encode", "rerank", "search", "rank")
@@ -28,8 +29,7 @@ def section(results: dict[str, dict[str, Any]]) -> str:
     """Format the tables of all available results in Markdown."""
     calls = [row for name in PARTS[:-1] if name in results for row in results[name]["rows"]]
     ranked = results.get("rank", {}).get("rows", [])
-    goals = [*of_searches(calls), *of_calls(calls), *of_servers(ranked)]
-    parts = [_goals(goals), *(_told(name, result) for name, result in results.items())]
+    parts = [_goals(of_results(results)), *(_told(name, result) for name, result in results.items())]
     if calls:
         parts += [_table(calls, CALL_COLUMNS)]
     if ranked:
@@ -76,10 +76,12 @@ def main() -> int:
     files = {name: options.results / f"{name}.json" for name in PARTS}
     results = {name: json.loads(file.read_text()) for name, file in files.items() if file.is_file()}
     PAGE.write_text(replaced(PAGE.read_text(), section(results)))
-    if "rank" in results:
+    goals = [asdict(each) for each in of_results(results)]
+    (options.results / "goals.json").write_text(json.dumps(goals, indent=1) + "\n")
+    if len(results) == len(PARTS):
         python = python_of("figures", options.cache)
-        command = [python, "-m", "benchmarks.peers.draw", files["rank"], FIGURES]
-        subprocess.run(command, check=True, cwd=REPOSITORY, env=limits(1))
+        for command in ([python, "-m", "benchmarks.peers.draw", files["rank"], FIGURES], [python, "docs/draw.py"]):
+            subprocess.run(command, check=True, cwd=REPOSITORY, env=limits(1))
     return 0
 
 
