@@ -25,6 +25,7 @@ class LateForwards:
 
     Attributes:
         backend, precision: what runs the forward passes (polyrank.model.inference.names.Runner).
+        choice: how it was chosen; None: there was no choice.
     """
 
     def __init__(self, encoder: LateEncoder, backend: Backend) -> None:
@@ -32,6 +33,7 @@ class LateForwards:
         self._compiling = threading.Lock()
         self._candidates = backend.compile(CandidatePart(encoder))
         self.backend, self.precision = backend.runner  # after compiling: `auto` chooses by measuring
+        self.choice = backend.choice
 
     @cached_property
     def _contexts(self) -> Forward:
@@ -83,6 +85,7 @@ class PairForwards:
 
     Attributes:
         backend, precision: what runs the forward passes (polyrank.model.inference.names.Runner).
+        choice: how it was chosen; None: there was no choice.
     """
 
     def __init__(self, encoder: CrossEncoder, backend: Backend) -> None:
@@ -91,6 +94,7 @@ class PairForwards:
         self._budget = backend.token_budget
         self._first_stage = FirstStage(encoder.poly, backend) if encoder.poly is not None else None
         self.backend, self.precision = backend.runner  # after compiling: `auto` chooses by measuring
+        self.choice = backend.choice
 
     def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
         """Score tokenised pairs in batches of similar length, (N,), in the order given."""

@@ -26,7 +26,7 @@ from polyrank.model.architectures.batching import TOKEN_BUDGET, TokenBatch
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import trials
 from polyrank.model.inference.backend import Forward, TorchBackend
-from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8, Runner
+from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8, Choice, Runner
 from polyrank.model.inference.parts import Part
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class OpenVinoBackend:
     """Compiles parts for the CPU, with as many threads as torch has at that moment."""
 
     token_budget = TOKEN_BUDGET
+    choice: Choice | None = None
 
     def __init__(self, precision: str) -> None:
         """Raise InvalidInput where the package or the processor lacks what the precision needs."""
@@ -103,7 +104,7 @@ class OpenVinoBackend:
         if self.runner.precision != FLOAT32:
             return trials.are_finite(forward, trials.extreme(part))
         reference = TorchBackend(torch.device("cpu")).compile(part)
-        return trials.agree(forward, reference, [*trials.usual(part), *trials.extreme(part)])
+        return trials.agree(forward, reference, [*trials.usual(part, on_gpu=False), *trials.extreme(part)])
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def from_base(name: str, config: ModelConfig | None = None, backend: str = TORCH
 
 def _ranker(name: str, encoder: Encoder, files: CheckpointFiles, backend: str, precision: str) -> Ranker:
     assembler = Assembler(Tokenizer(files.source / TOKENIZER_FILE), files.config)
-    runs = choose_backend(backend, precision, next(encoder.parameters()).device)
+    runs = choose_backend(backend, precision, next(encoder.parameters()).device, assembler)
     if isinstance(encoder, LateEncoder):
         return LateRanker(name, encoder, assembler, files, runs)
     return CrossRanker(name, encoder, assembler, files, runs)
