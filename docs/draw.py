@@ -17,15 +17,13 @@ FIGURES = DOCS / "figures"
 RESULTS = DOCS.parent / "benchmarks" / "results"
 BLUE, ORANGE, GREEN, GREY, LIGHT = "#0b5394", "#cc6600", "#38761d", "#666666", "#b7b7b7"
 MODELS = {"untrained": LIGHT, "chat-bi": ORANGE, "chat-poly": BLUE, "chat-cross": GREEN}
-# Name in benchmarks/results/encode.json -> place and label of its bar.
-SIDES = {
-    "polyrank": (0, "polyrank, float32"),
-    "torch": (1, "torch, float32"),
-    "onnx": (2, "onnx, float32"),
-    "openvino-f32": (3, "openvino, float32"),
-    "polyrank, openvino bfloat16": (4.5, "polyrank, bfloat16"),
-    "torch-bf16": (5.5, "torch, bfloat16"),
-    "openvino": (6.5, "openvino, bfloat16"),
+# Name in benchmarks/results/encode.json -> precision. polyrank's own rows tell theirs.
+PEERS = {
+    "torch": "float32",
+    "onnx": "float32",
+    "openvino-f32": "float32",
+    "torch-bf16": "bfloat16",
+    "openvino": "bfloat16",
 }
 
 matplotlib.rcParams |= {
@@ -136,17 +134,50 @@ def encode() -> Figure:
     rows = [row for row in _results("encode") if row["threads"] == 1]
     figure = Figure(figsize=(9, 3.6))
     for axes, work in zip(figure.subplots(1, 2), ("1 context", "32 contexts"), strict=True):
-        found = {row["who"]: row["ms"] for row in rows if row["work"] == work}
-        for who, (place, _) in SIDES.items():
-            ms = found[who]
-            axes.barh(place, ms["median"], 0.7, color=BLUE if who.startswith("polyrank") else LIGHT)
+        bars = _bars([row for row in rows if row["work"] == work])
+        for place, (name, ms) in bars.items():
+            axes.barh(place, ms["median"], 0.7, color=BLUE if name.startswith("polyrank") else LIGHT)
             spread = [[ms["median"] - ms["low"]], [ms["high"] - ms["median"]]]
             axes.errorbar(ms["median"], place, xerr=spread, color="black", capsize=3, lw=1)
             axes.annotate(f"{ms['median']:,.0f}", (ms["high"], place), (6, 0), textcoords="offset points", va="center")
-        axes.set_yticks([place for place, _ in SIDES.values()], [name for _, name in SIDES.values()])
+        axes.set_yticks(list(bars), [name for name, _ in bars.values()])
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
-        axes.set(xlabel="milliseconds", title=work, xlim=(0, 1.15 * max(found[who]["high"] for who in SIDES)))
+        axes.set(xlabel="milliseconds", title=work, xlim=(0, 1.15 * max(ms["high"] for _, ms in bars.values())))
+    return figure
+
+
+def _bars(rows: Sequence[dict[str, Any]]) -> dict[float, tuple[str, dict[str, float]]]:
+    """Name and milliseconds of each bar by its place: one group for each precision, polyrank first in each."""
+    bars: dict[float, tuple[str, dict[str, float]]] = {}
+    place = 0.0
+    for precision in ("float32", "bfloat16"):
+        ours = [row for row in rows if row["who"].startswith("polyrank") and row["about"]["precision"] == precision]
+        theirs = [row for row in rows if PEERS.get(row["who"]) == precision]
+        for row in [*ours[:1], *theirs]:
+            bars[place] = f"{row['who'].partition(',')[0].partition('-')[0]}, {precision}", row["ms"]
+            place += 1
+        place += 0.5
+    return bars
+
+
+def peers() -> Figure:
+    """How many times as fast as each peer polyrank is, with the goals."""
+    goals = [goal for goal in json.loads((RESULTS / "goals.json").read_text(encoding="utf-8")) if not goal["at_most"]]
+    figure = Figure(figsize=(9, 0.3 * len(goals) + 0.9))
+    axes = figure.subplots()
+    for place, goal in enumerate(goals):
+        reached = goal["reached"]
+        axes.barh(place, reached["median"], 0.7, color=BLUE if reached["median"] >= goal["goal"] else LIGHT)
+        spread = [[reached["median"] - reached["low"]], [reached["high"] - reached["median"]]]
+        axes.errorbar(reached["median"], place, xerr=spread, color="black", capsize=3, lw=1)
+        axes.plot([goal["goal"]] * 2, [place - 0.45, place + 0.45], color=ORANGE, lw=2, label="_" * place + "goal")
+    axes.axvline(1, color=GREY, lw=1)
+    axes.set_yticks(range(len(goals)), [f"{goal['work']}: {goal['against']}".replace("`", "") for goal in goals])
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set(xlabel="times as fast as the peer; blue: goal reached")
+    axes.legend(loc="lower right")
     return figure
 
 
@@ -172,7 +203,7 @@ def _results(name: str) -> Any:
 
 def main() -> None:
     """Write one SVG for each figure."""
-    for draw in (quality, rank, load, search, encode):
+    for draw in (quality, rank, load, search, encode, peers):
         figure = draw()
         figure.tight_layout()
         figure.savefig(FIGURES / f"{draw.__name__}.svg", metadata={"Date": None})

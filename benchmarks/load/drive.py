@@ -25,6 +25,7 @@ from polyrank.model.rankers.load import load_late
 from polyrank.service.cli.measuring.serving import url_when_ready
 
 REPOSITORY = SAMPLE.parents[1]
+OURS = (sys.executable, "-m", "polyrank.service.cli")
 CONCURRENCIES = (1, 2, 4, 8, 16, 32)
 FAILED_SHARE = 0.01  # of the requests may fail at a load that counts as within capacity
 WARM_SECONDS = 5.0
@@ -77,17 +78,20 @@ class Running:
 
 
 @contextmanager
-def serving(store: Path, settings: Mapping[str, object] | None = None) -> Iterator[Running]:
+def serving(
+    store: Path, settings: Mapping[str, object] | None = None, polyrank: Sequence[str | Path] = OURS
+) -> Iterator[Running]:
     """Run `polyrank serve` on one core and with one thread for the `with` block.
 
     Args:
         store: the store to serve.
         settings: settings by name, without the prefix POLYRANK_.
+        polyrank: the command, by default that of this checkout.
     """
     fields = {"threads": 1, "log_level": "error", **(settings or {})}
     variables = {f"POLYRANK_{name.upper()}": str(value) for name, value in fields.items()}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    command = [sys.executable, "-m", "polyrank.service.cli", "serve", "--store", str(store), "--port", "0"]
+    command = [*map(str, polyrank), "serve", "--store", str(store), "--port", "0"]
     command = ["taskset", "--cpu-list", str(cores()[0]), *command]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=REPOSITORY) as process:
         try:

@@ -71,15 +71,14 @@ class Client:
         """Send the next body now, and record the result."""
         request = self.requests[next(self.turn) % len(self.requests)]
         late = time.monotonic() - began - scheduled
-        status, retry_after, timings = 0, None, None
+        status, retry_after, body = 0, None, b""
         try:
             async with asyncio.timeout(GIVE_UP_SECONDS):
                 status, retry_after, body = await self._exchange(request)
-            if self.timings and status == 200:
-                timings = json.loads(body)["timings_ms"]
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
             pass
         seconds = time.monotonic() - began - scheduled
+        timings = json.loads(body)["timings_ms"] if self.timings and status == 200 else None
         answer = Answer(phase, scheduled, late, seconds, status, retry_after, timings)
         self.answers.append(answer)
         return answer

@@ -10,17 +10,15 @@ the model's code, blue the service's, green the builder's, grey other libraries.
 """
 
 import argparse
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.load.drive import REPOSITORY, add_options, drive, mix_of, serving, store_of, warm
 from benchmarks.load.generator import Phase
+from benchmarks.load.threads import spent, spy
 from benchmarks.peers.contest import limits
 from benchmarks.peers.environments import CACHE, python_of
 
@@ -36,14 +34,11 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"environment that draws; default: {CACHE}")
     add_options(parser)
     options = parser.parse_args()
-    spy = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
-    if spy is None:
-        raise SystemExit("py-spy is not installed: pip install py-spy")
-    mix = mix_of(options)
+    recorder, mix = spy(), mix_of(options)
     with tempfile.TemporaryDirectory() as directory, store_of(options) as store, serving(store) as server:
         recorded, working = Path(directory, "recorded"), Path(directory, "working")
         warm(server, mix)
-        command = [spy, "record", "--pid", str(server.pid), "--threads", "--rate", str(SAMPLES_PER_SECOND)]
+        command = [recorder, "record", "--pid", str(server.pid), "--threads", "--rate", str(SAMPLES_PER_SECOND)]
         command += ["--duration", str(round(options.seconds)), "--format", "raw", "--output", str(recorded)]
         before = spent(server.pid)
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as spying:
@@ -61,16 +56,6 @@ def main() -> int:
             options.output.resolve(),
         ]
         return subprocess.run(figures, cwd=REPOSITORY, env=limits(1)).returncode
-
-
-def spent(pid: int) -> dict[int, float]:
-    """Return the processor seconds of each thread of a process, by the thread's number."""
-    found = {}
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
-            fields = (thread / "stat").read_text().rpartition(")")[2].split()
-            found[int(thread.name)] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
-    return found
 
 
 def folded(lines: list[str], used: dict[int, float]) -> list[str]:

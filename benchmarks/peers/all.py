@@ -8,11 +8,12 @@ import sys
 
 from benchmarks.load.drive import REPOSITORY
 from benchmarks.peers.compare import parser_of
+from benchmarks.peers.report import PARTS
 
 
 def main() -> int:
     options = parser_of(__doc__).parse_args()
-    for name in ("encode", "rerank", "rank"):
+    for name in PARTS:
         command = [sys.executable, "-m", f"benchmarks.peers.{name}", *sys.argv[1:]]
         subprocess.run(command, check=True, cwd=REPOSITORY)
     report = [sys.executable, "-m", "benchmarks.peers.report", "--results", options.output, "--cache", options.cache]

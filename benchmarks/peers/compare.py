@@ -24,6 +24,7 @@ VARIANTS = ("torch", "openvino", "onnx", "onnx-O3", "openvino-f16", "openvino-f3
 CALL_COLUMNS = ("work", "threads", "who", "ms", "times_ours", "cosine")
 SERVER_COLUMNS = (
     "candidates", "callers", "who", "per_second", "p50_ms", "p99_ms", "per_second_times", "p50_times", "p99_times",
+    "overhead_ms",
 )  # fmt: skip
 ENVIRONMENTS = {"torch": "sentence-transformers", "openvino": "openvino", "onnx": "onnx"}
 
@@ -37,19 +38,17 @@ def parser_of(about: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=int, default=5, help="default: 5")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--backend", default="auto", help="ours; default: auto")
-    parser.add_argument("--precision", default="auto", help="ours; default: auto")
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"environments and models; default: {CACHE}")
     parser.add_argument("--output", type=Path, default=RESULTS, help=f"folder of results; default: {RESULTS}")
     return parser
 
 
-def add_variants(parser: argparse.ArgumentParser) -> None:
-    """Add options: which back-ends of the peer take part, and with how many threads."""
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+def add_variants(parser: argparse.ArgumentParser, threads: Sequence[int] = (1, 2)) -> None:
+    """Add options: which back-ends take part, and with how many threads."""
+    parser.add_argument("--threads", type=int, nargs="+", default=threads)
     parser.add_argument("--against", nargs="+", choices=VARIANTS, default=VARIANTS, metavar="BACKEND")
-    also_help = "more of our back-ends and precisions to compare, such as 'openvino bfloat16'"
-    parser.add_argument("--also", nargs="+", default=[], metavar="'BACKEND PRECISION'", help=also_help)
+    also_help = "compare also what is not our default; default: 'auto float32'"
+    parser.add_argument("--also", nargs="*", default=["auto float32"], metavar="'BACKEND PRECISION'", help=also_help)
 
 
 class Work(NamedTuple):
@@ -75,7 +74,7 @@ def compared(
     """
     models = options.cache / "models"
     base_in(models)
-    ours = {OURS: (options.backend, options.precision)} | {f"{OURS}, {each}": each.split() for each in options.also}
+    ours = {OURS: ("auto", "auto")} | {f"{OURS}, {each}": each.split() for each in options.also}
     commands = {
         name: _command(
             sys.executable, "polyrank_worker", subject, models, "--backend", backend, "--precision", precision
@@ -116,8 +115,7 @@ def _command(python: str | Path, worker: str, subject: str, models: Path, *optio
 
 def finish(name: str, found: list[dict[str, Any]], columns: Sequence[str], options: argparse.Namespace) -> int:
     """Print a table, and everything as JSON in the last line; write the JSON to the folder of results."""
-    runner = {"backend": options.backend, "precision": options.precision}
-    told = {"commit": _commit(), "machine": machine(), **runner, "seed": options.seed}
+    told = {"commit": _commit(), "machine": machine(), "seed": options.seed}
     result = {"benchmark": name, **told, "rows": found}
     print(table([in_words(row) for row in found], columns))
     options.output.mkdir(parents=True, exist_ok=True)

@@ -1,30 +1,39 @@
 """Pools of several sizes, whose vectors are encoded once."""
 
+import argparse
 import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
+from benchmarks.peers import inputs
+from benchmarks.peers.models import base_in, poly_in
 from numpy.typing import NDArray
 
 import polyrank
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
+from polyrank.model.rankers.load import load_late
+
+MOST = 100_000
 
 
 class Pools:
-    """Stores and files of the first rows of a pool, kept in a folder.
+    """Stores and files of the first rows of a pool, kept in a folder; `most` is how many rows there are.
 
     Args:
         folder: where they are kept for the next run.
-        texts: texts of the candidates, all different.
-        ranker: the model that encodes them.
+        texts: texts of the candidates, all different; as many as the largest pool has.
+        ranker: the model that encodes them. In which precision it does so does not matter for the speed of a search,
+            so vectors that another back-end made are taken over.
     """
 
     def __init__(self, folder: Path, texts: Sequence[str], ranker: polyrank.LateRanker) -> None:
-        made_of = [ranker.fingerprint, ranker.backend, ranker.precision, *texts]
-        self._folder = folder / hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
+        identity = hashlib.sha256("\n".join([ranker.fingerprint, *texts]).encode()).hexdigest()[:16]
+        self._folder = folder / identity
+        self.most = len(texts)
         self._texts = texts
         self._ranker = ranker
 
@@ -56,3 +65,13 @@ class Pools:
             np.save(kept, self._ranker.encode_candidates(self._ranker.tokenize_candidates(self._texts)[0]))
         vectors: NDArray[np.float32] = np.load(kept)
         return vectors
+
+
+def pools_of(options: argparse.Namespace) -> tuple[polyrank.LateRanker, Pools]:
+    """Return the model with default settings and one thread, and the pools that it encodes; see `parser_of`."""
+    models = options.cache / "models"
+    base_in(models)
+    torch.set_num_threads(1)  # as servers have
+    ranker = load_late(poly_in(models), "auto", "auto")
+    texts = list(dict.fromkeys(inputs.replies(options.pool)))[:MOST]
+    return ranker, Pools(options.cache / "pools", texts, ranker)

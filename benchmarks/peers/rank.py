@@ -20,17 +20,14 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-import torch
 from benchmarks.load.drive import drive
 from benchmarks.load.figures import Answer, percentile_ms
 from benchmarks.load.generator import Phase
+from benchmarks.load.overhead import overhead_ms
 from benchmarks.peers import inputs, servers
 from benchmarks.peers.compare import SERVER_COLUMNS, finish, parser_of
-from benchmarks.peers.models import base_in, poly_in
-from benchmarks.peers.pools import Pools
+from benchmarks.peers.pools import Pools, pools_of
 from benchmarks.peers.ratios import OURS, Figure, ratios
-
-from polyrank.model.rankers.load import load_late
 
 CONTEXTS = 2000
 WARM_SECONDS = 1.0
@@ -44,17 +41,18 @@ def requests(server: servers.Server, contexts: Sequence[str], numbers: Iterator[
 
 
 def measured(answers: Sequence[Answer]) -> dict[str, float]:
-    """Compute the figures of a phase, whose last answers come after its end; raises SystemExit if a request failed."""
+    """Compute the figures of a phase, whose last answers come after its end; raises SystemExit if a request failed.
+
+    The overhead is among them where the answers tell the time of each stage.
+    """
     failed = Counter(each.status for each in answers if each.status != 200)
     took = [each.seconds for each in answers]
     p50, p99 = percentile_ms(took, 50), percentile_ms(took, 99)
     if failed or p50 is None or p99 is None:
         raise SystemExit(f"{sum(failed.values())} of {len(answers)} requests failed: {dict(failed)}")
-    return {
-        "per_second": len(answers) / max(each.scheduled + each.seconds for each in answers),
-        "p50_ms": p50,
-        "p99_ms": p99,
-    }
+    rate = len(answers) / max(each.scheduled + each.seconds for each in answers)
+    overhead = {"overhead_ms": overhead_ms(answers)["overhead_p50_ms"]} if answers[0].timings_ms else {}
+    return {"per_second": rate, "p50_ms": p50, "p99_ms": p99, **overhead}
 
 
 def compared(
@@ -66,14 +64,15 @@ def compared(
         for server in running[:: -1 if number % 2 else 1]:
             phases = [Phase(seconds, concurrency=callers) for seconds in (WARM_SECONDS, options.seconds)]
             with server.alone(running):
-                answers = drive(server.running, requests(server, contexts, numbers), phases, path=server.path)
+                bodies, tells = requests(server, contexts, numbers), callers == 1 and server.tells_stages
+                answers = drive(server.running, bodies, phases, timings=tells, path=server.path)
             found[server.name].append(measured(answers[1]))
     values = {name: {of: [each[of] for each in rounds] for of in rounds[0]} for name, rounds in found.items()}
     slower = {of: ratios({name: each[of] for name, each in values.items()}) for of in ("p50_ms", "p99_ms")}
     faster = ratios({name: [1 / rate for rate in each["per_second"]] for name, each in values.items()})
-    rows = []
+    rows, abouts = [], {server.name: server.about for server in running}
     for name, each in values.items():
-        row: dict[str, Any] = {"callers": callers, "who": name}
+        row: dict[str, Any] = {"callers": callers, "who": name, **abouts[name]}
         row |= {of: asdict(Figure.of(rounds)) for of, rounds in each.items()}
         if name != OURS:
             row["per_second_times"] = asdict(faster[name])
@@ -103,11 +102,7 @@ def sides(pools: Pools, options: argparse.Namespace) -> tuple[list[Begin], list[
     def infinity(engine: str, _size: int) -> AbstractContextManager[servers.Server]:
         return servers.infinity(engine, models, options.cache)
 
-    settings = {
-        "backend": options.backend,
-        "precision": options.precision,
-        **dict(each.split("=", 1) for each in options.settings),
-    }
+    settings = dict(each.split("=", 1) for each in options.settings)
     ranking: list[Begin] = [lambda size: servers.polyrank(pools.store(size), settings), app]
     return ranking, [partial(infinity, engine) for engine in ("torch", "optimum")]
 
@@ -120,16 +115,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4.0, help="of each round; default: 4")
     parser.add_argument("--settings", nargs="*", default=[], metavar="NAME=VALUE", help="of polyrank")
     options = parser.parse_args()
-    models = options.cache / "models"
-    base_in(models)
-    texts = list(dict.fromkeys(inputs.replies(options.pool)))[: max(options.callers_size, *options.sizes)]
-    torch.set_num_threads(1)  # as the server has
-    ranker = load_late(poly_in(models), options.backend, options.precision)
-    options.backend, options.precision = ranker.backend, ranker.precision
-    pools = Pools(options.cache / "pools", texts, ranker)
+    _, pools = pools_of(options)
     ranking, embedding = sides(pools, options)
-    rows = contest([*ranking, *embedding], min(options.callers_size, len(texts)), options.callers, options)
-    for size in sorted({min(size, len(texts)) for size in options.sizes}):
+    most = min(options.callers_size, pools.most)
+    rows = contest([*ranking, *embedding], most, options.callers, options)
+    for size in sorted({min(size, pools.most) for size in options.sizes} - ({most} if 1 in options.callers else set())):
         rows += contest(ranking, size, [1], options)
     return finish("rank", rows, SERVER_COLUMNS, options)
 

@@ -1,4 +1,4 @@
-"""Write the results of the comparisons into docs/measurements/peers.md, between two marks, and draw the plots.
+"""Write the results of the comparisons into docs/measurements/peers.md, between two marks, and draw the figures.
 
 python -m benchmarks.peers.report [--results DIR] [--cache DIR]
 """
@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from benchmarks.load.drive import REPOSITORY, table
 from benchmarks.peers.compare import CALL_COLUMNS, RESULTS, SERVER_COLUMNS, in_words
 from benchmarks.peers.contest import limits
 from benchmarks.peers.environments import CACHE, python_of
-from benchmarks.peers.goals import Goal, of_calls, of_servers
+from benchmarks.peers.goals import Goal, of_results
 from benchmarks.peers.ratios import OURS
 
+PARTS = ("encode", "rerank", "search", "rank")
 PAGE = REPOSITORY / "docs" / "measurements" / "peers.md"
 FIGURES = REPOSITORY / "docs" / "figures"
 BEGIN, END = "<!-- peers: written by benchmarks.peers.report -->", "<!-- peers: end -->"
@@ -25,10 +27,9 @@ BEGIN, END = "<!-- peers: written by benchmarks.peers.report -->", "<!-- peers: 
 
 def section(results: dict[str, dict[str, Any]]) -> str:
     """Format the tables of all available results in Markdown."""
-    calls = [row for name in ("encode", "rerank") if name in results for row in results[name]["rows"]]
+    calls = [row for name in PARTS[:-1] if name in results for row in results[name]["rows"]]
     ranked = results.get("rank", {}).get("rows", [])
-    goals = [*of_calls(calls), *of_servers(ranked)]
-    parts = [_goals(goals), *(_told(name, result) for name, result in results.items())]
+    parts = [_goals(of_results(results)), *(_told(name, result) for name, result in results.items())]
     if calls:
         parts += [_table(calls, CALL_COLUMNS)]
     if ranked:
@@ -57,9 +58,10 @@ def _goals(goals: Sequence[Goal]) -> str:
 def _told(name: str, result: dict[str, Any]) -> str:
     machine = result["machine"]
     told = f"commit {result['commit']}, {machine['processor']}, {machine['cores']} cores"
-    abouts = [row["about"] for row in result["rows"] if row["who"] == OURS and "about" in row] or [result]
+    abouts = [row["about"] for row in result["rows"] if row["who"] == OURS and "about" in row]
     ours = sorted({f"`{about['backend']}` in {about['precision']}" for about in abouts})
-    return f"`{name}`: {told}, seed {result['seed']}; polyrank by {', '.join(ours)}."
+    runs = f"; `auto` took {', '.join(ours)}" if ours else ""
+    return f"`{name}`: {told}, seed {result['seed']}{runs}."
 
 
 def _table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
@@ -71,13 +73,15 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"default: {RESULTS}")
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"default: {CACHE}")
     options = parser.parse_args()
-    files = {name: options.results / f"{name}.json" for name in ("encode", "rerank", "rank")}
+    files = {name: options.results / f"{name}.json" for name in PARTS}
     results = {name: json.loads(file.read_text()) for name, file in files.items() if file.is_file()}
     PAGE.write_text(replaced(PAGE.read_text(), section(results)))
-    if "rank" in results:
+    goals = [asdict(each) for each in of_results(results)]
+    (options.results / "goals.json").write_text(json.dumps(goals, indent=1) + "\n")
+    if len(results) == len(PARTS):
         python = python_of("figures", options.cache)
-        command = [python, "-m", "benchmarks.peers.draw", files["rank"], FIGURES]
-        subprocess.run(command, check=True, cwd=REPOSITORY, env=limits(1))
+        for command in ([python, "-m", "benchmarks.peers.draw", files["rank"], FIGURES], [python, "docs/draw.py"]):
+            subprocess.run(command, check=True, cwd=REPOSITORY, env=limits(1))
     return 0
 
 

@@ -1,6 +1,6 @@
 """A Cross-encoder on a context with fifty candidates of mixed length: polyrank and sentence-transformers compared.
 
-    python -m benchmarks.peers.rerank [--data F] [--pool F] [--threads 1 2] [--rounds 5] [--against torch openvino ...]
+    python -m benchmarks.peers.rerank [--data F] [--pool F] [--threads 2] [--rounds 5] [--against torch openvino ...]
 
 Same transformer (all-MiniLM-L6-v2), same texts, same cores, in turns; each side has a random head. Prints a table, and
 one JSON object as the last line.
@@ -16,7 +16,7 @@ CANDIDATES = 50
 
 def main() -> int:
     parser = parser_of(__doc__)
-    add_variants(parser)
+    add_variants(parser, threads=[2])
     options = parser.parse_args()
     work = Work("50 pairs", "pairs", [inputs.pairs(options.data, options.pool, CANDIDATES, options.seed)], 1)
     return finish("rerank", compared("rerank", [work], options), CALL_COLUMNS[:-1], options)

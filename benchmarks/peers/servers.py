@@ -1,5 +1,6 @@
 """The servers that are compared: processes on the same core, of which only one runs while the others are stopped."""
 
+import json
 import os
 import signal
 import socket
@@ -8,7 +9,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -30,12 +31,16 @@ class Server:
         running: its process and URL.
         path: path of a request.
         body: makes the body of a request from its context.
+        about: fields for a row of results, where there is something to say.
+        tells_stages: whether answers tell the time of each stage.
     """
 
     name: str
     running: Running
     path: str
     body: Callable[[str], dict[str, Any]]
+    about: Mapping[str, Any] = field(default_factory=dict)
+    tells_stages: bool = False
 
     @contextmanager
     def alone(self, others: list["Server"]) -> Iterator[None]:
@@ -54,7 +59,14 @@ class Server:
 def polyrank(store: Path, settings: Mapping[str, object]) -> Iterator[Server]:
     """Run `polyrank serve`, which returns the ten best of the pool."""
     with serving(store, settings) as running:
-        yield Server("polyrank", running, "/rank", lambda text: {"context": text, "top_k": 10, "timeout_ms": 10_000})
+        with urllib.request.urlopen(f"{running.url}/info") as answer:
+            model = json.load(answer)["model"]
+        about = {"about": {name: model[name] for name in ("backend", "precision")}}
+
+        def body(text: str) -> dict[str, Any]:
+            return {"context": text, "top_k": 10, "timeout_ms": 10_000}
+
+        yield Server("polyrank", running, "/rank", body, about, tells_stages=True)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from benchmarks.load.figures import Answer
 from benchmarks.load.mix import SAMPLE
 from benchmarks.peers import inputs
 from benchmarks.peers.contest import Side, contest, sides
-from benchmarks.peers.goals import of_calls, of_servers
+from benchmarks.peers.goals import Goal, of_calls, of_searches, of_servers
 from benchmarks.peers.rank import measured, requests
 from benchmarks.peers.ratios import Figure, ratios, rows
 from benchmarks.peers.report import PAGE, replaced
@@ -101,32 +101,58 @@ def test_no_two_requests_are_alike() -> None:
     assert len(set(texts)) == 100
 
 
-def test_goals_leave_out_what_is_not_to_be_beaten() -> None:
-    told = {"work": "w", "threads": 2}
+def test_goals_leave_out_what_does_other_work() -> None:
+    told = {"work": "1 context", "threads": 2}
     took = {"polyrank": [1.0, 1.0], "torch": [2.9, 4.0], "openvino": [1.0, 1.4]}
-    took |= {"polyrank, openvino-int8 auto": [0.4, 0.4], "onnx-int8": [0.5, 0.5]}
-    default, fastest = (goal.row() for goal in of_calls(rows(took, 1, told)))
+    took |= {"polyrank, auto float32": [0.4, 0.4], "onnx-int8": [0.5, 0.5]}
+    cosines = {"openvino": 0.99995, "onnx-int8": 0.96148}
+    encoded = [{**row, "cosine": cosines.get(row["who"], 1.0)} for row in rows(took, 1, told)]
+    default, fastest = (goal.row() for goal in of_calls(encoded))
     assert default == {
-        "work": "w, 2 threads", "against": "sentence-transformers, torch", "goal": "3.0",
+        "work": "1 context, 2 threads", "against": "sentence-transformers, torch", "goal": "3.0",
         "ratio": "3.45 (2.9 to 4)", "met": "yes",
     }  # fmt: skip
     assert (fastest["against"], fastest["goal"], fastest["met"]) == ("its fastest, openvino", "1.1", "yes")
+    reranked = rows(took, 1, {"work": "50 pairs", "threads": 2})  # scores tell no cosine
+    found = {goal.work: goal.against for goal in of_calls([*encoded, *reranked])}
+    assert found["50 pairs, 2 threads"] == "its fastest, openvino"
+
+
+def test_a_search_is_compared_with_one_query_of_faiss() -> None:
+    found = rows({"polyrank": [1.0, 1.0], "FAISS flat": [0.9, 1.2]}, 1, {"work": "a search of 100", "threads": 1})
+    assert [(goal.work, goal.against, goal.row()["met"]) for goal in of_searches(found)] == [
+        ("a search of 100, 1 thread", "FAISS flat", "yes")
+    ]
+    assert not list(of_calls(found))
 
 
 def test_goals_of_servers_are_those_of_the_pool_with_many_callers() -> None:
     times = {name: {"median": 1.9, "low": 1.0, "high": 3.0} for name in ("per_second_times", "p50_times", "p99_times")}
     ranked = [
         {"candidates": size, "callers": callers, "who": who, **times}
-        for size, callers in ((31, 1), (31, 16), (31, 64), (10, 1), (31, 1))
+        for size, callers in ((31, 1), (31, 16), (31, 64), (10, 1))
         for who in ("FastAPI app", "infinity, torch", "infinity, optimum")
     ]
-    found = [(goal.work, goal.against, goal.row()["met"]) for goal in of_servers(ranked)]
+    ours = {"candidates": 31, "callers": 1, "who": "polyrank", "overhead_ms": {"median": 2.1, "low": 1.9, "high": 3.0}}
+    found = [(goal.work, goal.against, goal.row()["met"]) for goal in of_servers([*ranked, ours])]
     assert found == [
-        ("`/rank` over 31, 16 callers: requests a second", "infinity, torch", "no"),
+        ("`/rank` over 31, 16 callers: requests a second", "infinity, torch", "yes"),
         ("`/rank` over 31, 16 callers: requests a second", "infinity, optimum", "yes"),
         ("`/rank` over 31, 1 caller: p50", "FastAPI app", "no"),
         ("`/rank` over 31, 1 caller: p99", "FastAPI app", "no"),
+        ("`/rank` over 31, 1 caller: ms beyond model and search", "", "no"),
     ]
+
+
+def test_what_must_not_exceed_a_bound_says_so() -> None:
+    goals = [Goal("w", "", 2.0, Figure(reached, 1.0, 3.0), at_most=True).row() for reached in (2.0, 2.1)]
+    assert [(each["goal"], each["met"]) for each in goals] == [("at most 2.0", "yes"), ("at most 2.0", "no")]
+
+
+def test_the_overhead_is_told_where_answers_tell_their_stages() -> None:
+    stages = {"queue": 0.5, "tokenize": 0.5, "encode": 8.0, "retrieve": 2.0, "fetch": 0.0, "score": 0.0, "rerank": 0.0}
+    answers = [Answer(0, 0.0, 0.0, 0.0125, 200, None, {**stages, "total": 12.0})]
+    assert measured(answers)["overhead_ms"] == pytest.approx(2.5)
 
 
 def test_a_report_replaces_the_one_before() -> None:

@@ -41,6 +41,11 @@ class Conversation:
             raise InvalidInput("the context is empty; give at least one turn with text")
         return cls(turns=kept, persona=(persona,) if isinstance(persona, str) else tuple(persona))
 
+    @property
+    def letters(self) -> int:
+        """How many letters all turns and the persona have."""
+        return sum(len(turn.text) for turn in self.turns) + sum(map(len, self.persona))
+
 
 @dataclass(frozen=True, slots=True)
 class Truncation:

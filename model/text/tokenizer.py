@@ -13,6 +13,10 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 
+# Texts of so many letters in all, such as most conversations, are encoded one by one, in a millisecond at most. Waking
+# the library's threads, which share a batch, would take longer than they save.
+_FEW_LETTERS = 2048
+
 
 class Token(NamedTuple):
     """A token, its text, and the span of characters that it stands for; a special token has no span."""
@@ -65,6 +69,8 @@ class Tokenizer:
         Raises InvalidInput for another type than a string, or half of a surrogate pair.
         """
         try:
+            if sum(map(len, texts)) <= _FEW_LETTERS:
+                return [self._rust.encode(text, add_special_tokens=False).ids for text in texts]
             return [encoding.ids for encoding in self._rust.encode_batch_fast(texts, add_special_tokens=False)]
         except TypeError as error:
             raise InvalidInput("a text is not a string of Unicode characters (a lone surrogate?)") from error

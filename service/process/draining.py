@@ -42,6 +42,7 @@ class DrainingServer(uvicorn.Server):
                 http=Connection,
                 lifespan="off",  # the caller enters it, so that its errors reach the caller
                 access_log=False,
+                proxy_headers=False,  # nothing here asks who connects, or by which scheme
                 log_config=None,
                 server_header=False,
                 ws="none",

@@ -50,8 +50,7 @@ def tokenizer_tokens(texts: Sequence[str]) -> int:
 
 
 def _context_tokens(conversation: Conversation) -> int:
-    letters = sum(len(turn.text) for turn in conversation.turns) + sum(map(len, conversation.persona))
-    return min(MOST_TOKENS, letters // LETTERS_A_TOKEN)
+    return min(MOST_TOKENS, conversation.letters // LETTERS_A_TOKEN)
 
 
 @dataclass(eq=False, frozen=True)

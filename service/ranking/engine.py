@@ -2,7 +2,7 @@
 
 A request goes from stage to stage on the event loop. Whatever takes longer than a moment runs beside it:
 
-    tokenizer    one thread: texts to token ids (forwards.py)
+    tokenizer    one thread: texts to token ids, but for short contexts (forwards.py)
     model        one thread: every forward pass of every model, batched over requests (batching/batcher.py)
     search       one thread: scans and FAISS, and the scores of vectors that are on this machine (retrieval.py)
     candidates   a few threads: stored texts, vectors from Redis and their scores (given.py, retrieval.py)
@@ -114,8 +114,7 @@ class Engine:
 
     async def _rank_pool(self, serving: Serving, request: RankRequest, timings: Timings) -> Ranked:
         """Rank the generation's candidates by late score."""
-        tokenize = partial(serving.ranker.tokenize_context, request.conversation)
-        context, truncation = await self._forwards.tokenize(tokenize, timings)
+        context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
         codes = await self._forwards.context(serving.ranker, context, request.deadline, timings)
         affordable = self._retrieval.affordable(serving, request)
         ranked = await self._search_pool(PoolSearch(serving, affordable, codes, timings))
@@ -124,6 +123,12 @@ class Engine:
             if affordable.retrieve_k < request.retrieve_k:
                 ranked = ranked.without("retrieve_k_reduced")
         return replace(ranked, truncation=truncation, tokens=len(context))
+
+    async def _tokenize_context(
+        self, ranker: LateScorer, conversation: Conversation, timings: Timings
+    ) -> tuple[list[int], Truncation]:
+        tokenize = partial(ranker.tokenize_context, conversation)
+        return await self._forwards.tokenize(tokenize, timings, letters=conversation.letters)
 
     async def _search_pool(self, search: PoolSearch) -> Ranked:
         """Search on the search thread; fetching vectors from Redis would hold it up, so that is done on another."""
@@ -142,8 +147,7 @@ class Engine:
         self, serving: Serving, request: RankRequest, texts: given.TextVectors, timings: Timings
     ) -> Ranked:
         """Rank the candidates sent by late score; new texts are encoded beside the context."""
-        tokenize = partial(serving.ranker.tokenize_context, request.conversation)
-        context, truncation = await self._forwards.tokenize(tokenize, timings)
+        context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
         tokens, cut = await self._forwards.tokenize_candidates(serving.ranker, texts.texts, timings)
         new = [tokens[at] for at in texts.new.tolist()]
         encode_context = partial(self._forwards.context, serving.ranker, context, request.deadline)

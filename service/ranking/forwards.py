@@ -1,4 +1,4 @@
-"""Texts to what the models make of them: tokenised in one thread, run in another, batched over all requests."""
+"""Texts to what the models make of them: tokenised, run in the model's thread, batched over all requests."""
 
 import math
 import time
@@ -22,6 +22,9 @@ from polyrank.service.ranking.batching.lanes import OnBatch, Work
 from polyrank.service.ranking.stages import Threads, Timings
 
 TEXTS_A_TURN = 256  # tokenised in one go, in some 20 ms; after so many, others have their turn
+# So many letters are tokenised in half a millisecond. To hand them to a thread and take up the result costs the loop
+# nearly as much, and the request more.
+INLINE_LETTERS = 1000
 
 T = TypeVar("T")
 
@@ -42,8 +45,12 @@ class Forwards:
         self.batcher = Batcher(batch_tokens, metrics, tracing)
         self._tokenizer = Threads("tokenizer", 1)
 
-    async def tokenize(self, work: Callable[[], T], timings: Timings, stage: Stage = "tokenize") -> T:
-        """Call a function that tokenises, on the tokenizer's thread."""
+    async def tokenize(
+        self, work: Callable[[], T], timings: Timings, stage: Stage = "tokenize", letters: float = math.inf
+    ) -> T:
+        """Call a function that tokenises so many letters: on the tokenizer's thread, or at once if there are few."""
+        if letters <= INLINE_LETTERS:
+            return timings.measure(stage, work)
         return await self._tokenizer.run(partial(timings.measure, stage, work), timings)
 
     async def tokenize_candidates(

@@ -32,6 +32,11 @@ def test_ids_without_special_tokens(file: Path) -> None:
     assert Tokenizer(file).encode(["w1 w2", "", "w39"]) == [word_ids("w1 w2"), [], word_ids("w39")]
 
 
+def test_ids_are_the_same_alone_and_in_a_large_batch(minilm: Tokenizer) -> None:
+    texts = ["Where's my parcel?", "", "naïve [SEP] 東京", *(f"order number {number}" for number in range(1000))]
+    assert minilm.encode(texts)[:3] == minilm.encode(texts[:3])
+
+
 def test_special_tokens_of_one_text_and_of_a_pair(file: Path) -> None:
     tokenizer = Tokenizer(file)
     assert (tokenizer.prefix, tokenizer.suffix, tokenizer.separator) == ([CLS], [SEP], "[SEP]")

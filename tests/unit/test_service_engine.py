@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -313,6 +314,28 @@ def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> N
     ranked = asyncio.run(scene())
     assert encoded == [1]
     assert all(found(each) == found(ranked[0]) for each in ranked)
+
+
+def test_a_short_context_does_not_wait_while_long_texts_are_tokenised(scanned: Serving) -> None:
+    async def scene() -> tuple[Ranked, Ranked]:
+        engine, release = Engine(EngineSettings(), Metrics()), threading.Event()
+        busy = asyncio.ensure_future(engine.tokenize(lambda _: release.wait(60), ["many letters"], math.inf))
+        try:
+            async with asyncio.timeout(30):
+                short = await engine.rank(scanned, asked(TEXT))
+            long = asyncio.ensure_future(engine.rank(scanned, asked(" ".join([TEXT] * 100))))
+            done, _ = await asyncio.wait([long], timeout=0.1)
+            assert not done, "it would hold up the event loop"
+        finally:
+            release.set()
+        await busy
+        both = short, await long
+        engine.close()
+        return both
+
+    short, long = asyncio.run(scene())
+    assert_same(short, brute_force(scanned, TEXT, 10))
+    assert len(long.places) == 10
 
 
 def test_a_deadline_that_is_over_costs_no_model_work(scanned: Serving) -> None:
