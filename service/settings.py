@@ -20,10 +20,8 @@ from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
 from polyrank.model.inference.names import BackendName
 from polyrank.service.auth import keys
 from polyrank.service.errors import SettingsError
+from polyrank.service.variables import API_KEY, CONFIG, PREFIX
 
-PREFIX = "POLYRANK_"
-CONFIG = "POLYRANK_CONFIG"
-API_KEY = "POLYRANK_API_KEY"  # read by clients; not a setting, but known
 CANDIDATES_CEILING = 100_000
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import faiss
 import numpy as np
 
+from polyrank.index_builder.names import KINDS
 from polyrank.model.errors import InvalidInput
 
 # Up to this many rows a scan of the matrix costs no more than HNSW: docs/measurements/index.md.
@@ -22,8 +23,6 @@ _LIST_BYTES = 8
 
 _ROWS_A_LIST = 39  # FAISS's own minimum to train a list's centroid
 _PQ_PART = 8  # at most so many components of a vector become one byte
-
-KINDS = ("auto", "exact", "flat", "hnsw", "ivf", "ivfpq")
 
 
 @dataclass(frozen=True, slots=True)

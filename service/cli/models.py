@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 from polyrank.model.errors import WrongKind
 from polyrank.model.inference.names import AUTO
 from polyrank.service.cli.output import UsageError, quiet_libraries
+from polyrank.service.variables import BACKEND
 
 if TYPE_CHECKING:
     from polyrank.model.rankers.cross import CrossRanker
     from polyrank.model.rankers.late import LateRanker
-
-
-BACKEND = "POLYRANK_BACKEND"
 
 
 def chosen_backend(asked: str | None = None) -> str:

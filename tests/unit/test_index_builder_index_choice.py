@@ -1,6 +1,7 @@
 import pytest
 
-from polyrank.index_builder.index.choice import HNSW_BYTES, KINDS, SCAN_LIMIT, SQ_BYTES, check_factory, choose_index
+from polyrank.index_builder.index.choice import HNSW_BYTES, SCAN_LIMIT, SQ_BYTES, check_factory, choose_index
+from polyrank.index_builder.names import KINDS
 from polyrank.model.errors import InvalidInput
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.inference.names import BACKENDS
-from polyrank.service.cli.models import BACKEND, chosen_backend, load_late
+from polyrank.service.cli.models import chosen_backend, load_late
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, quiet_libraries
+from polyrank.service.variables import BACKEND
 
 if TYPE_CHECKING:
     from polyrank.index_builder.build.pipeline import BuildResult

@@ -6,21 +6,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
-from polyrank.index_builder.index.choice import KINDS, check_factory
-from polyrank.index_builder.index.recall import MIN_RECALL, MOST_PROBES
-from polyrank.index_builder.pool.rows import read_pool
-from polyrank.index_builder.vectors.codec import DTYPES
+from polyrank.index_builder.names import DTYPE_NAMES, KINDS, MIN_RECALL
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference.names import BACKENDS
-from polyrank.model.text.dialogues import read_dialogues
-from polyrank.service.cli.models import BACKEND, chosen_backend, load_late
+from polyrank.service.cli.models import chosen_backend, load_late
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
+from polyrank.service.variables import BACKEND
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult
     from polyrank.model.rankers.late import LateRanker
     from polyrank.model.text.assembly import Conversation
 
@@ -38,7 +35,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--index", default="auto", help=_INDEX_HELP)
     parser.add_argument("--probes", type=Path, metavar="F", help=_PROBES_HELP)
     parser.add_argument("--min-recall", type=_share, default=MIN_RECALL, metavar="R", help=f"default: {MIN_RECALL}")
-    parser.add_argument("--dtype", default="float16", choices=sorted(DTYPES), help="of the stored vectors")
+    parser.add_argument("--dtype", default="float16", choices=DTYPE_NAMES, help="of the stored vectors")
     parser.add_argument("--backend", choices=BACKENDS, help=f"what runs the model; default: {BACKEND}, or auto")
     parser.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
     parser.add_argument("--max-rejected", type=_share, default=0.01, metavar="SHARE", help="default: 0.01")
@@ -49,6 +46,9 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Build, and print what was built."""
+    from polyrank.index_builder.build.pipeline import build
+    from polyrank.index_builder.pool.rows import read_pool
+
     pool = read_pool(arguments.pool, arguments.store)
     ranker = load_late(arguments.model, backend=chosen_backend(arguments.backend))
     options = _options(arguments, ranker)
@@ -66,7 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _options(arguments: argparse.Namespace, ranker: "LateRanker") -> BuildOptions:
+def _options(arguments: argparse.Namespace, ranker: "LateRanker") -> "BuildOptions":
+    from polyrank.index_builder.build.pipeline import BuildOptions
+    from polyrank.index_builder.index.choice import check_factory
+
     try:
         check_factory(arguments.index, ranker.dim)
     except InvalidInput as error:
@@ -82,8 +85,11 @@ def _options(arguments: argparse.Namespace, ranker: "LateRanker") -> BuildOption
     )
 
 
-def _encoded_probes(file: Path, ranker: "LateRanker") -> list[NDArray[np.float32]]:
+def _encoded_probes(file: Path, ranker: "LateRanker") -> "list[NDArray[np.float32]]":
     """The vectors (M, D) of at most MOST_PROBES contexts of a file, drawn at random with a fixed seed."""
+    from polyrank.index_builder.index.recall import MOST_PROBES
+    from polyrank.model.text.dialogues import read_dialogues
+
     kept: list[Conversation] = []
     rng = random.Random(_SEED)
     for seen, dialogue in enumerate(read_dialogues(file)):
@@ -96,7 +102,7 @@ def _encoded_probes(file: Path, ranker: "LateRanker") -> list[NDArray[np.float32
     return ranker.encode_contexts([ranker.tokenize_context(each)[0] for each in kept])
 
 
-def _described(built: BuildResult) -> dict[str, Any]:
+def _described(built: "BuildResult") -> dict[str, Any]:
     return {
         "generation": built.generation,
         "count": built.count,

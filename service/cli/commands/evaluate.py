@@ -5,8 +5,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from polyrank.model.durable import write_atomically
 from polyrank.model.inference.names import BACKENDS, TORCH
 from polyrank.service.cli.files import require_writable
@@ -20,7 +18,6 @@ _TOP_N = 20
 _DESCRIPTION = """R@1, R@2, R@5, R@10 and MRR of a model over each example's own candidates; with --pool over all
 texts of a pool, R@100 too (100 are retrieved; a reply not among them counts 0 in every figure); with --corpus nDCG@10,
 MRR@10 and R@100 over a collection in BEIR's form. Each figure has a 95 % bootstrap interval over whole dialogues."""
-_ROW = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
 
 def add_to(commands: Any) -> None:
@@ -55,9 +52,16 @@ def run(arguments: argparse.Namespace) -> int:
     names = [arguments.model] + ([arguments.against] if arguments.against else [])
     report, lines = _evaluated(_task(arguments), names)
     if arguments.output:
-        write_atomically(arguments.output, b"".join(orjson.dumps(line, option=_ROW) for line in lines))
+        write_atomically(arguments.output, _written(lines))
     print_result(arguments, report.as_object(), report.as_text())
     return 0
+
+
+def _written(lines: list[dict[str, Any]]) -> bytes:
+    import orjson
+
+    form = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+    return b"".join(orjson.dumps(line, option=form) for line in lines)
 
 
 def measure(name: str, data: Path, limit: int | None = None) -> dict[str, Any]:

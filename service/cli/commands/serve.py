@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.model.inference.names import BACKENDS
-from polyrank.service.settings import Settings
 
 # Variables that native libraries read when they are loaded; values already in the environment stay.
 NATIVE = {
@@ -38,6 +37,8 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal stops it."""
     flags = {name: value for name, value in vars(arguments).items() if name != "run"}
+    from polyrank.service.settings import Settings
+
     settings = Settings.load(flags)
     for name, value in NATIVE.items():
         os.environ.setdefault(name, value)

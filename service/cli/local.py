@@ -1,0 +1,46 @@
+"""Ranks over a store in this process, without a service."""
+
+import asyncio
+import os
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.model.inference.names import TORCH
+from polyrank.model.rankers.load import load, load_cross
+from polyrank.model.text.assembly import Conversation
+from polyrank.service.cli.output import UsageError, quiet_libraries
+from polyrank.service.http.native.responses import answer_of
+from polyrank.service.live.serving import Opener
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.values import TOP_N, RankRequest
+from polyrank.service.variables import BACKEND
+
+_TIMEOUT_SECONDS = 30.0
+
+
+def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = None) -> dict[str, Any]:
+    """Rank over a store's active generation in this process; returns what the service answers, without timings."""
+    quiet_libraries()
+    if not root.is_dir():
+        raise UsageError(f"{root} is no directory; polyrank build makes a store")
+    conversation = Conversation.of(turns)
+    store = GenerationStore(root)
+    generation, refused = store.open_to_serve()
+    for which, why in refused:
+        print(f"{which} was passed over: {why}", file=sys.stderr)
+    backend = os.environ.get(BACKEND) or TORCH  # needs no compiling, which one request would not repay
+    serving = Opener(lambda *_: None, None, partial(load, backend=backend)).serve(
+        generation, store.updates.of(generation.manifest)
+    )
+    engine = Engine(EngineSettings(), Metrics(), load_cross(reranker, backend=backend) if reranker else None)
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    request = RankRequest(conversation=conversation, deadline=deadline, top_k=top_k, top_n=TOP_N if reranker else None)
+    try:
+        return answer_of(serving, asyncio.run(engine.rank(serving, request)))
+    finally:
+        engine.close()
