@@ -5,16 +5,18 @@ Files are streamed: memory holds a row (of Parquet a small batch) and a compress
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from polyrank.index_builder.errors import PoolInvalid
+from polyrank.index_builder.errors import PoolEmpty, PoolInvalid
 from polyrank.index_builder.pool.parquet import parquet_rows
 from polyrank.index_builder.pool.seen import SeenHashes
 from polyrank.index_builder.pool.text import RowError, csv_rows, json_rows
 from polyrank.index_builder.vectors.ids import hash_id, text_id
 
 MAX_TEXT_CHARACTERS = 20_000
+_FIRST_ROWS = 10
 
 _READERS: dict[str, Callable[[Path], Iterator[tuple[int, object]]]] = {
     ".jsonl": json_rows,
@@ -59,6 +61,19 @@ def read_pool(paths: Sequence[Path | str], scratch: Path | None = None) -> Itera
     """
     files = [(Path(path), _suffix(Path(path))) for path in paths]
     return _rows(files, scratch)
+
+
+def begun(rows: Iterator[Candidate | Rejected]) -> Iterator[Candidate | Rejected]:
+    """Read the first rows of a pool, so that a file that is none is refused now; returns all rows.
+
+    Raises:
+        PoolInvalid: as `read_pool` while reading.
+        PoolEmpty: there is no row.
+    """
+    first = list(islice(rows, _FIRST_ROWS))
+    if not first:
+        raise PoolEmpty("the pool holds no candidate")
+    return chain(first, rows)
 
 
 def _suffix(path: Path) -> str:

