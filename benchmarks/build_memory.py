@@ -34,7 +34,8 @@ MIB = 1 << 20
 class HashEncoder:
     """Takes the hash of a text as its vector."""
 
-    name, architecture, fingerprint, backend = "hash", "bi", "0123456789abcdef" * 4, "none"
+    name, architecture, fingerprint = "hash", "bi", "0123456789abcdef" * 4
+    backend, precision = "none", "float32"
 
     def __init__(self, dim: int) -> None:
         self.dim = dim

@@ -1,7 +1,7 @@
 """What a forward pass costs by the number of its tokens; gives the constants of model/architectures/batching.py.
 
     python benchmarks/forward_cost.py --model checkpoints/chat-poly [--threads 2] [--device cpu] [--backend torch]
-        [--most-tokens 2048]
+        [--precision float32] [--most-tokens 2048]
 
 Prints milliseconds for batches of equal lengths, the shortest of several runs, and the line fitted through them:
 seconds = (tokens + overhead) * seconds a token. The constant FORWARD_TOKENS is this `overhead`.
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import polyrank
-from polyrank.model.inference.names import BACKENDS, TORCH
+from polyrank.model.inference.names import BACKENDS, FLOAT32, PRECISIONS, TORCH
 from polyrank.service.cli.measuring.timing import wall_seconds
 
 LENGTHS = (12, 40, 120)
@@ -28,10 +28,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--backend", default=TORCH, choices=BACKENDS)
+    parser.add_argument("--precision", default=FLOAT32, choices=PRECISIONS)
     parser.add_argument("--most-tokens", type=int, default=2048, help="of a batch; a GPU takes far more")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    ranker = polyrank.load(arguments.model, device=arguments.device, backend=arguments.backend)
+    ranker = polyrank.load(arguments.model, arguments.device, arguments.backend, arguments.precision)
     rng = np.random.default_rng(0)
     measured = []
     print("| tokens | batch | ms | ms a sequence | µs a token |\n| --- | --- | --- | --- | --- |")
@@ -46,7 +47,11 @@ def main() -> None:
     # Fit relative errors: a pass over few tokens is as important as one over many.
     terms = np.stack([tokens, np.ones_like(tokens)], 1) / times[:, None]
     a_token, fixed = np.linalg.lstsq(terms, np.ones(len(times)))[0]
-    where = f"{ranker.backend}, {arguments.threads} threads" if arguments.device == "cpu" else arguments.device
+    where = (
+        f"{ranker.backend} in {ranker.precision}, {arguments.threads} threads"
+        if arguments.device == "cpu"
+        else arguments.device
+    )
     print(f"\n{where}: {a_token * 1e6:.0f} µs a token, overhead {fixed / a_token:.0f} tokens")
 
 

@@ -15,6 +15,7 @@ from transformers import BertConfig, BertModel
 
 import polyrank
 from polyrank.model.config import ModelConfig
+from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.load import from_base
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
@@ -60,12 +61,12 @@ def write_base(directory: Path, shape: Shape, seed: int = 0) -> Path:
     return directory
 
 
-def loaded(base: Path, name: str, device: str, backend: str = "auto", **fields: Any) -> Any:
+def loaded(base: Path, name: str, device: str, runner: Runner, **fields: Any) -> Any:
     """Load a ranker over a base on a device; `fields` are those of its config. Both sides share their transformer."""
     fields = {"shared_encoder": fields["architecture"] != "cross", **fields}
     checkpoint = base.parent / name
     from_base(str(base), ModelConfig(base_name="random", weights="base", **fields)).save(checkpoint)
-    return polyrank.load(checkpoint, device, backend)
+    return polyrank.load(checkpoint, device, *runner)
 
 
 def token_ids(rng: np.random.Generator, lengths: NDArray[np.int64], shape: Shape) -> list[list[int]]:

@@ -23,7 +23,7 @@ SIDES = {
     "torch": (1, "torch, float32"),
     "onnx": (2, "onnx, float32"),
     "openvino-f32": (3, "openvino, float32"),
-    "polyrank, openvino-bf16": (4.5, "polyrank, bfloat16"),
+    "polyrank, openvino bfloat16": (4.5, "polyrank, bfloat16"),
     "torch-bf16": (5.5, "torch, bfloat16"),
     "openvino": (6.5, "openvino, bfloat16"),
 }

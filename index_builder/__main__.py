@@ -26,6 +26,7 @@ from polyrank.index_builder.store.generation import MODEL_DIRECTORY
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.encoder import CandidateEncoder
 from polyrank.model.errors import RankingError
+from polyrank.model.inference.names import AUTO
 
 _REPORT_SECONDS = 0.5
 _LOOK_FOR_WITHDRAWAL_SECONDS = 0.5
@@ -144,7 +145,8 @@ def _generation(request: JobRequest, root: Path, progress: OnProgress) -> str:
 def _load(name: str) -> CandidateEncoder:
     from polyrank.model.rankers import load as checkpoint  # imports torch: only after the job was taken
 
-    return checkpoint.load_late(name, backend=os.environ.get("POLYRANK_BACKEND") or "auto")
+    runner = (os.environ.get(f"POLYRANK_{name}") or AUTO for name in ("BACKEND", "PRECISION"))
+    return checkpoint.load_late(name, *runner)
 
 
 def _load_active(store: GenerationStore) -> CandidateEncoder:

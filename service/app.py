@@ -39,12 +39,13 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
     of the settings.
 
     Raises:
-        SettingsError: the device does not exist, or the back-end cannot run on it.
+        SettingsError: the device does not exist, or the back-end cannot run on it in the precision.
     """
     device = device_of(settings)
-    _check_backend(settings.backend, device)
-    load_ranker = load or partial(checkpoint.load, device=device, backend=settings.backend)
-    load_scorer = load_cross or partial(checkpoint.load_cross, device=device, backend=settings.backend)
+    _check_runner(settings, device)
+    runs = {"device": device, "backend": settings.backend, "precision": settings.precision}
+    load_ranker = load or partial(checkpoint.load, **runs)
+    load_scorer = load_cross or partial(checkpoint.load_cross, **runs)
     metrics = Metrics()
     spans = tracing.exporting() if settings.tracing else tracing.OFF
 
@@ -86,10 +87,10 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
     return app
 
 
-def _check_backend(name: str, device: str) -> None:
+def _check_runner(settings: Settings, device: str) -> None:
     """Check this before the start: a server whose model cannot be loaded would never become ready."""
     try:
-        choose_backend(name, torch.device(device))
+        choose_backend(settings.backend, settings.precision, torch.device(device))
     except InvalidInput as error:
         raise SettingsError(f"backend: {error}") from error
 

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from polyrank.index_builder.build.job_records import SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.inference.names import AUTO, TORCH
+from polyrank.model.inference.names import AUTO, TORCH, Runner
 from polyrank.service import processors
 from polyrank.service.auth.access import Access
 from polyrank.service.caching.caches import Caches
@@ -107,7 +107,7 @@ async def opened(
         engine = Engine(_engine_settings(settings), metrics, scorer, tracing)
         jobs = Jobs(
             settings,
-            partial(_backend_of_job, settings, live),
+            partial(_runner_of_job, settings, live),
             partial(in_loader, _switch, settings, store, live),
             partial(_show_job, metrics),
         )
@@ -168,14 +168,15 @@ def collect(settings: Settings, store: GenerationStore, live: Live) -> None:
         log.info("old generations removed", extra={"fields": {"generations": removed}})
 
 
-def _backend_of_job(settings: Settings, live: Live, request: JobRequest) -> str:
-    """Return the back-end of a job: for the model that is served, the back-end that serves it.
+def _runner_of_job(settings: Settings, live: Live, request: JobRequest) -> Runner:
+    """Return what is to run a job's model: for the model that is served, what runs it here.
 
-    Where the setting is "auto", the job would measure beside a busy server and might choose another one.
+    Where a setting is "auto", the job would measure beside a busy server and might choose something else.
     """
     if live.current is None or request.model is not None or device_of(settings) != "cpu":
-        return settings.backend
-    return live.current.ranker.backend
+        return Runner(settings.backend, settings.precision)
+    ranker = live.current.ranker
+    return Runner(ranker.backend, ranker.precision).asked_again()
 
 
 def _show_job(metrics: Metrics, job: JobRecord) -> None:
@@ -217,7 +218,8 @@ def _load_scorer(settings: Settings, load_cross: LoadScorer, metrics: Metrics) -
         return None
     scorer = load_cross(settings.reranker)
     warm_up_scorer(scorer)
-    metrics.show_model("reranker", scorer.name, scorer.architecture, scorer.fingerprint, scorer.backend)
+    runner = Runner(scorer.backend, scorer.precision)
+    metrics.show_model("reranker", scorer.name, scorer.architecture, scorer.fingerprint, runner)
     return scorer
 
 

@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, Pydanti
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
-from polyrank.model.inference.names import BackendName
+from polyrank.model.inference.names import BackendName, PrecisionName, Runner, why_refused
 from polyrank.service.auth import keys
 from polyrank.service.errors import SettingsError
 from polyrank.service.variables import API_KEY, CONFIG, PREFIX
@@ -65,6 +65,9 @@ class Settings(BaseSettings):
 
     backend: BackendName = Field(
         default="auto", description="what runs the models; auto: torch or openvino, whichever is faster here"
+    )
+    precision: PrecisionName = Field(
+        default="auto", description="what the models compute in; auto: whichever is faster here and as good as float32"
     )
     device: str = Field(
         default="auto",
@@ -189,6 +192,8 @@ class Settings(BaseSettings):
             raise ValueError("metrics_access = admin needs keys_file")
         if self.backend.startswith("openvino") and self.device.startswith("cuda"):
             raise ValueError(f"backend = {self.backend} runs on CPUs; use torch on a GPU")
+        if why := why_refused(Runner(self.backend, self.precision)):
+            raise ValueError(f"precision: {why}")
         return self
 
     @classmethod

@@ -12,7 +12,9 @@ from redis_process import RedisProcess
 collect_ignore = ["clients"]  # they need an environment of their own: make test-clients
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported: no test may ask the network for a model
-os.environ["POLYRANK_BACKEND"] = "torch"  # no process measures others first, unless it is told to
+# No process measures others first, unless it is told to, and scores are those of float32.
+KEPT = {"POLYRANK_BACKEND": "torch", "POLYRANK_PRECISION": "float32"}
+os.environ.update(KEPT)
 settings.register_profile("polyrank", deadline=None)  # on a busy machine an example may take long, and is no failure
 settings.load_profile("polyrank")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what it puts into the background
@@ -31,7 +33,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's own POLYRANK_* variables must not reach the tests."""
-    for name in [name for name in os.environ if name.startswith("POLYRANK_") and name != "POLYRANK_BACKEND"]:
+    for name in [name for name in os.environ if name.startswith("POLYRANK_") and name not in KEPT]:
         monkeypatch.delenv(name)
 
 

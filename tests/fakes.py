@@ -16,7 +16,7 @@ class HashEncoder:
 
     name = "hash"
     architecture = "bi"
-    backend = "none"
+    backend, precision = "none", "float32"
 
     def __init__(self, dim: int = 8, fingerprint: str = "0123456789abcdef" * 4, longest: int = 1000) -> None:
         self.dim, self.fingerprint, self.longest = dim, fingerprint, longest

@@ -29,7 +29,7 @@ class ServerProcess:
     """
 
     def __init__(self, before: str = "", **settings: object) -> None:
-        fields = {"port": 0, "threads": 1, "drain_delay_s": 0, "backend": "torch", **settings}
+        fields = {"port": 0, "threads": 1, "drain_delay_s": 0, "backend": "torch", "precision": "float32", **settings}
         # A pipe that nobody reads fills, and then a line of the log waits.
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by `end`
         self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # of one that is killed

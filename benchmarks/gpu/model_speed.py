@@ -11,6 +11,7 @@ from benchmarks.gpu.scan_speed import drawn
 from benchmarks.random_models import BERT_BASE, MINILM, TINY, Shape, loaded, token_ids, write_base
 from benchmarks.timing import quartiles_ms
 
+from polyrank.model.inference.names import Runner
 from polyrank.model.search.scan import Query, prepare
 
 CONTEXT_TOKENS = (16, 128)  # of the shortest and the longest context
@@ -22,7 +23,9 @@ def measure(device: str, tiny: bool, seconds: float) -> Iterator[dict[str, Any]]
     """Measure models of the shapes of all-MiniLM-L6-v2 and BERT-base, with random weights and 64 learnt codes."""
     for name, shape in (("tiny", TINY),) if tiny else (("MiniLM", MINILM), ("BERT-base", BERT_BASE)):
         with TemporaryDirectory() as folder:
-            ranker = loaded(write_base(Path(folder) / "base", shape), "poly", device, backend="torch", **POLY)
+            ranker = loaded(
+                write_base(Path(folder) / "base", shape), "poly", device, Runner("torch", "float32"), **POLY
+            )
             for n in (100, 300) if tiny else (31_000, 1_000_000):
                 yield from _rank(ranker, name, shape, n, device, seconds)
             yield {"what": "build", "model": name, **_build(ranker, shape, 64 if tiny else 32_768, seconds)}

@@ -38,6 +38,7 @@ def parser_of(about: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5, help="default: 5")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--backend", default="auto", help="ours; default: auto")
+    parser.add_argument("--precision", default="auto", help="ours; default: auto")
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"environments and models; default: {CACHE}")
     parser.add_argument("--output", type=Path, default=RESULTS, help=f"folder of results; default: {RESULTS}")
     return parser
@@ -47,7 +48,8 @@ def add_variants(parser: argparse.ArgumentParser) -> None:
     """Add options: which back-ends of the peer take part, and with how many threads."""
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--against", nargs="+", choices=VARIANTS, default=VARIANTS, metavar="BACKEND")
-    parser.add_argument("--also", nargs="+", default=[], metavar="BACKEND", help="more of our back-ends to compare")
+    also_help = "more of our back-ends and precisions to compare, such as 'openvino bfloat16'"
+    parser.add_argument("--also", nargs="+", default=[], metavar="'BACKEND PRECISION'", help=also_help)
 
 
 class Work(NamedTuple):
@@ -73,10 +75,12 @@ def compared(
     """
     models = options.cache / "models"
     base_in(models)
-    ours = {OURS: options.backend} | {f"{OURS}, {backend}": backend for backend in options.also}
+    ours = {OURS: (options.backend, options.precision)} | {f"{OURS}, {each}": each.split() for each in options.also}
     commands = {
-        name: _command(sys.executable, "polyrank_worker", subject, models, "--backend", backend)
-        for name, backend in ours.items()
+        name: _command(
+            sys.executable, "polyrank_worker", subject, models, "--backend", backend, "--precision", precision
+        )
+        for name, (backend, precision) in ours.items()
     }
     for variant in options.against:
         python = python_of(ENVIRONMENTS[variant.partition("-")[0]], options.cache)
@@ -112,7 +116,8 @@ def _command(python: str | Path, worker: str, subject: str, models: Path, *optio
 
 def finish(name: str, found: list[dict[str, Any]], columns: Sequence[str], options: argparse.Namespace) -> int:
     """Print a table, and everything as JSON in the last line; write the JSON to the folder of results."""
-    told = {"commit": _commit(), "machine": machine(), "backend": options.backend, "seed": options.seed}
+    runner = {"backend": options.backend, "precision": options.precision}
+    told = {"commit": _commit(), "machine": machine(), **runner, "seed": options.seed}
     result = {"benchmark": name, **told, "rows": found}
     print(table([in_words(row) for row in found], columns))
     options.output.mkdir(parents=True, exist_ok=True)

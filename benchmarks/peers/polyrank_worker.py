@@ -1,6 +1,6 @@
 """polyrank's side: a Poly-encoder of 64 codes, or a Cross-encoder, over the weights of a base model.
 
-python -m benchmarks.peers.polyrank_worker encode|rerank --models DIR --threads N [--backend auto]
+python -m benchmarks.peers.polyrank_worker encode|rerank --models DIR --threads N [--backend auto] [--precision auto]
 """
 
 import argparse
@@ -14,15 +14,16 @@ import torch
 from benchmarks.peers.models import cross_in, poly_in
 from benchmarks.peers.worker import answer
 
+from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.load import load_cross, load_late
 from polyrank.model.text.assembly import Conversation
 
 Calls = dict[str, Callable[[Sequence[Any]], Any]]
 
 
-def encode(models: Path, backend: str) -> tuple[Calls, str]:
+def encode(models: Path, runner: Runner) -> tuple[Calls, Runner]:
     """Return calls from texts to context vectors (N, M, D) and to candidate embeddings (N, D)."""
-    ranker = load_late(poly_in(models), backend=backend)
+    ranker = load_late(poly_in(models), *runner)
 
     def contexts(texts: Sequence[str]) -> Any:
         tokens = [ranker.tokenize_context(Conversation.of(text))[0] for text in texts]
@@ -31,18 +32,18 @@ def encode(models: Path, backend: str) -> tuple[Calls, str]:
     def candidates(texts: Sequence[str]) -> Any:
         return ranker.encode_candidates(ranker.tokenize_candidates(texts)[0])
 
-    return {"contexts": contexts, "candidates": candidates}, ranker.backend
+    return {"contexts": contexts, "candidates": candidates}, Runner(ranker.backend, ranker.precision)
 
 
-def rerank(models: Path, backend: str) -> tuple[Calls, str]:
+def rerank(models: Path, runner: Runner) -> tuple[Calls, Runner]:
     """Return the call from pairs of one context to scores (N,)."""
-    ranker = load_cross(cross_in(models), backend=backend)
+    ranker = load_cross(cross_in(models), "cpu", *runner)
 
     def pairs(given: Sequence[tuple[str, str]]) -> Any:
         conversation = Conversation.of(given[0][0])
         return ranker.score_pairs(ranker.tokenize_pairs(conversation, [text for _, text in given])[0])
 
-    return {"pairs": pairs}, ranker.backend
+    return {"pairs": pairs}, Runner(ranker.backend, ranker.precision)
 
 
 WORKS = {"encode": encode, "rerank": rerank}
@@ -54,10 +55,11 @@ def main() -> int:
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--backend", default="auto")
+    parser.add_argument("--precision", default="auto")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    calls, backend = WORKS[arguments.work](arguments.models, arguments.backend)
-    answer(calls, {"backend": backend, "versions": {"torch": torch.__version__}})
+    calls, runner = WORKS[arguments.work](arguments.models, Runner(arguments.backend, arguments.precision))
+    answer(calls, {**runner._asdict(), "versions": {"torch": torch.__version__}})
     return 0
 
 

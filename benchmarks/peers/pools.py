@@ -23,8 +23,8 @@ class Pools:
     """
 
     def __init__(self, folder: Path, texts: Sequence[str], ranker: polyrank.LateRanker) -> None:
-        identity = hashlib.sha256("\n".join([ranker.fingerprint, ranker.backend, *texts]).encode()).hexdigest()[:16]
-        self._folder = folder / identity
+        made_of = [ranker.fingerprint, ranker.backend, ranker.precision, *texts]
+        self._folder = folder / hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
         self._texts = texts
         self._ranker = ranker
 

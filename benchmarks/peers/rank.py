@@ -103,7 +103,11 @@ def sides(pools: Pools, options: argparse.Namespace) -> tuple[list[Begin], list[
     def infinity(engine: str, _size: int) -> AbstractContextManager[servers.Server]:
         return servers.infinity(engine, models, options.cache)
 
-    settings = {"backend": options.backend, **dict(each.split("=", 1) for each in options.settings)}
+    settings = {
+        "backend": options.backend,
+        "precision": options.precision,
+        **dict(each.split("=", 1) for each in options.settings),
+    }
     ranking: list[Begin] = [lambda size: servers.polyrank(pools.store(size), settings), app]
     return ranking, [partial(infinity, engine) for engine in ("torch", "optimum")]
 
@@ -120,8 +124,8 @@ def main() -> int:
     base_in(models)
     texts = list(dict.fromkeys(inputs.replies(options.pool)))[: max(options.callers_size, *options.sizes)]
     torch.set_num_threads(1)  # as the server has
-    ranker = load_late(poly_in(models), backend=options.backend)
-    options.backend = ranker.backend
+    ranker = load_late(poly_in(models), options.backend, options.precision)
+    options.backend, options.precision = ranker.backend, ranker.precision
     pools = Pools(options.cache / "pools", texts, ranker)
     ranking, embedding = sides(pools, options)
     rows = contest([*ranking, *embedding], min(options.callers_size, len(texts)), options.callers, options)

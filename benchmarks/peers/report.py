@@ -57,9 +57,9 @@ def _goals(goals: Sequence[Goal]) -> str:
 def _told(name: str, result: dict[str, Any]) -> str:
     machine = result["machine"]
     told = f"commit {result['commit']}, {machine['processor']}, {machine['cores']} cores"
-    ours = {row["about"]["backend"] for row in result["rows"] if row["who"] == OURS and "about" in row}
-    backend = "`, `".join(sorted(ours)) or result["backend"]
-    return f"`{name}`: {told}, seed {result['seed']}; polyrank by `{backend}`."
+    abouts = [row["about"] for row in result["rows"] if row["who"] == OURS and "about" in row] or [result]
+    ours = sorted({f"`{about['backend']}` in {about['precision']}" for about in abouts})
+    return f"`{name}`: {told}, seed {result['seed']}; polyrank by {', '.join(ours)}."
 
 
 def _table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:

@@ -104,7 +104,7 @@ def test_no_two_requests_are_alike() -> None:
 def test_goals_leave_out_what_is_not_to_be_beaten() -> None:
     told = {"work": "w", "threads": 2}
     took = {"polyrank": [1.0, 1.0], "torch": [2.9, 4.0], "openvino": [1.0, 1.4]}
-    took |= {"polyrank, openvino-int8": [0.4, 0.4], "onnx-int8": [0.5, 0.5]}
+    took |= {"polyrank, openvino-int8 auto": [0.4, 0.4], "onnx-int8": [0.5, 0.5]}
     default, fastest = (goal.row() for goal in of_calls(rows(took, 1, told)))
     assert default == {
         "work": "w, 2 threads", "against": "sentence-transformers, torch", "goal": "3.0",

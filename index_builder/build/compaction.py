@@ -70,7 +70,8 @@ class _ModelFiles:
     def __init__(self, generation: Generation) -> None:
         reference = generation.manifest.model
         self.name, self.architecture, self.fingerprint = reference.name, reference.architecture, reference.fingerprint
-        self.dim, self.backend = generation.manifest.dim, generation.manifest.backend
+        self.dim = generation.manifest.dim
+        self.backend, self.precision = generation.manifest.backend, generation.manifest.precision
         self._directory = generation.model_directory
 
     def save(self, directory: Path) -> None:

@@ -124,7 +124,7 @@ def _begin_journal(directory: Path, attempts: int, shards: Sequence[Shard]) -> J
 def _described(
     model: Model, dtype: str, ids: Sequence[str], texts: Sequence[str], vectors: bytes | memoryview, truncated: int
 ) -> Shard:
-    source = source_digest(model.fingerprint, model.backend, dtype, ids, texts)
+    source = source_digest(model.fingerprint, (model.backend, model.precision), dtype, ids, texts)
     return Shard(len(ids), truncated, source, content_digest(vectors, truncated))
 
 

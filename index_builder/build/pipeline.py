@@ -243,6 +243,7 @@ def _write_manifest(
         created_at=datetime.now(UTC).isoformat(),
         model=ModelReference(model.name, model.architecture, model.fingerprint),
         backend=model.backend,
+        precision=model.precision,
         dim=model.dim,
         dtype=options.dtype,
         count=rows.count,

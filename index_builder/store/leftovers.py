@@ -62,9 +62,12 @@ class Shard:
     content: str
 
 
-def source_digest(model: str, backend: str, dtype: str, ids: Sequence[str], texts: Sequence[str]) -> str:
-    """Digest what the vectors of rows depend on; `model` is its fingerprint, `dtype` that of the matrix."""
-    return sha256(orjson.dumps([model, backend, dtype, ids, texts])).hexdigest()
+def source_digest(model: str, runner: tuple[str, str], dtype: str, ids: Sequence[str], texts: Sequence[str]) -> str:
+    """Digest what the vectors of rows depend on.
+
+    `model` is its fingerprint, `runner` the back-end and the precision that run it, `dtype` that of the matrix.
+    """
+    return sha256(orjson.dumps([model, runner, dtype, ids, texts])).hexdigest()
 
 
 def content_digest(vectors: bytes | memoryview, truncated: int) -> str:

@@ -15,10 +15,17 @@ import orjson
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.index.choice import IndexSpec
 from polyrank.index_builder.vectors.codec import DTYPES, MAX_DIM
+from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 
+# Back-ends of older manifests whose names told a precision, too.
+_OLD_BACKENDS = {
+    "openvino-fp16": (OPENVINO, FLOAT16),
+    "openvino-bf16": (OPENVINO, BFLOAT16),
+    "openvino-int8": (OPENVINO_INT8, INT8),
+}
 _TIMES = ("p50_ms", "p99_ms")
 _RECALL: dict[str, type] = {
     "recall@10": float,
@@ -74,8 +81,8 @@ class Manifest:
 
     Attributes:
         created_at: ISO 8601, UTC.
-        backend: what ran the model over the pool (polyrank.model.inference). Another back-end makes vectors that are
-            close to these, not equal.
+        backend, precision: what ran the model over the pool (polyrank.model.inference.names.Runner). Others make
+            vectors that are close to these, not equal.
         revision: of the last update that the pool can reflect; the generation receives later ones when it becomes
             active.
         recall: of the retrieval path against a scan, see `recall.Recall`, and what was asked for ("min_recall").
@@ -86,6 +93,7 @@ class Manifest:
     created_at: str
     model: ModelReference
     backend: str
+    precision: str
     dim: int
     dtype: str
     count: int
@@ -109,7 +117,8 @@ class Manifest:
                 another generation or a newer format, or its checksum does not fit.
         """
         try:
-            manifest = _record(cls, _checked(content), "manifest", {"index": _index, "recall": _recall})
+            body = _with_precision(_checked(content))
+            manifest = _record(cls, body, "manifest", {"index": _index, "recall": _recall})
             _check_bounds(manifest, generation)
         except (ValueError, KeyError) as error:
             raise GenerationCorrupt(generation, f"{MANIFEST_FILE}: {error}") from error
@@ -140,6 +149,14 @@ def _checked(content: bytes) -> dict[str, Any]:
         raise ValueError("its checksum does not fit its content")
     del body["format_version"]
     return body
+
+
+def _with_precision(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a manifest from before `precision` with it: float32, or what the back-end's name told."""
+    if "precision" in body or not isinstance(body.get("backend"), str):
+        return body
+    backend, precision = _OLD_BACKENDS.get(body["backend"], (body["backend"], FLOAT32))
+    return {**body, "backend": backend, "precision": precision}
 
 
 def _check_bounds(manifest: Manifest, generation: str) -> None:

@@ -31,7 +31,7 @@ class Model(Protocol):
         name: what it was loaded by.
         architecture: its name in polyrank.model.registry.
         fingerprint: identifies everything that its vectors depend on; 64 hexadecimal digits.
-        backend: the name of what runs its forward passes (polyrank.model.inference).
+        backend, precision: what runs its forward passes (polyrank.model.inference.names.Runner).
     """
 
     name: str
@@ -39,6 +39,7 @@ class Model(Protocol):
     fingerprint: str
     dim: int
     backend: str
+    precision: str
 
     def save(self, directory: Path) -> None:
         """Write a checkpoint from which the same model is loaded."""

@@ -1,28 +1,26 @@
-"""The choice of a back-end: by its name, or measured (`auto`).
+"""The choice of a back-end and a precision: by their names, or measured (`auto`).
 
-`auto` takes the fastest back-end on this machine whose outputs differ from torch's by no more than rounding. It
-measures once in a process, with the first part of the first model: a later measurement would run beside requests, and
-chance would decide. It never chooses fp16, bf16 or int8, because they miss the reference's ten best texts too often
-(docs/measurements/backends.md); the operator has to ask for them.
+`auto` takes the fastest of what was not named whose outputs differ from those of torch in float32 by no more than
+rounding. It measures once in a process, with the first part of the first model: a later measurement would run beside
+requests, and chance would decide.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
-from polyrank.model.architectures.batching import TOKEN_BUDGET, TokenBatch
+from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import openvino_backend, trials
 from polyrank.model.inference.backend import Backend, Forward, TorchBackend
-from polyrank.model.inference.names import AUTO, BACKENDS, TORCH
+from polyrank.model.inference.names import AUTO, FLOAT32, INT8, OPENVINO, OPENVINO_INT8, TORCH, Runner, why_refused
 from polyrank.model.inference.openvino_backend import OpenVinoBackend
 from polyrank.model.inference.parts import Part
 
-CANDIDATES = (TORCH, "openvino")
 # A candidate must take at most this share of the best time before it, so that noise does not change the choice.
 WORTH = 0.9
 _ROUNDS = 3
@@ -30,92 +28,97 @@ _CALLS = 2  # in a row: during the first, threads of the previous back-end may s
 
 log = logging.getLogger(__name__)
 _choosing = threading.Lock()
-_chosen: list[str] = []  # what this process has measured to be best; empty before
+_chosen: dict[tuple[Runner, ...], Runner] = {}  # what this process has measured to be best of several
 
 
-def check_backend(name: str) -> None:
-    """Raise InvalidInput where there is no back-end of that name."""
-    if name not in BACKENDS:
-        raise InvalidInput(f"unknown back-end {name!r}; use one of {', '.join(BACKENDS)}")
+def check_backend(backend: str, precision: str) -> None:
+    """Raise InvalidInput where there is no such back-end or precision, or the two do not go together."""
+    if why := why_refused(Runner(backend, precision)):
+        raise InvalidInput(why)
 
 
-def choose_backend(name: str, device: torch.device) -> Backend:
-    """Return the back-end of that name for a model on that device.
+def choose_backend(backend: str, precision: str, device: torch.device) -> Backend:
+    """Return what runs a model on that device; "auto" leaves a choice.
 
-    Raises InvalidInput where there is no such back-end, or it cannot run on the device.
+    Raises InvalidInput where there is no such back-end, or it cannot run on the device or in the precision.
     """
-    check_backend(name)
-    if name == TORCH or (name == AUTO and device.type != "cpu"):
-        return TorchBackend(device)
-    if device.type != "cpu":
-        raise InvalidInput(f"the back-end {name} runs on CPUs, not on the device {str(device)!r}; use torch or auto")
-    return AutomaticBackend() if name == AUTO else OpenVinoBackend(name)
+    check_backend(backend, precision)
+    if device.type != "cpu" and backend not in (AUTO, TORCH):
+        raise InvalidInput(f"the back-end {backend} runs on CPUs, not on the device {str(device)!r}; use torch or auto")
+    if backend == OPENVINO_INT8:
+        return OpenVinoBackend(INT8)
+    wanted = FLOAT32 if precision == AUTO else precision
+    if backend == OPENVINO:
+        return OpenVinoBackend(wanted)
+    first = TorchBackend(device, wanted)
+    if backend == TORCH or device.type != "cpu" or not openvino_backend.is_supported(wanted):
+        return first
+    return AutomaticBackend([first, OpenVinoBackend(wanted)])
 
 
 class AutomaticBackend:
-    """Chooses a back-end when it compiles the first part, and uses that one from then on.
+    """Chooses one of several back-ends when it compiles the first part, and uses that one from then on.
 
-    Torch runs a later part if the chosen back-end cannot run it or gives other outputs.
+    The first of them runs a part that the chosen one cannot run or gives other outputs for.
     """
 
-    name: str = AUTO  # before the choice
-    token_budget = TOKEN_BUDGET
-
-    def __init__(self) -> None:
-        self._torch = TorchBackend(torch.device("cpu"))
+    def __init__(self, candidates: Sequence[Backend]) -> None:
+        self._candidates = {each.runner: each for each in candidates}
+        self.runner = candidates[0].runner  # until the choice
+        self.token_budget = candidates[0].token_budget
+        self._is_first = True
 
     def compile(self, part: Part) -> Forward:
         """Compile the part with the chosen back-end; the first call chooses it."""
-        reference = self._torch.compile(part)
-        if self.name == AUTO and TORCH in _chosen:
-            self.name = TORCH
-        if self.name == TORCH:
-            return reference
-        forwards = {TORCH: reference, **_others(part)}
-        if self.name == AUTO:
-            self._choose(forwards, trials.usual(part))
-        return forwards.get(self.name, reference)
+        names = tuple(self._candidates)
+        best = _chosen.get(names)
+        if best == names[0]:
+            return self._candidates[best].compile(part)
+        forwards = self._forwards(part)
+        with _choosing:
+            if names not in _chosen and len(forwards) > 1:
+                _chosen[names] = _measured(forwards, trials.usual(part))
+        runs = _chosen[names] if _chosen.get(names) in forwards else names[0]
+        self.runner = runs if self._is_first else self.runner
+        self._is_first = False
+        return forwards[runs]
 
-    def _choose(self, forwards: Mapping[str, Forward], batches: list[TokenBatch]) -> None:
-        self.name = TORCH
-        if len(forwards) > 1:
-            with _choosing:
-                if not _chosen:
-                    seconds = _seconds(forwards, batches)
-                    _chosen.append(fastest(seconds))
-                    took = {name: round(least * 1e3, 2) for name, least in seconds.items()}
-                    log.info("back-end chosen", extra={"fields": {"backend": _chosen[0], "ms": took}})
-            self.name = _chosen[0]
+    def _forwards(self, part: Part) -> dict[Runner, Forward]:
+        """Compile the part by the first back-end, and by each other one that can run it."""
+        first, *others = self._candidates.values()
+        forwards = {first.runner: first.compile(part)}
+        for each in others:
+            try:
+                forwards[each.runner] = each.compile(part)
+            except InvalidInput as error:
+                names = {"part": type(part).__name__, "refused": " in ".join(each.runner), "why": str(error)}
+                log.warning("%s is what remains", first.runner.backend, extra={"fields": names})
+        return forwards
 
 
-def fastest(seconds: Mapping[str, float]) -> str:
-    """Return the fastest of CANDIDATES; another one than torch must be faster by a margin (WORTH).
+def fastest(seconds: Mapping[Runner, float]) -> Runner:
+    """Return the fastest; another one than the first must be faster by a margin (WORTH).
 
-    >>> fastest({"torch": 1.0, "openvino": 0.95})
+    >>> fastest({Runner("torch", "float32"): 1.0, Runner("openvino", "float32"): 0.95}).backend
     'torch'
     """
-    best = TORCH
-    for name in CANDIDATES:
-        if name in seconds and seconds[name] < WORTH * seconds[best]:
+    best, *others = seconds
+    for name in others:
+        if seconds[name] < WORTH * seconds[best]:
             best = name
     return best
 
 
-def _others(part: Part) -> dict[str, Forward]:
-    """Compile the part by each other back-end that is installed and gives torch's outputs."""
-    if not openvino_backend.is_installed():
-        return {}
-    others = {}
-    for name in (candidate for candidate in CANDIDATES if candidate != TORCH):
-        try:
-            others[name] = OpenVinoBackend(name).compile(part)
-        except InvalidInput as error:
-            why = {"part": type(part).__name__, "backend": name, "why": str(error)}
-            log.warning("torch is what remains", extra={"fields": why})
-    return others
+def _measured(forwards: Mapping[Runner, Forward], batches: list[TokenBatch]) -> Runner:
+    """Time the back-ends, log what they took, and return the fastest."""
+    seconds = _seconds(forwards, batches)
+    best = fastest(seconds)
+    took = {" in ".join(name): round(least * 1e3, 2) for name, least in seconds.items()}
+    log.info("back-end chosen", extra={"fields": {"backend": best.backend, "precision": best.precision, "ms": took}})
+    return best
 
 
-def _seconds(forwards: Mapping[str, Forward], batches: list[TokenBatch]) -> dict[str, float]:
+def _seconds(forwards: Mapping[Runner, Forward], batches: list[TokenBatch]) -> dict[Runner, float]:
     """Time the back-ends in turns: the least seconds for each batch, and their geometric mean over batches."""
     least = {name: np.full(len(batches), np.inf) for name in forwards}
     for _ in range(_ROUNDS):

@@ -24,14 +24,14 @@ class LateForwards:
     """Encodes both sides with a Bi- or Poly-encoder.
 
     Attributes:
-        backend: name of what runs the forward passes.
+        backend, precision: what runs the forward passes (polyrank.model.inference.names.Runner).
     """
 
     def __init__(self, encoder: LateEncoder, backend: Backend) -> None:
         self.encoder, self._backend = encoder.eval(), backend
         self._compiling = threading.Lock()
         self._candidates = backend.compile(CandidatePart(encoder))
-        self.backend = backend.name  # after compiling: `auto` chooses by measuring
+        self.backend, self.precision = backend.runner  # after compiling: `auto` chooses by measuring
 
     @cached_property
     def _contexts(self) -> Forward:
@@ -82,7 +82,7 @@ class PairForwards:
     """Scores pairs with a Cross-encoder; a residual one adds its first stage's scores.
 
     Attributes:
-        backend: name of what runs the forward passes.
+        backend, precision: what runs the forward passes (polyrank.model.inference.names.Runner).
     """
 
     def __init__(self, encoder: CrossEncoder, backend: Backend) -> None:
@@ -90,7 +90,7 @@ class PairForwards:
         self._joint_scores = backend.compile(PairPart(encoder))
         self._budget = backend.token_budget
         self._first_stage = FirstStage(encoder.poly, backend) if encoder.poly is not None else None
-        self.backend = backend.name  # after compiling: `auto` chooses by measuring
+        self.backend, self.precision = backend.runner  # after compiling: `auto` chooses by measuring
 
     def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
         """Score tokenised pairs in batches of similar length, (N,), in the order given."""

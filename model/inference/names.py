@@ -1,7 +1,41 @@
-"""The names of the back-ends, in a module that imports without torch."""
+"""The names of back-ends and precisions, and which go together, in a module that imports without torch."""
 
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
-BackendName = Literal["auto", "torch", "openvino", "openvino-fp16", "openvino-bf16", "openvino-int8"]
+BackendName = Literal["auto", "torch", "openvino", "openvino-int8"]
+PrecisionName = Literal["auto", "float32", "float16", "bfloat16"]
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
-AUTO, TORCH = "auto", "torch"
+PRECISIONS: tuple[PrecisionName, ...] = get_args(PrecisionName)
+AUTO: Literal["auto"] = "auto"
+TORCH, OPENVINO, OPENVINO_INT8 = "torch", "openvino", "openvino-int8"
+FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
+INT8 = "int8"  # what OPENVINO_INT8 says that it runs; nobody asks for it by this name
+
+
+class Runner(NamedTuple):
+    """A back-end and a precision: what is asked to run forward passes, or runs them.
+
+    What is asked for is one of BACKENDS and one of PRECISIONS. What runs is never "auto"; its precision may be INT8.
+    """
+
+    backend: str
+    precision: str
+
+    def asked_again(self) -> "Runner":
+        """Return what to ask for to get what runs here."""
+        return self._replace(precision=AUTO) if self.backend == OPENVINO_INT8 else self
+
+
+def why_refused(asked: Runner) -> str | None:
+    """Return what is wrong with a request for a back-end and a precision; None: nothing.
+
+    >>> why_refused(Runner("openvino-int8", "float16"))
+    'openvino-int8 has a precision of its own: leave precision at auto'
+    """
+    if asked.backend not in BACKENDS:
+        return f"unknown back-end {asked.backend!r}; use one of {', '.join(BACKENDS)}"
+    if asked.precision not in PRECISIONS:
+        return f"unknown precision {asked.precision!r}; use one of {', '.join(PRECISIONS)}"
+    if asked.backend == OPENVINO_INT8 and asked.precision != AUTO:
+        return f"{OPENVINO_INT8} has a precision of its own: leave precision at auto"
+    return None

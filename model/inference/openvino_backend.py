@@ -1,4 +1,4 @@
-"""OpenVINO on CPUs: torch traces a part once, and OpenVINO compiles it for the chosen precision.
+"""OpenVINO on CPUs: torch traces a part once, and OpenVINO compiles it for a precision.
 
 OpenVINO's threads are TBB's. Unlike torch's, they sleep while there is nothing to do.
 """
@@ -22,13 +22,14 @@ from polyrank.model.architectures.batching import TOKEN_BUDGET, TokenBatch
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import trials
 from polyrank.model.inference.backend import Forward, TorchBackend
+from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8, Runner
 from polyrank.model.inference.parts import Part
 
 if TYPE_CHECKING:
     import openvino as ov
 
 
-class Precision(NamedTuple):
+class _Format(NamedTuple):
     """The number format of products.
 
     hint: OpenVINO's name of it. needs: what the processor must offer; empty: nothing. is_quantized: weights are int8
@@ -43,11 +44,11 @@ class Precision(NamedTuple):
     width_step: int = 4
 
 
-PRECISIONS = {
-    "openvino": Precision("f32"),
-    "openvino-fp16": Precision("f16", needs="FP16", width_step=16),
-    "openvino-bf16": Precision("bf16", needs="BF16", width_step=16),
-    "openvino-int8": Precision("f32", is_quantized=True),
+_FORMATS = {
+    FLOAT32: _Format("f32"),
+    FLOAT16: _Format("f16", needs="FP16", width_step=16),
+    BFLOAT16: _Format("bf16", needs="BF16", width_step=16),
+    INT8: _Format("f32", is_quantized=True),
 }
 # How many kernels, each made for one shape of batch, OpenVINO keeps. Its default is thousands: memory grew by 500 MiB.
 # With 64 a shape that came before took no extra time, with 16 a third more.
@@ -63,9 +64,9 @@ def is_installed() -> bool:
     return importlib.util.find_spec("openvino") is not None
 
 
-def is_supported(name: str) -> bool:
-    """Whether the back-end of that name can run here."""
-    needs = PRECISIONS[name].needs
+def is_supported(precision: str) -> bool:
+    """Whether OpenVINO is there and computes in that precision on this processor."""
+    needs = _FORMATS[precision].needs
     return is_installed() and (not needs or needs in _capabilities())
 
 
@@ -74,26 +75,28 @@ class OpenVinoBackend:
 
     token_budget = TOKEN_BUDGET
 
-    def __init__(self, name: str) -> None:
-        """Raise InvalidInput where the back-end of that name cannot run here."""
+    def __init__(self, precision: str) -> None:
+        """Raise InvalidInput where the package or the processor lacks what the precision needs."""
+        self.runner = Runner(OPENVINO_INT8 if precision == INT8 else OPENVINO, precision)
         if not is_installed():
-            raise InvalidInput(f"the back-end {name} needs the package openvino: pip install openvino, or use torch")
+            need = f"the back-end {self.runner.backend} needs the package openvino"
+            raise InvalidInput(f"{need}: pip install openvino, or use torch")
         with translated():
-            if not is_supported(name):
-                raise InvalidInput(f"this processor does not compute in {name.removeprefix('openvino-')}; use openvino")
-        self.name = name
+            if not is_supported(precision):
+                raise InvalidInput(f"this processor does not compute in {precision}; use another precision, or auto")
 
     def compile(self, part: Part) -> Forward:
         """Trace the part, compile it and try it; raises InvalidInput where OpenVINO cannot run it."""
         with translated():
-            forward = compiled(part, self.name)
+            forward = compiled(part, self.runner.precision)
             if not self._is_right(forward, part):
-                raise InvalidInput(f"the numbers of {self.name} are wrong for this model; use the back-end torch")
+                what = f"the numbers of {' in '.join(self.runner)} are wrong for this model"
+                raise InvalidInput(f"{what}; use the back-end torch")
         return forward
 
     def _is_right(self, forward: Forward, part: Part) -> bool:
         """In float32 the outputs must be torch's; in other formats they must be finite."""
-        if self.name != "openvino":
+        if self.runner.precision != FLOAT32:
             return trials.are_finite(forward, trials.extreme(part))
         reference = TorchBackend(torch.device("cpu")).compile(part)
         return trials.agree(forward, reference, [*trials.usual(part), *trials.extreme(part)])
@@ -111,21 +114,21 @@ def translated() -> Iterator[None]:
         raise InvalidInput(f"OpenVINO cannot run this model here, use the back-end torch: {why}") from error
 
 
-def compiled(part: Part, name: str) -> Forward:
-    """Compile a part for the back-end of that name; it shares its weights with torch. Errors come as they are."""
-    precision = PRECISIONS[name]
+def compiled(part: Part, precision: str) -> Forward:
+    """Compile a part in that precision; it shares its weights with torch. Errors come as they are."""
+    format_ = _FORMATS[precision]
     model = _traced(part)
-    if precision.is_quantized:
+    if format_.is_quantized:
         model = _quantized(model)
     properties = {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-        "INFERENCE_PRECISION_HINT": precision.hint,  # else AMX would silently mean bf16
+        "INFERENCE_PRECISION_HINT": format_.hint,  # else AMX would silently mean bf16
         "ENABLE_CPU_PINNING": False,  # several processes would be pinned to the same cores
         "CPU_RUNTIME_CACHE_CAPACITY": KEPT_PRIMITIVES,
     }
-    return _Compiled(_core().compile_model(model, "CPU", properties), part, precision.width_step)
+    return _Compiled(_core().compile_model(model, "CPU", properties), part, format_.width_step)
 
 
 def _traced(part: Part) -> "ov.Model":
@@ -173,7 +176,8 @@ class _Compiled:
 
     def __init__(self, model: "ov.CompiledModel", part: Part, width_step: int) -> None:
         self._request = model.create_infer_request()
-        self._pad_id, self._max_tokens, self._width_step = part.pad_id, part.max_tokens, width_step
+        backbone = part.backbone()
+        self._pad_id, self._max_tokens, self._width_step = backbone.pad_id, backbone.max_tokens, width_step
         self._lock = threading.Lock()
 
     def __call__(self, batch: TokenBatch) -> tuple[NDArray[Any], ...]:

@@ -14,13 +14,11 @@ from polyrank.model.architectures.late import LateEncoder
 
 
 class Part(nn.Module, ABC):
-    """One forward pass of a model over the fields of a TokenBatch, (B, T) each; other attributes as of Backbone."""
+    """One forward pass of a model over the fields of a TokenBatch, (B, T) each."""
 
-    def __init__(self, backbone: Backbone) -> None:
-        super().__init__()
-        self.max_tokens = backbone.max_tokens
-        self.pad_id = backbone.pad_id
-        self.vocabulary = backbone.vocabulary
+    @abstractmethod
+    def backbone(self) -> Backbone:
+        """Return the transformer that it runs."""
 
     @abstractmethod
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
@@ -34,8 +32,12 @@ class ContextPart(Part):
     """
 
     def __init__(self, encoder: LateEncoder) -> None:
-        super().__init__(encoder.context)
+        super().__init__()
         self.encoder = encoder
+
+    def backbone(self) -> Backbone:
+        """Return the transformer of contexts."""
+        return self.encoder.context
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
         """Run it."""
@@ -47,8 +49,12 @@ class CandidatePart(Part):
     """From candidates to their embeddings, (B, D) float32."""
 
     def __init__(self, encoder: LateEncoder) -> None:
-        super().__init__(encoder.candidate)
+        super().__init__()
         self.encoder = encoder
+
+    def backbone(self) -> Backbone:
+        """Return the transformer of candidates."""
+        return self.encoder.candidate
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
         """Run it."""
@@ -59,8 +65,12 @@ class PairPart(Part):
     """From joint sequences to the Cross-encoder's own scores, (B,) float32."""
 
     def __init__(self, encoder: CrossEncoder) -> None:
-        super().__init__(encoder.encoder)
+        super().__init__()
         self.encoder = encoder
+
+    def backbone(self) -> Backbone:
+        """Return the transformer of joint sequences."""
+        return self.encoder.encoder
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
         """Run it."""

@@ -42,11 +42,11 @@ def are_finite(forward: Forward, batches: list[TokenBatch]) -> bool:
 
 
 def _random(part: Part, shapes: tuple[list[int], ...], has_segments: bool) -> list[TokenBatch]:
-    rng = np.random.default_rng(0)
+    rng, backbone = np.random.default_rng(0), part.backbone()
     batches = []
     for shape in shapes:
-        texts = [rng.integers(part.vocabulary, size=min(length, part.max_tokens)).tolist() for length in shape]
-        batches.append(pad(texts, part.pad_id, [len(text) // 2 for text in texts] if has_segments else None))
+        texts = [rng.integers(backbone.vocabulary, size=min(length, backbone.max_tokens)).tolist() for length in shape]
+        batches.append(pad(texts, backbone.pad_id, [len(text) // 2 for text in texts] if has_segments else None))
     return batches
 
 

@@ -9,7 +9,7 @@ from polyrank.model.checkpoint.read import Encoder, begin_from_base, find_base, 
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference.choice import check_backend, choose_backend
-from polyrank.model.inference.names import TORCH
+from polyrank.model.inference.names import FLOAT32, TORCH
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.text.assembly import Assembler
@@ -18,11 +18,11 @@ from polyrank.model.text.tokenizer import Tokenizer
 Ranker = LateRanker | CrossRanker
 
 
-def load(name: str | Path, device: str = "cpu", backend: str = TORCH) -> Ranker:
+def load(name: str | Path, device: str = "cpu", backend: str = TORCH, precision: str = FLOAT32) -> Ranker:
     """Load a checkpoint directory, or a base model by directory or name.
 
-    `device` is where it runs, in torch's notation: "cpu", "cuda", "cuda:1". `backend` is what runs its forward passes,
-    one of `polyrank.model.inference.names.BACKENDS`.
+    `device` is where it runs, in torch's notation: "cpu", "cuda", "cuda:1". `backend` is what runs its forward passes
+    and `precision` what they compute in: one of BACKENDS and one of PRECISIONS of `polyrank.model.inference.names`.
 
     Returns:
         A LateRanker (Bi- and Poly-encoder) or a CrossRanker; both have `rank(context, candidates, top_k)`.
@@ -30,35 +30,35 @@ def load(name: str | Path, device: str = "cpu", backend: str = TORCH) -> Ranker:
     Raises:
         ModelNotFound: there is nothing of that name.
         CheckpointInvalid: it is damaged, incomplete, or of an unknown format.
-        InvalidInput: there is no such device or back-end, or the two do not go together.
+        InvalidInput: there is no such device, back-end or precision, or they do not go together.
     """
-    check_backend(backend)
+    check_backend(backend, precision)
     stored = find_checkpoint(Path(name)) if is_checkpoint(name) else find_base(str(name))
     encoder = stored.read()
     try:
         encoder.to(device)
     except (RuntimeError, AssertionError) as error:  # torch asserts where it was built without CUDA
         raise InvalidInput(f"nothing can run on the device {device!r}: {str(error).splitlines()[0]}") from error
-    return _ranker(str(name), encoder, stored.files, backend)
+    return _ranker(str(name), encoder, stored.files, backend, precision)
 
 
-def load_late(name: str | Path, backend: str = TORCH) -> LateRanker:
+def load_late(name: str | Path, backend: str = TORCH, precision: str = FLOAT32) -> LateRanker:
     """Load a model that has candidate embeddings, as `load`; raises WrongKind for one that scores pairs."""
     require_retriever(name)
-    ranker = load(name, backend=backend)
+    ranker = load(name, backend=backend, precision=precision)
     assert ranker.retrieves, "required"
     return ranker
 
 
-def load_cross(name: str | Path, device: str = "cpu", backend: str = TORCH) -> CrossRanker:
+def load_cross(name: str | Path, device: str = "cpu", backend: str = TORCH, precision: str = FLOAT32) -> CrossRanker:
     """Load a model that scores pairs, as `load`; raises WrongKind for another. A base model is a Bi-encoder."""
     require_pair_scorer(name)
-    ranker = load(name, device, backend)
+    ranker = load(name, device, backend, precision)
     assert not ranker.retrieves, "required"
     return ranker
 
 
-def from_base(name: str, config: ModelConfig | None = None, backend: str = TORCH) -> Ranker:
+def from_base(name: str, config: ModelConfig | None = None, backend: str = TORCH, precision: str = FLOAT32) -> Ranker:
     """Start a model from the weights of a base model, given by its directory or name.
 
     `config` says what to make of it: codes and the Cross-encoder's head are drawn at random, `base_name` and
@@ -66,13 +66,13 @@ def from_base(name: str, config: ModelConfig | None = None, backend: str = TORCH
     """
     if config is None:
         stored = find_base(name)
-        return _ranker(name, stored.read(), stored.files, backend)
-    return _ranker(name, *begin_from_base(name, config), backend)
+        return _ranker(name, stored.read(), stored.files, backend, precision)
+    return _ranker(name, *begin_from_base(name, config), backend, precision)
 
 
-def _ranker(name: str, encoder: Encoder, files: CheckpointFiles, backend: str) -> Ranker:
+def _ranker(name: str, encoder: Encoder, files: CheckpointFiles, backend: str, precision: str) -> Ranker:
     assembler = Assembler(Tokenizer(files.source / TOKENIZER_FILE), files.config)
-    runs = choose_backend(backend, next(encoder.parameters()).device)
+    runs = choose_backend(backend, precision, next(encoder.parameters()).device)
     if isinstance(encoder, LateEncoder):
         return LateRanker(name, encoder, assembler, files, runs)
     return CrossRanker(name, encoder, assembler, files, runs)

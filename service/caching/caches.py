@@ -30,15 +30,15 @@ class Caches:
         if self._url is not None:
             self.server = RedisServer(self._url, metrics.observe_redis, metrics.show_breaker)
 
-    def texts(self, manifest: Manifest, backend: str) -> TextCache | None:
-        """Return the cache of texts under a generation's model, as a back-end runs it; None: there is none."""
+    def texts(self, manifest: Manifest, backend: str, precision: str) -> TextCache | None:
+        """Return the cache of texts under a generation's model, as it is run here; None: there is none."""
         lifetime, of, redis = self._settings.text_cache_ttl_s, manifest, None
         if self.server is not None and lifetime:
-            beginning = f"pe:t:{{{of.model.fingerprint}}}:{backend}:"
+            beginning = f"pe:t:{{{of.model.fingerprint}}}:{backend}:{precision}:"
             redis = RedisTier(self.server, "text", self._count, beginning, of.dim, of.dtype, lifetime)
         if redis is None and self._memory is None:
             return None
-        space = f"{of.model.fingerprint} {backend}"
+        space = f"{of.model.fingerprint} {backend} {precision}"
         return TextCache(VectorCache(space, of.dim, of.dtype, self._count, self._memory, redis))
 
     def vectors(self, generation: Generation, encode: EncodeTexts) -> CandidateVectors:

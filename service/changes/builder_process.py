@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from polyrank.model.inference.names import Runner
+
 GRACE_SECONDS = 10.0
 TAIL_BYTES = 4096
 
@@ -27,7 +29,7 @@ class BuilderProcess:
 
     @classmethod
     async def start(
-        cls, store: Path, job_id: str, redis_url: str | None, backend: str, is_publishing: Callable[[], bool]
+        cls, store: Path, job_id: str, redis_url: str | None, runner: Runner, is_publishing: Callable[[], bool]
     ) -> "BuilderProcess":
         """Start the builder of a job.
 
@@ -40,7 +42,7 @@ class BuilderProcess:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-            env=_environment(redis_url, backend),
+            env=_environment(redis_url, runner),
             start_new_session=True,  # Ctrl-C at the server's terminal is for the server
         )
         return cls(process, is_publishing)
@@ -70,8 +72,8 @@ class BuilderProcess:
         return status, lines[-1].strip() if lines else ""
 
 
-def _environment(redis_url: str | None, backend: str) -> dict[str, str]:
-    """Return the server's environment, with the Redis and the back-end of this job."""
+def _environment(redis_url: str | None, runner: Runner) -> dict[str, str]:
+    """Return the server's environment, with the Redis of this job and what runs its model."""
     kept = {name: value for name, value in os.environ.items() if name != "POLYRANK_REDIS_URL"}
-    given = {"POLYRANK_BACKEND": backend, **({"POLYRANK_REDIS_URL": redis_url} if redis_url else {})}
-    return {**kept, **given}
+    runs = {"POLYRANK_BACKEND": runner.backend, "POLYRANK_PRECISION": runner.precision}
+    return {**kept, **runs, **({"POLYRANK_REDIS_URL": redis_url} if redis_url else {})}

@@ -32,6 +32,7 @@ from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.updates import UpdateLogs
 from polyrank.model.errors import InvalidInput, RankingError
+from polyrank.model.inference.names import Runner
 from polyrank.service.changes.builder_process import BuilderProcess
 from polyrank.service.changes.idempotency import IdempotencyKeys
 from polyrank.service.errors import NotConfigured
@@ -62,18 +63,18 @@ class Rebuild:
 class Jobs:
     """Starts, watches and cancels the jobs of one store.
 
-    `backend` returns the back-end that runs a job's model. `on_success` serves the new generation; the job counts as
+    `runner_of` returns what runs a job's model. `on_success` serves the new generation; the job counts as
     running until it returns. `on_end` receives every job that has ended.
     """
 
     def __init__(
         self,
         settings: Settings,
-        backend: Callable[[JobRequest], str],
+        runner_of: Callable[[JobRequest], Runner],
         on_success: Callable[[], Awaitable[None]],
         on_end: Callable[[JobRecord], None],
     ) -> None:
-        self._settings, self._backend, self._on_success, self._on_end = settings, backend, on_success, on_end
+        self._settings, self._runner_of, self._on_success, self._on_end = settings, runner_of, on_success, on_end
         self._store, self._keys = JobStore(settings.store), IdempotencyKeys(settings.store)
         self._starting = asyncio.Lock()
         self._builders: dict[str, tuple[BuilderProcess, asyncio.Task[None]]] = {}
@@ -155,10 +156,10 @@ class Jobs:
     # --- running
 
     async def _spawn(self, record: JobRecord) -> None:
-        redis_url, backend = self._settings.redis(), self._backend(record.request)
+        redis_url, runner = self._settings.redis(), self._runner_of(record.request)
         is_publishing = partial(self._is_publishing, record.id)
         try:
-            builder = await BuilderProcess.start(self._settings.store, record.id, redis_url, backend, is_publishing)
+            builder = await BuilderProcess.start(self._settings.store, record.id, redis_url, runner, is_publishing)
         except OSError as error:
             failed = record.finish(FAILED, error=f"the builder could not be started: {error.strerror}")
             await asyncio.to_thread(self._store.update, failed)

@@ -10,10 +10,9 @@ from typing import Any
 
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.inference.names import TORCH
-from polyrank.service.cli.models import check_cross
+from polyrank.service.cli.models import check_cross, reference_runner
 from polyrank.service.cli.output import UsageError
-from polyrank.service.variables import BACKEND
+from polyrank.service.variables import BACKEND, PRECISION
 
 _TIMEOUT_SECONDS = 30.0
 
@@ -46,11 +45,13 @@ def _ranked(
     from polyrank.service.ranking.values import TOP_N, RankRequest
 
     conversation = Conversation.of(turns)
-    backend = os.environ.get(BACKEND) or TORCH  # needs no compiling, which one request would not repay
-    serving = Opener(lambda *_: None, None, partial(load, backend=backend)).serve(
+    # The reference needs no compiling and no measuring, which one request would not repay.
+    backend, precision = reference_runner(os.environ.get(BACKEND), os.environ.get(PRECISION))
+    serving = Opener(lambda *_: None, None, partial(load, backend=backend, precision=precision)).serve(
         generation, store.updates.of(generation.manifest)
     )
-    engine = Engine(EngineSettings(), Metrics(), load_cross(reranker, backend=backend) if reranker else None)
+    scorer = load_cross(reranker, backend=backend, precision=precision) if reranker else None
+    engine = Engine(EngineSettings(), Metrics(), scorer)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     request = RankRequest(conversation=conversation, deadline=deadline, top_k=top_k, top_n=TOP_N if reranker else None)
     try:

@@ -1,25 +1,39 @@
 """Loads the models that the command line names; a model of the wrong kind is wrong usage."""
 
+import argparse
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from polyrank.model.errors import WrongKind
-from polyrank.model.inference.names import AUTO
+from polyrank.model.inference.names import AUTO, BACKENDS, FLOAT32, OPENVINO_INT8, PRECISIONS, TORCH, Runner
 from polyrank.service.cli.output import UsageError, quiet_libraries
-from polyrank.service.variables import BACKEND
+from polyrank.service.variables import BACKEND, PRECISION
 
 if TYPE_CHECKING:
     from polyrank.model.rankers.cross import CrossRanker
     from polyrank.model.rankers.late import LateRanker
 
-
+REFERENCE = Runner(TORCH, FLOAT32)
 RERANKER_HINT = ", and this one as --reranker"
 
 
-def chosen_backend(asked: str | None = None) -> str:
-    """Return the name of the back-end: the one asked for, else the environment's, else AUTO."""
-    return asked or os.environ.get(BACKEND) or AUTO
+def add_runner_options(parser: argparse.ArgumentParser, default: str = f"{BACKEND}, or auto") -> None:
+    """Add `--backend` and `--precision`; `default` says in words what holds without the first."""
+    parser.add_argument("--backend", choices=BACKENDS, help=f"what runs the model; default: {default}")
+    precision = default.replace(BACKEND, PRECISION).replace(TORCH, FLOAT32)
+    parser.add_argument("--precision", choices=PRECISIONS, help=f"what it computes in; default: {precision}")
+
+
+def chosen_runner(backend: str | None = None, precision: str | None = None) -> Runner:
+    """Return what is to run a model: what is asked for, else the environment's, else AUTO."""
+    return Runner(backend or os.environ.get(BACKEND) or AUTO, precision or os.environ.get(PRECISION) or AUTO)
+
+
+def reference_runner(backend: str | None, precision: str | None) -> Runner:
+    """Return what is to run a model: what is asked for, else the reference, torch in float32."""
+    backend = backend or TORCH
+    return Runner(backend, precision or (AUTO if backend == OPENVINO_INT8 else FLOAT32))
 
 
 def check_late(name: str, hint: str = "") -> None:
@@ -44,17 +58,17 @@ def _check(require: Callable[[str], None], name: str, before: str, after: str) -
         raise UsageError(f"{before}{error}{after}") from error
 
 
-def load_late(name: str, hint: str = "", backend: str = "torch") -> "LateRanker":
+def load_late(name: str, hint: str = "", runner: Runner = REFERENCE) -> "LateRanker":
     """Load a model with candidate embeddings; one of another kind is refused before torch is imported."""
     check_late(name, hint)
     from polyrank.model.rankers import load as checkpoint
 
-    return checkpoint.load_late(name, backend)
+    return checkpoint.load_late(name, *runner)
 
 
-def load_cross(flag: str, name: str, backend: str = "torch") -> "CrossRanker":
+def load_cross(flag: str, name: str, runner: Runner = REFERENCE) -> "CrossRanker":
     """Load a model that scores pairs, given by a flag; one of another kind is refused before torch is imported."""
     check_cross(flag, name)
     from polyrank.model.rankers import load as checkpoint
 
-    return checkpoint.load_cross(name, backend=backend)
+    return checkpoint.load_cross(name, "cpu", *runner)

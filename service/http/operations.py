@@ -48,9 +48,10 @@ class LimitsOut(Out):
 
 
 class LoadedModelOut(ModelOut):
-    """A model that is loaded, and the back-end that runs it."""
+    """A model that is loaded, and what runs it."""
 
     backend: str
+    precision: str
 
 
 class InfoOut(tei.TeiInfoOut):
@@ -135,9 +136,13 @@ async def info(request: Request) -> dict[str, Any]:
 
 
 def _late_model(serving: Serving) -> LoadedModelOut:
-    name, ranker = serving.generation.manifest.model.name, serving.ranker
+    ranker = serving.ranker
     return LoadedModelOut(
-        name=name, architecture=ranker.architecture, fingerprint=ranker.fingerprint, backend=ranker.backend
+        name=serving.generation.manifest.model.name,
+        architecture=ranker.architecture,
+        fingerprint=ranker.fingerprint,
+        backend=ranker.backend,
+        precision=ranker.precision,
     )
 
 

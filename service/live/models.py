@@ -25,6 +25,7 @@ class LateScorer(Protocol):
     dim: int
     max_input_tokens: int
     backend: str
+    precision: str
 
     def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
         """Return token ids, and what did not fit."""
@@ -55,6 +56,7 @@ class PairScorer(Protocol):
     fingerprint: str
     max_input_tokens: int
     backend: str
+    precision: str
 
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         """Join the context with each text; also returns what did not fit."""

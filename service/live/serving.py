@@ -136,4 +136,4 @@ class Opener:
         if self._caches is None:
             return MatrixVectors(generation, self._count), None
         vectors = self._caches.vectors(generation, partial(encode_texts, ranker))
-        return vectors, self._caches.texts(generation.manifest, ranker.backend)
+        return vectors, self._caches.texts(generation.manifest, ranker.backend, ranker.precision)

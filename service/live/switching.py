@@ -11,6 +11,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import FORMAT_VERSION
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.errors import ModelError, RankingError
+from polyrank.model.inference.names import Runner
 from polyrank.service.errors import NotReady
 from polyrank.service.live.serving import Opener, Serving
 from polyrank.service.observe.metrics import Metrics
@@ -197,14 +198,15 @@ class Live:
         fingerprint = ranker.fingerprint
         self._metrics.show_generation(manifest.id, fingerprint, FORMAT_VERSION, serving.loaded_at)
         self._show_snapshot(serving)
-        self._metrics.show_model("ranker", manifest.model.name, ranker.architecture, fingerprint, ranker.backend)
+        runner = Runner(ranker.backend, ranker.precision)
+        self._metrics.show_model("ranker", manifest.model.name, ranker.architecture, fingerprint, runner)
         if not first:
             self._metrics.count_switch("ok")
         fields = {"generation": manifest.id, "candidates": serving.snapshot.count, "index": manifest.index.kind}
         log.info("serving", extra={"fields": fields})
-        if ranker.backend != manifest.backend:
-            both = {"generation": manifest.id, "serves": ranker.backend, "encoded_the_pool": manifest.backend}
-            log.warning("another back-end serves than encoded the pool: scores differ", extra={"fields": both})
+        if ranker.precision != manifest.precision:
+            both = {"generation": manifest.id, "serves": ranker.precision, "encoded_the_pool": manifest.precision}
+            log.info("the model serves in another precision than encoded the pool", extra={"fields": both})
         return serving
 
     def _show_snapshot(self, serving: Serving) -> None:

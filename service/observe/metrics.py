@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from polyrank.model.inference.names import Runner
 from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, STAGES, Lane
 
 RESULTS = {
@@ -96,7 +97,7 @@ class Metrics:
             "build_last_success_timestamp_seconds", "When a rebuild last succeeded; 0: none is known", "livemax"
         )
         self._model_info = self._info(
-            "model_info", "Models loaded", ("role", "name", "architecture", "fingerprint", "backend")
+            "model_info", "Models loaded", ("role", "name", "architecture", "fingerprint", "backend", "precision")
         )
 
     def _counter(self, name: str, text: str, **labels: Sequence[str]) -> Counter:
@@ -223,9 +224,9 @@ class Metrics:
         self._index_candidates.set(candidates)
         self._index_changed.set(changed)
 
-    def show_model(self, role: str, name: str, architecture: str, fingerprint: str, backend: str) -> None:
+    def show_model(self, role: str, name: str, architecture: str, fingerprint: str, runner: Runner) -> None:
         """Show the model of a role ("ranker" or "reranker") that is used from now on, and what runs it."""
-        self._set_info(self._model_info, 1, (role, name, architecture, fingerprint, backend))
+        self._set_info(self._model_info, 1, (role, name, architecture, fingerprint, *runner))
 
     def _set_info(self, info: Gauge, shared: int, labels: tuple[str, ...]) -> None:
         """Set the labels of an info to 1; they replace those with the same first `shared` labels."""

@@ -39,8 +39,9 @@ def key_of(scopes: Iterable[str], serving: Serving, reranker: PairScorer | None,
     Callers that may do the same, by their scopes, share answers. `asked` are the fields of the request that the answer
     depends on, as JSON values.
     """
-    # Each back-end rounds in its own way.
-    models = [(model.fingerprint, model.backend) for model in (serving.ranker, reranker) if model is not None]
+    # Each back-end rounds in its own way, and so does each precision.
+    used = [model for model in (serving.ranker, reranker) if model is not None]
+    models = [(model.fingerprint, model.backend, model.precision) for model in used]
     # The revision counts the updates, the checksum says which they are: a log from a backup reuses the numbers.
     of = serving.generation.id, serving.snapshot.revision, serving.checksum, models
     return sha256(orjson.dumps([sorted(scopes), of, asked], option=orjson.OPT_SORT_KEYS)).hexdigest()

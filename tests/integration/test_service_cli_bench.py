@@ -109,9 +109,9 @@ def test_words_are_a_line_for_each_fact_and_row(capsys: Capture, checkpoints: Pa
     assert lines[0] == "bench: rerank"
     assert lines[1].startswith("machine: {")
     assert lines[2] == f"model: {checkpoints / 'cross'}"
-    assert lines[3].startswith("backend: ")
-    assert lines[4].startswith("  pairs 50  longest_tokens 13  ms ")
-    assert len(lines) == 5
+    assert lines[3:5] == ["backend: torch", "precision: float32"]
+    assert lines[5].startswith("  pairs 50  longest_tokens 13  ms ")
+    assert len(lines) == 6
 
 
 def test_rank_serves_the_store(

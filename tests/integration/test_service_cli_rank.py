@@ -31,7 +31,9 @@ def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(store: Path, checkpoints: Path) -> Iterator[Served]:
-    with serve(create_app(Settings(store=store, reranker=str(checkpoints / "cross"), backend="torch"))) as server:
+    with serve(
+        create_app(Settings(store=store, reranker=str(checkpoints / "cross"), backend="torch", precision="float32"))
+    ) as server:
         yield server
 
 

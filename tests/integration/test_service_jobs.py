@@ -245,12 +245,15 @@ def test_the_builder_imports_nothing_that_lies_about(
 def test_the_model_that_serves_is_built_with_by_the_back_end_that_was_chosen_for_it(
     api: Api, stub: Callable[[str], None]
 ) -> None:
-    stub("import os; print('by', os.environ['POLYRANK_BACKEND'], file=sys.stderr); sys.exit(3)")
-    api.client.app.state.resources.live.current.ranker.backend = "openvino-int8"  # type: ignore[attr-defined]
-    same = api.wait(api.job(api.start(candidates=[{"text": "w1"}]))["id"])
-    assert same["error"].endswith(": by openvino-int8")
+    names = "*(os.environ[f'POLYRANK_{name}'] for name in ('BACKEND', 'PRECISION'))"
+    stub(f"import os; print('by', {names}, file=sys.stderr); sys.exit(3)")
+    ranker = api.client.app.state.resources.live.current.ranker  # type: ignore[attr-defined]
+    for served, asked in (("openvino", "bfloat16"), "bfloat16"), (("openvino-int8", "int8"), "auto"):
+        ranker.backend, ranker.precision = served
+        same = api.wait(api.job(api.start(candidates=[{"text": "w1"}]))["id"])
+        assert same["error"].endswith(f": by {served[0]} {asked}")
     other = api.wait(api.job(api.start(candidates=[{"text": "w1"}], model="poly"))["id"])
-    assert other["error"].endswith(": by auto")
+    assert other["error"].endswith(": by auto auto")
 
 
 def test_a_builder_that_dies_leaves_its_last_line(api: Api, stub: Callable[[str], None]) -> None:

@@ -38,7 +38,9 @@ def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cross(store: Path, checkpoints: Path) -> Iterator[TestClient]:
     """A server with a cross-encoder."""
     with TestClient(
-        create_app(Settings(store=store, reranker=str(checkpoints / "cross"), threads=1, backend="torch"))
+        create_app(
+            Settings(store=store, reranker=str(checkpoints / "cross"), threads=1, backend="torch", precision="float32")
+        )
     ) as client:
         yield client
 

@@ -220,15 +220,16 @@ def test_servers_share_answers_through_redis(start: Start, redis_process: RedisP
     assert len(key) == len("pe:r:") + 64
 
 
+@pytest.mark.parametrize("attribute", ["backend", "precision"])
 @pytest.mark.parametrize("model", [WordRanker, WordCross])
-def test_what_another_back_end_answered_is_not_given(
-    start: Start, redis_process: RedisProcess, monkeypatch: pytest.MonkeyPatch, model: type
+def test_what_another_back_end_or_precision_answered_is_not_given(
+    start: Start, redis_process: RedisProcess, monkeypatch: pytest.MonkeyPatch, model: type, attribute: str
 ) -> None:
     fields = {"redis_url": redis_process.url, "reranker": "cross"}
     ask(start(**fields))
     wait_for_answers(redis_process, 1)
     assert ask(start(**fields))[0] == "hit"
-    monkeypatch.setattr(model, "backend", "other")
+    monkeypatch.setattr(model, attribute, "other")
     assert ask(start(**fields))[0] == "miss"
 
 

@@ -53,7 +53,7 @@ def counted(server: Served) -> dict[str, int]:
 
 
 def key(text: str, fingerprint: str = FINGERPRINT) -> str:
-    return f"pe:t:{{{fingerprint}}}:torch:{sha256(text.encode()).hexdigest()}"
+    return f"pe:t:{{{fingerprint}}}:torch:float32:{sha256(text.encode()).hexdigest()}"
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -98,11 +98,12 @@ def test_what_is_cached_is_what_is_scored(start: Start, redis_process: RedisProc
     assert answer(server)[0][0]["text"] == last
 
 
-def test_what_another_back_end_made_is_not_used(
-    start: Start, redis_process: RedisProcess, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("attribute", ["backend", "precision"])
+def test_what_another_back_end_or_precision_made_is_not_used(
+    start: Start, redis_process: RedisProcess, monkeypatch: pytest.MonkeyPatch, attribute: str
 ) -> None:
     warm(start(redis_process.url), redis_process)
-    monkeypatch.setattr(WordRanker, "backend", "other")
+    monkeypatch.setattr(WordRanker, attribute, "other")
     other = start(redis_process.url)
     answer(other)
     assert counted(other) == {"miss": 12}

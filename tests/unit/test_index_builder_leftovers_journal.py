@@ -62,16 +62,17 @@ def test_a_missing_journal_tells_of_nothing(tmp_path: Path) -> None:
 
 
 def test_whatever_a_vector_depends_on_changes_the_source() -> None:
-    given: list[tuple[str, str, str, list[str], list[str]]] = [
-        ("m", "torch", "float16", ["a", "b"], ["x", "y"]),
-        ("n", "torch", "float16", ["a", "b"], ["x", "y"]),
-        ("m", "openvino", "float16", ["a", "b"], ["x", "y"]),
-        ("m", "torch", "float32", ["a", "b"], ["x", "y"]),
-        ("m", "torch", "float16", ["a", "c"], ["x", "y"]),
-        ("m", "torch", "float16", ["a", "b"], ["x", "z"]),
-        ("m", "torch", "float16", ["a", "b"], ["xy", ""]),
-        ("m", "torch", "float16", ["a"], ["b", "x", "y"]),
-        ("m", "torch", "float16", ["b", "a"], ["x", "y"]),
+    given: list[tuple[str, tuple[str, str], str, list[str], list[str]]] = [
+        ("m", ("torch", "float32"), "float16", ["a", "b"], ["x", "y"]),
+        ("n", ("torch", "float32"), "float16", ["a", "b"], ["x", "y"]),
+        ("m", ("openvino", "float32"), "float16", ["a", "b"], ["x", "y"]),
+        ("m", ("torch", "bfloat16"), "float16", ["a", "b"], ["x", "y"]),
+        ("m", ("torch", "float32"), "float32", ["a", "b"], ["x", "y"]),
+        ("m", ("torch", "float32"), "float16", ["a", "c"], ["x", "y"]),
+        ("m", ("torch", "float32"), "float16", ["a", "b"], ["x", "z"]),
+        ("m", ("torch", "float32"), "float16", ["a", "b"], ["xy", ""]),
+        ("m", ("torch", "float32"), "float16", ["a"], ["b", "x", "y"]),
+        ("m", ("torch", "float32"), "float16", ["b", "a"], ["x", "y"]),
     ]
     assert len({source_digest(*each) for each in given}) == len(given)
     assert source_digest(*given[0]) == source_digest(*given[0])

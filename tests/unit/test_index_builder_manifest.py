@@ -24,6 +24,7 @@ MANIFEST = Manifest(
     created_at="2026-11-21T01:30:00.123456+00:00",
     model=ModelReference("chat-poly", "poly", "1a2b3c4d" * 8),
     backend="openvino",
+    precision="bfloat16",
     dim=384,
     dtype="float16",
     count=3,
@@ -55,12 +56,28 @@ def test_what_is_written_is_read() -> None:
 def test_the_file_has_the_names_the_contract_gives() -> None:
     content = body()
     assert content["format_version"] == 1
-    assert content["backend"] == "openvino"
+    assert (content["backend"], content["precision"]) == ("openvino", "bfloat16")
     assert content["index"] == {"kind": "hnsw", "factory": "HNSW32", "params": {"efSearch": 128}, "asked": "auto"}
     assert content["recall"] == RECALL
     assert content["files"]["embeddings.bin"] == {"sha256": "ab" * 32, "bytes": 2304}
     assert content["model"]["fingerprint"] == "1a2b3c4d" * 8
     assert Manifest.from_json(signed(content), ID) == MANIFEST
+
+
+@pytest.mark.parametrize(
+    ("old", "backend", "precision"),
+    [
+        ("torch", "torch", "float32"),
+        ("openvino", "openvino", "float32"),
+        ("openvino-fp16", "openvino", "float16"),
+        ("openvino-bf16", "openvino", "bfloat16"),
+        ("openvino-int8", "openvino-int8", "int8"),
+    ],
+)
+def test_a_manifest_from_before_the_precision_is_read(old: str, backend: str, precision: str) -> None:
+    content = {**body(), "backend": old}
+    del content["precision"]
+    assert Manifest.from_json(signed(content), ID) == replace(MANIFEST, backend=backend, precision=precision)
 
 
 def test_every_flipped_bit_is_noticed() -> None:
@@ -138,7 +155,7 @@ def test_another_type_or_value_is_refused(path: str, value: object, reason: str)
     assert caught.value.generation == ID
 
 
-@pytest.mark.parametrize("name", sorted(set(body()) - {"sha256", "format_version"}))
+@pytest.mark.parametrize("name", sorted(set(body()) - {"sha256", "format_version", "precision"}))
 def test_every_field_is_required(name: str) -> None:
     content = body()
     del content[name]

@@ -15,9 +15,10 @@ from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import choice, openvino_backend
+from polyrank.model.inference.backend import TorchBackend
 from polyrank.model.inference.choice import choose_backend, fastest
-from polyrank.model.inference.names import BACKENDS
-from polyrank.model.inference.openvino_backend import PRECISIONS
+from polyrank.model.inference.forwards import LateForwards
+from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.late import LateRanker
 
 CPU = torch.device("cpu")
@@ -26,7 +27,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another test of the process may have measured already."""
-    monkeypatch.setattr(choice, "_chosen", [])
+    monkeypatch.setattr(choice, "_chosen", {})
 
 
 def test_an_unknown_back_end_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
@@ -44,15 +45,16 @@ def test_a_missing_package_is_named_and_auto_does_without(tmp_path: Path, monkey
 
 def test_a_precision_that_the_processor_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openvino_backend, "_capabilities", lambda: ["FP32"])
-    with pytest.raises(InvalidInput, match="this processor does not compute in fp16"):
-        choose_backend("openvino-fp16", CPU)
+    with pytest.raises(InvalidInput, match="this processor does not compute in float16"):
+        choose_backend("openvino", "float16", CPU)
 
 
 def test_a_gpu_is_for_torch() -> None:
     gpu = torch.device("cuda:0")
-    assert choose_backend("auto", gpu).name == choose_backend("torch", gpu).name == "torch"
+    for backend in ("auto", "torch"):
+        assert choose_backend(backend, "float32", gpu).runner == ("torch", "float32")
     with pytest.raises(InvalidInput, match="runs on CPUs, not on the device 'cuda:0'"):
-        choose_backend("openvino", gpu)
+        choose_backend("openvino", "float32", gpu)
 
 
 @pytest.mark.parametrize(
@@ -65,11 +67,11 @@ def test_a_gpu_is_for_torch() -> None:
     ],
 )
 def test_auto_leaves_the_reference_only_where_it_is_worth_it(seconds: dict[str, float], chosen: str) -> None:
-    assert fastest(seconds) == chosen
+    assert fastest({Runner(name, "float32"): each for name, each in seconds.items()}).backend == chosen
 
 
 def test_auto_takes_the_one_that_was_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_seconds", lambda forwards, _: {"torch": 1.0, "openvino": 0.5})
+    monkeypatch.setattr(choice, "_seconds", lambda forwards, _: dict(zip(forwards, (1.0, 0.5), strict=True)))
     base = write_base(tmp_path / "base", 0)
     assert polyrank.load(base, backend="auto").backend == "openvino"
 
@@ -77,7 +79,9 @@ def test_auto_takes_the_one_that_was_fastest(tmp_path: Path, monkeypatch: pytest
 def test_auto_measures_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = write_base(tmp_path / "base", 0)
     for torch_seconds in (1.0, 0.1):  # later something else runs beside it
-        monkeypatch.setattr(choice, "_seconds", lambda *_, torch=torch_seconds: {"torch": torch, "openvino": 0.5})
+        monkeypatch.setattr(
+            choice, "_seconds", lambda forwards, _, torch=torch_seconds: dict(zip(forwards, (torch, 0.5), strict=True))
+        )
         assert polyrank.load(base, backend="auto").backend == "openvino"
 
 
@@ -89,7 +93,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[NDArray[Any], int], 
         return tuple(wrong(each, batch.ids.shape[1]) for each in right(self, batch))
 
     monkeypatch.setattr(openvino_backend._Compiled, "__call__", outputs)
-    monkeypatch.setattr(choice, "fastest", lambda seconds: min(seconds, key=lambda name: name == "torch"))
+    monkeypatch.setattr(choice, "fastest", lambda seconds: min(seconds, key=lambda runner: runner.backend == "torch"))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +113,7 @@ def test_a_later_part_that_is_not_as_by_torch_is_left_to_torch(tmp_path: Path, m
     base = write_base(tmp_path / "base", 0)
     spoil(monkeypatch, lambda each, _: each)
     config = ModelConfig(architecture="bi", base_name="", max_context_tokens=40, max_candidate_tokens=16)
-    ranker = polyrank.from_base(str(base), config, "auto")
+    ranker = polyrank.from_base(str(base), config, "auto", "float32")
     assert isinstance(ranker, LateRanker)
     spoil(monkeypatch, lambda each, _: each * 2)
     expected = polyrank.from_base(str(base), config, "torch")
@@ -123,7 +127,7 @@ def test_what_gives_other_numbers_than_torch_is_refused(
 ) -> None:
     spoil(monkeypatch, lambda each, width: each * factor if width > 48 else each)
     base = write_base(tmp_path / "base", 0)
-    with pytest.raises(InvalidInput, match=r"^the numbers of openvino are wrong .* use the back-end torch$"):
+    with pytest.raises(InvalidInput, match=r"^the numbers of openvino in float32 are wrong .* use the back-end torch$"):
         polyrank.load(base, backend="openvino")
 
 
@@ -139,9 +143,32 @@ def test_where_openvino_fails_torch_remains(tmp_path: Path, monkeypatch: pytest.
         polyrank.load(base, backend="openvino")
 
 
-def test_every_precision_has_its_name() -> None:
-    assert ("auto", "torch", *PRECISIONS) == BACKENDS
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_torch_in_16_bits_is_near_to_float32_and_leaves_the_weights_alone(tmp_path: Path, precision: str) -> None:
+    base = write_base(tmp_path / "base", 0)
+    config = ModelConfig(architecture="poly", base_name="", n_codes=4, max_context_tokens=40, max_candidate_tokens=16)
+    torch.manual_seed(0)
+    ranker = polyrank.from_base(str(base), config, "torch", precision)
+    assert isinstance(ranker, LateRanker)
+    assert (ranker.backend, ranker.precision) == ("torch", precision)
+    reference = LateForwards(ranker.encoder, TorchBackend(CPU))
+    texts = [[2, 5, 3], list(range(2, 30))]
+    both = [(ranker.encode_candidates(texts), reference.encode_candidates(texts))]
+    both += zip(ranker.encode_contexts(texts), reference.encode_contexts(texts), strict=True)
+    for ours, theirs in both:
+        assert ours.dtype == np.float32
+        assert 0 < np.linalg.norm(ours - theirs) / np.linalg.norm(theirs) < 0.02
+    assert {each.dtype for each in ranker.encoder.parameters()} == {torch.float32}
 
 
-def test_auto_never_takes_the_coarse_ones() -> None:
-    assert set(BACKENDS) - set(choice.CANDIDATES) == {"auto", "openvino-fp16", "openvino-bf16", "openvino-int8"}
+@pytest.mark.parametrize(
+    ("backend", "precision", "why"),
+    [
+        ("openvino-int8", "float32", "openvino-int8 has a precision of its own: leave precision at auto"),
+        ("torch", "bf16", "unknown precision 'bf16'; use one of auto, float32, float16, bfloat16"),
+        ("openvino-bf16", "auto", "unknown back-end 'openvino-bf16'; use one of auto, torch, openvino, openvino-int8"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(backend: str, precision: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^{why}$"):
+        polyrank.load("nothing here", backend=backend, precision=precision)

@@ -12,5 +12,7 @@ from polyrank.service.settings import Settings
 
 def test_a_back_end_that_cannot_run_here_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openvino_backend, "_capabilities", lambda: ["FP32"])
-    with pytest.raises(SettingsError, match=r"^backend: this processor does not compute in fp16; use openvino$"):
-        create_app(Settings(store=Path("nowhere"), backend="openvino-fp16"))
+    with pytest.raises(
+        SettingsError, match=r"^backend: this processor does not compute in float16; use another precision, or auto$"
+    ):
+        create_app(Settings(store=Path("nowhere"), backend="openvino", precision="float16"))

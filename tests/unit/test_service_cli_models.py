@@ -7,7 +7,8 @@ from tiny import write_checkpoint
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import openvino_backend
-from polyrank.service.cli.models import chosen_backend, load_cross, load_late
+from polyrank.model.inference.names import Runner
+from polyrank.service.cli.models import chosen_runner, load_cross, load_late, reference_runner
 from polyrank.service.cli.output import UsageError
 
 
@@ -23,13 +24,23 @@ def test_only_a_model_of_the_wrong_kind_is_told_with_the_flag_that_names_it(
     monkeypatch.setattr(openvino_backend, "is_installed", lambda: False)
     needed = r"^the back-end openvino needs the package openvino: pip install openvino, or use torch$"
     with pytest.raises(InvalidInput, match=needed):
-        load_late(bi, ", and this one as --reranker", "openvino")
+        load_late(bi, ", and this one as --reranker", Runner("openvino", "float32"))
     with pytest.raises(InvalidInput, match=needed):
-        load_cross("--reranker", cross, "openvino")
+        load_cross("--reranker", cross, Runner("openvino", "float32"))
 
 
 def test_a_flag_goes_before_the_environment_and_that_before_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYRANK_BACKEND", "openvino-int8")
-    assert (chosen_backend("torch"), chosen_backend(None)) == ("torch", "openvino-int8")
+    monkeypatch.setenv("POLYRANK_PRECISION", "float16")
+    assert chosen_runner("torch", "bfloat16") == ("torch", "bfloat16")
+    assert chosen_runner() == ("openvino-int8", "float16")
     monkeypatch.delenv("POLYRANK_BACKEND")
-    assert chosen_backend() == "auto"
+    monkeypatch.delenv("POLYRANK_PRECISION")
+    assert chosen_runner() == ("auto", "auto")
+
+
+def test_the_reference_is_what_runs_where_nothing_is_asked_for() -> None:
+    assert reference_runner(None, None) == ("torch", "float32")
+    assert reference_runner(None, "bfloat16") == ("torch", "bfloat16")
+    assert reference_runner("openvino", None) == ("openvino", "float32")
+    assert reference_runner("openvino-int8", None) == ("openvino-int8", "auto")

@@ -29,7 +29,7 @@ def test_every_flag_is_its_setting(capsys: Capture, served: list[Settings], monk
     monkeypatch.setenv("POLYRANK_PORT", "1")
     monkeypatch.setenv("POLYRANK_THREADS", "3")
     flags = "--store s --reranker r --redis redis://h --vectors redis --host :: --port 2 --pool-root p --model-root m"
-    flags += " --backend openvino"
+    flags += " --backend openvino --precision bfloat16"
     assert call(capsys, "serve", "--workers", 2, *flags.split()) == (0, "", "")
     assert served == [
         Settings(
@@ -43,6 +43,7 @@ def test_every_flag_is_its_setting(capsys: Capture, served: list[Settings], monk
             model_root=Path("m"),
             threads=3,
             backend="openvino",
+            precision="bfloat16",
             workers=2,
         )
     ]
@@ -53,6 +54,7 @@ def test_no_flag_is_needed_where_the_environment_names_the_store(
 ) -> None:
     monkeypatch.setenv("POLYRANK_STORE", "s")
     monkeypatch.delenv("POLYRANK_BACKEND")
+    monkeypatch.delenv("POLYRANK_PRECISION")
     assert call(capsys, "serve").status == 0
     assert served == [Settings(store=Path("s"))]
 

@@ -1,6 +1,7 @@
 """What is live: the start, switches by this and other processes, and what is refused."""
 
 import gc
+import logging
 import weakref
 from collections import Counter
 from hashlib import file_digest
@@ -68,15 +69,27 @@ def test_where_none_was_activated_none_is_served_and_it_says_what_to_do(store: F
     assert store.served() == only
 
 
-def test_another_back_end_than_the_pools_is_told(
-    store: Fixture, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("backend", "precision", "lines"),
+    [("torch", "float32", 0), ("openvino", "float32", 0), ("openvino", "bfloat16", 1), ("openvino-int8", "int8", 1)],
+)
+def test_another_precision_than_the_pools_is_told_in_one_line(
+    store: Fixture,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    backend: str,
+    precision: str,
+    lines: int,
 ) -> None:
     store.build()
-    store.live.start()
-    assert "another back-end" not in caplog.text
-    monkeypatch.setattr(WordRanker, "backend", "openvino-int8")
-    Live(store.store, Opener(count_nothing, None, load), store.metrics).start()
-    assert "another back-end serves than encoded the pool" in caplog.text
+    monkeypatch.setattr(WordRanker, "backend", backend)
+    monkeypatch.setattr(WordRanker, "precision", precision)
+    with caplog.at_level(logging.INFO):
+        store.live.start()
+    told = [record for record in caplog.records if "another precision" in record.message]
+    assert [record.levelname for record in told] == ["INFO"] * lines
+    for record in told:
+        assert (record.fields["serves"], record.fields["encoded_the_pool"]) == (precision, "float32")  # type: ignore[attr-defined]
 
 
 def test_a_model_that_does_not_run_here_is_refused_and_the_old_one_serves_on(
@@ -214,7 +227,7 @@ def test_a_model_that_did_not_make_the_vectors_is_refused_with_both_named(store:
 
 def test_a_model_that_the_back_end_cannot_run_counts_as_one(store: Fixture) -> None:
     def refuse(_path: str) -> object:
-        raise InvalidInput("the numbers of openvino-fp16 are wrong for this model; use the back-end torch")
+        raise InvalidInput("the numbers of openvino in float16 are wrong for this model; use the back-end torch")
 
     store.live = Live(store.store, Opener(count_nothing, None, refuse), store.metrics)
     generation = store.build()

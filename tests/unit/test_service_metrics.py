@@ -8,18 +8,20 @@ from pathlib import Path
 
 from prometheus_client.multiprocess import mark_process_dead
 
+from polyrank.model.inference.names import Runner
 from polyrank.service.observe.metrics import DIRECTORY, Metrics
 
 # One process's part: it serves two generations, one after the other, answers requests and tells its own numbers.
 WORK = """
 import json, os, sys
+from polyrank.model.inference.names import Runner
 from polyrank.service.observe.metrics import Metrics
 given = json.loads(sys.argv[1])
 metrics = Metrics()
 for generation in given["generations"]:
     metrics.show_generation(generation, "f", 1, 5.0)
-    metrics.show_model("ranker", generation, "poly", "f", "torch")
-metrics.show_model("reranker", "cross", "cross", "x", "openvino")
+    metrics.show_model("ranker", generation, "poly", "f", Runner("torch", "float32"))
+metrics.show_model("reranker", "cross", "cross", "x", Runner("openvino", "bfloat16"))
 metrics.show_snapshot(given["revision"], 100, 3)
 metrics.show_queue(given["waiting"], 0)
 for _ in range(given["answers"]):
@@ -45,14 +47,13 @@ def test_the_generation_and_each_role_s_model_are_named_once() -> None:
     metrics = Metrics()
     for generation in ("one", "two"):
         metrics.show_generation(generation, "f", 1, 5.0)
-        metrics.show_model("ranker", generation, "poly", "f", "torch")
-        metrics.show_model("reranker", "cross", "cross", "x", "openvino")
+        metrics.show_model("ranker", generation, "poly", "f", Runner("torch", "float32"))
+        metrics.show_model("reranker", "c", "cross", "x", Runner("openvino", "bfloat16"))
     text = metrics.render().decode()
     assert series(text, "index_info") == {'{format="1",generation="two",model="f"}': 1.0}
-    assert series(text, "model_info") == {
-        '{architecture="poly",backend="torch",fingerprint="f",name="two",role="ranker"}': 1.0,
-        '{architecture="cross",backend="openvino",fingerprint="x",name="cross",role="reranker"}': 1.0,
-    }
+    late = '{architecture="poly",backend="torch",fingerprint="f",name="two",precision="float32",role="ranker"}'
+    pairs = '{architecture="cross",backend="openvino",fingerprint="x",name="c",precision="bfloat16",role="reranker"}'
+    assert series(text, "model_info") == {late: 1.0, pairs: 1.0}
 
 
 def test_several_processes_are_read_as_one_and_what_a_dead_one_held_is_gone(tmp_path: Path) -> None:

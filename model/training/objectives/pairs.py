@@ -38,7 +38,7 @@ class PairObjective(Objective):
         self._config = config
         self._retriever = load_late(config.retriever) if config.retriever else None
         self.models = {"retriever": self._retriever} if self._retriever else {}
-        poly, backend = student.encoder.poly, TorchBackend(device, config.chunk_tokens)
+        poly, backend = student.encoder.poly, TorchBackend(device, token_budget=config.chunk_tokens)
         self._first_stage = None if poly is None else FirstStage(poly, backend)
 
     def prepare(self, batch: Batch) -> Prepared:

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.model.inference.names import BACKENDS
-from polyrank.service.cli.models import chosen_backend, load_late
+from polyrank.model.inference.names import Runner
+from polyrank.service.cli.models import add_runner_options, chosen_runner, load_late
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, quiet_libraries
-from polyrank.service.variables import BACKEND
 
 if TYPE_CHECKING:
     from polyrank.index_builder.build.pipeline import BuildResult
+    from polyrank.model.rankers.cross import CrossRanker
     from polyrank.model.rankers.late import LateRanker
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -37,7 +37,7 @@ def add_to(commands: Any) -> None:
     ):
         subject = _subject(subjects, name, measure, text)
         subject.add_argument("--model", default=MODEL, help=f"default: {MODEL}")
-        subject.add_argument("--backend", choices=BACKENDS, help=f"what runs it; default: {BACKEND}, or auto")
+        add_runner_options(subject)
         subject.add_argument("--pool", type=Path, default=POOL, help=f"default: {POOL}")
     rank = _subject(subjects, "rank", _rank, "serve a store and measure POST /rank")
     rank.add_argument("--store", type=Path, help=f"a store's directory; default: {POOL} in a temporary one")
@@ -95,8 +95,8 @@ def _encode(arguments: argparse.Namespace) -> dict[str, Any]:
     from polyrank.service.cli.measuring.encode import measure_encode, texts_of
 
     texts = texts_of(arguments.pool)
-    ranker = load_late(arguments.model, backend=chosen_backend(arguments.backend))
-    return {"model": arguments.model, "backend": ranker.backend, "rows": measure_encode(ranker, texts)}
+    ranker = load_late(arguments.model, runner=_runner(arguments))
+    return {**_described(arguments, ranker), "rows": measure_encode(ranker, texts)}
 
 
 def _rerank(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -105,23 +105,31 @@ def _rerank(arguments: argparse.Namespace) -> dict[str, Any]:
     from polyrank.service.cli.measuring.encode import measure_rerank, texts_of
 
     texts = texts_of(arguments.pool, limit=100)
-    ranker = load(arguments.model, backend=chosen_backend(arguments.backend))
+    ranker = load(arguments.model, "cpu", *_runner(arguments))
     if ranker.retrieves:
         config = ModelConfig(architecture="cross", base_name="", weights="base")
-        ranker = from_base(arguments.model, config, chosen_backend(arguments.backend))
+        ranker = from_base(arguments.model, config, *_runner(arguments))
     assert not ranker.retrieves, "asked for"
-    return {"model": arguments.model, "backend": ranker.backend, "rows": measure_rerank(ranker, texts)}
+    return {**_described(arguments, ranker), "rows": measure_rerank(ranker, texts)}
 
 
 def _build(arguments: argparse.Namespace) -> dict[str, Any]:
     import resource
 
-    ranker = load_late(arguments.model, backend=chosen_backend(arguments.backend))
+    ranker = load_late(arguments.model, runner=_runner(arguments))
     with tempfile.TemporaryDirectory() as store:
         built = _build_into(Path(store), ranker, arguments.pool)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     row = {"count": built.count, "seconds": built.seconds, "per_second": built.count / built.seconds}
-    return {"model": arguments.model, "backend": ranker.backend, "peak_rss_mib": peak, "rows": [row]}
+    return {**_described(arguments, ranker), "peak_rss_mib": peak, "rows": [row]}
+
+
+def _runner(arguments: argparse.Namespace) -> Runner:
+    return chosen_runner(arguments.backend, arguments.precision)
+
+
+def _described(arguments: argparse.Namespace, ranker: "LateRanker | CrossRanker") -> dict[str, Any]:
+    return {"model": arguments.model, "backend": ranker.backend, "precision": ranker.precision}
 
 
 def _build_into(store: Path, ranker: "LateRanker", pool: Path) -> "BuildResult":
@@ -149,5 +157,5 @@ def _rank(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.store is not None:
         return measure(arguments.store, dialogues, arguments.requests, flags)
     with tempfile.TemporaryDirectory() as store:
-        _build_into(Path(store), load_late(MODEL, backend=chosen_backend()), POOL)
+        _build_into(Path(store), load_late(MODEL, runner=chosen_runner()), POOL)
         return measure(Path(store), dialogues, arguments.requests)

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.names import DTYPE_NAMES, KINDS, MIN_RECALL
 from polyrank.model.errors import InvalidInput
-from polyrank.model.inference.names import BACKENDS
-from polyrank.service.cli.models import chosen_backend, load_late
+from polyrank.service.cli.models import add_runner_options, chosen_runner, load_late
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
-from polyrank.service.variables import BACKEND
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +36,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--probes", type=Path, metavar="F", help=_PROBES_HELP)
     parser.add_argument("--min-recall", type=_share, default=MIN_RECALL, metavar="R", help=f"default: {MIN_RECALL}")
     parser.add_argument("--dtype", default="float16", choices=DTYPE_NAMES, help="of the stored vectors")
-    parser.add_argument("--backend", choices=BACKENDS, help=f"what runs the model; default: {BACKEND}, or auto")
+    add_runner_options(parser)
     parser.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
     parser.add_argument("--max-rejected", type=_share, default=0.01, metavar="SHARE", help="default: 0.01")
     parser.add_argument("--no-activate", action="store_true", help="publish without switching to it")
@@ -53,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.store.exists() and not arguments.store.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(arguments.store))
     pool = begun(read_pool(arguments.pool, arguments.store))
-    ranker = load_late(arguments.model, backend=chosen_backend(arguments.backend))
+    ranker = load_late(arguments.model, runner=chosen_runner(arguments.backend, arguments.precision))
     from polyrank.index_builder.build.pipeline import build
 
     options = _options(arguments, ranker)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from polyrank.index_builder.errors import GenerationError
 from polyrank.service.cli.commands.evaluate import measure
 from polyrank.service.cli.commands.rank import print_results
-from polyrank.service.cli.models import chosen_backend, load_late
+from polyrank.service.cli.models import chosen_runner, load_late
 from polyrank.service.cli.output import Progress, UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _build(pool: Path) -> None:
     from polyrank.index_builder.build.pipeline import build
     from polyrank.index_builder.pool.rows import read_pool
 
-    ranker = load_late(MODEL, backend=chosen_backend())
+    ranker = load_late(MODEL, runner=chosen_runner())
     if (active := _active(ranker, pool)) is not None:
         print(f"using generation {active} in {STORE}", file=sys.stderr)
         return
@@ -74,7 +74,7 @@ def _build(pool: Path) -> None:
 
 
 def _active(ranker: "LateRanker", pool: Path) -> str | None:
-    """The active generation's id, if it is undamaged and holds this pool, encoded by this model and back-end."""
+    """The active generation's id, if it is undamaged and holds this pool, encoded by this model in this way."""
     from polyrank.index_builder.pool.rows import Candidate, read_pool
     from polyrank.index_builder.store.generation_store import GenerationStore
 
@@ -90,8 +90,8 @@ def _active(ranker: "LateRanker", pool: Path) -> str | None:
     held = opened.candidates.rows(range(len(opened.candidates)))
     opened.close()
     manifest = opened.manifest
-    is_same = (manifest.model.fingerprint, manifest.backend, held) == (ranker.fingerprint, ranker.backend, sample)
-    return current if is_same else None
+    encoded = manifest.model.fingerprint, manifest.backend, manifest.precision, held
+    return current if encoded == (ranker.fingerprint, ranker.backend, ranker.precision, sample) else None
 
 
 def _evaluate(conversations: Path) -> int:

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.durable import write_atomically
-from polyrank.model.inference.names import BACKENDS, TORCH
 from polyrank.service.cli.files import require_writable
-from polyrank.service.cli.models import RERANKER_HINT, check_cross, check_late
+from polyrank.service.cli.models import RERANKER_HINT, add_runner_options, check_cross, check_late, reference_runner
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, quiet_libraries
 
 if TYPE_CHECKING:
@@ -38,8 +37,7 @@ def add_to(commands: Any) -> None:
     add("--pool", nargs="+", type=Path, metavar="F", help=pool_help)
     add("--reranker", metavar="MODEL", help="a cross-encoder, with --pool or --corpus")
     add("--top-n", type=int, metavar="N", help=f"how many texts it reads for each context; default: {_TOP_N}")
-    backend_help = "what runs the models; default: torch, the reference"
-    add("--backend", choices=BACKENDS, default=TORCH, help=backend_help)
+    add_runner_options(parser, "torch, the reference")
     add("--limit", type=int, metavar="N", help="only the first N examples, or judged queries")
     add("--output", type=Path, metavar="F", help="write a line for each example with its rank and scores, .jsonl")
     add_json_option(parser)
@@ -123,10 +121,11 @@ def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
 def _task(arguments: argparse.Namespace) -> "Task[Any]":
     from polyrank.service.cli.evaluation.tasks import CollectionTask, ListsTask, PoolTask, TwoStageSearch
 
+    runner = reference_runner(arguments.backend, arguments.precision)
     if not (arguments.pool or arguments.corpus):
-        return ListsTask(arguments.data, arguments.limit, arguments.backend)
+        return ListsTask(arguments.data, arguments.limit, runner)
     top_n = _TOP_N if arguments.top_n is None else arguments.top_n
-    search = TwoStageSearch.load(arguments.reranker, top_n, arguments.backend)
+    search = TwoStageSearch.load(arguments.reranker, top_n, runner)
     if arguments.pool:
         return PoolTask(arguments.data, arguments.pool, search, arguments.limit)
     return CollectionTask(arguments.corpus, arguments.queries, arguments.qrels, search, arguments.limit)

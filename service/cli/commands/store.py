@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
-from polyrank.service.cli.models import chosen_backend, load_late
+from polyrank.service.cli.models import chosen_runner, load_late
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _encoded_by(store: "GenerationStore", generation: str) -> "Encode":
 
     @cache
     def ranker() -> "TextEncoder":
-        return load_late(str(store.path(generation) / MODEL_DIRECTORY), backend=chosen_backend())
+        return load_late(str(store.path(generation) / MODEL_DIRECTORY), runner=chosen_runner())
 
     return lambda texts: encode_texts(ranker(), texts)
 

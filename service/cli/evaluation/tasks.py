@@ -17,7 +17,7 @@ from polyrank.model.evaluation.intervals import group_numbers
 from polyrank.model.evaluation.lists import rank_lists
 from polyrank.model.evaluation.metrics import DEPTH, RECALL_AT, Values, first_relevant, judged_values, rank_values
 from polyrank.model.evaluation.retrieval import rank_in, rerank, retrieve
-from polyrank.model.inference.names import TORCH
+from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.rankers.load import load
@@ -25,7 +25,7 @@ from polyrank.model.search.topk import TopK
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 from polyrank.service.cli.files import read_candidates
-from polyrank.service.cli.models import RERANKER_HINT, load_cross, load_late
+from polyrank.service.cli.models import REFERENCE, RERANKER_HINT, load_cross, load_late
 
 Ranker = TypeVar("Ranker")
 
@@ -60,8 +60,8 @@ class ListsTask:
 
     unit = "dialogues"
 
-    def __init__(self, data: Path, limit: int | None, backend: str = TORCH) -> None:
-        self._backend = backend
+    def __init__(self, data: Path, limit: int | None, runner: Runner = REFERENCE) -> None:
+        self._runner = runner
         dialogues = list(islice(read_dialogues(data), limit))
         self._examples = [(number, dialogue) for number, dialogue in enumerate(dialogues) if dialogue.candidates]
         if not self._examples:
@@ -72,7 +72,7 @@ class ListsTask:
 
     def load(self, name: str) -> LateRanker | CrossRanker:
         """Load any model."""
-        return load(name, backend=self._backend)
+        return load(name, "cpu", *self._runner)
 
     def measure(self, ranker: LateRanker | CrossRanker, report: ReportProgress) -> TaskResult:
         """Measure how often the gold reply comes first, and the like."""
@@ -90,18 +90,18 @@ class TwoStageSearch:
 
     reranker: CrossRanker | None
     top_n: int
-    backend: str
+    runner: Runner
 
     @classmethod
-    def load(cls, reranker: str | None, top_n: int, backend: str) -> "TwoStageSearch":
+    def load(cls, reranker: str | None, top_n: int, runner: Runner) -> "TwoStageSearch":
         """Load the reranker; raises UsageError if the model is no Cross-encoder."""
         if reranker is None:
-            return cls(None, top_n, backend)
-        return cls(load_cross("--reranker", reranker, backend), top_n, backend)
+            return cls(None, top_n, runner)
+        return cls(load_cross("--reranker", reranker, runner), top_n, runner)
 
     def load_retriever(self, name: str) -> LateRanker:
         """Load the model of the first stage; raises UsageError for a Cross-encoder."""
-        return load_late(name, RERANKER_HINT, self.backend)
+        return load_late(name, RERANKER_HINT, self.runner)
 
     def find(
         self, ranker: LateRanker, contexts: Sequence[Conversation], texts: Sequence[str], report: ReportProgress

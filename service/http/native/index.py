@@ -185,6 +185,7 @@ def _generation(manifest: Manifest) -> dict[str, Any]:
         "dim": manifest.dim,
         "dtype": manifest.dtype,
         "backend": manifest.backend,
+        "precision": manifest.precision,
         "model": manifest.model,
         "index": manifest.index.kind,
         "index_factory": manifest.index.factory,

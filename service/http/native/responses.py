@@ -130,6 +130,7 @@ class GenerationOut(Out):
     dim: int
     dtype: str
     backend: str = Field(description="what ran the model over the pool")
+    precision: str = Field(description="what the model computed in over the pool")
     model: ModelOut
     index: str = Field(description="kind of index: exact, flat, hnsw, ivf, ivfpq, custom")
     index_factory: str | None = Field(description="FAISS's name of it, null where the matrix is scanned")
