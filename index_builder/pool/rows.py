@@ -63,16 +63,17 @@ def read_pool(paths: Sequence[Path | str], scratch: Path | None = None) -> Itera
     return _rows(files, scratch)
 
 
-def begun(rows: Iterator[Candidate | Rejected]) -> Iterator[Candidate | Rejected]:
-    """Read the first rows of a pool, so that a file that is none is refused now; returns all rows.
+def begin_pool(paths: Sequence[Path | str], scratch: Path | None = None) -> Iterator[Candidate | Rejected]:
+    """Stream rows as `read_pool`, but read the first ones now, so that a file that is none is refused at once.
 
     Raises:
-        PoolInvalid: as `read_pool` while reading.
+        PoolInvalid: as `read_pool`.
         PoolEmpty: there is no row.
     """
+    rows = read_pool(paths, scratch)
     first = list(islice(rows, _FIRST_ROWS))
     if not first:
-        raise PoolEmpty("the pool holds no candidate")
+        raise PoolEmpty(f"{', '.join(map(str, paths))}: the pool holds no candidate")
     return chain(first, rows)
 
 

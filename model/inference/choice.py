@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ _CALLS = 2  # in a row: during the first, threads of the previous back-end may s
 
 log = logging.getLogger(__name__)
 _choosing = threading.Lock()
-_chosen: dict[tuple[Runner, ...], Runner] = {}  # what this process has measured to be best of several
+_chosen: dict[tuple[Runner, ...], "Choice"] = {}  # the best of several, as this process or an earlier one measured
 
 
 def check_backend(backend: str, precision: str) -> None:
@@ -56,6 +57,13 @@ def choose_backend(backend: str, precision: str, device: torch.device) -> Backen
     return AutomaticBackend([first, OpenVinoBackend(wanted)])
 
 
+class Choice(NamedTuple):
+    """The fastest of several, and the milliseconds that each one took, by its name."""
+
+    runner: Runner
+    milliseconds: Mapping[str, float]
+
+
 class AutomaticBackend:
     """Chooses one of several back-ends when it compiles the first part, and uses that one from then on.
 
@@ -68,17 +76,31 @@ class AutomaticBackend:
         self.token_budget = candidates[0].token_budget
         self._is_first = True
 
+    @property
+    def candidates(self) -> tuple[Runner, ...]:
+        """What is chosen from; the first is the one to be left only if it is worth it."""
+        return tuple(self._candidates)
+
+    @property
+    def choice(self) -> Choice | None:
+        """What was chosen from such candidates; None: nothing yet."""
+        return _chosen.get(self.candidates)
+
+    def remember(self, choice: Choice) -> None:
+        """Take over what an earlier process has chosen, for all models of this one."""
+        _chosen.setdefault(self.candidates, choice)
+        log.info("back-end chosen before", extra={"fields": _described(choice)})
+
     def compile(self, part: Part) -> Forward:
         """Compile the part with the chosen back-end; the first call chooses it."""
-        names = tuple(self._candidates)
-        best = _chosen.get(names)
-        if best == names[0]:
-            return self._candidates[best].compile(part)
+        first = self.candidates[0]
+        if self.choice is not None and self.choice.runner == first:
+            return self._candidates[first].compile(part)
         forwards = self._forwards(part)
         with _choosing:
-            if names not in _chosen and len(forwards) > 1:
-                _chosen[names] = _measured(forwards, trials.usual(part))
-        runs = _chosen[names] if _chosen.get(names) in forwards else names[0]
+            if self.choice is None and len(forwards) > 1:
+                _chosen[self.candidates] = _measured(forwards, trials.usual(part))
+        runs = self.choice.runner if self.choice is not None and self.choice.runner in forwards else first
         self.runner = runs if self._is_first else self.runner
         self._is_first = False
         return forwards[runs]
@@ -109,13 +131,16 @@ def fastest(seconds: Mapping[Runner, float]) -> Runner:
     return best
 
 
-def _measured(forwards: Mapping[Runner, Forward], batches: list[TokenBatch]) -> Runner:
-    """Time the back-ends, log what they took, and return the fastest."""
+def _measured(forwards: Mapping[Runner, Forward], batches: list[TokenBatch]) -> Choice:
+    """Time the back-ends, log what they took, and choose the fastest."""
     seconds = _seconds(forwards, batches)
-    best = fastest(seconds)
-    took = {" in ".join(name): round(least * 1e3, 2) for name, least in seconds.items()}
-    log.info("back-end chosen", extra={"fields": {"backend": best.backend, "precision": best.precision, "ms": took}})
-    return best
+    choice = Choice(fastest(seconds), {" in ".join(name): round(least * 1e3, 2) for name, least in seconds.items()})
+    log.info("back-end chosen", extra={"fields": _described(choice)})
+    return choice
+
+
+def _described(choice: Choice) -> dict[str, object]:
+    return {"backend": choice.runner.backend, "precision": choice.runner.precision, "ms": choice.milliseconds}
 
 
 def _seconds(forwards: Mapping[Runner, Forward], batches: list[TokenBatch]) -> dict[Runner, float]:

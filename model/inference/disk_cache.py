@@ -11,14 +11,18 @@ import json
 import logging
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, NamedTuple
 
 from polyrank.model.durable import remove_leftovers, replacing
+from polyrank.model.errors import InvalidInput
 
+# Variables of the environment, for processes that have no other settings.
+DIRECTORY, SIZE = "POLYRANK_COMPILED_CACHE_DIR", "POLYRANK_COMPILED_CACHE_MB"
+DEFAULT_MIB = 4096
 _SUFFIX = ".entry"
 _DIGEST_BYTES = 64
 
@@ -64,16 +68,20 @@ class DiskCache:
             os.utime(path)  # used just now
         return entry
 
-    def put(self, key: Mapping[str, Any], facts: Mapping[str, Any], data: bytes = b"") -> None:
-        """Keep an entry, and remove old ones where there are too many bytes. An entry above the bound is not kept."""
-        path, header = self._path(key), _header(key, facts)
-        if len(header) + len(data) > self._most_bytes:
-            self._warn("a model is larger than the cache and is not kept", self._directory, f"{len(data) >> 20} MiB")
+    def put(self, key: Mapping[str, Any], facts: Mapping[str, Any], *data: bytes | memoryview) -> None:
+        """Keep an entry, and remove old ones where there are too many bytes. An entry above the bound is not kept.
+
+        `data` are the entry's bytes in pieces; they are put together.
+        """
+        path, content = self._path(key), [_header(key, facts), *data]
+        size = sum(len(piece) for piece in content)
+        if size > self._most_bytes:
+            self._warn("a model is larger than the cache and is not kept", self._directory, f"{size >> 20} MiB")
             return
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._is_private():
-                _write(path, header, data)
+                _write(path, content)
                 self._evict(path)
         except OSError as error:
             self._warn("models cannot be kept", self._directory, error.strerror)
@@ -112,6 +120,22 @@ class DiskCache:
             log.warning(message, extra={"fields": {"where": str(where), "why": why}})
 
 
+def configured(variables: Mapping[str, str]) -> DiskCache | None:
+    """Return the cache that variables of the environment describe; None: it is turned off.
+
+    Raises InvalidInput where the size is no number.
+    """
+    size = variables.get(SIZE) or str(DEFAULT_MIB)
+    if not size.isdecimal():
+        raise InvalidInput(f"{SIZE} must be a whole number of MiB, 0 for no cache, not {size!r}")
+    return cache_of(variables.get(DIRECTORY), int(size))
+
+
+def cache_of(directory: str | Path | None, mebibytes: int) -> DiskCache | None:
+    """Return a cache in a directory, or in this user's usual one; None for a size of 0."""
+    return DiskCache(Path(directory or usual_directory()), mebibytes << 20) if mebibytes else None
+
+
 def usual_directory() -> Path:
     """Return where this user's compiled models are kept by default: below $XDG_CACHE_HOME, or ~/.cache."""
     chosen = os.environ.get("XDG_CACHE_HOME", "")
@@ -129,13 +153,14 @@ def _header(key: Mapping[str, Any], facts: Mapping[str, Any]) -> bytes:
     return json.dumps({"key": key, "facts": facts}, sort_keys=True).encode() + b"\n"
 
 
-def _write(path: Path, header: bytes, data: bytes) -> None:
-    digest = hashlib.sha256(header)
-    digest.update(data)
+def _write(path: Path, content: Sequence[bytes | memoryview]) -> None:
+    digest = hashlib.sha256()
+    for piece in content:
+        digest.update(piece)
     with replacing(path) as temporary:
         temporary.chmod(0o600)
         with temporary.open("wb") as file:
-            file.writelines([digest.hexdigest().encode(), header, data])
+            file.writelines([digest.hexdigest().encode(), *content])
 
 
 def _read(path: Path, key: Mapping[str, Any]) -> Entry:

@@ -7,7 +7,7 @@ import importlib.util
 import logging
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,14 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.jit import _recursive
-from transformers.utils import logging as transformers_logging
 
 from polyrank.model.architectures.batching import TOKEN_BUDGET, TokenBatch
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import trials
 from polyrank.model.inference.backend import Forward, TorchBackend
 from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8, Runner
-from polyrank.model.inference.parts import Part
+from polyrank.model.inference.parts import Part, Sizes
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -70,6 +69,10 @@ def is_supported(precision: str) -> bool:
     return is_installed() and (not needs or needs in _capabilities())
 
 
+def _runner(precision: str) -> Runner:
+    return Runner(OPENVINO_INT8 if precision == INT8 else OPENVINO, precision)
+
+
 class OpenVinoBackend:
     """Compiles parts for the CPU, with as many threads as torch has at that moment."""
 
@@ -77,7 +80,7 @@ class OpenVinoBackend:
 
     def __init__(self, precision: str) -> None:
         """Raise InvalidInput where the package or the processor lacks what the precision needs."""
-        self.runner = Runner(OPENVINO_INT8 if precision == INT8 else OPENVINO, precision)
+        self.runner = _runner(precision)
         if not is_installed():
             need = f"the back-end {self.runner.backend} needs the package openvino"
             raise InvalidInput(f"{need}: pip install openvino, or use torch")
@@ -116,19 +119,46 @@ def translated() -> Iterator[None]:
 
 def compiled(part: Part, precision: str) -> Forward:
     """Compile a part in that precision; it shares its weights with torch. Errors come as they are."""
-    format_ = _FORMATS[precision]
     model = _traced(part)
-    if format_.is_quantized:
+    if _FORMATS[precision].is_quantized:
         model = _quantized(model)
-    properties = {
+    return _Compiled(_core().compile_model(model, "CPU", _properties(precision)), Sizes.of(part.backbone()), precision)
+
+
+def exported(forward: Forward) -> tuple[Runner, list[memoryview]] | None:
+    """Return what runs a compiled part and its models as bytes, for `imported`; None if torch runs it."""
+    if not isinstance(forward, _Compiled):
+        return None
+    return _runner(forward.precision), [forward.model.export_model().getbuffer()]
+
+
+def imported(pieces: Sequence[memoryview], sizes: Sizes, precision: str) -> Forward:
+    """Make a part ready to run from what was exported; the weights stay where the pieces lie.
+
+    Raises InvalidInput where OpenVINO cannot read it.
+    """
+    with translated():
+        [model] = (_imported(piece, precision) for piece in pieces)
+        return _Compiled(model, sizes, precision, pieces)
+
+
+def _imported(piece: memoryview, precision: str) -> "ov.CompiledModel":
+    core = _core()
+    import openvino as ov
+
+    tensor = ov.Tensor(np.frombuffer(piece, np.uint8), shared_memory=True)
+    return core.import_model(tensor, "CPU", _properties(precision))
+
+
+def _properties(precision: str) -> dict[str, Any]:
+    return {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-        "INFERENCE_PRECISION_HINT": format_.hint,  # else AMX would silently mean bf16
+        "INFERENCE_PRECISION_HINT": _FORMATS[precision].hint,  # else AMX would silently mean bf16
         "ENABLE_CPU_PINNING": False,  # several processes would be pinned to the same cores
         "CPU_RUNTIME_CACHE_CAPACITY": KEPT_PRIMITIVES,
     }
-    return _Compiled(_core().compile_model(model, "CPU", properties), part, format_.width_step)
 
 
 def _traced(part: Part) -> "ov.Model":
@@ -174,11 +204,14 @@ def _quantized(model: "ov.Model") -> "ov.Model":
 class _Compiled:
     """A compiled part. It runs one request at a time, because there is one stream."""
 
-    def __init__(self, model: "ov.CompiledModel", part: Part, width_step: int) -> None:
+    def __init__(
+        self, model: "ov.CompiledModel", sizes: Sizes, precision: str, memory: Sequence[memoryview] = ()
+    ) -> None:
+        self.model, self.precision = model, precision
         self._request = model.create_infer_request()
-        backbone = part.backbone()
-        self._pad_id, self._max_tokens, self._width_step = backbone.pad_id, backbone.max_tokens, width_step
+        self._sizes, self._width_step = sizes, _FORMATS[precision].width_step
         self._lock = threading.Lock()
+        self._memory = memory  # where the weights lie, which OpenVINO does not hold
 
     def __call__(self, batch: TokenBatch) -> tuple[NDArray[Any], ...]:
         inputs = self._widened(batch)
@@ -189,14 +222,16 @@ class _Compiled:
     def _widened(self, batch: TokenBatch) -> list[NDArray[Any]]:
         """Pad to a multiple of the width step, but not beyond the longest sequence that the model takes."""
         width = batch.ids.shape[1]
-        more = min(-width % self._width_step, max(0, self._max_tokens - width))
-        fields = zip(batch, (self._pad_id, False, 0), strict=True)
+        more = min(-width % self._width_step, max(0, self._sizes.max_tokens - width))
+        fields = zip(batch, (self._sizes.pad_id, False, 0), strict=True)
         return [np.pad(field.numpy(), ((0, 0), (0, more)), constant_values=value) for field, value in fields]
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the warnings of tracing, which reads every attribute of a module."""
+    from transformers.utils import logging as transformers_logging
+
     before = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)
     try:

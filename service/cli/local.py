@@ -4,13 +4,15 @@ import asyncio
 import os
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.service.cli.models import check_cross, reference_runner
+from polyrank.model.inference import disk_cache
+from polyrank.model.inference.disk_cache import DiskCache
+from polyrank.model.inference.names import Runner
+from polyrank.service.cli.models import check_cross, chosen_runner, reference_runner
 from polyrank.service.cli.output import UsageError
 from polyrank.service.variables import BACKEND, PRECISION
 
@@ -39,18 +41,22 @@ def _ranked(
     from polyrank.model.rankers.load import load, load_cross
     from polyrank.model.text.assembly import Conversation
     from polyrank.service.http.native.responses import answer_of
+    from polyrank.service.live.models import LateScorer
     from polyrank.service.live.serving import Opener
     from polyrank.service.observe.metrics import Metrics
     from polyrank.service.ranking.engine import Engine, EngineSettings
     from polyrank.service.ranking.values import TOP_N, RankRequest
 
     conversation = Conversation.of(turns)
-    # The reference needs no compiling and no measuring, which one request would not repay.
-    backend, precision = reference_runner(os.environ.get(BACKEND), os.environ.get(PRECISION))
-    serving = Opener(lambda *_: None, None, partial(load, backend=backend, precision=precision)).serve(
-        generation, store.updates.of(generation.manifest)
-    )
-    scorer = load_cross(reranker, backend=backend, precision=precision) if reranker else None
+    disk = disk_cache.configured(os.environ)
+    runs = ("cpu", *_runner(disk), disk)
+
+    def warm_up(ranker: LateScorer) -> None:  # else compiling would count as the request's time
+        ranker.encode_context_batch([ranker.tokenize_context(conversation)[0]])
+
+    opener = Opener(lambda *_: None, None, lambda name: load(name, *runs), warm_up=warm_up)
+    serving = opener.serve(generation, store.updates.of(generation.manifest))
+    scorer = load_cross(reranker, *runs) if reranker else None
     engine = Engine(EngineSettings(), Metrics(), scorer)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     request = RankRequest(conversation=conversation, deadline=deadline, top_k=top_k, top_n=TOP_N if reranker else None)
@@ -58,3 +64,11 @@ def _ranked(
         return answer_of(serving, asyncio.run(engine.rank(serving, request)))
     finally:
         engine.close()
+
+
+def _runner(disk: DiskCache | None) -> Runner:
+    """Return what is to run the models: what a server would choose, if that is kept.
+
+    Otherwise the reference, which needs no compiling and no measuring: one request would not repay it.
+    """
+    return chosen_runner() if disk else reference_runner(os.environ.get(BACKEND), os.environ.get(PRECISION))

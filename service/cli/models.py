@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from polyrank.model.errors import WrongKind
+from polyrank.model.inference import disk_cache
 from polyrank.model.inference.names import AUTO, BACKENDS, FLOAT32, OPENVINO_INT8, PRECISIONS, TORCH, Runner
 from polyrank.service.cli.output import UsageError, quiet_libraries
 from polyrank.service.variables import BACKEND, PRECISION
@@ -63,7 +64,7 @@ def load_late(name: str, hint: str = "", runner: Runner = REFERENCE) -> "LateRan
     check_late(name, hint)
     from polyrank.model.rankers import load as checkpoint
 
-    return checkpoint.load_late(name, *runner)
+    return checkpoint.load_late(name, *runner, disk=disk_cache.configured(os.environ))
 
 
 def load_cross(flag: str, name: str, runner: Runner = REFERENCE) -> "CrossRanker":
@@ -71,4 +72,4 @@ def load_cross(flag: str, name: str, runner: Runner = REFERENCE) -> "CrossRanker
     check_cross(flag, name)
     from polyrank.model.rankers import load as checkpoint
 
-    return checkpoint.load_cross(name, "cpu", *runner)
+    return checkpoint.load_cross(name, "cpu", *runner, disk=disk_cache.configured(os.environ))

@@ -45,7 +45,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 POOLS = [
     ("none.jsonl", "{}: no such file"),
-    ("empty.jsonl", "the pool holds no candidate"),
+    ("empty.jsonl", "{}: the pool holds no candidate"),
     ("broken.jsonl.gz", "{}: cannot be read"),
     ("pool.txt", "{}: unknown kind of pool"),
 ]

@@ -17,8 +17,10 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import choice, openvino_backend
 from polyrank.model.inference.backend import TorchBackend
 from polyrank.model.inference.choice import choose_backend, fastest
+from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.forwards import LateForwards
 from polyrank.model.inference.names import Runner
+from polyrank.model.inference.network import Network
 from polyrank.model.rankers.late import LateRanker
 
 CPU = torch.device("cpu")
@@ -151,7 +153,7 @@ def test_torch_in_16_bits_is_near_to_float32_and_leaves_the_weights_alone(tmp_pa
     ranker = polyrank.from_base(str(base), config, "torch", precision)
     assert isinstance(ranker, LateRanker)
     assert (ranker.backend, ranker.precision) == ("torch", precision)
-    reference = LateForwards(ranker.encoder, TorchBackend(CPU))
+    reference = LateForwards(Network.of(ranker.encoder), Compiler(TorchBackend(CPU)))
     texts = [[2, 5, 3], list(range(2, 30))]
     both = [(ranker.encode_candidates(texts), reference.encode_candidates(texts))]
     both += zip(ranker.encode_contexts(texts), reference.encode_contexts(texts), strict=True)

@@ -67,13 +67,13 @@ def _run(name: str, measure: Subject, arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse files and models that are none, before torch is imported."""
-    from polyrank.index_builder.pool.rows import begun, read_pool
+    from polyrank.index_builder.pool.rows import begin_pool
     from polyrank.model.checkpoint.kind import architecture_of
     from polyrank.model.text.dialogues import read_dialogues
 
     given = vars(arguments)
     if "pool" in given:
-        begun(read_pool([arguments.pool]))
+        begin_pool([arguments.pool])
         architecture_of(arguments.model)
     if "data" in given:
         read_dialogues(arguments.data)

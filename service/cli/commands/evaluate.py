@@ -101,14 +101,14 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
     """Refuse files and models that are none, before torch is imported."""
-    from polyrank.index_builder.pool.rows import begun, read_pool
+    from polyrank.index_builder.pool.rows import begin_pool
     from polyrank.model.checkpoint.kind import architecture_of
     from polyrank.model.text.dialogues import read_dialogues
 
     if arguments.data:
         read_dialogues(arguments.data)
     if arguments.pool:
-        begun(read_pool(arguments.pool))
+        begin_pool(arguments.pool)
     for name in names:
         if arguments.pool or arguments.corpus:
             check_late(name, RERANKER_HINT)

@@ -1,0 +1,104 @@
+"""What is kept on disk of work on a part: its compiled model, and which back-end was measured to be the fastest.
+
+It is found again only for an equal network on an equal machine: same weights, same code of this package, same versions
+of the libraries, same processor and number of threads. What is kept was tried when it was made.
+"""
+
+import hashlib
+import importlib.metadata
+import platform
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from polyrank.model.inference.choice import Choice
+from polyrank.model.inference.disk_cache import DiskCache
+from polyrank.model.inference.names import Runner
+from polyrank.model.inference.network import LazyPart
+from polyrank.model.inference.parts import Sizes
+
+_MODEL = Path(__file__).parents[1]
+_CODE = ("architectures", "checkpoint", "inference")  # what the numbers of a part come from, beside its weights
+_LIBRARIES = ("openvino", "torch", "transformers")
+# Of /proc/cpuinfo; the last three are those of Arm.
+_PROCESSOR = (
+    *("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
+    *("CPU implementer", "CPU part", "Features"),
+)
+
+
+class KeptModel(NamedTuple):
+    """A compiled part: the sizes of its transformer, and the models that it consists of, as they were exported."""
+
+    sizes: Sizes
+    pieces: list[memoryview]
+
+
+class Kept:
+    """What is kept of one part, in a cache on disk."""
+
+    def __init__(self, disk: DiskCache, part: LazyPart) -> None:
+        self._disk, self._part = disk, part
+
+    def choice(self, candidates: Sequence[Runner]) -> Choice | None:
+        """Return which of the candidates was measured to be the fastest for the part's network; None: unknown."""
+        entry = self._disk.get(self._choice_key(candidates))
+        return None if entry is None else Choice(Runner(*entry.facts["runner"]), entry.facts["milliseconds"])
+
+    def keep_choice(self, candidates: Sequence[Runner], choice: Choice) -> None:
+        """Keep which of the candidates was the fastest."""
+        self._disk.put(self._choice_key(candidates), choice._asdict())
+
+    def model(self, runner: Runner) -> KeptModel | None:
+        """Return the part as compiled for a back-end and a precision; None: there is none."""
+        entry = self._disk.get(self._model_key(runner))
+        if entry is None:
+            return None
+        sizes = entry.facts["bytes"]
+        pieces = [entry.data[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+        return KeptModel(Sizes(*entry.facts["sizes"]), pieces)
+
+    def keep_model(self, runner: Runner, sizes: Sizes, pieces: Sequence[memoryview]) -> None:
+        """Keep a compiled part."""
+        facts = {"sizes": list(sizes), "bytes": [len(piece) for piece in pieces]}
+        self._disk.put(self._model_key(runner), facts, *pieces)
+
+    def _choice_key(self, candidates: Sequence[Runner]) -> dict[str, Any]:
+        return self._key({"fastest of": [list(each) for each in candidates]})
+
+    def _model_key(self, runner: Runner) -> dict[str, Any]:
+        return self._key({"part": self._part.name, "compiled for": list(runner)})
+
+    def _key(self, what: Mapping[str, Any]) -> dict[str, Any]:
+        return {"network": self._part.identity, "threads": torch.get_num_threads(), **what, **_here()}
+
+
+@cache
+def _here() -> dict[str, Any]:
+    versions = {}
+    for name in _LIBRARIES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return {"versions": versions, "code": _code(), "processor": _processor()}
+
+
+def _code() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in _CODE for path in (_MODEL / folder).rglob("*.py")):
+        digest.update(f"{path.relative_to(_MODEL)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _processor() -> str:
+    """Identify model and abilities of the first processor; Linux tells them, elsewhere Python's own words must do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n", 1)[0].splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    told = {name.strip(): value for name, _, value in (line.partition(":") for line in lines)}
+    return hashlib.sha256("\n".join(told.get(name, "") for name in _PROCESSOR).encode()).hexdigest()
