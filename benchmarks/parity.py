@@ -1,15 +1,27 @@
-"""How far the scores of each back-end and precision are from those of torch in float32, and what that does to rankings.
+"""What a back-end or a precision changes, beside torch in float32.
 
-    python benchmarks/parity.py --data examples/support/conversations.jsonl [F ...] --pool examples/support/pool.jsonl
+    python benchmarks/parity.py scores --data F ... --pool examples/support/pool.jsonl
+    python benchmarks/parity.py lists --model checkpoints/chat-poly --data F --runner 'openvino bfloat16' --results R
+    python benchmarks/parity.py table --results R
 
-Prints for each model and runner: the 99th percentile and the largest of the differences of scores, of every context
-with every text of the pool (for a Cross-encoder: with some texts drawn from it); the share of contexts whose ten best
-texts are the same set; and, except for Cross-encoders, R@1 on each file over its own candidates with the points gained
-or lost. The model "cross" is a base model with a seeded random head.
+`scores` prints for each model and runner: the 99th percentile and the largest of the differences of scores, of every
+context with every text of the pool (for a Cross-encoder: with some texts drawn from it); the share of contexts whose
+ten best texts are the same set; and, except for Cross-encoders, R@1 on each file over its own candidates with the
+points gained or lost. The model "cross" is a base model with a seeded random head.
+
+`lists` ranks the lists of one file with one model and runner, and appends a line of JSON for every 250 lists. A run
+that was stopped goes on where it ended. `table` reads these lines and prints for each model, file and runner R@1, MRR
+and their differences from 'openvino float32' over the same lists, each with the ends of its 95 % interval (bootstrap
+over dialogues).
+
+The runner 'emulated float16' is for processors without fp16 products, on which torch takes very long: torch in float32
+with weights, inputs and outputs of all modules rounded to float16.
 """
 
 import argparse
 import gc
+import json
+import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -17,18 +29,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 
 import polyrank
 from polyrank.index_builder.pool.rows import Candidate, read_pool
+from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.checkpoint.base import MINILM
 from polyrank.model.errors import InvalidInput
+from polyrank.model.evaluation.intervals import group_numbers, intervals
 from polyrank.model.evaluation.lists import rank_lists
+from polyrank.model.evaluation.metrics import recall_at_k, reciprocal_rank
 from polyrank.model.inference.names import Runner
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 
 CROSS = "cross"
 REFERENCE = Runner("torch", "float32")
+EMULATED = Runner("emulated", "float16")
+FLOAT32 = "openvino float32"  # which `table` compares the others with
+CHUNK = 250  # lists a line of results
 RUNNERS = ("openvino float32", "openvino float16", "openvino bfloat16", "openvino-int8 auto")
 TEXTS = 5000
 PAIRS_OF = 20  # contexts that a Cross-encoder reads
@@ -44,6 +63,17 @@ class Scores(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    _add_scores(commands.add_parser("scores"))
+    _add_lists(commands.add_parser("lists"))
+    tabled = commands.add_parser("table")
+    tabled.add_argument("--results", type=Path, required=True)
+    tabled.set_defaults(run=table)
+    arguments = parser.parse_args()
+    arguments.run(arguments)
+
+
+def _add_scores(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--models", nargs="+", default=[f"checkpoints/chat-{each}" for each in ("poly", "bi", "cross")] + [CROSS]
     )
@@ -52,7 +82,21 @@ def main() -> None:
     parser.add_argument("--contexts", type=int, default=200, help="of each file, that are scored against the pool")
     parser.add_argument("--limit", type=int, help="of each file, for R@1")
     parser.add_argument("--runners", nargs="+", default=RUNNERS, metavar="'BACKEND PRECISION'")
-    arguments = parser.parse_args()
+    parser.set_defaults(run=scores)
+
+
+def _add_lists(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--runner", required=True, metavar="'BACKEND PRECISION'")
+    parser.add_argument("--limit", type=int, help="only the first lists")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--results", type=Path, required=True)
+    parser.set_defaults(run=lists)
+
+
+def scores(arguments: argparse.Namespace) -> None:
+    """Print the table of `scores`."""
     files = {
         f"{path.parent.name}/{path.stem}": list(islice(read_dialogues(path), arguments.limit))
         for path in arguments.data
@@ -91,10 +135,92 @@ def measured(
 
 
 def loaded(name: str, runner: Runner) -> Any:
+    if runner == EMULATED:
+        ranker = loaded(name, REFERENCE)
+        emulate_float16(ranker.encoder)
+        return ranker
     if name != CROSS:
         return polyrank.load(name, "cpu", *runner)
     torch.manual_seed(0)
-    return polyrank.from_base(MINILM, polyrank.ModelConfig(architecture="cross", base_name="", weights="base"), *runner)
+    config = polyrank.ModelConfig(architecture="cross", base_name="", weights="base")
+    return polyrank.from_base(MINILM, config, *runner)
+
+
+def emulate_float16(encoder: nn.Module) -> None:
+    """Round weights, inputs and outputs of all modules of the transformers to float16; sums stay float32."""
+    for backbone in (module for module in encoder.modules() if isinstance(module, Backbone)):
+        for weights in backbone.parameters():
+            weights.data = _rounded(weights.data)
+        for module in backbone.modules():
+            if not list(module.children()):
+                module.register_forward_pre_hook(lambda _, given: tuple(map(_rounded, given)))
+                module.register_forward_hook(lambda _, __, output: _rounded(output))
+
+
+def _rounded(value: Any) -> Any:
+    return value.half().float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def lists(arguments: argparse.Namespace) -> None:
+    """Rank the lists of a file, and append a line to the results for each chunk that is not there yet."""
+    torch.set_num_threads(arguments.threads)
+    names = (each for each in read_dialogues(arguments.data) if each.candidates)
+    dialogues = list(islice(names, arguments.limit))
+    about = {"model": arguments.model, "data": str(arguments.data), "runner": arguments.runner}
+    done = {line["start"] for line in _lines(arguments.results) if about.items() <= line.items()}
+    starts = [start for start in range(0, len(dialogues), CHUNK) if start not in done]
+    if not starts:
+        return
+    ranker = loaded(arguments.model, Runner(*arguments.runner.split()))
+    for start in starts:
+        chunk = dialogues[start : start + CHUNK]
+        began = time.perf_counter()
+        ranks = rank_lists(ranker, chunk, lambda *_: None).ranks.tolist()
+        found = {"ranks": ranks, "groups": [str(each.dialogue) for each in chunk]}
+        line = json.dumps({**about, "start": start, "seconds": round(time.perf_counter() - began, 1), **found})
+        with arguments.results.open("a") as file:
+            file.write(line + "\n")
+        print(f"{about} {start + len(chunk)} of {len(dialogues)}", flush=True)
+
+
+def _lines(results: Path) -> list[dict[str, Any]]:
+    """The whole lines of the results; a run that was killed may have left part of one."""
+    if not results.is_file():
+        return []
+    return [json.loads(line) for line in results.read_text().splitlines(keepends=True) if line.endswith("}\n")]
+
+
+def table(arguments: argparse.Namespace) -> None:
+    """Print a JSON line for each model, file and runner: the figures, and the paired differences from FLOAT32."""
+    found: dict[tuple[str, str], dict[str, dict[int, dict[str, Any]]]] = {}
+    for line in _lines(arguments.results):
+        found.setdefault((line["model"], line["data"]), {}).setdefault(line["runner"], {})[line["start"]] = line
+    for (model, data), runs in found.items():
+        for runner, chunks in runs.items():
+            against = runs.get(FLOAT32, chunks)
+            starts = sorted(chunks.keys() & against.keys())
+            print(json.dumps({"model": model, "data": data, "runner": runner, **_figures(chunks, against, starts)}))
+
+
+def _figures(
+    chunks: dict[int, dict[str, Any]], against: dict[int, dict[str, Any]], starts: Sequence[int]
+) -> dict[str, Any]:
+    """Means, differences and their 95 % intervals over the lists that both have."""
+    ours, theirs = (np.concatenate([each[start]["ranks"] for start in starts]) for each in (chunks, against))
+    groups = group_numbers(name for start in starts for name in chunks[start]["groups"])
+    columns = {"R@1": recall_at_k(ours, 1), "MRR": reciprocal_rank(ours)}
+    columns["R@1 difference"] = columns["R@1"] - recall_at_k(theirs, 1)
+    columns["MRR difference"] = columns["MRR"] - reciprocal_rank(theirs)
+    values = np.column_stack(list(columns.values()))
+    low, high = intervals(values, groups)
+    ends = zip(columns, values.mean(axis=0), low, high, strict=True)
+    rounded = {name: [round(float(each), 5) for each in figures] for name, *figures in ends}
+    return {
+        "lists": len(ours),
+        "dialogues": int(groups.max()) + 1,
+        "same_rank": float((ours == theirs).mean()),
+        **rounded,
+    }
 
 
 def row(name: str, runner: Runner, found: Scores, reference: Scores) -> None:

@@ -1,9 +1,9 @@
 """Bi-encoder: one vector for each side, scored by their dot product (Humeau et al. 4.2)."""
 
 import torch
+from torch import Tensor
 
 from polyrank.model.architectures.attention import ContextCodes
-from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.architectures.late import LateEncoder
 
 
@@ -13,7 +13,7 @@ class BiEncoder(LateEncoder):
     It is scored as a Poly-encoder with one context vector: candidate attention over one vector is the dot product.
     """
 
-    def encode_context(self, batch: TokenBatch) -> ContextCodes:
+    def context_codes(self, states: Tensor, mask: Tensor) -> ContextCodes:
         """Return one vector for each context, (B, 1, D), with the score scale multiplied in."""
-        vectors = self._reduce(self.context(batch), batch.mask)[:, None, :] * self.config.score_scale
+        vectors = self.reduce(states, mask)[:, None, :] * self.config.score_scale
         return ContextCodes(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))

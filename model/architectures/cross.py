@@ -69,6 +69,9 @@ class CrossEncoder(nn.Module):
 
     def joint_scores(self, batch: TokenBatch) -> Tensor:
         """Return the head's score of each joint sequence, (B,) float32, without a first stage's."""
-        first: Tensor = self.encoder(batch)[:, 0]
-        scores: Tensor = self.head(first.float())[:, 0]
+        return self.head_scores(self.encoder(batch))
+
+    def head_scores(self, states: Tensor) -> Tensor:
+        """Return the head's score of each sequence, (B,) float32, from the token states, (B, T, D)."""
+        scores: Tensor = self.head(states[:, 0].float())[:, 0]
         return scores

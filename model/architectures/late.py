@@ -37,15 +37,19 @@ class LateEncoder(nn.Module, ABC):
         """Tokens of the longest sequence that a transformer reads."""
         return max(self.config.max_context_tokens, self.config.max_candidate_tokens)
 
-    @abstractmethod
     def encode_context(self, batch: TokenBatch) -> ContextCodes:
         """Return the context vectors, (B, M, D), with the score scale multiplied in, and which exist, (B, M)."""
+        return self.context_codes(self.context(batch), batch.mask)
+
+    @abstractmethod
+    def context_codes(self, states: Tensor, mask: Tensor) -> ContextCodes:
+        """Return what `encode_context` does, from the token states (B, T, D) of contexts and their mask (B, T)."""
 
     def encode_candidates(self, batch: TokenBatch) -> Tensor:
         """Return candidate embeddings `y_cand = red(T2(cand))`, (N, D) float32; unit-length under `normalize`."""
-        return self._reduce(self.candidate(batch), batch.mask)
+        return self.reduce(self.candidate(batch), batch.mask)
 
-    def _reduce(self, states: Tensor, mask: Tensor) -> Tensor:
+    def reduce(self, states: Tensor, mask: Tensor) -> Tensor:
         """red(): reduce token states (B, T, D) to one vector each, (B, D) float32 (Humeau et al. 4.2, Table 7)."""
         if self.config.reduction == "first-m mean":
             states, mask = states[:, : self.config.reduction_m], mask[:, : self.config.reduction_m]

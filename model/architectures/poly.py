@@ -12,7 +12,6 @@ from polyrank.model.architectures.attention import (
     unit_length,
 )
 from polyrank.model.architectures.backbone import Backbone
-from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.config import ModelConfig
 
@@ -36,15 +35,14 @@ class PolyEncoder(LateEncoder):
             codes = torch.empty(config.n_codes, context.dim).normal_(mean=0.0, std=context.dim**-0.5)
             self.code_vectors = nn.Parameter(codes)
 
-    def encode_context(self, batch: TokenBatch) -> ContextCodes:
+    def context_codes(self, states: Tensor, mask: Tensor) -> ContextCodes:
         """Return the context vectors y_i, (B, M, D), with the score scale multiplied in, and which exist, (B, M).
 
         Under `normalize`: `h_j := h_j/|h_j|` before the attention and `y_i := y_i/|y_i|` after it.
         """
-        states = self.context(batch)
         if self.config.normalize:
             states = unit_length(states)
-        vectors, present = self._context_vectors(states, batch.mask)
+        vectors, present = self._context_vectors(states, mask)
         if self.config.normalize:
             vectors = unit_length(vectors)
         return ContextCodes(vectors * self.config.score_scale, present)

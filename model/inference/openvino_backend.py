@@ -1,4 +1,7 @@
-"""OpenVINO on CPUs: torch traces a part once, and OpenVINO compiles it for a precision.
+"""OpenVINO on CPUs: torch traces a part, and OpenVINO compiles it for a precision.
+
+A part is compiled in two pieces, because the precision is that of its transformer alone. Code attention in bfloat16
+took the worst context vector of chat-poly from a cosine of 0.9999 to one of 0.9991. The ending is always float32.
 
 OpenVINO's threads are TBB's. Unlike torch's, they sleep while there is nothing to do.
 """
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.jit import _recursive
 
 from polyrank.model.architectures.batching import TOKEN_BUDGET, TokenBatch
@@ -119,17 +123,21 @@ def translated() -> Iterator[None]:
 
 def compiled(part: Part, precision: str) -> Forward:
     """Compile a part in that precision; it shares its weights with torch. Errors come as they are."""
-    model = _traced(part)
+    transformer, ending = _traced(part)
     if _FORMATS[precision].is_quantized:
-        model = _quantized(model)
-    return _Compiled(_core().compile_model(model, "CPU", _properties(precision)), Sizes.of(part.backbone()), precision)
+        transformer = _quantized(transformer)
+    models = [
+        _core().compile_model(model, "CPU", _properties(each))
+        for model, each in zip((transformer, ending), _precisions(precision), strict=True)
+    ]
+    return _Compiled(models, Sizes.of(part.backbone()), precision)
 
 
 def exported(forward: Forward) -> tuple[Runner, list[memoryview]] | None:
-    """Return what runs a compiled part and its models as bytes, for `imported`; None if torch runs it."""
+    """Return what runs a compiled part, and its models as bytes, for `imported`; None if torch runs it."""
     if not isinstance(forward, _Compiled):
         return None
-    return _runner(forward.precision), [forward.model.export_model().getbuffer()]
+    return _runner(forward.precision), [model.export_model().getbuffer() for model in forward.models]
 
 
 def imported(pieces: Sequence[memoryview], sizes: Sizes, precision: str) -> Forward:
@@ -138,16 +146,19 @@ def imported(pieces: Sequence[memoryview], sizes: Sizes, precision: str) -> Forw
     Raises InvalidInput where OpenVINO cannot read it.
     """
     with translated():
-        [model] = (_imported(piece, precision) for piece in pieces)
-        return _Compiled(model, sizes, precision, pieces)
+        core = _core()
+        import openvino as ov
+
+        models = [
+            core.import_model(ov.Tensor(np.frombuffer(piece, np.uint8), shared_memory=True), "CPU", _properties(each))
+            for piece, each in zip(pieces, _precisions(precision), strict=True)
+        ]
+        return _Compiled(models, sizes, precision, pieces)
 
 
-def _imported(piece: memoryview, precision: str) -> "ov.CompiledModel":
-    core = _core()
-    import openvino as ov
-
-    tensor = ov.Tensor(np.frombuffer(piece, np.uint8), shared_memory=True)
-    return core.import_model(tensor, "CPU", _properties(precision))
+def _precisions(precision: str) -> tuple[str, str]:
+    """The precisions of a part's transformer and of its ending."""
+    return precision, FLOAT32
 
 
 def _properties(precision: str) -> dict[str, Any]:
@@ -161,13 +172,43 @@ def _properties(precision: str) -> dict[str, Any]:
     }
 
 
-def _traced(part: Part) -> "ov.Model":
+def _traced(part: Part) -> tuple["ov.Model", "ov.Model"]:
+    """Return a part's transformer and its ending as models of OpenVINO."""
+    part.eval()
+    example = (_EXAMPLE, _EXAMPLE.bool(), torch.zeros_like(_EXAMPLE))
+    states = torch.ones(*_EXAMPLE.shape, part.backbone().dim)
+    return _converted(_Transformer(part), example), _converted(_Ending(part), (states, example[1]))
+
+
+class _Transformer(nn.Module):
+    """A part's transformer as a module of its own, from a batch's fields to token states."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__()
+        self.backbone = part.backbone()
+
+    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
+        states: Tensor = self.backbone(TokenBatch(ids, mask, segments))
+        return states
+
+
+class _Ending(nn.Module):
+    """A part's ending as a module of its own, from token states and mask to the part's outputs."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        return self.part.ending(states, mask)
+
+
+def _converted(module: nn.Module, example: tuple[Tensor, ...]) -> "ov.Model":
     from openvino.frontend import FrontEndManager
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
-    example = (_EXAMPLE, _EXAMPLE.bool(), torch.zeros_like(_EXAMPLE))
     with _one_thread, torch.inference_mode(), _quiet():
-        scripted: Any = torch.jit.trace(part.eval(), example, check_trace=False)  # type: ignore[no-untyped-call]
+        scripted: Any = torch.jit.trace(module.eval(), example, check_trace=False)  # type: ignore[no-untyped-call]
         # What `openvino.convert_model` does, without its telemetry.
         frontend = FrontEndManager().load_by_framework("pytorch")
         decoder = TorchScriptPythonDecoder(scripted, example_input=example)  # the front end holds no reference
@@ -205,18 +246,22 @@ class _Compiled:
     """A compiled part. It runs one request at a time, because there is one stream."""
 
     def __init__(
-        self, model: "ov.CompiledModel", sizes: Sizes, precision: str, memory: Sequence[memoryview] = ()
+        self, models: Sequence["ov.CompiledModel"], sizes: Sizes, precision: str, memory: Sequence[memoryview] = ()
     ) -> None:
-        self.model, self.precision = model, precision
-        self._request = model.create_infer_request()
+        """`models` are its transformer and its ending; `memory` is where their weights lie, if OpenVINO has no copy."""
+        self.models, self.precision = models, precision
+        self._transformer, self._ending = (model.create_infer_request() for model in models)
+        self._takes_mask = len(models[1].inputs) > 1  # tracing drops an input that is not read
         self._sizes, self._width_step = sizes, _FORMATS[precision].width_step
+        self._memory = memory
         self._lock = threading.Lock()
-        self._memory = memory  # where the weights lie, which OpenVINO does not hold
 
     def __call__(self, batch: TokenBatch) -> tuple[NDArray[Any], ...]:
         inputs = self._widened(batch)
         with self._lock:
-            outputs = self._request.infer(inputs, share_inputs=True, share_outputs=True)
+            (states,) = self._transformer.infer(inputs, share_inputs=True, share_outputs=True).to_tuple()
+            given = [states, inputs[1]] if self._takes_mask else [states]
+            outputs = self._ending.infer(given, share_inputs=True, share_outputs=True)
             return tuple(output.copy() for output in outputs.to_tuple())
 
     def _widened(self, batch: TokenBatch) -> list[NDArray[Any]]:

@@ -1,6 +1,7 @@
-"""Parts: the forward passes that serving and building need, as modules with plain tensors in and out.
+"""What a model computes in one forward pass, written once in torch: back-ends run it.
 
-Axes: B sequences, T tokens, M context vectors, D dimensions.
+Every part is a transformer, which takes nearly all of the time, and an ending, which turns token states into outputs. A
+back-end may run the two in different precisions.
 """
 
 from abc import ABC, abstractmethod
@@ -30,13 +31,17 @@ class Sizes(NamedTuple):
 class Part(nn.Module, ABC):
     """One forward pass of a model over the fields of a TokenBatch, (B, T) each."""
 
-    @abstractmethod
-    def backbone(self) -> Backbone:
-        """Return the transformer that it runs."""
-
-    @abstractmethod
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
         """Run it."""
+        return self.ending(self.backbone()(TokenBatch(ids, mask, segments)), mask)
+
+    @abstractmethod
+    def backbone(self) -> Backbone:
+        """Return its transformer."""
+
+    @abstractmethod
+    def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        """Turn token states (B, T, D) of any precision into the outputs; mask (B, T)."""
 
 
 class ContextPart(Part):
@@ -53,9 +58,9 @@ class ContextPart(Part):
         """Return the transformer of contexts."""
         return self.encoder.context
 
-    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
-        """Run it."""
-        codes = self.encoder.encode_context(TokenBatch(ids, mask, segments))
+    def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        """Turn token states into context vectors."""
+        codes = self.encoder.context_codes(states, mask)
         return codes.vectors, codes.mask
 
 
@@ -70,9 +75,9 @@ class CandidatePart(Part):
         """Return the transformer of candidates."""
         return self.encoder.candidate
 
-    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
-        """Run it."""
-        return (self.encoder.encode_candidates(TokenBatch(ids, mask, segments)),)
+    def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        """Turn token states into embeddings."""
+        return (self.encoder.reduce(states, mask),)
 
 
 class PairPart(Part):
@@ -86,6 +91,6 @@ class PairPart(Part):
         """Return the transformer of joint sequences."""
         return self.encoder.encoder
 
-    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
-        """Run it."""
-        return (self.encoder.joint_scores(TokenBatch(ids, mask, segments)),)
+    def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        """Turn token states into scores."""
+        return (self.encoder.head_scores(states),)

@@ -144,7 +144,8 @@ class VectorCache:
 class TextCache:
     """Vectors of candidates that came as text with earlier requests. Safe to use from several threads.
 
-    Keys in Redis are `pe:t:{<model fingerprint>}:<back-end>:<sha256 of the text>`: each back-end rounds in its own way.
+    Keys in Redis are `pe:t:{<model fingerprint>}:<back-end>:<precision>:<sha256 of the text>`: each rounds
+    in its own way.
     """
 
     def __init__(self, vectors: VectorCache) -> None:
