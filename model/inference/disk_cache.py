@@ -23,6 +23,7 @@ from polyrank.model.errors import InvalidInput
 # Variables of the environment, for processes that have no other settings.
 DIRECTORY, SIZE = "POLYRANK_COMPILED_CACHE_DIR", "POLYRANK_COMPILED_CACHE_MB"
 DEFAULT_MIB = 4096
+_FOLDER = "compiled"
 _SUFFIX = ".entry"
 _DIGEST_BYTES = 64
 
@@ -95,7 +96,7 @@ class DiskCache:
         status = self._directory.stat()
         private = status.st_uid == os.geteuid() and not status.st_mode & 0o022
         if not private:
-            why = "it belongs to another user, or others may write to it; name a directory of mode 700"
+            why = "it belongs to another user, or others may write to it; remove it, or name another place"
             self._warn("models are not kept", self._directory, why)
         return private
 
@@ -132,8 +133,11 @@ def configured(variables: Mapping[str, str]) -> DiskCache | None:
 
 
 def cache_of(directory: str | Path | None, mebibytes: int) -> DiskCache | None:
-    """Return a cache in a directory, or in this user's usual one; None for a size of 0."""
-    return DiskCache(Path(directory or usual_directory()), mebibytes << 20) if mebibytes else None
+    """Return a cache in a directory, or in this user's usual one; None for a size of 0.
+
+    It has a folder of its own there: the directory may be one that others can write to, such as a mounted volume.
+    """
+    return DiskCache(Path(directory or usual_directory()) / _FOLDER, mebibytes << 20) if mebibytes else None
 
 
 def usual_directory() -> Path:

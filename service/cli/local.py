@@ -67,8 +67,8 @@ def _ranked(
 
 
 def _runner(disk: DiskCache | None) -> Runner:
-    """Return what is to run the models: what a server would choose, if that is kept.
+    """Return what is to run the models: what a server would choose, because compiling and measuring are kept.
 
-    Otherwise the reference, which needs no compiling and no measuring: one request would not repay it.
+    Without a cache the reference, which needs neither: one request would not repay them.
     """
     return chosen_runner() if disk else reference_runner(os.environ.get(BACKEND), os.environ.get(PRECISION))
