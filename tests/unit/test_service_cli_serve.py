@@ -31,6 +31,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with a store `s` and a cross-encoder `r`, of which only the config is looked at."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("POLYRANK_COMPILED_CACHE_MB")
     for name in ("s", "r"):
         (tmp_path / name).mkdir()
     write_config(tmp_path / "r" / CONFIG_FILE, ModelConfig(architecture="cross", base_name="any"))
