@@ -5,11 +5,11 @@
     first   seconds of `serve` to ready, where nothing is kept from an earlier start
     second  seconds of `serve` to ready, after that
     build   seconds of a build of five replies, after that
-    rank    seconds of `rank --store`, after that and after one more `rank --store`
+    rank    seconds of `rank --store`, after that
 
-Every round of a side begins with an empty directory of caches and a new store, into which it builds five replies before
-the clock runs. The side that begins changes with every round, and a ratio is taken within its round. Processor time,
-user and system, is of the process alone: other work on the machine changes it much less.
+Every round of a side begins with an empty directory of caches. The side that begins changes with every round, and a
+ratio is taken within its round. Processor time, user and system, is of the process alone: other work on the machine
+changes it much less. A line on standard error tells each round's figures.
 """
 
 import argparse
@@ -19,14 +19,14 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from checkouts import READY, Checkout, end_of, environment, machine, running, table
-from same_speed import Times, cells, in_turns, processor_seconds, summary
+from same_speed import Round, Times, cells, in_turns, processor_seconds, summary
 
 REPLIES = 5
 HUB = os.environ.get("HF_HOME") or str(Path.home() / ".cache" / "huggingface")  # base models stay where they are
@@ -54,20 +54,26 @@ def until_ready(checkout: Checkout, store: Path, variables: dict[str, str]) -> l
     return taken
 
 
-def round_of(checkout: Checkout) -> Times:
-    """Start everything once, from nothing."""
+@contextmanager
+def starting(checkout: Checkout) -> Iterator[Round]:
+    """Build five replies with the checkout itself; a round starts everything once, from an empty cache."""
     with tempfile.TemporaryDirectory() as folder:
         pool, store = Path(folder, "pool.jsonl"), Path(folder, "store")
         with checkout.pool.open(encoding="utf-8") as lines:
             pool.write_text("".join(islice(lines, REPLIES)), encoding="utf-8")
         build = ("build", "--model", checkout.checkpoints / "chat-poly", "--pool", pool, "--store", store)
-        rank = ("rank", "where is my parcel?", "--store", store)
-        kept = {"XDG_CACHE_HOME": str(Path(folder, "kept")), "HF_HOME": HUB}
-        checkout.polyrank(*build, XDG_CACHE_HOME=str(Path(folder, "not kept")), HF_HOME=HUB)
-        first, second = (until_ready(checkout, store, kept) for _ in range(2))
-        building = timed(checkout, build, kept)
-        checkout.polyrank(*rank, **kept)
-        return {"first": first, "second": second, "build": building, "rank": timed(checkout, rank, kept)}
+        checkout.polyrank(*build, "--backend", "torch", XDG_CACHE_HOME=folder, HF_HOME=HUB)
+
+        def round_() -> Times:
+            with tempfile.TemporaryDirectory() as caches:
+                variables = {"XDG_CACHE_HOME": caches, "HF_HOME": HUB}
+                times = {name: until_ready(checkout, store, variables) for name in ("first", "second")}
+                times["build"] = timed(checkout, build, variables)
+                times["rank"] = timed(checkout, ("rank", "where is my parcel?", "--store", store), variables)
+            print(f"{checkout.path}: {json.dumps(times)}", file=sys.stderr, flush=True)
+            return times
+
+        yield round_
 
 
 def main() -> None:
@@ -81,7 +87,9 @@ def main() -> None:
         parser.error("--rounds must be at least 1")
     checkouts = {"old": given.old, "new": given.new}
     result: dict[str, Any] = {"machine": machine(checkouts), "rounds": given.rounds}
-    taken = in_turns({side: partial(round_of, each) for side, each in checkouts.items()}, given.rounds)
+    with ExitStack() as stack:
+        sides = {side: stack.enter_context(starting(each)) for side, each in checkouts.items()}
+        taken = in_turns(sides, given.rounds)
     result["figures"] = {name: summary(each, "s") for name, each in taken.items()}
     rows = [cells(name, found) for name, found in result["figures"].items()]
     print(table(["median", "OLD", "NEW", "NEW / OLD", "middle half", "range", "processor time, NEW / OLD"], rows))
