@@ -12,7 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from polyrank import __version__
 from polyrank.model.errors import InvalidInput
-from polyrank.model.inference.choice import choose_backend
+from polyrank.model.inference import choice
 from polyrank.model.rankers import load as checkpoint
 from polyrank.service.errors import SettingsError
 from polyrank.service.http import handlers, openapi, operations
@@ -90,7 +90,7 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
 def _check_runner(settings: Settings, device: str) -> None:
     """Check this before the start: a server whose model cannot be loaded would never become ready."""
     try:
-        choose_backend(settings.backend, settings.precision, torch.device(device))
+        choice.candidates(settings.backend, settings.precision, torch.device(device))
     except InvalidInput as error:
         raise SettingsError(f"backend: {error}") from error
 

@@ -39,7 +39,7 @@ class WordRanker:
     """A poly-encoder of words: every word is a random direction, drawn from its own hash and the seed."""
 
     architecture = "poly"
-    backend, precision = "torch", "float32"
+    backend, precision, choice = "torch", "float32", None
     dim = DIM
     max_input_tokens = MAX_TOKENS
 
@@ -99,7 +99,7 @@ class WordCross:
 
     name = "overlap"
     architecture = "cross"
-    backend, precision = "torch", "float32"
+    backend, precision, choice = "torch", "float32", None
     fingerprint = sha256(b"overlap").hexdigest()
     max_input_tokens = 2 * MAX_TOKENS
 

@@ -8,7 +8,7 @@ from polyrank.model.inference.backend import Backend, Ready
 from polyrank.model.inference.choice import AutomaticBackend
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.kept import Kept
-from polyrank.model.inference.names import TORCH, Runner
+from polyrank.model.inference.names import TORCH, Choice, Runner
 from polyrank.model.inference.network import LazyPart
 from polyrank.model.inference.parts import Sizes
 
@@ -35,30 +35,44 @@ class Compiler:
             ModelError: its network cannot be read.
         """
         if self._disk is None or not part.identity:
-            return self._compiled(part)
+            return self._compiled(part, None)
         kept = Kept(self._disk, part)
-        return _restored(kept, self._known(kept)) or self._compiled_and_kept(part, kept)
+        runner = self._known(kept)
+        return _restored(kept, runner) or self._compiled_and_kept(part, runner, kept)
+
+    @property
+    def choice(self) -> Choice | None:
+        """How the back-end was chosen; None: there was no choice."""
+        return self._backend.choice
 
     def _known(self, kept: Kept) -> Runner | None:
-        """Return what is to run the part; None: it must be measured."""
+        """Return what is to run the part; None: it must be chosen."""
         if not isinstance(self._backend, AutomaticBackend):
             return self._backend.runner
-        if self._backend.choice is None and (choice := kept.choice(self._backend.candidates)):
-            self._backend.remember(choice)
-        return self._backend.choice and self._backend.choice.runner
+        if (found := kept.choice(self._backend.names)) is None:
+            return None
+        self._backend.remember(*found)
+        return found[0]
 
-    def _compiled(self, part: LazyPart) -> Ready:
-        module = part.module()
-        forward = self._backend.compile(module)
-        return Ready(forward, Sizes.of(module.backbone()), self._backend.runner)
+    def _compiled(self, part: LazyPart, runner: Runner | None) -> Ready:
+        """Compile a part by the back-end that is known to be the best, or choose it."""
+        module, backend = part.module(), self._backend
+        if not isinstance(backend, AutomaticBackend):
+            runner, forward = backend.runner, backend.compile(module)
+        elif runner is None:
+            runner, forward = backend.compile_best(module)
+        else:
+            forward = backend.by(runner).compile(module)
+        return Ready(forward, Sizes.of(module.backbone()), runner)
 
-    def _compiled_and_kept(self, part: LazyPart, kept: Kept) -> Ready:
-        ready = self._compiled(part)
-        if isinstance(self._backend, AutomaticBackend) and self._backend.choice is not None:
-            kept.keep_choice(self._backend.candidates, self._backend.choice)
-        if (made := openvino_backend.exported(ready.run)) is not None:
-            runner, pieces = made
-            kept.keep_model(runner, ready.sizes, pieces)
+    def _compiled_and_kept(self, part: LazyPart, known: Runner | None, kept: Kept) -> Ready:
+        refused = set(self.choice.refused) if self.choice else set()
+        ready = self._compiled(part, known)
+        if known is None and isinstance(self._backend, AutomaticBackend):
+            new = {which: why for which, why in self._backend.choice.refused.items() if which not in refused}
+            kept.keep_choice(self._backend.names, ready.runner, Choice(self._backend.choice.milliseconds, new))
+        if (pieces := openvino_backend.exported(ready.run)) is not None:
+            kept.keep_model(ready.runner, ready.sizes, pieces)
         return ready
 
 

@@ -27,6 +27,7 @@ class LateForwards:
 
     Attributes:
         backend, precision: what runs the forward passes (polyrank.model.inference.names.Runner).
+        choice: how it was chosen; None: there was no choice.
         dim: D, the size of a candidate embedding.
     """
 
@@ -36,6 +37,7 @@ class LateForwards:
         self._candidates = compiler.compile(network.part(CandidatePart, "candidate"))
         self.dim = self._candidates.sizes.dim
         self.backend, self.precision = self._candidates.runner
+        self.choice = compiler.choice
 
     @property
     def encoder(self) -> LateEncoder:
@@ -92,6 +94,7 @@ class PairForwards:
 
     Attributes:
         backend, precision: what runs the forward passes (polyrank.model.inference.names.Runner).
+        choice: how it was chosen; None: there was no choice.
     """
 
     def __init__(self, network: Network[CrossEncoder], compiler: Compiler) -> None:
@@ -100,6 +103,7 @@ class PairForwards:
         self._budget = compiler.token_budget
         self._first_stage = FirstStage(first_stage(network), compiler) if network.config.residual else None
         self.backend, self.precision = self._pairs.runner
+        self.choice = compiler.choice
 
     @property
     def encoder(self) -> CrossEncoder:

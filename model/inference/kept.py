@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from polyrank.model.inference.choice import Choice
 from polyrank.model.inference.disk_cache import DiskCache
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.names import Choice, Runner
 from polyrank.model.inference.network import LazyPart
 from polyrank.model.inference.parts import Sizes
 
@@ -45,14 +44,17 @@ class Kept:
     def __init__(self, disk: DiskCache, part: LazyPart) -> None:
         self._disk, self._part = disk, part
 
-    def choice(self, candidates: Sequence[Runner]) -> Choice | None:
-        """Return which of the candidates was measured to be the fastest for the part's network; None: unknown."""
-        entry = self._disk.get(self._choice_key(candidates))
-        return None if entry is None else Choice(Runner(*entry.facts["runner"]), entry.facts["milliseconds"])
+    def choice(self, names: Sequence[Runner]) -> tuple[Runner, Choice] | None:
+        """Return which of several was chosen to run the part, and why; None: none is kept."""
+        entry = self._disk.get(self._choice_key(names))
+        if entry is None:
+            return None
+        return Runner(*entry.facts["runner"]), Choice(entry.facts["milliseconds"], entry.facts["refused"])
 
-    def keep_choice(self, candidates: Sequence[Runner], choice: Choice) -> None:
-        """Keep which of the candidates was the fastest."""
-        self._disk.put(self._choice_key(candidates), choice._asdict())
+    def keep_choice(self, names: Sequence[Runner], runner: Runner, choice: Choice) -> None:
+        """Keep which of several was chosen to run the part, and why."""
+        facts = {"runner": list(runner), "milliseconds": choice.milliseconds, "refused": choice.refused}
+        self._disk.put(self._choice_key(names), facts)
 
     def model(self, runner: Runner) -> KeptModel | None:
         """Return the part as compiled for a back-end and a precision; None: there is none."""
@@ -68,14 +70,15 @@ class Kept:
         facts = {"sizes": list(sizes), "bytes": [len(piece) for piece in pieces]}
         self._disk.put(self._model_key(runner), facts, *pieces)
 
-    def _choice_key(self, candidates: Sequence[Runner]) -> dict[str, Any]:
-        return self._key({"fastest of": [list(each) for each in candidates]})
+    def _choice_key(self, names: Sequence[Runner]) -> dict[str, Any]:
+        return self._key({"chosen from": [list(each) for each in names]})
 
     def _model_key(self, runner: Runner) -> dict[str, Any]:
-        return self._key({"part": self._part.name, "compiled for": list(runner)})
+        return self._key({"compiled for": list(runner)})
 
     def _key(self, what: Mapping[str, Any]) -> dict[str, Any]:
-        return {"network": self._part.identity, "threads": torch.get_num_threads(), **what, **_here()}
+        part = {"network": self._part.identity, "part": self._part.name, "threads": torch.get_num_threads()}
+        return {**part, **what, **_here()}
 
 
 @cache

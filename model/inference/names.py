@@ -1,5 +1,6 @@
 """The names of back-ends and precisions, and which go together, in a module that imports without torch."""
 
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
 BackendName = Literal["auto", "torch", "openvino", "openvino-int8"]
@@ -24,6 +25,18 @@ class Runner(NamedTuple):
     def asked_again(self) -> "Runner":
         """Return what to ask for to get what runs here."""
         return self._replace(precision=AUTO) if self.backend == OPENVINO_INT8 else self
+
+
+@dataclass(slots=True)
+class Choice:
+    """What "auto" has found out.
+
+    milliseconds: of a usual batch, by back-end and precision. refused: why something faster does not run, by back-end,
+    precision and part of the model.
+    """
+
+    milliseconds: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
 
 
 def why_refused(asked: Runner) -> str | None:

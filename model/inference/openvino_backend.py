@@ -25,7 +25,7 @@ from polyrank.model.architectures.batching import TOKEN_BUDGET, TokenBatch
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import trials
 from polyrank.model.inference.backend import Forward, TorchBackend
-from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8, Runner
+from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8, Choice, Runner
 from polyrank.model.inference.parts import Part, Sizes
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class OpenVinoBackend:
     """Compiles parts for the CPU, with as many threads as torch has at that moment."""
 
     token_budget = TOKEN_BUDGET
+    choice: Choice | None = None
 
     def __init__(self, precision: str) -> None:
         """Raise InvalidInput where the package or the processor lacks what the precision needs."""
@@ -106,7 +107,7 @@ class OpenVinoBackend:
         if self.runner.precision != FLOAT32:
             return trials.are_finite(forward, trials.extreme(part))
         reference = TorchBackend(torch.device("cpu")).compile(part)
-        return trials.agree(forward, reference, [*trials.usual(part), *trials.extreme(part)])
+        return trials.agree(forward, reference, [*trials.usual(part, on_gpu=False), *trials.extreme(part)])
 
 
 @contextmanager
@@ -133,11 +134,9 @@ def compiled(part: Part, precision: str) -> Forward:
     return _Compiled(models, Sizes.of(part.backbone()), precision)
 
 
-def exported(forward: Forward) -> tuple[Runner, list[memoryview]] | None:
-    """Return what runs a compiled part, and its models as bytes, for `imported`; None if torch runs it."""
-    if not isinstance(forward, _Compiled):
-        return None
-    return _runner(forward.precision), [model.export_model().getbuffer() for model in forward.models]
+def exported(forward: Forward) -> list[memoryview] | None:
+    """Return the models of a compiled part as bytes, for `imported`; None if torch runs it."""
+    return [model.export_model().getbuffer() for model in forward.models] if isinstance(forward, _Compiled) else None
 
 
 def imported(pieces: Sequence[memoryview], sizes: Sizes, precision: str) -> Forward:
@@ -249,7 +248,7 @@ class _Compiled:
         self, models: Sequence["ov.CompiledModel"], sizes: Sizes, precision: str, memory: Sequence[memoryview] = ()
     ) -> None:
         """`models` are its transformer and its ending; `memory` is where their weights lie, if OpenVINO has no copy."""
-        self.models, self.precision = models, precision
+        self.models = models
         self._transformer, self._ending = (model.create_infer_request() for model in models)
         self._takes_mask = len(models[1].inputs) > 1  # tracing drops an input that is not read
         self._sizes, self._width_step = sizes, _FORMATS[precision].width_step

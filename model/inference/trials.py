@@ -1,25 +1,36 @@
 """Trials of a compiled part: batches to run it on, and checks of its outputs."""
 
+from collections.abc import Sequence as List
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.architectures.batching import TokenBatch, pad
+from polyrank.model.architectures.batching import TokenBatch, length_batches, pad
 from polyrank.model.inference.backend import Forward
 from polyrank.model.inference.parts import Part
+from polyrank.model.inference.samples import Sequence
 
-# Largest relative distance from torch's outputs, by norm: float32 was seen at 1e-6, fp16 at 0.0016.
-TOLERANCE = 1e-4
-# Lengths of usual batches in tokens: one sequence alone, and several.
-_USUAL = ([24], [48, 48, 40, 40, 32, 32, 24, 24])
+# Largest relative distance from torch's outputs, by norm, that is rounding: float32 was seen at 1e-6, fp16 at 0.0016.
+ROUNDING = 1e-4
+# What a coarser precision may change: the cosine of any vector with float32's and its length, and for scores their rank
+# correlation and their error as a share of their spread.
+LEAST_COSINE = 0.9995
+MOST_LENGTH = 0.01
+LEAST_CORRELATION = 0.999
+MOST_ERROR = 0.05
+# Lengths of usual batches in tokens: one sequence alone, several, and the contexts of several callers.
+_USUAL = ([24], [48, 48, 40, 40, 32, 32, 24, 24], [87] * 8)
+_LARGE = [87] * 128  # only such a batch keeps a GPU busy
 # Lengths that fail first: much padding, and more of it than an attention window is wide. Longer ones take too long.
 _EXTREME = ([512, 1], [200, 24, 20])
+# Sizes of the batches in which a text's output must be what it is alone.
+_TOGETHER = (2, 3, 5, 8, 13, 21)
 
 
-def usual(part: Part) -> list[TokenBatch]:
+def usual(part: Part, on_gpu: bool) -> list[TokenBatch]:
     """Batches like those of real requests; speed is measured on these."""
-    return _random(part, _USUAL, False)
+    return _random(part, (*_USUAL, _LARGE) if on_gpu else _USUAL, False)
 
 
 def extreme(part: Part) -> list[TokenBatch]:
@@ -30,7 +41,7 @@ def extreme(part: Part) -> list[TokenBatch]:
 def agree(forward: Forward, reference: Forward, batches: list[TokenBatch]) -> bool:
     """Whether the outputs are the reference's, within rounding in float32."""
     return all(
-        _distance(ours, theirs) <= TOLERANCE
+        _distance(ours, theirs) <= ROUNDING
         for batch in batches
         for ours, theirs in zip(forward(batch), reference(batch), strict=True)
     )
@@ -39,6 +50,69 @@ def agree(forward: Forward, reference: Forward, batches: list[TokenBatch]) -> bo
 def are_finite(forward: Forward, batches: list[TokenBatch]) -> bool:
     """Whether all outputs are finite numbers."""
     return all(np.isfinite(output).all() for batch in batches for output in forward(batch))
+
+
+def why_refused(forward: Forward, reference: Forward, given: List[Sequence], pad_id: int) -> str | None:
+    """Return why a part must not be run this way unless somebody asks for it; None: it may.
+
+    `given` are what the part is tried on. The outputs must be near to the reference's, and each must be the same to the
+    last bit alone and in batches of several sizes.
+    """
+    alone = [_outputs(forward, [each], pad_id)[0] for each in given]
+    if not all(np.isfinite(each).all() for each in alone):
+        return "its numbers are not finite"
+    expected: list[NDArray[Any]] = [np.empty(0)] * len(given)
+    for positions in length_batches([len(each.ids) for each in given]):
+        for position, output in zip(
+            positions, _outputs(reference, [given[at] for at in positions], pad_id), strict=True
+        ):
+            expected[position] = output
+    if why := _too_far(np.vstack(alone), np.vstack(expected)) if alone[0].ndim else _misranked(alone, expected):
+        return why
+    return None if _is_same_together(forward, given, alone, pad_id) else "a text's output depends on its batch"
+
+
+def _outputs(forward: Forward, given: List[Sequence], pad_id: int) -> list[NDArray[Any]]:
+    """Run a batch; returns for each sequence its vectors (M, D), its vector (D,) or its score ()."""
+    outputs, *masks = forward(pad([each.ids for each in given], pad_id, [each.candidate_start for each in given]))
+    return [output[masks[0][row]] if masks else output for row, output in enumerate(outputs)]
+
+
+def _too_far(ours: NDArray[Any], theirs: NDArray[Any]) -> str | None:
+    """Return what is wrong with vectors (N, D)."""
+    lengths, others = np.linalg.norm(ours, axis=1), np.linalg.norm(theirs, axis=1)
+    cosine = float(((ours * theirs).sum(axis=1) / np.maximum(lengths * others, np.finfo(np.float32).tiny)).min())
+    if cosine < LEAST_COSINE:
+        return f"a vector's cosine with that of float32 is {cosine:.5f}, less than {LEAST_COSINE}"
+    apart = float(np.abs(lengths / others - 1).max())
+    return f"a vector's length is {apart:.1%} off" if apart > MOST_LENGTH else None
+
+
+def _misranked(ours: List[NDArray[Any]], theirs: List[NDArray[Any]]) -> str | None:
+    """Return what is wrong with scores."""
+    scores, others = np.array(ours), np.array(theirs)
+    correlation = float(np.corrcoef(_ranks(scores), _ranks(others))[0, 1]) if others.std() else 0.0
+    if not correlation >= LEAST_CORRELATION:
+        return f"scores have a rank correlation of {correlation:.5f} with float32's, less than {LEAST_CORRELATION}"
+    error = float(np.sqrt(np.mean((scores - others) ** 2)) / others.std())
+    return f"scores are off by {error:.1%} of their spread" if error > MOST_ERROR else None
+
+
+def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the rank of each value; equal values share the mean of theirs."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    return ranks
+
+
+def _is_same_together(forward: Forward, given: List[Sequence], alone: List[NDArray[Any]], pad_id: int) -> bool:
+    order = np.random.default_rng(0).permutation(len(given)).tolist()
+    for size in _TOGETHER:
+        positions, order = order[:size], order[size:] + order[:size]
+        together = _outputs(forward, [given[at] for at in positions], pad_id)
+        if not all(np.array_equal(output, alone[at]) for at, output in zip(positions, together, strict=True)):
+            return False
+    return True
 
 
 def _random(part: Part, shapes: tuple[list[int], ...], has_segments: bool) -> list[TokenBatch]:

@@ -13,7 +13,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.inference.choice import check_backend, choose_backend
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.disk_cache import DiskCache
-from polyrank.model.inference.names import FLOAT32, TORCH
+from polyrank.model.inference.names import FLOAT32, TORCH, Runner
 from polyrank.model.inference.network import Network
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
@@ -48,8 +48,7 @@ def load(
     check_backend(backend, precision)
     stored = find_checkpoint(Path(name)) if is_checkpoint(name) else find_base(str(name))
     network = Network(stored.files.config, lambda: _moved(stored.read(), device), stored.files.fingerprint)
-    runs = choose_backend(backend, precision, _parsed(device))
-    return _ranker(str(name), network, stored.files, Compiler(runs, disk))
+    return _ranker(str(name), network, stored.files, Runner(backend, precision), _parsed(device), disk)
 
 
 def load_late(
@@ -85,12 +84,20 @@ def from_base(name: str, config: ModelConfig | None = None, backend: str = TORCH
     if config is None:
         return load(name, backend=backend, precision=precision)
     encoder, files = begin_from_base(name, config)
-    network, runs = Network.of(encoder), choose_backend(backend, precision, torch.device("cpu"))
-    return _ranker(name, network, files, Compiler(runs))
+    return _ranker(name, Network.of(encoder), files, Runner(backend, precision), torch.device("cpu"), None)
 
 
-def _ranker(name: str, network: Network[Any], files: CheckpointFiles, compiler: Compiler) -> Ranker:
+def _ranker(
+    name: str,
+    network: Network[Any],
+    files: CheckpointFiles,
+    asked: Runner,
+    device: torch.device,
+    disk: DiskCache | None,
+) -> Ranker:
     assembler = Assembler(Tokenizer(files.source / TOKENIZER_FILE), files.config)
+    # On a GPU torch runs the network, which has to be read.
+    compiler = Compiler(choose_backend(*asked, device, assembler), disk if device.type == "cpu" else None)
     kind = LateRanker if ARCHITECTURES[files.config.architecture].retrieves else CrossRanker
     return kind(name, network, assembler, files, compiler)
 

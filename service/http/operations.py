@@ -1,8 +1,10 @@
 """Health, facts and metrics: for operators, and under the paths where other systems' clients look for them."""
 
+from dataclasses import asdict
 from typing import Any, Literal
 
 from fastapi import APIRouter
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -47,11 +49,19 @@ class LimitsOut(Out):
     max_timeout_ms: int
 
 
+class ChoiceOut(Out):
+    """How `auto` chose."""
+
+    milliseconds: dict[str, float] = Field(description="of a usual batch, by back-end and precision")
+    refused: dict[str, str] = Field(description="why something does not run, by back-end, precision and part")
+
+
 class LoadedModelOut(ModelOut):
     """A model that is loaded, and what runs it."""
 
     backend: str
     precision: str
+    choice: ChoiceOut | None = Field(description="null where back-end and precision left no choice")
 
 
 class InfoOut(tei.TeiInfoOut):
@@ -143,6 +153,7 @@ def _late_model(serving: Serving) -> LoadedModelOut:
         fingerprint=ranker.fingerprint,
         backend=ranker.backend,
         precision=ranker.precision,
+        choice=ChoiceOut(**asdict(ranker.choice)) if ranker.choice else None,
     )
 
 

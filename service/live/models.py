@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.model.inference.names import Choice
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
 from polyrank.model.text.tokenizer import Token
@@ -26,6 +27,7 @@ class LateScorer(Protocol):
     max_input_tokens: int
     backend: str
     precision: str
+    choice: Choice | None
 
     def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
         """Return token ids, and what did not fit."""
@@ -57,6 +59,7 @@ class PairScorer(Protocol):
     max_input_tokens: int
     backend: str
     precision: str
+    choice: Choice | None
 
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         """Join the context with each text; also returns what did not fit."""

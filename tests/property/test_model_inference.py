@@ -112,8 +112,33 @@ def test_a_text_has_the_same_vector_alone_and_in_any_company(base: Path, precisi
         together = ours.encode_candidates(texts)
         assert apart(together, theirs.encode_candidates(texts)) < APART[precision]
         alone = np.concatenate([ours.encode_candidates([text]) for text in texts])
-        # Mostly exactly 0; 2e-4 at most was seen in 16 bits, which is a last place here and there.
-        assert apart(together, alone) < (5e-4 if precision.endswith("16") else 1e-5)
+        assert apart(together, alone) < 1e-5
+
+    agree()
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "fields", [*KINDS, {"architecture": "cross"}], ids=lambda fields: "-".join(map(str, fields.values()))
+)
+def test_in_16_bits_outputs_are_the_same_to_the_last_bit_alone_and_in_any_batch(
+    base: Path, precision: str, fields: dict[str, Any]
+) -> None:
+    ranker = loaded(base, "openvino", precision, **fields)
+
+    def outputs(texts: list[list[int]]) -> list[np.ndarray]:
+        if isinstance(ranker, CrossRanker):
+            pairs = Pairs(texts, [text[:16] for text in texts], list(range(len(texts))))
+            return [*ranker.score_pair_batch(pairs)]
+        return [*ranker.encode_context_batch(texts), *ranker.encode_candidate_batch([text[:16] for text in texts])]
+
+    @settings(max_examples=15, deadline=None)
+    @given(token_lists)
+    def agree(texts: list[list[int]]) -> None:
+        alone = [outputs([text]) for text in texts]
+        expected = [each for side in zip(*alone, strict=True) for each in side]
+        for one, other in zip(outputs(texts), expected, strict=True):
+            np.testing.assert_array_equal(one, other)
 
     agree()
 

@@ -1,5 +1,6 @@
 """Back-ends by their names, and the choice of `auto`."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,21 @@ from numpy.typing import NDArray
 from tiny import write_base
 
 import polyrank
-from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.architectures.batching import TokenBatch, pad
+from polyrank.model.checkpoint.read import begin_from_base
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
-from polyrank.model.inference import choice, openvino_backend
-from polyrank.model.inference.backend import TorchBackend
-from polyrank.model.inference.choice import choose_backend, fastest
+from polyrank.model.inference import choice, openvino_backend, parts, samples
+from polyrank.model.inference.backend import Forward, TorchBackend
+from polyrank.model.inference.choice import AutomaticBackend, candidates, fastest
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.forwards import LateForwards
 from polyrank.model.inference.names import Runner
 from polyrank.model.inference.network import Network
+from polyrank.model.inference.parts import Part
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.text.assembly import Assembler
+from polyrank.model.text.tokenizer import Tokenizer
 
 CPU = torch.device("cpu")
 
@@ -29,7 +34,18 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another test of the process may have measured already."""
-    monkeypatch.setattr(choice, "_chosen", {})
+    monkeypatch.setattr(choice, "_measured", {})
+
+
+def let_last_be_fastest(monkeypatch: pytest.MonkeyPatch, first: float = 1.0) -> None:
+    """Let the first back-end take `first` seconds, and each other half as long as the one before."""
+    monkeypatch.setattr(
+        choice, "measured", lambda forwards, _: {each: (first, 0.5, 0.25)[at] for at, each in enumerate(forwards)}
+    )
+
+
+def runners(backend: str, precision: str, device: torch.device) -> list[str]:
+    return [" ".join(each.runner) for each in candidates(backend, precision, device)]
 
 
 def test_an_unknown_back_end_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
@@ -48,15 +64,16 @@ def test_a_missing_package_is_named_and_auto_does_without(tmp_path: Path, monkey
 def test_a_precision_that_the_processor_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openvino_backend, "_capabilities", lambda: ["FP32"])
     with pytest.raises(InvalidInput, match="this processor does not compute in float16"):
-        choose_backend("openvino", "float16", CPU)
+        candidates("openvino", "float16", CPU)
 
 
 def test_a_gpu_is_for_torch() -> None:
     gpu = torch.device("cuda:0")
     for backend in ("auto", "torch"):
-        assert choose_backend(backend, "float32", gpu).runner == ("torch", "float32")
+        assert runners(backend, "float32", gpu) == ["torch float32"]
+        assert runners(backend, "auto", gpu) == ["torch float32", "torch bfloat16", "torch float16"]
     with pytest.raises(InvalidInput, match="runs on CPUs, not on the device 'cuda:0'"):
-        choose_backend("openvino", "float32", gpu)
+        candidates("openvino", "float32", gpu)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +90,7 @@ def test_auto_leaves_the_reference_only_where_it_is_worth_it(seconds: dict[str, 
 
 
 def test_auto_takes_the_one_that_was_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_seconds", lambda forwards, _: dict(zip(forwards, (1.0, 0.5), strict=True)))
+    let_last_be_fastest(monkeypatch)
     base = write_base(tmp_path / "base", 0)
     assert polyrank.load(base, backend="auto").backend == "openvino"
 
@@ -81,9 +98,7 @@ def test_auto_takes_the_one_that_was_fastest(tmp_path: Path, monkeypatch: pytest
 def test_auto_measures_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = write_base(tmp_path / "base", 0)
     for torch_seconds in (1.0, 0.1):  # later something else runs beside it
-        monkeypatch.setattr(
-            choice, "_seconds", lambda forwards, _, torch=torch_seconds: dict(zip(forwards, (torch, 0.5), strict=True))
-        )
+        let_last_be_fastest(monkeypatch, torch_seconds)
         assert polyrank.load(base, backend="auto").backend == "openvino"
 
 
@@ -143,6 +158,145 @@ def test_where_openvino_fails_torch_remains(tmp_path: Path, monkeypatch: pytest.
     assert polyrank.load(base, backend="auto").backend == "torch"
     with pytest.raises(InvalidInput, match=r"^OpenVINO cannot run .* use the back-end torch: no such thing$"):
         polyrank.load(base, backend="openvino")
+
+
+@pytest.mark.parametrize(
+    ("backend", "precision", "expected"),
+    [
+        ("auto", "auto", ["torch float32", "openvino float32", "openvino bfloat16"]),
+        ("auto", "float32", ["torch float32", "openvino float32"]),
+        ("auto", "bfloat16", ["torch bfloat16", "openvino bfloat16"]),
+        ("auto", "float16", ["torch float16"]),
+        ("torch", "auto", ["torch float32"]),
+        ("torch", "float16", ["torch float16"]),
+        ("openvino", "auto", ["openvino float32", "openvino bfloat16"]),
+        ("openvino", "bfloat16", ["openvino bfloat16"]),
+        ("openvino-int8", "auto", ["openvino-int8 int8"]),
+    ],
+)
+def test_what_is_not_named_is_chosen_from_what_the_processor_computes_in(
+    monkeypatch: pytest.MonkeyPatch, backend: str, precision: str, expected: list[str]
+) -> None:
+    monkeypatch.setattr(openvino_backend, "_capabilities", lambda: ["FP32", "BF16"])
+    assert runners(backend, precision, CPU) == expected
+
+
+Wrong = Callable[[NDArray[Any]], NDArray[Any]]
+
+
+class FakeBackend:
+    """A fast back-end in bfloat16: each text's output by torch in float32, alone, and then made wrong."""
+
+    def __init__(self, wrong: Wrong) -> None:
+        self.runner, self.token_budget, self.choice = Runner("fake", "bfloat16"), 1000, None
+        self._wrong = wrong
+
+    def compile(self, part: Part) -> Forward:
+        right = TorchBackend(CPU).compile(part)
+
+        def run(batch: TokenBatch) -> tuple[NDArray[Any], ...]:
+            lengths = batch.mask.sum(1).tolist()
+            rows = [right(TokenBatch(*(field[[at], :n] for field in batch))) for at, n in enumerate(lengths)]
+            first, *others = (np.concatenate(each) for each in zip(*rows, strict=True))
+            return self._wrong(first), *others
+
+        return run
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, base: Path, part: str, wrong: Wrong, is_asked_for: bool = False) -> Any:
+    """Let `auto` choose between torch and the fake for a part of a model; returns its back-end."""
+    let_last_be_fastest(monkeypatch)
+    torch.manual_seed(0)
+    kind: dict[str, Any] = {"architecture": "cross"} if part == "PairPart" else {"architecture": "poly", "n_codes": 4}
+    config = ModelConfig(base_name="", max_context_tokens=40, max_candidate_tokens=16, **kind)
+    encoder, _ = begin_from_base(str(base), config)
+    assembler = Assembler(Tokenizer(base / "tokenizer.json"), config)
+    backend = AutomaticBackend([TorchBackend(CPU), FakeBackend(wrong)], CPU, assembler, is_asked_for)
+    backend.compile(getattr(parts, part)(encoder))
+    return backend
+
+
+def turned(vectors: NDArray[Any]) -> NDArray[Any]:
+    """One vector in a new direction, by an angle with a cosine of 0.999."""
+    away = np.zeros_like(vectors)
+    first = vectors.reshape(-1, vectors.shape[-1])[0]
+    away.reshape(-1, vectors.shape[-1])[0] = np.roll(first, 1) * 0.09
+    return vectors + away
+
+
+_drawn = np.random.default_rng(0)
+# Sixteen conversations of two turns, in the words that tiny models know.
+WORDS = tuple(
+    tuple(" ".join(f"w{word}" for word in _drawn.integers(40, size=_drawn.integers(3, 12))) for _ in range(2))
+    for _ in range(16)
+)
+BATCH = "a text's output depends on its batch"
+
+
+@pytest.mark.parametrize(
+    ("part", "wrong", "why"),
+    [
+        *((part, lambda each: each, None) for part in ("ContextPart", "CandidatePart", "PairPart")),
+        *((part, lambda each: each + 1e-6 * len(each), BATCH) for part in ("ContextPart", "CandidatePart", "PairPart")),
+        *((part, lambda each: each * np.nan, "its numbers are not finite") for part in ("CandidatePart", "PairPart")),
+        ("ContextPart", turned, "a vector's cosine with that of float32 is"),
+        ("CandidatePart", turned, "a vector's cosine with that of float32 is"),
+        ("CandidatePart", lambda each: each * 1.02, "a vector's length is 2.0% off"),
+        ("PairPart", lambda each: np.round(each, 1), "scores have a rank correlation of"),
+        ("PairPart", lambda each: -each, "scores have a rank correlation of -1.0"),
+        ("PairPart", lambda each: each * 1.5, "scores are off by"),
+    ],
+)
+def test_auto_refuses_a_coarser_precision_that_changes_what_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, wrong: Wrong, why: str | None
+) -> None:
+    monkeypatch.setattr(samples, "CONVERSATIONS", WORDS)
+    base = write_base(tmp_path / "base", 0)
+    backend = chosen(monkeypatch, base, part, wrong)
+    assert backend.choice.milliseconds == {"torch float32": 1000.0, "fake bfloat16": 500.0}
+    if why is None:
+        assert (backend.runner, backend.choice.refused) == (("fake", "bfloat16"), {})
+    else:
+        assert backend.runner == ("torch", "float32")
+        [(name, told)] = backend.choice.refused.items()
+        assert name == f"fake bfloat16, {part}"
+        assert told.startswith(why)
+    assert chosen(monkeypatch, base, part, wrong, is_asked_for=True).runner == ("fake", "bfloat16")
+
+
+def test_a_later_part_that_is_refused_runs_otherwise_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(samples, "CONVERSATIONS", WORDS)
+    base = write_base(tmp_path / "base", 0)
+    backend = chosen(monkeypatch, base, "CandidatePart", lambda each: turned(each) if each.ndim == 3 else each)
+    config = ModelConfig(architecture="poly", base_name="", n_codes=4, max_context_tokens=40, max_candidate_tokens=16)
+    encoder, _ = begin_from_base(str(base), config)
+    forward = backend.compile(parts.ContextPart(encoder))
+    assert backend.runner == ("fake", "bfloat16")
+    assert list(backend.choice.refused) == ["fake bfloat16, ContextPart"]
+    assert "back-end refused" in caplog.text
+    batch = pad([[2, 5, 3]], 0)
+    expected = TorchBackend(CPU).compile(parts.ContextPart(encoder))(batch)
+    np.testing.assert_array_equal(forward(batch)[0], expected[0])
+
+
+def test_what_is_clearly_slower_is_timed_once() -> None:
+    calls = dict.fromkeys("abc", 0)
+
+    def forward(name: str, seconds: float) -> Forward:
+        def run(_: TokenBatch) -> tuple[NDArray[Any], ...]:
+            calls[name] += 1
+            time.sleep(seconds)
+            return ()
+
+        return run
+
+    took = {"a": 0.05, "b": 0.001, "c": 0.001}
+    forwards = {Runner(name, "float32"): forward(name, seconds) for name, seconds in took.items()}
+    found = choice.measured(forwards, [pad([[1]], 0)])
+    assert calls["a"] < calls["c"]
+    assert found[Runner("a", "float32")] >= 0.05
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])

@@ -36,7 +36,7 @@ TORCH, OPENVINO = Runner("torch", "float32"), Runner("openvino", "float32")
 @pytest.fixture(autouse=True)
 def another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another test of the process may have measured already."""
-    monkeypatch.setattr(choice, "_chosen", {})
+    monkeypatch.setattr(choice, "_measured", {})
 
 
 @pytest.fixture
@@ -110,12 +110,12 @@ def test_auto_remembers_what_an_earlier_process_measured(
 ) -> None:
     path = checkpoint(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(choice, "_seconds", lambda forwards, _: {each: 1 + 9 * (each != fastest) for each in forwards})
+        patched.setattr(choice, "measured", lambda forwards, _: {each: 1 + 9 * (each != fastest) for each in forwards})
         first = load(path, backend="auto", precision="float32", disk=disk)
         made = outputs(first)
     assert (first.backend, first.precision) == fastest
-    monkeypatch.setattr(choice, "_chosen", {})
-    monkeypatch.setattr(choice, "_seconds", None)
+    monkeypatch.setattr(choice, "_measured", {})
+    monkeypatch.setattr(choice, "measured", None)
     again = load(path, backend="auto", precision="float32", disk=disk)
     for one, other in zip(made, outputs(again), strict=True):
         np.testing.assert_array_equal(one, other)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from polyrank.service.errors import ModelNotServed
+from polyrank.service.live.models import PairScorer
 from polyrank.service.live.serving import Serving
 from polyrank.service.resources import Resources
 
@@ -18,6 +19,7 @@ class Served:
     name: str
     fingerprint: str
     max_input_tokens: int
+    precision: str
     serving: Serving | None = None
     loaded_at: float = 0.0
 
@@ -29,13 +31,16 @@ class Served:
 def every(held: Resources) -> list[Served]:
     """Return all models that are loaded, the one that reranks first."""
     scorer, serving = held.engine.scorer, held.live.current
-    cross = [Served(scorer.name, scorer.fingerprint, scorer.max_input_tokens)] if scorer is not None else []
-    return [*cross, *([] if serving is None else [_late(serving)])]
+    return [*([] if scorer is None else [_cross(scorer)]), *([] if serving is None else [_late(serving)])]
+
+
+def _cross(scorer: PairScorer) -> Served:
+    return Served(scorer.name, scorer.fingerprint, scorer.max_input_tokens, scorer.precision)
 
 
 def _late(serving: Serving) -> Served:
-    model = serving.generation.manifest.model
-    return Served(model.name, model.fingerprint, serving.ranker.max_input_tokens, serving, serving.loaded_at)
+    model, ranker = serving.generation.manifest.model, serving.ranker
+    return Served(model.name, model.fingerprint, ranker.max_input_tokens, ranker.precision, serving, serving.loaded_at)
 
 
 def reranker(held: Resources, name: str | None, strict: bool | None) -> Served:

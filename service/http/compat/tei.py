@@ -119,7 +119,7 @@ class TeiInfoOut(Out):
 
     model_id: str | None
     model_sha: str | None = Field(description="the fingerprint")
-    model_dtype: Literal["float32"]
+    model_dtype: str = Field(description="the precision that it computes in")
     served_model_name: str | None
     model_type: TeiModelTypeOut
     max_input_length: int | None = Field(description="tokens; what is longer is cut")
@@ -142,7 +142,7 @@ def info(model: Served | None, model_type: str, batch_tokens: int, settings: Set
     return {
         "model_id": model and model.name,
         "model_sha": model and model.fingerprint,
-        "model_dtype": "float32",
+        "model_dtype": model.precision if model else "float32",
         "served_model_name": model and model.name,
         "model_type": {model_type: kinds[model_type]},
         "max_input_length": model and model.max_input_tokens,
