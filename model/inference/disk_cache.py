@@ -30,7 +30,7 @@ _DIGEST_BYTES = 64
 log = logging.getLogger(__name__)
 
 
-class Entry(NamedTuple):
+class KeptEntry(NamedTuple):
     """What was kept: facts as JSON has them, and bytes, mapped from the file, which is never changed in place."""
 
     facts: Mapping[str, Any]
@@ -48,7 +48,7 @@ class DiskCache:
         self._directory, self._most_bytes = directory, most_bytes
         self._said = set[tuple[str, Path]]()
 
-    def get(self, key: Mapping[str, Any]) -> Entry | None:
+    def get(self, key: Mapping[str, Any]) -> KeptEntry | None:
         """Return the entry of a key; None where there is none. A damaged one is removed."""
         path = self._path(key)
         try:
@@ -167,7 +167,7 @@ def _write(path: Path, content: Sequence[bytes | memoryview]) -> None:
             file.writelines([digest.hexdigest().encode(), *content])
 
 
-def _read(path: Path, key: Mapping[str, Any]) -> Entry:
+def _read(path: Path, key: Mapping[str, Any]) -> KeptEntry:
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size <= _DIGEST_BYTES:
             raise _Damaged("it was cut short")
@@ -179,4 +179,4 @@ def _read(path: Path, key: Mapping[str, Any]) -> Entry:
     header = json.loads(mapped[_DIGEST_BYTES:end])
     if header["key"] != dict(key):
         raise _Damaged("it is the entry of another key")
-    return Entry(header["facts"], memoryview(mapped)[end:])
+    return KeptEntry(header["facts"], memoryview(mapped)[end:])
