@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 from polyrank.model.errors import WrongKind
 from polyrank.model.inference import disk_cache
-from polyrank.model.inference.names import AUTO, BACKENDS, FLOAT32, OPENVINO_INT8, PRECISIONS, TORCH, Runner
+from polyrank.model.inference.names import (
+    AUTO,
+    BACKENDS,
+    FLOAT32,
+    OPENVINO_INT8,
+    PRECISIONS,
+    TORCH,
+    Runner,
+    why_refused,
+)
 from polyrank.service.cli.output import UsageError, quiet_libraries
 from polyrank.service.variables import BACKEND, PRECISION
 
@@ -27,14 +36,21 @@ def add_runner_options(parser: argparse.ArgumentParser, default: str = f"{BACKEN
 
 
 def chosen_runner(backend: str | None = None, precision: str | None = None) -> Runner:
-    """Return what is to run a model: what is asked for, else the environment's, else AUTO."""
-    return Runner(backend or os.environ.get(BACKEND) or AUTO, precision or os.environ.get(PRECISION) or AUTO)
+    """Return what is to run a model: what is asked for, else the environment's, else AUTO. Raises as `_checked`."""
+    return _checked(Runner(backend or os.environ.get(BACKEND) or AUTO, precision or os.environ.get(PRECISION) or AUTO))
 
 
 def reference_runner(backend: str | None, precision: str | None) -> Runner:
-    """Return what is to run a model: what is asked for, else the reference, torch in float32."""
+    """Return what is to run a model: what is asked for, else the reference, torch in float32. Raises as `_checked`."""
     backend = backend or TORCH
-    return Runner(backend, precision or (AUTO if backend == OPENVINO_INT8 else FLOAT32))
+    return _checked(Runner(backend, precision or (AUTO if backend == OPENVINO_INT8 else FLOAT32)))
+
+
+def _checked(runner: Runner) -> Runner:
+    """Raise UsageError where back-end and precision do not go together."""
+    if why := why_refused(runner):
+        raise UsageError(why)
+    return runner
 
 
 def check_late(name: str, hint: str = "") -> None:

@@ -40,7 +40,9 @@ def ranker(tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
 def client(ranker: LateRanker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     root = tmp_path_factory.mktemp("store")
     build(ranker, pool(5), root)
-    with TestClient(create_app(Settings(store=root, max_candidates=5, max_text_chars=400, threads=1))) as client:
+    with TestClient(
+        create_app(Settings(store=root, max_candidates=5, max_text_chars=400, threads=1, precision="float32"))
+    ) as client:
         yield client
 
 

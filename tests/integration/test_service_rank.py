@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 import polyrank
 from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.model.inference.names import Choice
 from polyrank.service.app import create_app
 from polyrank.service.http.native.responses import IndexOut, RankOut
 from polyrank.service.http.operations import InfoOut, StatusOut
@@ -23,7 +24,9 @@ COUNT = 50
 def client(request: pytest.FixtureRequest, checkpoints: Path, tmp_path_factory) -> Iterator[TestClient]:
     root = tmp_path_factory.mktemp("store")
     build(polyrank.load(checkpoints / "poly"), pool(COUNT), root, BuildOptions(index=request.param))
-    settings = Settings(store=root, reranker=str(checkpoints / "cross"), threads=1)
+    settings = Settings(
+        store=root, reranker=str(checkpoints / "cross"), threads=1, backend="torch", precision="float32"
+    )
     with TestClient(create_app(settings)) as client:
         yield client
 
@@ -123,6 +126,18 @@ def test_the_other_answers_are_as_documented(client: TestClient) -> None:
     assert client.get("/", follow_redirects=False).headers["location"] == "/docs"
     assert client.get("/docs").status_code == 200
     assert orjson.loads(client.get("/openapi.json").content)["openapi"].startswith("3.")
+
+
+def test_info_tells_what_runs_and_how_it_was_chosen(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = client.get("/info").json()
+    assert (told["model"]["backend"], told["model"]["precision"], told["model"]["choice"]) == ("torch", "float32", None)
+    choice = Choice({"torch float32": 31.2}, {"openvino bfloat16, ContextPart": "a text's output depends on its batch"})
+    ranker = client.app.state.resources.live.current.ranker  # type: ignore[attr-defined]
+    monkeypatch.setattr(ranker, "precision", "bfloat16")
+    monkeypatch.setattr(ranker, "choice", choice)
+    told = client.get("/info").json()
+    assert told["model_dtype"] == told["model"]["precision"] == "bfloat16"
+    assert told["model"]["choice"] == {"milliseconds": choice.milliseconds, "refused": choice.refused}
 
 
 def test_metrics_have_every_series_from_the_start(client: TestClient) -> None:

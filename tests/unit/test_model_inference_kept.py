@@ -79,9 +79,9 @@ def test_what_was_compiled_before_gives_the_same_bits_without_its_network(
     kind: str, tmp_path: Path, disk: DiskCache, unread: list[str]
 ) -> None:
     path = checkpoint(tmp_path, kind)
-    made = outputs(load(path, backend="openvino", disk=disk))
+    made = outputs(load(path, backend="openvino", precision="float32", disk=disk))
     assert len(unread) == 1
-    found = load(path, backend="openvino", disk=disk)
+    found = load(path, backend="openvino", precision="float32", disk=disk)
     again = outputs(found)
     assert len(unread) == 1
     assert (found.backend, found.precision) == OPENVINO
@@ -96,7 +96,7 @@ def test_every_precision_is_kept_for_itself(precision: str, tmp_path: Path, disk
     if not openvino_backend.is_supported(precision):
         pytest.skip(f"OpenVINO cannot run in {precision} here")
     path = checkpoint(tmp_path)
-    load(path, backend="openvino", disk=disk)
+    load(path, backend="openvino", precision="float32", disk=disk)
     asked = {"backend": "openvino-int8", "precision": "auto"} if precision == "int8" else {"precision": precision}
     made, again = (load(path, **{"backend": "openvino", **asked}, disk=disk) for _ in range(2))
     assert made.precision == again.precision == precision
@@ -127,10 +127,10 @@ def test_other_weights_and_another_number_of_threads_are_compiled_for_themselves
     tmp_path: Path, disk: DiskCache, unread: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, other = checkpoint(tmp_path), checkpoint(tmp_path, seed=1)
-    load(path, backend="openvino", disk=disk)
-    load(other, backend="openvino", disk=disk)
+    load(path, backend="openvino", precision="float32", disk=disk)
+    load(other, backend="openvino", precision="float32", disk=disk)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    load(path, backend="openvino", disk=disk)
+    load(path, backend="openvino", precision="float32", disk=disk)
     assert len(unread) == 3
 
 
@@ -139,42 +139,52 @@ def test_what_cannot_be_used_is_made_anew_with_one_warning(
     damage: str, tmp_path: Path, disk: DiskCache, unread: list[str], monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     path = checkpoint(tmp_path, "cross")
-    made = outputs(load(path, backend="openvino", disk=disk))
+    made = outputs(load(path, backend="openvino", precision="float32", disk=disk))
     [entry] = (tmp_path / "cache").iterdir()
     caplog.clear()
     if damage == "its bytes":
         entry.write_bytes(entry.read_bytes()[:-1] + b"x")
-        again = outputs(load(path, backend="openvino", disk=disk))
+        again = outputs(load(path, backend="openvino", precision="float32", disk=disk))
         says = "a kept model is damaged and is made anew"
     else:
         with monkeypatch.context() as patched:
             patched.setattr("openvino.Core.import_model", lambda *_: 1 / 0)
-            again = outputs(load(path, backend="openvino", disk=disk))
+            again = outputs(load(path, backend="openvino", precision="float32", disk=disk))
         says = "a kept model cannot be used and is made anew"
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [says]
     assert len(unread) == 2
     for one, other in zip(made, again, strict=True):
         np.testing.assert_array_equal(one, other)
-    load(path, backend="openvino", disk=disk)
+    load(path, backend="openvino", precision="float32", disk=disk)
     assert len(unread) == 2, "the new one is kept"
 
 
 def test_a_damaged_checkpoint_is_refused_whatever_is_kept(tmp_path: Path, disk: DiskCache) -> None:
     path = checkpoint(tmp_path)
-    load(path, backend="openvino", disk=disk)
+    load(path, backend="openvino", precision="float32", disk=disk)
     weights = path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     with pytest.raises(CheckpointInvalid, match=r"model\.safetensors cannot be read"):
-        load(path, backend="openvino", disk=disk)
+        load(path, backend="openvino", precision="float32", disk=disk)
 
 
-def test_what_gives_wrong_numbers_is_not_kept(tmp_path: Path, disk: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_gives_wrong_numbers_is_not_kept_but_said_at_every_start(
+    tmp_path: Path, disk: DiskCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     path = checkpoint(tmp_path)
-    monkeypatch.setattr("polyrank.model.inference.trials.agree", lambda *_: False)
-    with pytest.raises(InvalidInput, match="are wrong for this model"):
-        load(path, backend="openvino", disk=disk)
-    assert load(path, backend="auto", precision="float32", disk=disk).backend == "torch"
-    assert not (tmp_path / "cache").exists()
+    with monkeypatch.context() as patched:
+        patched.setattr("polyrank.model.inference.trials.agree", lambda *_: False)
+        with pytest.raises(InvalidInput, match="are wrong for this model"):
+            load(path, backend="openvino", precision="float32", disk=disk)
+        assert not (tmp_path / "cache").exists()
+        first = load(path, backend="auto", precision="float32", disk=disk)
+    caplog.clear()
+    again = load(path, backend="auto", precision="float32", disk=disk)
+    assert first.backend == again.backend == "torch"
+    assert first.choice == again.choice
+    assert "back-end refused before" in caplog.messages
+    [entry] = (tmp_path / "cache").iterdir()
+    assert entry.stat().st_size < 2000, "no model"
 
 
 def test_nothing_is_kept_unless_it_is_asked_for(tmp_path: Path, usual_cache: Path) -> None:
@@ -184,7 +194,7 @@ def test_nothing_is_kept_unless_it_is_asked_for(tmp_path: Path, usual_cache: Pat
 
 def test_a_kept_model_is_run_without_importing_what_makes_networks(tmp_path: Path, disk: DiskCache) -> None:
     path = checkpoint(tmp_path)
-    outputs(load(path, backend="openvino", disk=disk))
+    outputs(load(path, backend="openvino", precision="float32", disk=disk))
     code = (
         "import sys\n"
         "from pathlib import Path\n"

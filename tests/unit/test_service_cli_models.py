@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from command_line import call
 from tiny import write_checkpoint
 
 from polyrank.model.errors import InvalidInput
@@ -31,9 +32,9 @@ def test_only_a_model_of_the_wrong_kind_is_told_with_the_flag_that_names_it(
 
 def test_a_flag_goes_before_the_environment_and_that_before_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYRANK_BACKEND", "openvino-int8")
-    monkeypatch.setenv("POLYRANK_PRECISION", "float16")
+    monkeypatch.setenv("POLYRANK_PRECISION", "auto")
     assert chosen_runner("torch", "bfloat16") == ("torch", "bfloat16")
-    assert chosen_runner() == ("openvino-int8", "float16")
+    assert chosen_runner() == ("openvino-int8", "auto")
     monkeypatch.delenv("POLYRANK_BACKEND")
     monkeypatch.delenv("POLYRANK_PRECISION")
     assert chosen_runner() == ("auto", "auto")
@@ -44,3 +45,18 @@ def test_the_reference_is_what_runs_where_nothing_is_asked_for() -> None:
     assert reference_runner(None, "bfloat16") == ("torch", "bfloat16")
     assert reference_runner("openvino", None) == ("openvino", "float32")
     assert reference_runner("openvino-int8", None) == ("openvino-int8", "auto")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["build", "--model", "m", "--pool", "p.jsonl", "--store", "s"],
+        ["evaluate", "--model", "m", "--data", "d"],
+        ["bench", "encode"],
+        ["serve", "--store", "s"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_int8_with_a_precision_is_wrong_usage(capsys: pytest.CaptureFixture[str], command: list[object]) -> None:
+    message = call(capsys, *command, "--backend", "openvino-int8", "--precision", "bfloat16").failure(2)
+    assert message.endswith("openvino-int8 has a precision of its own: leave precision at auto")

@@ -94,8 +94,8 @@ def _scoring(arguments: argparse.Namespace) -> dict[str, Any]:
 def _encode(arguments: argparse.Namespace) -> dict[str, Any]:
     from polyrank.service.cli.measuring.encode import measure_encode, texts_of
 
-    texts = texts_of(arguments.pool)
-    ranker = load_late(arguments.model, runner=_runner(arguments))
+    runner, texts = _runner(arguments), texts_of(arguments.pool)
+    ranker = load_late(arguments.model, runner=runner)
     return {**_described(arguments, ranker), "rows": measure_encode(ranker, texts)}
 
 

@@ -48,10 +48,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Build, and print what was built. A pool or a store that is none is refused before the model is loaded."""
     from polyrank.index_builder.pool.rows import begin_pool
 
+    runner = chosen_runner(arguments.backend, arguments.precision)
     if arguments.store.exists() and not arguments.store.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(arguments.store))
     pool = begin_pool(arguments.pool, arguments.store)
-    ranker = load_late(arguments.model, runner=chosen_runner(arguments.backend, arguments.precision))
+    ranker = load_late(arguments.model, runner=runner)
     from polyrank.index_builder.build.pipeline import build
 
     options = _options(arguments, ranker)
