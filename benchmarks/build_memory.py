@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
-from polyrank.index_builder.index.choice import KINDS
+from polyrank.index_builder.names import KINDS
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.generation_store import GenerationStore
 

@@ -26,6 +26,7 @@ from polyrank.index_builder.store.generation import MODEL_DIRECTORY
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.encoder import CandidateEncoder
 from polyrank.model.errors import RankingError
+from polyrank.model.inference import disk_cache
 from polyrank.model.inference.names import AUTO
 
 _REPORT_SECONDS = 0.5
@@ -146,8 +147,8 @@ def _generation(request: JobRequest, root: Path, progress: OnProgress) -> str:
 def _load(name: str) -> CandidateEncoder:
     from polyrank.model.rankers import load as checkpoint  # imports torch: only after the job was taken
 
-    runner = (os.environ.get(f"POLYRANK_{name}") or AUTO for name in ("BACKEND", "PRECISION"))
-    return checkpoint.load_late(name, *runner)
+    backend, precision = (os.environ.get(f"POLYRANK_{name}") or AUTO for name in ("BACKEND", "PRECISION"))
+    return checkpoint.load_late(name, backend, precision, disk_cache.configured(os.environ))
 
 
 def _load_active(store: GenerationStore) -> CandidateEncoder:

@@ -61,7 +61,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Raises OSError where the directory is missing, full or not writable.
     """
-    _remove_leftovers(path)
+    remove_leftovers(path.parent, path.name)
     temporary, held = _new_beside(path)
     try:
         with held:
@@ -77,6 +77,17 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Replace the file's content in one step, as `replacing` does."""
     with replacing(path) as temporary:
         temporary.write_bytes(content)
+
+
+def remove_leftovers(directory: Path, name: str = "") -> None:
+    """Remove what killed writers left in a directory, of the file of that name or of all; living writers lock theirs.
+
+    Raises OSError where the directory cannot be read.
+    """
+    for leftover in directory.glob(_temporary_name(escape(name) or "*", _ANY_TOKEN)):
+        with suppress(OSError), leftover.open("rb") as file:
+            if _lock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):
+                leftover.unlink()
 
 
 def _temporary_name(name: str, token: str) -> str:
@@ -95,14 +106,6 @@ def _new_beside(path: Path) -> tuple[Path, BinaryIO]:
         if temporary.exists():
             return temporary, held
         held.close()  # another writer removed it as a leftover before it was locked
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove temporary files of the same target that no living writer has locked."""
-    for leftover in path.parent.glob(_temporary_name(escape(path.name), _ANY_TOKEN)):
-        with suppress(OSError), leftover.open("rb") as file:
-            if _lock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):
-                leftover.unlink()
 
 
 def _lock(descriptor: int, operation: int) -> bool:

@@ -43,9 +43,9 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
     """
     device = device_of(settings)
     _check_runner(settings, device)
-    runs = {"device": device, "backend": settings.backend, "precision": settings.precision}
-    load_ranker = load or partial(checkpoint.load, **runs)
-    load_scorer = load_cross or partial(checkpoint.load_cross, **runs)
+    runs = (device, settings.backend, settings.precision, settings.compiled_cache())
+    load_ranker = load or (lambda name: checkpoint.load(name, *runs))
+    load_scorer = load_cross or (lambda name: checkpoint.load_cross(name, *runs))
     metrics = Metrics()
     spans = tracing.exporting() if settings.tracing else tracing.OFF
 

@@ -17,13 +17,12 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, Pydanti
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
+from polyrank.model.inference.disk_cache import DEFAULT_MIB, DiskCache, cache_of
 from polyrank.model.inference.names import BackendName, PrecisionName, Runner, why_refused
 from polyrank.service.auth import keys
 from polyrank.service.errors import SettingsError
+from polyrank.service.variables import API_KEY, CONFIG, PREFIX
 
-PREFIX = "POLYRANK_"
-CONFIG = "POLYRANK_CONFIG"
-API_KEY = "POLYRANK_API_KEY"  # read by clients; not a setting, but known
 CANDIDATES_CEILING = 100_000
 
 
@@ -111,6 +110,14 @@ class Settings(BaseSettings):
     )
     result_cache_mb: int = Field(default=64, ge=0, le=1_000_000, description="MiB in memory for answers of `/rank`")
 
+    compiled_cache_dir: Path | None = Field(
+        default=None,
+        description="where compiled models are kept; not set: `polyrank` in the user's directory of caches",
+    )
+    compiled_cache_mb: int = Field(
+        default=DEFAULT_MIB, ge=0, le=1_000_000, description="MiB of compiled models on disk; 0: none are kept"
+    )
+
     keep_generations: int = Field(
         default=2, ge=1, description="kept after a rebuild by `POST /index`, the active one among them"
     )
@@ -154,7 +161,7 @@ class Settings(BaseSettings):
                 raise ValueError(str(error)) from None
         return url
 
-    @field_validator("keys_file", mode="before")
+    @field_validator("keys_file", "compiled_cache_dir", mode="before")
     @classmethod
     def _take_empty_as_none(cls, path: object) -> object:
         return path or None
@@ -215,6 +222,10 @@ class Settings(BaseSettings):
         if settings.keys_file is not None:
             keys.read(settings.keys_file)
         return settings
+
+    def compiled_cache(self) -> DiskCache | None:
+        """Return where compiled models are kept; None: nowhere."""
+        return cache_of(self.compiled_cache_dir, self.compiled_cache_mb)
 
     def redis(self) -> str | None:
         """Return the Redis URL with its password, which `repr` of the settings hides."""

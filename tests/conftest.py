@@ -4,17 +4,20 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from redis_process import RedisProcess
 from warm_python import WarmPython
 
+from polyrank.model.inference import disk_cache
+
 collect_ignore = ["clients"]  # they need an environment of their own: make test-clients
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported: no test may ask the network for a model
 # No process measures others first, unless it is told to, and scores are those of float32.
-KEPT = {"POLYRANK_BACKEND": "torch", "POLYRANK_PRECISION": "float32"}
+KEPT = {"POLYRANK_BACKEND": "torch", "POLYRANK_PRECISION": "float32", "POLYRANK_COMPILED_CACHE_MB": "0"}
 os.environ.update(KEPT)
 settings.register_profile("polyrank", deadline=None)  # on a busy machine an example may take long, and is no failure
 settings.load_profile("polyrank")
@@ -48,6 +51,14 @@ def _no_wait_for_the_disk() -> Iterator[None]:
         for name in ("fsync", "fdatasync"):
             patched.setattr(os, name, os.fstat)
         yield
+
+
+@pytest.fixture(autouse=True)
+def usual_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where models are kept by whatever names no other place; never the developer's own directory of caches."""
+    directory = tmp_path_factory.getbasetemp() / "usual cache"
+    monkeypatch.setattr(disk_cache, "usual_directory", lambda: directory)
+    return directory
 
 
 @pytest.fixture(scope="session")

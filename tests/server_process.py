@@ -33,7 +33,8 @@ class ServerProcess:
     """
 
     def __init__(self, python: WarmPython | None = None, before: str = "", **settings: object) -> None:
-        fields = {"port": 0, "threads": 1, "drain_delay_s": 0, "backend": "torch", "precision": "float32", **settings}
+        runs = {"threads": 1, "backend": "torch", "precision": "float32", "compiled_cache_mb": 0}
+        fields = {"port": 0, "drain_delay_s": 0, **runs, **settings}
         # A pipe that nobody reads fills, and then a line of the log waits.
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by `end`
         self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # of one that is killed

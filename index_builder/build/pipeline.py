@@ -24,7 +24,8 @@ from polyrank.index_builder.build.ingest import Ingested, ingest
 from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
 from polyrank.index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
 from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose_index, needs_times
-from polyrank.index_builder.index.recall import MIN_RECALL, Recall
+from polyrank.index_builder.index.recall import Recall
+from polyrank.index_builder.names import MIN_RECALL
 from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
 from polyrank.index_builder.store.copies import Copies
@@ -50,7 +51,7 @@ class BuildOptions:
     """How a pool becomes a generation.
 
     Attributes:
-        index: one of `choice.KINDS`, or a FAISS factory string.
+        index: one of `names.KINDS`, or a FAISS factory string.
         chosen: the index where it is chosen already; `index` does not count then.
         probes: context vectors (M, D) of real contexts, made by the same model. The index is tuned until it finds
             `min_recall` of their 10 best candidates. Without probes the recall is measured with the pool's own vectors

@@ -8,6 +8,7 @@ from typing import Any
 import faiss
 import numpy as np
 
+from polyrank.index_builder.names import KINDS
 from polyrank.model.errors import InvalidInput
 
 # Pools of fewer rows are scanned, unmeasured: the scan was the faster one on every processor that was tried. This and
@@ -30,8 +31,6 @@ _LIST_BYTES = 8
 
 _ROWS_A_LIST = 39  # FAISS's own minimum to train a list's centroid
 _PQ_PART = 8  # at most so many components of a vector become one byte
-
-KINDS = ("auto", "exact", "flat", "hnsw", "ivf", "ivfpq")
 
 
 @dataclass(frozen=True, slots=True)

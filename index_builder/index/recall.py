@@ -13,7 +13,6 @@ from polyrank.index_builder.index.choice import IndexSpec
 from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.index.retrieval import search
 
-MIN_RECALL = 0.95
 MOST_PROBES = 256
 _SCANNED_ROWS = 64_000_000  # by all probes together, half a minute on two cores: a large pool gets fewer probes
 _LEAST_PROBES = 32

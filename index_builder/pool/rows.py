@@ -5,16 +5,18 @@ Files are streamed: memory holds a row (of Parquet a small batch) and a compress
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from polyrank.index_builder.errors import PoolInvalid
+from polyrank.index_builder.errors import PoolEmpty, PoolInvalid
 from polyrank.index_builder.pool.parquet import parquet_rows
 from polyrank.index_builder.pool.seen import SeenHashes
 from polyrank.index_builder.pool.text import RowError, csv_rows, json_rows
 from polyrank.index_builder.vectors.ids import hash_id, text_id
 
 MAX_TEXT_CHARACTERS = 20_000
+_FIRST_ROWS = 10
 
 _READERS: dict[str, Callable[[Path], Iterator[tuple[int, object]]]] = {
     ".jsonl": json_rows,
@@ -59,6 +61,20 @@ def read_pool(paths: Sequence[Path | str], scratch: Path | None = None) -> Itera
     """
     files = [(Path(path), _suffix(Path(path))) for path in paths]
     return _rows(files, scratch)
+
+
+def begin_pool(paths: Sequence[Path | str], scratch: Path | None = None) -> Iterator[Candidate | Rejected]:
+    """Stream rows as `read_pool`, but read the first ones now, so that a file that is none is refused at once.
+
+    Raises:
+        PoolInvalid: as `read_pool`.
+        PoolEmpty: there is no row.
+    """
+    rows = read_pool(paths, scratch)
+    first = list(islice(rows, _FIRST_ROWS))
+    if not first:
+        raise PoolEmpty(f"{', '.join(map(str, paths))}: the pool holds no candidate")
+    return chain(first, rows)
 
 
 def _suffix(path: Path) -> str:

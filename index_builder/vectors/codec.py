@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import BuildError
+from polyrank.index_builder.names import DTYPE_NAMES
 
 VERSION = 1
-DTYPES: dict[str, np.dtype[Any]] = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4")}
+DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(name).newbyteorder("<") for name in DTYPE_NAMES}
 MAX_DIM = 0xFFFF
 
 HIT, MISS, CORRUPT = 0, 1, 2

@@ -1,15 +1,20 @@
-"""The transformer of an encoder: built from config.json, weights read from safetensors only, no remote code."""
+"""The transformer of an encoder: built from config.json, weights read from safetensors only, no remote code.
+
+The library transformers is imported when a transformer is built: a compiled model runs without it.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, PretrainedConfig
 
 from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.errors import CheckpointInvalid
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 _NEEDED = ("hidden_size", "max_position_embeddings", "vocab_size")
 
@@ -23,7 +28,7 @@ class Backbone(nn.Module):
         vocabulary: number of token ids.
     """
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: "PretrainedConfig") -> None:
         super().__init__()
         self.transformer: Any = _transformer(config)
         if getattr(self.transformer, "pooler", None) is not None:
@@ -42,8 +47,10 @@ class Backbone(nn.Module):
         return states
 
 
-def read_backbone_config(directory: Path) -> PretrainedConfig:
+def read_backbone_config(directory: Path) -> "PretrainedConfig":
     """Read the transformer's config.json; raises CheckpointInvalid where it describes no text encoder."""
+    from transformers import AutoConfig
+
     path = directory / "config.json"
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
@@ -79,7 +86,9 @@ def load_base_weights(backbone: Backbone, weights: Mapping[str, Tensor], source:
         raise CheckpointInvalid(f"the weights of {source} lack {len(missing)} tensors, the first is {missing[0]}")
 
 
-def _transformer(config: PretrainedConfig) -> Any:
+def _transformer(config: "PretrainedConfig") -> Any:
+    from transformers import AutoModel
+
     build: Callable[..., Any] = AutoModel.from_config
     try:
         # None overrides what config.json asks for: transformers takes "sdpa", or "eager" where there is none.

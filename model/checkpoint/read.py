@@ -1,7 +1,7 @@
-"""Reads a checkpoint or a base model into an encoder with its weights."""
+"""Finds a checkpoint or a base model, and reads it into an encoder with its weights."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -30,34 +30,62 @@ from polyrank.model.text.tokenizer import Tokenizer
 Encoder = LateEncoder | CrossEncoder
 
 
-def read_checkpoint(directory: Path) -> tuple[Encoder, CheckpointFiles]:
-    """Read a checkpoint directory.
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """A model whose files were found and checked; its network has not been read.
 
-    Raises ModelNotFound where its base cannot be reached, CheckpointInvalid where it is damaged or incomplete.
+    Attributes:
+        base: the model whose weights it begins with; None: all of its weights are its own.
+    """
+
+    files: CheckpointFiles
+    base: BaseModel | None
+
+    def read(self) -> Encoder:
+        """Build the network and read its weights; raises CheckpointInvalid where they are damaged or do not fit."""
+        encoder = build(self.files.config, self.files.source)
+        if self.base is not None:
+            load_base(encoder, self.base)
+        _load_own(encoder, self.files)
+        return encoder
+
+
+def find_checkpoint(directory: Path) -> StoredModel:
+    """Find the files of a checkpoint directory, and of the base that it refers to.
+
+    Raises ModelNotFound where its base cannot be reached, CheckpointInvalid where a file is missing or damaged.
     """
     config = read_config(directory / CONFIG_FILE)
     for needed in (BACKBONE_FILE, TOKENIZER_FILE):
         if not (directory / needed).is_file():
             raise CheckpointInvalid(f"{directory}: {needed} is missing")
     weights_file = directory / WEIGHTS_FILE
-    own = weights_file if weights_file.is_file() else None
-    encoder = build(config, directory)
-    if config.weights != "full":
-        load_base(encoder, resolve_base(config.base_name, config.base_sha256))
-    _load_own(encoder, own, directory)
-    return encoder, CheckpointFiles(config, directory, own)
+    base = None if config.weights == "full" else resolve_base(config.base_name, config.base_sha256)
+    return StoredModel(CheckpointFiles(config, directory, weights_file if weights_file.is_file() else None), base)
 
 
-def read_base(name: str, config: ModelConfig | None) -> tuple[Encoder, CheckpointFiles]:
+def find_base(name: str) -> StoredModel:
+    """Find the files of a base model, to be used as the zero-shot Bi-encoder that it was published as.
+
+    Raises ModelNotFound and CheckpointInvalid as `resolve_base`.
+    """
+    base = resolve_base(name)
+    return StoredModel(CheckpointFiles(_zero_shot(base), base.directory, None), base)
+
+
+def read_checkpoint(directory: Path) -> tuple[Encoder, CheckpointFiles]:
+    """Find and read a checkpoint directory; raises as both do."""
+    found = find_checkpoint(directory)
+    return found.read(), found.files
+
+
+def begin_from_base(name: str, config: ModelConfig) -> tuple[Encoder, CheckpointFiles]:
     """Start an encoder from a base model's weights; see `polyrank.from_base`.
 
     Raises ModelNotFound and CheckpointInvalid as `resolve_base`.
     """
     base = resolve_base(name)
-    if config is None:
-        config = _zero_shot(base)
-    else:
-        config = replace(config, base_name=base.name, base_sha256=base.sha256 if config.weights != "full" else "")
+    config = replace(config, base_name=base.name, base_sha256=base.sha256 if config.weights != "full" else "")
     encoder = build(config, base.directory)
     load_base(encoder, base)
     return encoder, CheckpointFiles(config, base.directory, own_tensors(encoder) or None)
@@ -98,11 +126,12 @@ def _backbones(encoder: Encoder) -> Mapping[str, Backbone]:
     return {name: module for name, module in modules if isinstance(module, Backbone)}
 
 
-def _load_own(encoder: Encoder, path: Path | None, directory: Path) -> None:
+def _load_own(encoder: Encoder, files: CheckpointFiles) -> None:
     expected, is_adapter = set(own_tensors(encoder)), encoder.config.weights == "adapter"
-    if path is None and (expected or is_adapter):
-        raise CheckpointInvalid(f"{directory}: {WEIGHTS_FILE} is missing")
-    if path is None:
+    path = files.source / WEIGHTS_FILE
+    if files.weights is None:
+        if expected or is_adapter:
+            raise CheckpointInvalid(f"{files.source}: {WEIGHTS_FILE} is missing")
         return
     own = read_weights(path)
     adapter, weights = split(own) if is_adapter else ({}, own)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 RECALL_AT = (1, 2, 5, 10)
+DEPTH = 100  # texts retrieved for each context
 
 Values = dict[str, NDArray[np.float64]]
 

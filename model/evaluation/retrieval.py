@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.evaluation.encoding import ReportProgress, candidate_embeddings, context_codes, require_finite
+from polyrank.model.evaluation.metrics import DEPTH
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.search.scan import Query, prepare
 from polyrank.model.search.topk import TopK
 from polyrank.model.text.assembly import Conversation
 
-DEPTH = 100  # texts retrieved for each context
 _CONTEXTS_A_PASS = 32
 
 

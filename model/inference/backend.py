@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -12,10 +12,19 @@ from numpy.typing import NDArray
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import GPU_TOKEN_BUDGET, TOKEN_BUDGET, TokenBatch
 from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, TORCH, Choice, Runner
-from polyrank.model.inference.parts import Part
+from polyrank.model.inference.parts import Part, Sizes
 
 # From a padded batch to the part's outputs. Safe to call from several threads.
 Forward = Callable[[TokenBatch], tuple[NDArray[Any], ...]]
+
+
+class Ready(NamedTuple):
+    """A part that is ready to run, the sizes of its transformer, and what runs it."""
+
+    run: Forward
+    sizes: Sizes
+    runner: Runner
+
 
 _HALVES = {FLOAT16: torch.float16, BFLOAT16: torch.bfloat16}
 

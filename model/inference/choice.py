@@ -119,23 +119,51 @@ class AutomaticBackend:
         self._has_chosen = False
         self.runner, self.token_budget, self.choice = self._first.runner, self._first.token_budget, Choice()
 
+    @property
+    def names(self) -> tuple[Runner, ...]:
+        """What is chosen from, the safest first."""
+        return tuple(self._candidates)
+
+    def by(self, runner: Runner) -> Backend:
+        """Return one of the back-ends that is chosen from."""
+        return self._candidates[runner]
+
+    def remember(self, runner: Runner, found: Choice) -> None:
+        """Take over what an earlier process chose for a part, and what it had found out."""
+        seconds = {Runner(*name.split()): each / 1e3 for name, each in found.milliseconds.items()}
+        with _measuring:
+            _measured.setdefault(self.names, seconds)
+        self.choice.milliseconds = dict(found.milliseconds)
+        self.choice.refused |= found.refused
+        for which, why in found.refused.items():
+            log.warning("back-end refused before", extra={"fields": {"which": which, "why": why}})
+        self._settle(runner)
+
     def compile(self, part: Part) -> Forward:
         """Compile the part by the best back-end."""
+        return self.compile_best(part)[1]
+
+    def compile_best(self, part: Part) -> tuple[Runner, Forward]:
+        """Compile the part by the best back-end; returns which that is, too."""
         forwards: dict[Runner, Forward] = {}
         with _measuring:
             seconds = self._seconds(part, forwards)
         while (best := fastest(seconds)) != self._first.runner and (why := self._why_not(best, part, forwards)):
             self._refuse(best, part, why)
             del seconds[best]
+        self._settle(best)
+        return best, forwards[best] if best in forwards else self._candidates[best].compile(part)
+
+    def _settle(self, runner: Runner) -> None:
+        """Take what runs the first part as what runs the model."""
         if not self._has_chosen:
-            self.runner, self._has_chosen = best, True
-            fields = {**best._asdict(), "ms": self.choice.milliseconds, "refused": self.choice.refused}
+            self.runner, self._has_chosen = runner, True
+            fields = {**runner._asdict(), "ms": self.choice.milliseconds, "refused": self.choice.refused}
             log.info("back-end chosen", extra={"fields": fields})
-        return forwards[best] if best in forwards else self._candidates[best].compile(part)
 
     def _seconds(self, part: Part, forwards: dict[Runner, Forward]) -> dict[Runner, float]:
         """Return what each back-end takes; measures it in a process's first call and then fills `forwards`."""
-        names = tuple(self._candidates)
+        names = self.names
         if names not in _measured:
             for runner, backend in self._candidates.items():
                 try:

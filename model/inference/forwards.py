@@ -13,7 +13,9 @@ from polyrank.model.architectures.attention import ContextCodes, poly_scores
 from polyrank.model.architectures.batching import length_batches, pad
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
-from polyrank.model.inference.backend import Backend, Forward
+from polyrank.model.inference.backend import Ready
+from polyrank.model.inference.compiler import Compiler
+from polyrank.model.inference.network import Network, first_stage
 from polyrank.model.inference.parts import CandidatePart, ContextPart, PairPart
 from polyrank.model.text.pairs import Pairs
 
@@ -26,19 +28,26 @@ class LateForwards:
     Attributes:
         backend, precision: what runs the forward passes (polyrank.model.inference.names.Runner).
         choice: how it was chosen; None: there was no choice.
+        dim: D, the size of a candidate embedding.
     """
 
-    def __init__(self, encoder: LateEncoder, backend: Backend) -> None:
-        self.encoder, self._backend = encoder.eval(), backend
+    def __init__(self, network: Network[LateEncoder], compiler: Compiler) -> None:
+        self._network, self._compiler = network, compiler
         self._compiling = threading.Lock()
-        self._candidates = backend.compile(CandidatePart(encoder))
-        self.backend, self.precision = backend.runner  # after compiling: `auto` chooses by measuring
-        self.choice = backend.choice
+        self._candidates = compiler.compile(network.part(CandidatePart, "candidate"))
+        self.dim = self._candidates.sizes.dim
+        self.backend, self.precision = self._candidates.runner
+        self.choice = compiler.choice
+
+    @property
+    def encoder(self) -> LateEncoder:
+        """The torch module; what runs by another back-end reads it when it is first asked for."""
+        return self._network.encoder
 
     @cached_property
-    def _contexts(self) -> Forward:
+    def _contexts(self) -> Ready:
         """Compiled when the first context comes: a build has none."""
-        return self._backend.compile(ContextPart(self.encoder))
+        return self._compiler.compile(self._network.part(ContextPart, "context"))
 
     def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
         """Encode tokenised contexts, in batches of similar length.
@@ -47,7 +56,7 @@ class LateForwards:
         outputs serve as context vectors and the context is short.
         """
         encoded: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(contexts)
-        for positions in length_batches([len(ids) for ids in contexts], self._backend.token_budget):
+        for positions in length_batches([len(ids) for ids in contexts], self._compiler.token_budget):
             batch = self.encode_context_batch([contexts[position] for position in positions])
             for position, vectors in zip(positions, batch, strict=True):
                 encoded[position] = vectors
@@ -56,8 +65,8 @@ class LateForwards:
     def encode_context_batch(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
         """Encode tokenised contexts in one forward pass, whatever their lengths; result as `encode_contexts`."""
         with self._compiling:  # else two threads would both compile it
-            forward = self._contexts
-        vectors_of, masks = forward(pad(contexts, self.encoder.context.pad_id))
+            ready = self._contexts
+        vectors_of, masks = ready.run(pad(contexts, ready.sizes.pad_id))
         return [vectors[present] for vectors, present in zip(vectors_of, masks, strict=True)]
 
     def encode_candidates(
@@ -67,8 +76,8 @@ class LateForwards:
 
         `on_done` is called after each batch with the number of candidates in it.
         """
-        embeddings = np.empty((len(candidates), self.encoder.candidate.dim), np.float32)
-        for positions in length_batches([len(ids) for ids in candidates], self._backend.token_budget):
+        embeddings = np.empty((len(candidates), self.dim), np.float32)
+        for positions in length_batches([len(ids) for ids in candidates], self._compiler.token_budget):
             embeddings[positions] = self.encode_candidate_batch([candidates[position] for position in positions])
             if on_done is not None:
                 on_done(len(positions))
@@ -76,7 +85,7 @@ class LateForwards:
 
     def encode_candidate_batch(self, candidates: Sequence[list[int]]) -> NDArray[np.float32]:
         """Encode tokenised candidates in one forward pass, whatever their lengths, (B, D)."""
-        (embeddings,) = self._candidates(pad(candidates, self.encoder.candidate.pad_id))
+        (embeddings,) = self._candidates.run(pad(candidates, self._candidates.sizes.pad_id))
         return embeddings
 
 
@@ -88,25 +97,33 @@ class PairForwards:
         choice: how it was chosen; None: there was no choice.
     """
 
-    def __init__(self, encoder: CrossEncoder, backend: Backend) -> None:
-        self.encoder = encoder.eval()
-        self._joint_scores = backend.compile(PairPart(encoder))
-        self._budget = backend.token_budget
-        self._first_stage = FirstStage(encoder.poly, backend) if encoder.poly is not None else None
-        self.backend, self.precision = backend.runner  # after compiling: `auto` chooses by measuring
-        self.choice = backend.choice
+    def __init__(self, network: Network[CrossEncoder], compiler: Compiler) -> None:
+        self._network = network
+        self._pairs = compiler.compile(network.part(PairPart, "pair"))
+        self._budget = compiler.token_budget
+        self._first_stage = FirstStage(first_stage(network), compiler) if network.config.residual else None
+        self.backend, self.precision = self._pairs.runner
+        self.choice = compiler.choice
+
+    @property
+    def encoder(self) -> CrossEncoder:
+        """The torch module; what runs by another back-end reads it when it is first asked for."""
+        return self._network.encoder
 
     def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
         """Score tokenised pairs in batches of similar length, (N,), in the order given."""
         scores = np.empty(len(pairs.owners), np.float32)
-        for positions in self.encoder.batches(pairs, self._budget):
-            (scores[positions],) = self._joint_scores(self.encoder.join(pairs.take(positions)))
+        for positions in CrossEncoder.batches(pairs, self._budget):
+            scores[positions] = self._joint_scores(pairs.take(positions))
         return self._with_first_stage(pairs, scores)
 
     def score_pair_batch(self, pairs: Pairs) -> NDArray[np.float32]:
         """Score tokenised pairs in one forward pass of the Cross-encoder, whatever their lengths, (B,)."""
-        (scores,) = self._joint_scores(self.encoder.join(pairs))
-        return self._with_first_stage(pairs, scores)
+        return self._with_first_stage(pairs, self._joint_scores(pairs))
+
+    def _joint_scores(self, pairs: Pairs) -> NDArray[np.float32]:
+        (scores,) = self._pairs.run(CrossEncoder.join(pairs, self._pairs.sizes.pad_id))
+        return scores
 
     def _with_first_stage(self, pairs: Pairs, scores: NDArray[np.float32]) -> NDArray[np.float32]:
         return scores + self._first_stage.scores(pairs) if self._first_stage is not None and len(scores) else scores
@@ -119,8 +136,8 @@ class FirstStage:
     of a context's candidates is scored.
     """
 
-    def __init__(self, encoder: LateEncoder, backend: Backend) -> None:
-        self._forwards = LateForwards(encoder, backend)
+    def __init__(self, network: Network[LateEncoder], compiler: Compiler) -> None:
+        self._forwards = LateForwards(network, compiler)
         self._known: OrderedDict[tuple[int, ...], NDArray[np.float32]] = OrderedDict()
         self._lock = threading.Lock()
 

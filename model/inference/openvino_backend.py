@@ -10,7 +10,7 @@ import importlib.util
 import logging
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,14 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.jit import _recursive
-from transformers.utils import logging as transformers_logging
 
 from polyrank.model.architectures.batching import TOKEN_BUDGET, TokenBatch
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import trials
 from polyrank.model.inference.backend import Forward, TorchBackend
 from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8, Choice, Runner
-from polyrank.model.inference.parts import Part
+from polyrank.model.inference.parts import Part, Sizes
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -74,6 +73,10 @@ def is_supported(precision: str) -> bool:
     return is_installed() and (not needs or needs in _capabilities())
 
 
+def _runner(precision: str) -> Runner:
+    return Runner(OPENVINO_INT8 if precision == INT8 else OPENVINO, precision)
+
+
 class OpenVinoBackend:
     """Compiles parts for the CPU, with as many threads as torch has at that moment."""
 
@@ -82,7 +85,7 @@ class OpenVinoBackend:
 
     def __init__(self, precision: str) -> None:
         """Raise InvalidInput where the package or the processor lacks what the precision needs."""
-        self.runner = Runner(OPENVINO_INT8 if precision == INT8 else OPENVINO, precision)
+        self.runner = _runner(precision)
         if not is_installed():
             need = f"the back-end {self.runner.backend} needs the package openvino"
             raise InvalidInput(f"{need}: pip install openvino, or use torch")
@@ -124,11 +127,41 @@ def compiled(part: Part, precision: str) -> Forward:
     transformer, ending = _traced(part)
     if _FORMATS[precision].is_quantized:
         transformer = _quantized(transformer)
-    return _Compiled(_compiled(transformer, precision), _compiled(ending, FLOAT32), part, _FORMATS[precision])
+    models = [
+        _core().compile_model(model, "CPU", _properties(each))
+        for model, each in zip((transformer, ending), _precisions(precision), strict=True)
+    ]
+    return _Compiled(models, Sizes.of(part.backbone()), precision)
 
 
-def _compiled(model: "ov.Model", precision: str) -> "ov.CompiledModel":
-    properties = {
+def exported(forward: Forward) -> list[memoryview] | None:
+    """Return the models of a compiled part as bytes, for `imported`; None if torch runs it."""
+    return [model.export_model().getbuffer() for model in forward.models] if isinstance(forward, _Compiled) else None
+
+
+def imported(pieces: Sequence[memoryview], sizes: Sizes, precision: str) -> Forward:
+    """Make a part ready to run from what was exported; the weights stay where the pieces lie.
+
+    Raises InvalidInput where OpenVINO cannot read it.
+    """
+    with translated():
+        core = _core()
+        import openvino as ov
+
+        models = [
+            core.import_model(ov.Tensor(np.frombuffer(piece, np.uint8), shared_memory=True), "CPU", _properties(each))
+            for piece, each in zip(pieces, _precisions(precision), strict=True)
+        ]
+        return _Compiled(models, sizes, precision, pieces)
+
+
+def _precisions(precision: str) -> tuple[str, str]:
+    """The precisions of a part's transformer and of its ending."""
+    return precision, FLOAT32
+
+
+def _properties(precision: str) -> dict[str, Any]:
+    return {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
@@ -136,7 +169,6 @@ def _compiled(model: "ov.Model", precision: str) -> "ov.CompiledModel":
         "ENABLE_CPU_PINNING": False,  # several processes would be pinned to the same cores
         "CPU_RUNTIME_CACHE_CAPACITY": KEPT_PRIMITIVES,
     }
-    return _core().compile_model(model, "CPU", properties)
 
 
 def _traced(part: Part) -> tuple["ov.Model", "ov.Model"]:
@@ -213,12 +245,14 @@ class _Compiled:
     """A compiled part. It runs one request at a time, because there is one stream."""
 
     def __init__(
-        self, transformer: "ov.CompiledModel", ending: "ov.CompiledModel", part: Part, format_: _Format
+        self, models: Sequence["ov.CompiledModel"], sizes: Sizes, precision: str, memory: Sequence[memoryview] = ()
     ) -> None:
-        self._transformer, self._ending = transformer.create_infer_request(), ending.create_infer_request()
-        self._takes_mask = len(ending.inputs) > 1  # tracing drops an input that is not read
-        backbone = part.backbone()
-        self._pad_id, self._max_tokens, self._width_step = backbone.pad_id, backbone.max_tokens, format_.width_step
+        """`models` are its transformer and its ending; `memory` is where their weights lie, if OpenVINO has no copy."""
+        self.models = models
+        self._transformer, self._ending = (model.create_infer_request() for model in models)
+        self._takes_mask = len(models[1].inputs) > 1  # tracing drops an input that is not read
+        self._sizes, self._width_step = sizes, _FORMATS[precision].width_step
+        self._memory = memory
         self._lock = threading.Lock()
 
     def __call__(self, batch: TokenBatch) -> tuple[NDArray[Any], ...]:
@@ -232,14 +266,16 @@ class _Compiled:
     def _widened(self, batch: TokenBatch) -> list[NDArray[Any]]:
         """Pad to a multiple of the width step, but not beyond the longest sequence that the model takes."""
         width = batch.ids.shape[1]
-        more = min(-width % self._width_step, max(0, self._max_tokens - width))
-        fields = zip(batch, (self._pad_id, False, 0), strict=True)
+        more = min(-width % self._width_step, max(0, self._sizes.max_tokens - width))
+        fields = zip(batch, (self._sizes.pad_id, False, 0), strict=True)
         return [np.pad(field.numpy(), ((0, 0), (0, more)), constant_values=value) for field, value in fields]
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the warnings of tracing, which reads every attribute of a module."""
+    from transformers.utils import logging as transformers_logging
+
     before = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)
     try:

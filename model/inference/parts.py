@@ -5,6 +5,7 @@ back-end may run the two in different precisions.
 """
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -12,6 +13,19 @@ from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
+
+
+class Sizes(NamedTuple):
+    """What running a part's transformer takes to know: the attributes of Backbone of these names."""
+
+    dim: int
+    pad_id: int
+    max_tokens: int
+
+    @classmethod
+    def of(cls, backbone: Backbone) -> "Sizes":
+        """Take them from a transformer."""
+        return cls(backbone.dim, backbone.pad_id, backbone.max_tokens)
 
 
 class Part(nn.Module, ABC):

@@ -85,7 +85,7 @@ def _pairs(part: PairPart, assembler: Assembler) -> list[Sequence]:
     found = []
     for number, (*turns, _) in enumerate(CONVERSATIONS):
         pairs, _ = assembler.pairs(Conversation.of(turns), replies[number : number + _REPLIES])
-        joined = part.encoder.join(pairs)
+        joined = part.encoder.join(pairs, part.backbone().pad_id)
         for ids, mask in zip(joined.ids.tolist(), joined.mask.tolist(), strict=True):
             found.append(Sequence(ids[: sum(mask)], len(pairs.contexts[0])))
     return found

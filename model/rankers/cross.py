@@ -8,8 +8,9 @@ import numpy as np
 
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.checkpoint.files import CheckpointFiles
-from polyrank.model.inference.backend import Backend
+from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.forwards import PairForwards
+from polyrank.model.inference.network import Network
 from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Turn, require_positive
 from polyrank.model.text.pairs import Pairs
 
@@ -28,14 +29,19 @@ class CrossRanker(PairForwards):
     retrieves: Literal[False] = False
 
     def __init__(
-        self, name: str, encoder: CrossEncoder, assembler: Assembler, files: CheckpointFiles, backend: Backend
+        self,
+        name: str,
+        network: Network[CrossEncoder],
+        assembler: Assembler,
+        files: CheckpointFiles,
+        compiler: Compiler,
     ) -> None:
-        super().__init__(encoder, backend)
+        super().__init__(network, compiler)
         self.name = name
-        self.config = encoder.config
-        self.architecture = encoder.config.architecture
+        self.config = network.config
+        self.architecture = network.config.architecture
         self.fingerprint = files.fingerprint
-        self.max_input_tokens = encoder.longest_input
+        self.max_input_tokens = network.config.max_context_tokens + network.config.max_candidate_tokens
         self._assembler = assembler
         self._files = files
 

@@ -6,8 +6,9 @@ from typing import Literal
 
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.checkpoint.files import CheckpointFiles
-from polyrank.model.inference.backend import Backend
+from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.forwards import LateForwards
+from polyrank.model.inference.network import Network
 from polyrank.model.search import topk
 from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Turn, require_positive
 from polyrank.model.text.tokenizer import Token
@@ -30,15 +31,19 @@ class LateRanker(LateForwards):
     retrieves: Literal[True] = True
 
     def __init__(
-        self, name: str, encoder: LateEncoder, assembler: Assembler, files: CheckpointFiles, backend: Backend
+        self,
+        name: str,
+        network: Network[LateEncoder],
+        assembler: Assembler,
+        files: CheckpointFiles,
+        compiler: Compiler,
     ) -> None:
-        super().__init__(encoder, backend)
+        super().__init__(network, compiler)
         self.name = name
-        self.config = encoder.config
-        self.architecture = encoder.config.architecture
+        self.config = network.config
+        self.architecture = network.config.architecture
         self.fingerprint = files.fingerprint
-        self.dim = encoder.candidate.dim
-        self.max_input_tokens = encoder.config.max_candidate_tokens
+        self.max_input_tokens = network.config.max_candidate_tokens
         self._assembler = assembler
         self._files = files
 

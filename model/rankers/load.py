@@ -1,29 +1,41 @@
 """Load any MODEL: a checkpoint directory, or a plain base model as a zero-shot Bi-encoder."""
 
-import os
 from pathlib import Path
+from typing import Any
 
-from polyrank.model.architectures.late import LateEncoder
-from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, CheckpointFiles
-from polyrank.model.checkpoint.read import Encoder, read_base, read_checkpoint
+import torch
+
+from polyrank.model.checkpoint.files import TOKENIZER_FILE, CheckpointFiles
+from polyrank.model.checkpoint.kind import is_checkpoint, require_pair_scorer, require_retriever
+from polyrank.model.checkpoint.read import Encoder, begin_from_base, find_base, find_checkpoint
 from polyrank.model.config import ModelConfig
-from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
+from polyrank.model.errors import InvalidInput
 from polyrank.model.inference.choice import check_backend, choose_backend
-from polyrank.model.inference.names import FLOAT32, TORCH
+from polyrank.model.inference.compiler import Compiler
+from polyrank.model.inference.disk_cache import DiskCache
+from polyrank.model.inference.names import FLOAT32, TORCH, Runner
+from polyrank.model.inference.network import Network
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
-from polyrank.model.registry import names_in_words
+from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.assembly import Assembler
 from polyrank.model.text.tokenizer import Tokenizer
 
 Ranker = LateRanker | CrossRanker
 
 
-def load(name: str | Path, device: str = "cpu", backend: str = TORCH, precision: str = FLOAT32) -> Ranker:
+def load(
+    name: str | Path,
+    device: str = "cpu",
+    backend: str = TORCH,
+    precision: str = FLOAT32,
+    disk: DiskCache | None = None,
+) -> Ranker:
     """Load a checkpoint directory, or a base model by directory or name.
 
     `device` is where it runs, in torch's notation: "cpu", "cuda", "cuda:1". `backend` is what runs its forward passes
     and `precision` what they compute in: one of BACKENDS and one of PRECISIONS of `polyrank.model.inference.names`.
+    `disk` keeps compiled models: a model that is found there runs without its network being read.
 
     Returns:
         A LateRanker (Bi- and Poly-encoder) or a CrossRanker; both have `rank(context, candidates, top_k)`.
@@ -34,34 +46,32 @@ def load(name: str | Path, device: str = "cpu", backend: str = TORCH, precision:
         InvalidInput: there is no such device, back-end or precision, or they do not go together.
     """
     check_backend(backend, precision)
-    directory = Path(name)
-    if os.path.isfile(directory / CONFIG_FILE):  # os.path, because Path raises where a name is too long for a file
-        encoder, files = read_checkpoint(directory)
-    elif os.path.isdir(directory) and not (directory / BACKBONE_FILE).is_file():
-        raise CheckpointInvalid(f"{directory} is no model: it holds neither {CONFIG_FILE} nor {BACKBONE_FILE}")
-    else:
-        encoder, files = read_base(str(name), None)
-    try:
-        encoder.to(device)
-    except (RuntimeError, AssertionError) as error:  # torch asserts where it was built without CUDA
-        raise InvalidInput(f"nothing can run on the device {device!r}: {str(error).splitlines()[0]}") from error
-    return _ranker(str(name), encoder, files, backend, precision)
+    stored = find_checkpoint(Path(name)) if is_checkpoint(name) else find_base(str(name))
+    network = Network(stored.files.config, lambda: _moved(stored.read(), device), stored.files.fingerprint)
+    return _ranker(str(name), network, stored.files, Runner(backend, precision), _parsed(device), disk)
 
 
-def load_late(name: str | Path, backend: str = TORCH, precision: str = FLOAT32) -> LateRanker:
+def load_late(
+    name: str | Path, backend: str = TORCH, precision: str = FLOAT32, disk: DiskCache | None = None
+) -> LateRanker:
     """Load a model that has candidate embeddings, as `load`; raises WrongKind for one that scores pairs."""
-    ranker = load(name, backend=backend, precision=precision)
-    if not ranker.retrieves:
-        why = f"{name} is a {ranker.architecture}-encoder, which has no candidate embeddings"
-        raise WrongKind(f"{why}; give a {names_in_words(retrieves=True)}")
+    require_retriever(name)
+    ranker = load(name, backend=backend, precision=precision, disk=disk)
+    assert ranker.retrieves, "required"
     return ranker
 
 
-def load_cross(name: str | Path, device: str = "cpu", backend: str = TORCH, precision: str = FLOAT32) -> CrossRanker:
+def load_cross(
+    name: str | Path,
+    device: str = "cpu",
+    backend: str = TORCH,
+    precision: str = FLOAT32,
+    disk: DiskCache | None = None,
+) -> CrossRanker:
     """Load a model that scores pairs, as `load`; raises WrongKind for another. A base model is a Bi-encoder."""
-    ranker = load(name, device, backend, precision)
-    if ranker.retrieves:
-        raise WrongKind(f"{name} is a {ranker.architecture}-encoder; give a {names_in_words(retrieves=False)}")
+    require_pair_scorer(name)
+    ranker = load(name, device, backend, precision, disk)
+    assert not ranker.retrieves, "required"
     return ranker
 
 
@@ -71,12 +81,40 @@ def from_base(name: str, config: ModelConfig | None = None, backend: str = TORCH
     `config` says what to make of it: codes and the Cross-encoder's head are drawn at random, `base_name` and
     `base_sha256` are filled in. None: the zero-shot Bi-encoder that the base model was published as.
     """
-    return _ranker(name, *read_base(name, config), backend, precision)
+    if config is None:
+        return load(name, backend=backend, precision=precision)
+    encoder, files = begin_from_base(name, config)
+    return _ranker(name, Network.of(encoder), files, Runner(backend, precision), torch.device("cpu"), None)
 
 
-def _ranker(name: str, encoder: Encoder, files: CheckpointFiles, backend: str, precision: str) -> Ranker:
+def _ranker(
+    name: str,
+    network: Network[Any],
+    files: CheckpointFiles,
+    asked: Runner,
+    device: torch.device,
+    disk: DiskCache | None,
+) -> Ranker:
     assembler = Assembler(Tokenizer(files.source / TOKENIZER_FILE), files.config)
-    runs = choose_backend(backend, precision, next(encoder.parameters()).device, assembler)
-    if isinstance(encoder, LateEncoder):
-        return LateRanker(name, encoder, assembler, files, runs)
-    return CrossRanker(name, encoder, assembler, files, runs)
+    # On a GPU torch runs the network, which has to be read.
+    compiler = Compiler(choose_backend(*asked, device, assembler), disk if device.type == "cpu" else None)
+    kind = LateRanker if ARCHITECTURES[files.config.architecture].retrieves else CrossRanker
+    return kind(name, network, assembler, files, compiler)
+
+
+def _parsed(device: str) -> torch.device:
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise _unusable(device, error) from error
+
+
+def _moved(encoder: Encoder, device: str) -> Encoder:
+    try:
+        return encoder.to(device)
+    except (RuntimeError, AssertionError) as error:  # torch asserts where it was built without CUDA
+        raise _unusable(device, error) from error
+
+
+def _unusable(device: str, error: Exception) -> InvalidInput:
+    return InvalidInput(f"nothing can run on the device {device!r}: {str(error).splitlines()[0]}")

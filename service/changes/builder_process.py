@@ -6,9 +6,10 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from polyrank.model.inference.names import Runner
+from polyrank.service.settings import Settings
+from polyrank.service.variables import PREFIX
 
 GRACE_SECONDS = 10.0
 TAIL_BYTES = 4096
@@ -29,7 +30,7 @@ class BuilderProcess:
 
     @classmethod
     async def start(
-        cls, store: Path, job_id: str, redis_url: str | None, runner: Runner, is_publishing: Callable[[], bool]
+        cls, settings: Settings, job_id: str, runner: Runner, is_publishing: Callable[[], bool]
     ) -> "BuilderProcess":
         """Start the builder of a job.
 
@@ -38,11 +39,11 @@ class BuilderProcess:
         """
         process = await asyncio.create_subprocess_exec(
             # -P: nothing is imported from the folder that the server was started in.
-            *(sys.executable, "-P", "-m", "polyrank.index_builder", "--store", str(store), "--job", job_id),
+            *(sys.executable, "-P", "-m", "polyrank.index_builder", "--store", str(settings.store), "--job", job_id),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-            env=_environment(redis_url, runner),
+            env=_environment(settings, runner),
             start_new_session=True,  # Ctrl-C at the server's terminal is for the server
         )
         return cls(process, is_publishing)
@@ -72,8 +73,13 @@ class BuilderProcess:
         return status, lines[-1].strip() if lines else ""
 
 
-def _environment(redis_url: str | None, runner: Runner) -> dict[str, str]:
-    """Return the server's environment, with the Redis of this job and what runs its model."""
-    kept = {name: value for name, value in os.environ.items() if name != "POLYRANK_REDIS_URL"}
-    runs = {"POLYRANK_BACKEND": runner.backend, "POLYRANK_PRECISION": runner.precision}
-    return {**kept, **runs, **({"POLYRANK_REDIS_URL": redis_url} if redis_url else {})}
+def _environment(settings: Settings, runner: Runner) -> dict[str, str]:
+    """Return the server's environment, with its Redis, what runs the job's model, and where that is kept."""
+    told = {
+        "REDIS_URL": settings.redis(),
+        "BACKEND": runner.backend,
+        "PRECISION": runner.precision,
+        "COMPILED_CACHE_DIR": str(settings.compiled_cache_dir or ""),
+        "COMPILED_CACHE_MB": str(settings.compiled_cache_mb),
+    }
+    return {**os.environ, **{f"{PREFIX}{name}": value or "" for name, value in told.items()}}

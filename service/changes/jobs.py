@@ -156,10 +156,9 @@ class Jobs:
     # --- running
 
     async def _spawn(self, record: JobRecord) -> None:
-        redis_url, runner = self._settings.redis(), self._runner_of(record.request)
-        is_publishing = partial(self._is_publishing, record.id)
+        runner, is_publishing = self._runner_of(record.request), partial(self._is_publishing, record.id)
         try:
-            builder = await BuilderProcess.start(self._settings.store, record.id, redis_url, runner, is_publishing)
+            builder = await BuilderProcess.start(self._settings, record.id, runner, is_publishing)
         except OSError as error:
             failed = record.finish(FAILED, error=f"the builder could not be started: {error.strerror}")
             await asyncio.to_thread(self._store.update, failed)

@@ -3,21 +3,28 @@
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from polyrank.index_builder.pool.rows import Candidate, Rejected, read_pool
 from polyrank.service.cli.output import UsageError
 
+if TYPE_CHECKING:
+    from polyrank.index_builder.pool.rows import Candidate, Rejected
 
-def read_candidates(pools: Sequence[Path]) -> Iterator[Candidate]:
+
+def read_candidates(pools: Sequence[Path]) -> Iterator["Candidate"]:
     """Stream the good rows of a pool; after the last one, report the bad rows on standard error.
 
     Raises:
         PoolInvalid: at once if a file is missing or of an unknown kind; while reading if it is damaged.
     """
+    from polyrank.index_builder.pool.rows import read_pool
+
     return _good(read_pool(pools))
 
 
-def _good(rows: Iterator[Candidate | Rejected]) -> Iterator[Candidate]:
+def _good(rows: "Iterator[Candidate | Rejected]") -> Iterator["Candidate"]:
+    from polyrank.index_builder.pool.rows import Candidate
+
     first, count = None, 0
     for row in rows:
         if isinstance(row, Candidate):

@@ -2,9 +2,11 @@
 
 import argparse
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from polyrank.model.errors import WrongKind
+from polyrank.model.inference import disk_cache
 from polyrank.model.inference.names import (
     AUTO,
     BACKENDS,
@@ -16,13 +18,14 @@ from polyrank.model.inference.names import (
     why_refused,
 )
 from polyrank.service.cli.output import UsageError, quiet_libraries
+from polyrank.service.variables import BACKEND, PRECISION
 
 if TYPE_CHECKING:
     from polyrank.model.rankers.cross import CrossRanker
     from polyrank.model.rankers.late import LateRanker
 
-BACKEND, PRECISION = "POLYRANK_BACKEND", "POLYRANK_PRECISION"
 REFERENCE = Runner(TORCH, FLOAT32)
+RERANKER_HINT = ", and this one as --reranker"
 
 
 def add_runner_options(parser: argparse.ArgumentParser, default: str = f"{BACKEND}, or auto") -> None:
@@ -50,23 +53,39 @@ def _checked(runner: Runner) -> Runner:
     return runner
 
 
-def load_late(name: str, hint: str = "", runner: Runner = REFERENCE) -> "LateRanker":
-    """Load a model with candidate embeddings; raises UsageError for another kind, `hint` ends its message."""
+def check_late(name: str, hint: str = "") -> None:
+    """Refuse a model without candidate embeddings by its config; raises UsageError, which `hint` ends."""
+    from polyrank.model.checkpoint.kind import require_retriever
+
+    _check(require_retriever, name, "", hint)
+
+
+def check_cross(flag: str, name: str) -> None:
+    """Refuse a model that does not score pairs by its config; raises UsageError, which begins with the flag."""
+    from polyrank.model.checkpoint.kind import require_pair_scorer
+
+    _check(require_pair_scorer, name, f"{flag} ", "")
+
+
+def _check(require: Callable[[str], None], name: str, before: str, after: str) -> None:
     quiet_libraries()
+    try:
+        require(name)
+    except WrongKind as error:
+        raise UsageError(f"{before}{error}{after}") from error
+
+
+def load_late(name: str, hint: str = "", runner: Runner = REFERENCE) -> "LateRanker":
+    """Load a model with candidate embeddings; one of another kind is refused before torch is imported."""
+    check_late(name, hint)
     from polyrank.model.rankers import load as checkpoint
 
-    try:
-        return checkpoint.load_late(name, *runner)
-    except WrongKind as error:
-        raise UsageError(f"{error}{hint}") from error
+    return checkpoint.load_late(name, *runner, disk=disk_cache.configured(os.environ))
 
 
 def load_cross(flag: str, name: str, runner: Runner = REFERENCE) -> "CrossRanker":
-    """Load a model that scores pairs, given by a flag; raises UsageError for another kind."""
-    quiet_libraries()
+    """Load a model that scores pairs, given by a flag; one of another kind is refused before torch is imported."""
+    check_cross(flag, name)
     from polyrank.model.rankers import load as checkpoint
 
-    try:
-        return checkpoint.load_cross(name, "cpu", *runner)
-    except WrongKind as error:
-        raise UsageError(f"{flag} {error}") from error
+    return checkpoint.load_cross(name, "cpu", *runner, disk=disk_cache.configured(os.environ))

@@ -5,12 +5,12 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
-
-import orjson
-from tqdm import tqdm
+from typing import TYPE_CHECKING, Any
 
 from polyrank.model.errors import RankingError
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 _LOG_EVERY_SECONDS = 5.0
 # A build encodes and appends in turns, with the same numbers; two bars would begin anew with every turn.
@@ -37,6 +37,8 @@ def print_result(arguments: argparse.Namespace, facts: Mapping[str, Any], *lines
 
 def print_json(result: Mapping[str, Any]) -> None:
     """Print one JSON object as the last line of standard output."""
+    import orjson
+
     sys.stdout.write(orjson.dumps(result).decode() + "\n")
     sys.stdout.flush()
 
@@ -71,6 +73,8 @@ class Progress:
             self._log(stage, done, total)
 
     def _draw(self, stage: str, done: int, total: int | None) -> None:
+        from tqdm import tqdm
+
         if self._bar is None or self._bar.desc.rstrip(": ") != stage:
             self.__exit__()
             self._bar = tqdm(desc=stage, total=total, unit=self._unit, initial=done, leave=stage == "encode")

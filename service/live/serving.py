@@ -3,6 +3,7 @@
 import gc
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -109,11 +110,20 @@ class Serving:
 class Opener:
     """Makes what is served of open generations.
 
-    Without caches all vectors come from the generation's own matrix. They are scanned on `device`.
+    Without caches all vectors come from the generation's own matrix. They are scanned on `device`. `warm_up` does once
+    with a new model what no request shall wait for.
     """
 
-    def __init__(self, count: CountCache, caches: Caches | None, load: LoadRanker, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        count: CountCache,
+        caches: Caches | None,
+        load: LoadRanker,
+        device: str = "cpu",
+        warm_up: Callable[[LateScorer], None] = warm_up_ranker,
+    ) -> None:
         self._count, self._caches, self._load, self._device = count, caches, load, device
+        self._warm_up = warm_up
 
     def serve(self, generation: Generation, log: UpdateLog, previous: Serving | None = None) -> Serving:
         """Load everything that answering needs, so that no request waits for it.
@@ -131,7 +141,7 @@ class Opener:
         try:
             scan = prepare(vectors.matrix(), self._device, with_bytes=generation.index is None)
             if previous is None or ranker is not previous.ranker:
-                warm_up_ranker(ranker)
+                self._warm_up(ranker)
                 if previous is not None:  # at the start the server collects
                     # Loading leaves frames of errors and traced graphs behind, which would keep an old model alive.
                     gc.collect()

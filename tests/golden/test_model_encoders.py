@@ -250,11 +250,12 @@ def test_the_candidate_is_segment_one(build: Build) -> None:
 
 
 def test_segments_matter(build: Build) -> None:
-    ranker = build(architecture="cross")
+    encoder = build(architecture="cross").encoder
     ids = [*single("w1 w2"), *word_ids("w3"), SEP]
     splits = [Pairs([ids[:start]], [ids[start:]], [0]) for start in (4, 6, 2)]
     with torch.inference_mode():
-        right, none, early = (ranker.encoder.joint_scores(ranker.encoder.join(pairs)).item() for pairs in splits)
+        batches = [encoder.join(pairs, encoder.encoder.pad_id) for pairs in splits]
+        right, none, early = (encoder.joint_scores(batch).item() for batch in batches)
     assert min(abs(right - none), abs(right - early), abs(none - early)) > 1e-3
 
 

@@ -154,11 +154,11 @@ def test_rank_hands_its_flags_on(capsys: Capture, tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(serving, "measure", measure)
     data = write_rows(tmp_path / "data.jsonl", [{"context": ["w1"], "response": "w1"}] * 3)
-    benched(capsys, "rank", "--store", "s", "--data", data, "--requests", "2")
-    benched(capsys, "rank", "--store", "s", "--data", data, "--requests", "3", "--redis", "redis://h")
+    benched(capsys, "rank", "--store", tmp_path, "--data", data, "--requests", "2")
+    benched(capsys, "rank", "--store", tmp_path, "--data", data, "--requests", "3", "--redis", "redis://h")
     assert seen == [
-        (Path("s"), 3, 2, []),
-        (Path("s"), 3, 3, ["--redis", "redis://h", "--vectors", "redis"]),
+        (tmp_path, 3, 2, []),
+        (tmp_path, 3, 3, ["--redis", "redis://h", "--vectors", "redis"]),
     ]
 
 

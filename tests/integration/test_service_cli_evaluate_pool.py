@@ -244,7 +244,7 @@ def test_files_that_cannot_be_used(
     says = failed(capsys, 1, *common, "--data", data, "--pool", strange)
     assert says == "no gold reply is a text of the pool; give a pool that the replies were taken from"
     empty = write_rows(tmp_path / "empty.jsonl", [])
-    assert failed(capsys, 1, *common, "--data", data, "--pool", empty) == f"{empty}: there is no text to search"
+    assert failed(capsys, 1, *common, "--data", data, "--pool", empty) == f"{empty}: the pool holds no candidate"
     missing = tmp_path / "none.jsonl"
     assert failed(capsys, 1, *common, "--data", data, "--pool", missing) == f"{missing}: no such file"
     (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\n")

@@ -82,8 +82,8 @@ def test_a_second_look_without_a_service(capsys: Capture, store: Path, service: 
     assert call(capsys, "rank", *TURNS, "--json", *flags).result["results"] == by_service
     assert "needs --reranker MODEL" in call(capsys, "rank", *TURNS, "--rerank", "--store", store).failure(2)
     assert "a service has its own" in call(capsys, "rank", *TURNS, "--reranker", "x").failure(2)
-    message = call(capsys, "rank", *TURNS, "--reranker", checkpoints / "poly", "--store", store).failure()
-    assert message == f"{checkpoints / 'poly'} is a poly-encoder; give a cross-encoder"
+    message = call(capsys, "rank", *TURNS, "--reranker", checkpoints / "poly", "--store", store).failure(2)
+    assert message == f"--reranker {checkpoints / 'poly'} is a poly-encoder; give a cross-encoder"
 
 
 def test_what_the_service_refuses_is_told_in_its_words(capsys: Capture, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@ import pytest
 
 from polyrank.index_builder.index.choice import (
     HNSW_BYTES,
-    KINDS,
     MEASURED_FROM,
     SQ_BYTES,
     SearchTimes,
@@ -10,6 +9,7 @@ from polyrank.index_builder.index.choice import (
     choose_index,
     needs_times,
 )
+from polyrank.index_builder.names import KINDS
 from polyrank.model.errors import InvalidInput
 
 SCAN_IS_FAST = SearchTimes(10.0, 7.01)

@@ -13,14 +13,16 @@ from tiny import write_base
 
 import polyrank
 from polyrank.model.architectures.batching import TokenBatch, pad
-from polyrank.model.checkpoint.read import read_base
+from polyrank.model.checkpoint.read import begin_from_base
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import choice, openvino_backend, parts, samples
 from polyrank.model.inference.backend import Forward, TorchBackend
 from polyrank.model.inference.choice import AutomaticBackend, candidates, fastest
+from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.forwards import LateForwards
 from polyrank.model.inference.names import Runner
+from polyrank.model.inference.network import Network
 from polyrank.model.inference.parts import Part
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.text.assembly import Assembler
@@ -207,7 +209,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch, base: Path, part: str, wrong: Wrong,
     torch.manual_seed(0)
     kind: dict[str, Any] = {"architecture": "cross"} if part == "PairPart" else {"architecture": "poly", "n_codes": 4}
     config = ModelConfig(base_name="", max_context_tokens=40, max_candidate_tokens=16, **kind)
-    encoder, _ = read_base(str(base), config)
+    encoder, _ = begin_from_base(str(base), config)
     assembler = Assembler(Tokenizer(base / "tokenizer.json"), config)
     backend = AutomaticBackend([TorchBackend(CPU), FakeBackend(wrong)], CPU, assembler, is_asked_for)
     backend.compile(getattr(parts, part)(encoder))
@@ -269,7 +271,7 @@ def test_a_later_part_that_is_refused_runs_otherwise_and_is_told(
     base = write_base(tmp_path / "base", 0)
     backend = chosen(monkeypatch, base, "CandidatePart", lambda each: turned(each) if each.ndim == 3 else each)
     config = ModelConfig(architecture="poly", base_name="", n_codes=4, max_context_tokens=40, max_candidate_tokens=16)
-    encoder, _ = read_base(str(base), config)
+    encoder, _ = begin_from_base(str(base), config)
     forward = backend.compile(parts.ContextPart(encoder))
     assert backend.runner == ("fake", "bfloat16")
     assert list(backend.choice.refused) == ["fake bfloat16, ContextPart"]
@@ -305,7 +307,7 @@ def test_torch_in_16_bits_is_near_to_float32_and_leaves_the_weights_alone(tmp_pa
     ranker = polyrank.from_base(str(base), config, "torch", precision)
     assert isinstance(ranker, LateRanker)
     assert (ranker.backend, ranker.precision) == ("torch", precision)
-    reference = LateForwards(ranker.encoder, TorchBackend(CPU))
+    reference = LateForwards(Network.of(ranker.encoder), Compiler(TorchBackend(CPU)))
     texts = [[2, 5, 3], list(range(2, 30))]
     both = [(ranker.encode_candidates(texts), reference.encode_candidates(texts))]
     both += zip(ranker.encode_contexts(texts), reference.encode_contexts(texts), strict=True)

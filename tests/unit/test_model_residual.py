@@ -40,7 +40,7 @@ def score(encoder: CrossEncoder, pairs: Pairs) -> torch.Tensor:
     assert poly is not None
     codes = poly.encode_context(pad(pairs.contexts, poly.context.pad_id))
     first = poly_scores(codes, poly.encode_candidates(pad(pairs.candidates, poly.candidate.pad_id)))
-    return first[pairs.owners, rows] + encoder.joint_scores(encoder.join(pairs))
+    return first[pairs.owners, rows] + encoder.joint_scores(CrossEncoder.join(pairs, encoder.encoder.pad_id))
 
 
 def test_no_gradient_and_no_dropout_reach_the_poly_encoder(encoder: CrossEncoder) -> None:

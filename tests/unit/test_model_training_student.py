@@ -13,6 +13,8 @@ import polyrank
 from polyrank.model.checkpoint.files import CheckpointFiles
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelNotFound
 from polyrank.model.inference.backend import TorchBackend
+from polyrank.model.inference.compiler import Compiler
+from polyrank.model.inference.network import Network
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.training.config import TrainConfig
@@ -30,8 +32,17 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def student_scores(student: Student) -> list[float]:
     student.encoder.eval()
     files = CheckpointFiles(student.config, student.directory, {})
+    compiler = Compiler(TorchBackend(torch.device("cpu")))
     kind: Any = CrossRanker if student.config.architecture == "cross" else LateRanker
-    return scores(kind("student", student.encoder, student.assembler, files, TorchBackend(torch.device("cpu"))))
+    return scores(
+        kind(
+            "student",
+            Network.of(student.encoder),
+            student.assembler,
+            files,
+            compiler,
+        )
+    )
 
 
 def tower(source: Any, name: str) -> dict[str, Tensor]:

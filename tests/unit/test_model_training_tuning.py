@@ -15,6 +15,8 @@ import polyrank
 from polyrank.model.checkpoint.files import CheckpointFiles
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.inference.backend import TorchBackend
+from polyrank.model.inference.compiler import Compiler
+from polyrank.model.inference.network import Network
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.rankers.load import Ranker
@@ -113,8 +115,9 @@ def unmerged(student: Student, parent: Path) -> Ranker:
     """The student as it is, behind a ranker's interface."""
     student.encoder.eval()
     files = CheckpointFiles(student.config, student.directory, {})
+    compiler = Compiler(TorchBackend(torch.device("cpu")))
     kind: Any = CrossRanker if student.config.architecture == "cross" else LateRanker
-    ranker: Ranker = kind("student", student.encoder, student.assembler, files, TorchBackend(torch.device("cpu")))
+    ranker: Ranker = kind("student", Network.of(student.encoder), student.assembler, files, compiler)
     return ranker
 
 

@@ -36,6 +36,22 @@ def test_importing_it_is_light(imports: str, tmp_path: Path) -> None:
     assert run("-c", code, cwd=tmp_path) == "[]"
 
 
+@pytest.mark.parametrize("line", [["--help"], ["build", "--help"], ["serve", "--port", "x"], ["rank"]], ids=" ".join)
+def test_help_and_wrong_usage_are_answered_at_once(line: list[str], tmp_path: Path) -> None:
+    """By the standard library alone: every package that a command needs is imported when it runs."""
+    code = (
+        "import sys\n"
+        "from contextlib import redirect_stderr, redirect_stdout, suppress\n"
+        "from io import StringIO\n"
+        "from polyrank.service.cli import main\n"
+        "with redirect_stdout(StringIO()), redirect_stderr(StringIO()), suppress(SystemExit):\n"
+        f"    main({line!r})\n"
+        "own = {name.split('.')[0] for name in sys.modules} - set(sys.stdlib_module_names) - {'polyrank', '__main__'}\n"
+        "print(sorted(name for name in own if not name.startswith('_')))\n"
+    )
+    assert run("-c", code, cwd=tmp_path) == "[]"
+
+
 def test_the_public_names() -> None:
     assert sorted(polyrank.__all__) == polyrank.__all__
     for name in polyrank.__all__:

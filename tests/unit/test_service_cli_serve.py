@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from command_line import call
 
+from polyrank.model.checkpoint.files import CONFIG_FILE, write_config
+from polyrank.model.config import ModelConfig
 from polyrank.service.process import server
 from polyrank.service.settings import Settings
 
@@ -25,6 +27,18 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     return seen
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a store `s` and a cross-encoder `r`, of which only the config is looked at."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("POLYRANK_COMPILED_CACHE_MB")
+    for name in ("s", "r"):
+        (tmp_path / name).mkdir()
+    write_config(tmp_path / "r" / CONFIG_FILE, ModelConfig(architecture="cross", base_name="any"))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("here")
 def test_every_flag_is_its_setting(capsys: Capture, served: list[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYRANK_PORT", "1")
     monkeypatch.setenv("POLYRANK_THREADS", "3")
@@ -49,6 +63,7 @@ def test_every_flag_is_its_setting(capsys: Capture, served: list[Settings], monk
     ]
 
 
+@pytest.mark.usefixtures("here")
 def test_no_flag_is_needed_where_the_environment_names_the_store(
     capsys: Capture, served: list[Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:

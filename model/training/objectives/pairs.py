@@ -9,7 +9,9 @@ from torch import Tensor
 
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.inference.backend import TorchBackend
+from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.forwards import FirstStage
+from polyrank.model.inference.network import Network
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.rankers.load import load_late
 from polyrank.model.search.topk import scores_of
@@ -39,7 +41,7 @@ class PairObjective(Objective):
         self._retriever = load_late(config.retriever) if config.retriever else None
         self.models = {"retriever": self._retriever} if self._retriever else {}
         poly, backend = student.encoder.poly, TorchBackend(device, token_budget=config.chunk_tokens)
-        self._first_stage = None if poly is None else FirstStage(poly, backend)
+        self._first_stage = None if poly is None else FirstStage(Network.of(poly), Compiler(backend))
 
     def prepare(self, batch: Batch) -> Prepared:
         """Choose each row's negatives, and tokenise the pairs; the first stage scores them."""
@@ -53,7 +55,7 @@ class PairObjective(Objective):
         )
 
     def _encode(self, pairs: Pairs) -> Encoded:
-        return (self._encoder.joint_scores(self._encoder.join(pairs).to(self._device)),)
+        return (self._encoder.joint_scores(CrossEncoder.join(pairs, self._encoder.encoder.pad_id).to(self._device)),)
 
     def _scored(
         self, positions: list[list[int]], first: Tensor | None, width: int, encoded: Sequence[Encoded]

@@ -55,6 +55,7 @@ def _subject(subjects: Any, name: str, measure: Subject, text: str) -> argparse.
 
 def _run(name: str, measure: Subject, arguments: argparse.Namespace) -> int:
     quiet_libraries()
+    _check(arguments)
     from polyrank.service.cli.measuring.timing import machine
 
     result = {"bench": name, "machine": machine(), **measure(arguments)}
@@ -62,6 +63,22 @@ def _run(name: str, measure: Subject, arguments: argparse.Namespace) -> int:
     rows = ["  " + "  ".join(_cell(key, value) for key, value in row.items()) for row in result["rows"]]
     print_result(arguments, result, *lines, *rows)
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse files and models that are none, before torch is imported."""
+    from polyrank.index_builder.pool.rows import begin_pool
+    from polyrank.model.checkpoint.kind import architecture_of
+    from polyrank.model.text.dialogues import read_dialogues
+
+    given = vars(arguments)
+    if "pool" in given:
+        begin_pool([arguments.pool])
+        architecture_of(arguments.model)
+    if "data" in given:
+        read_dialogues(arguments.data)
+    if given.get("store") and not arguments.store.is_dir():
+        raise UsageError(f"{arguments.store} is no directory; polyrank build makes a store")
 
 
 def _cell(key: str, value: Any) -> str:

@@ -1,25 +1,23 @@
 """`polyrank build`: turn a pool into a published generation."""
 
 import argparse
+import errno
+import os
 import random
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
-from polyrank.index_builder.index.choice import KINDS, check_factory
-from polyrank.index_builder.index.recall import MIN_RECALL, MOST_PROBES
-from polyrank.index_builder.pool.rows import read_pool
-from polyrank.index_builder.vectors.codec import DTYPES
+from polyrank.index_builder.names import DTYPE_NAMES, KINDS, MIN_RECALL
 from polyrank.model.errors import InvalidInput
-from polyrank.model.text.dialogues import read_dialogues
 from polyrank.service.cli.models import add_runner_options, chosen_runner, load_late
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult
     from polyrank.model.rankers.late import LateRanker
     from polyrank.model.text.assembly import Conversation
 
@@ -37,7 +35,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--index", default="auto", help=_INDEX_HELP)
     parser.add_argument("--probes", type=Path, metavar="F", help=_PROBES_HELP)
     parser.add_argument("--min-recall", type=_share, default=MIN_RECALL, metavar="R", help=f"default: {MIN_RECALL}")
-    parser.add_argument("--dtype", default="float16", choices=sorted(DTYPES), help="of the stored vectors")
+    parser.add_argument("--dtype", default="float16", choices=DTYPE_NAMES, help="of the stored vectors")
     add_runner_options(parser)
     parser.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
     parser.add_argument("--max-rejected", type=_share, default=0.01, metavar="SHARE", help="default: 0.01")
@@ -47,10 +45,16 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build, and print what was built."""
+    """Build, and print what was built. A pool or a store that is none is refused before the model is loaded."""
+    from polyrank.index_builder.pool.rows import begin_pool
+
     runner = chosen_runner(arguments.backend, arguments.precision)
-    pool = read_pool(arguments.pool, arguments.store)
+    if arguments.store.exists() and not arguments.store.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(arguments.store))
+    pool = begin_pool(arguments.pool, arguments.store)
     ranker = load_late(arguments.model, runner=runner)
+    from polyrank.index_builder.build.pipeline import build
+
     options = _options(arguments, ranker)
     with Progress("candidates") as progress:
         built = build(ranker, pool, arguments.store, options, progress=progress)
@@ -68,7 +72,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _options(arguments: argparse.Namespace, ranker: "LateRanker") -> BuildOptions:
+def _options(arguments: argparse.Namespace, ranker: "LateRanker") -> "BuildOptions":
+    from polyrank.index_builder.build.pipeline import BuildOptions
+    from polyrank.index_builder.index.choice import check_factory
+
     try:
         check_factory(arguments.index, ranker.dim)
     except InvalidInput as error:
@@ -84,8 +91,11 @@ def _options(arguments: argparse.Namespace, ranker: "LateRanker") -> BuildOption
     )
 
 
-def _encoded_probes(file: Path, ranker: "LateRanker") -> list[NDArray[np.float32]]:
+def _encoded_probes(file: Path, ranker: "LateRanker") -> "list[NDArray[np.float32]]":
     """The vectors (M, D) of at most MOST_PROBES contexts of a file, drawn at random with a fixed seed."""
+    from polyrank.index_builder.index.recall import MOST_PROBES
+    from polyrank.model.text.dialogues import read_dialogues
+
     kept: list[Conversation] = []
     rng = random.Random(_SEED)
     for seen, dialogue in enumerate(read_dialogues(file)):
@@ -98,7 +108,7 @@ def _encoded_probes(file: Path, ranker: "LateRanker") -> list[NDArray[np.float32
     return ranker.encode_contexts([ranker.tokenize_context(each)[0] for each in kept])
 
 
-def _described(built: BuildResult) -> dict[str, Any]:
+def _described(built: "BuildResult") -> dict[str, Any]:
     return {
         "generation": built.generation,
         "count": built.count,

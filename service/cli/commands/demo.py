@@ -5,15 +5,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.index_builder.build.pipeline import build
 from polyrank.index_builder.errors import GenerationError
-from polyrank.index_builder.pool.rows import Candidate, read_pool
-from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.cli.commands.evaluate import measure
-from polyrank.service.cli.commands.rank import from_store, print_results
+from polyrank.service.cli.commands.rank import print_results
 from polyrank.service.cli.models import chosen_runner, load_late
 from polyrank.service.cli.output import Progress, UsageError
-from polyrank.service.settings import Settings
 
 if TYPE_CHECKING:
     from polyrank.model.rankers.late import LateRanker
@@ -41,15 +37,18 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Build the sample if need be, show one ranking, then evaluate or serve."""
+    from polyrank.service.process import server
+    from polyrank.service.settings import Settings
+
     pool, conversations = _sample("pool.jsonl"), _sample("conversations.jsonl")
     settings = Settings.load({"store": STORE, "port": arguments.port, "reranker": RERANKER, "drain_delay_s": 0.0})
     _build(pool)
+    from polyrank.service.cli.local import from_store  # imports torch
+
     print("\n".join(f"  {'customer' if at % 2 == 0 else 'agent'}: {turn}" for at, turn in enumerate(EXAMPLE)))
     print_results(from_store(STORE, EXAMPLE, 5, RERANKER))
     if arguments.once:
         return _evaluate(conversations)
-    from polyrank.service.process import server
-
     print(f"try it: polyrank rank 'my parcel is late' --url http://{settings.host}:{settings.port}", flush=True)
     return server.run(settings)
 
@@ -62,6 +61,9 @@ def _sample(name: str) -> Path:
 
 
 def _build(pool: Path) -> None:
+    from polyrank.index_builder.build.pipeline import build
+    from polyrank.index_builder.pool.rows import read_pool
+
     ranker = load_late(MODEL, runner=chosen_runner())
     if (active := _active(ranker, pool)) is not None:
         print(f"using generation {active} in {STORE}", file=sys.stderr)
@@ -73,6 +75,9 @@ def _build(pool: Path) -> None:
 
 def _active(ranker: "LateRanker", pool: Path) -> str | None:
     """The active generation's id, if it is undamaged and holds this pool, encoded by this model in this way."""
+    from polyrank.index_builder.pool.rows import Candidate, read_pool
+    from polyrank.index_builder.store.generation_store import GenerationStore
+
     sample = [row for row in read_pool([pool]) if isinstance(row, Candidate)]
     store = GenerationStore(STORE)
     try:

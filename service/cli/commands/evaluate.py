@@ -5,11 +5,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from polyrank.model.durable import write_atomically
 from polyrank.service.cli.files import require_writable
-from polyrank.service.cli.models import add_runner_options, reference_runner
+from polyrank.service.cli.models import RERANKER_HINT, add_runner_options, check_cross, check_late, reference_runner
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, quiet_libraries
 
 if TYPE_CHECKING:
@@ -20,7 +18,6 @@ _TOP_N = 20
 _DESCRIPTION = """R@1, R@2, R@5, R@10 and MRR of a model over each example's own candidates; with --pool over all
 texts of a pool, R@100 too (100 are retrieved; a reply not among them counts 0 in every figure); with --corpus nDCG@10,
 MRR@10 and R@100 over a collection in BEIR's form. Each figure has a 95 % bootstrap interval over whole dialogues."""
-_ROW = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
 
 def add_to(commands: Any) -> None:
@@ -52,11 +49,19 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     quiet_libraries()
     names = [arguments.model] + ([arguments.against] if arguments.against else [])
+    _check_inputs(arguments, names)
     report, lines = _evaluated(_task(arguments), names)
     if arguments.output:
-        write_atomically(arguments.output, b"".join(orjson.dumps(line, option=_ROW) for line in lines))
+        write_atomically(arguments.output, _written(lines))
     print_result(arguments, report.as_object(), report.as_text())
     return 0
+
+
+def _written(lines: list[dict[str, Any]]) -> bytes:
+    import orjson
+
+    form = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+    return b"".join(orjson.dumps(line, option=form) for line in lines)
 
 
 def measure(name: str, data: Path, limit: int | None = None) -> dict[str, Any]:
@@ -70,7 +75,10 @@ def measure(name: str, data: Path, limit: int | None = None) -> dict[str, Any]:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse arguments that parse but make no sense together; raises UsageError."""
+    from polyrank.model.evaluation.metrics import DEPTH
+
     judged = bool(arguments.queries), bool(arguments.qrels)
+    top_n_fits = arguments.top_n is None or 1 <= arguments.top_n <= DEPTH
     refusals = [
         (arguments.limit is not None and arguments.limit < 1, "--limit must be at least 1"),
         (bool(arguments.corpus) and not all(judged), "--corpus needs both --queries and --qrels"),
@@ -81,6 +89,7 @@ def _check(arguments: argparse.Namespace) -> None:
             "--reranker needs --pool or --corpus; to rank each example's own candidates give it as --model",
         ),
         (arguments.top_n is not None and not arguments.reranker, "--top-n goes with --reranker"),
+        (not top_n_fits, f"--top-n must be from 1 to {DEPTH}"),
     ]
     for refused, message in refusals:
         if refused:
@@ -88,6 +97,25 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.output:
         inputs = (arguments.data, arguments.corpus, arguments.queries, arguments.qrels, *(arguments.pool or ()))
         require_writable(arguments.output, filter(None, inputs))
+
+
+def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
+    """Refuse files and models that are none, before torch is imported."""
+    from polyrank.index_builder.pool.rows import begin_pool
+    from polyrank.model.checkpoint.kind import architecture_of
+    from polyrank.model.text.dialogues import read_dialogues
+
+    if arguments.data:
+        read_dialogues(arguments.data)
+    if arguments.pool:
+        begin_pool(arguments.pool)
+    for name in names:
+        if arguments.pool or arguments.corpus:
+            check_late(name, RERANKER_HINT)
+        else:
+            architecture_of(name)
+    if arguments.reranker:
+        check_cross("--reranker", arguments.reranker)
 
 
 def _task(arguments: argparse.Namespace) -> "Task[Any]":

@@ -3,11 +3,12 @@
 import argparse
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from polyrank.service.auth import keys
-from polyrank.service.auth.keys import Key
 from polyrank.service.cli.output import UsageError, add_json_option, print_result
+
+if TYPE_CHECKING:
+    from polyrank.service.auth.keys import Key
 
 
 def add_to(commands: Any) -> None:
@@ -32,9 +33,11 @@ def add_to(commands: Any) -> None:
 
 
 def _add(arguments: argparse.Namespace) -> int:
+    from polyrank.service.auth import keys
+
     _check(arguments)
     secret = keys.new_key()
-    key = Key(
+    key = keys.Key(
         name=arguments.name,
         sha256=keys.hashed(secret.encode()),
         scopes=(arguments.scope,),
@@ -50,6 +53,8 @@ def _add(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
+    from polyrank.service.auth import keys
+
     if not keys.NAME.fullmatch(arguments.name):
         raise UsageError("--name: up to 64 letters, digits, dots, hyphens and underscores")
     if arguments.rate is not None and not keys.LEAST_PER_S <= arguments.rate < math.inf:
@@ -59,6 +64,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    from polyrank.service.auth import keys
+
     held = keys.read(arguments.file)
     facts = [key.model_dump(mode="json", exclude={"sha256"}, exclude_none=True) for key in held]
     lines = [f"{key.name}  {', '.join(key.scopes)}{_rate(key)}" for key in held]
@@ -67,13 +74,15 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _rate(key: Key) -> str:
+def _rate(key: "Key") -> str:
     if key.rate_per_s is None:
         return ""
     return f"  {key.rate_per_s:g} a second" + (f", {key.burst} at once" if key.burst else "")
 
 
 def _remove(arguments: argparse.Namespace) -> int:
+    from polyrank.service.auth import keys
+
     if not arguments.file.is_file():
         raise UsageError(f"{arguments.file} is no file; polyrank keys add makes one")
     with keys.changing(arguments.file) as held:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.model.inference.names import BACKENDS, PRECISIONS
-from polyrank.service.settings import Settings
+from polyrank.service.cli.models import check_cross
+from polyrank.service.cli.output import UsageError
 
 # Variables that native libraries read when they are loaded; values already in the environment stay.
 NATIVE = {
@@ -37,9 +38,15 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal stops it."""
+    """Serve until a signal stops it. A store or a reranker that is none is refused before torch is imported."""
     flags = {name: value for name, value in vars(arguments).items() if name != "run"}
+    from polyrank.service.settings import Settings
+
     settings = Settings.load(flags)
+    if not settings.store.is_dir():
+        raise UsageError(f"{settings.store} is no directory; polyrank build makes a store")
+    if settings.reranker is not None:
+        check_cross("reranker:", settings.reranker)
     for name, value in NATIVE.items():
         os.environ.setdefault(name, value)
     from polyrank.service.process import server  # imports torch, so only after the settings were checked

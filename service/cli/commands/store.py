@@ -3,15 +3,15 @@
 import argparse
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from polyrank.index_builder.build.compaction import compact
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
-from polyrank.index_builder.store.generation import MODEL_DIRECTORY
-from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.vectors.encoder import Encode, TextEncoder, encode_texts
 from polyrank.service.cli.models import chosen_runner, load_late
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
+
+if TYPE_CHECKING:
+    from polyrank.index_builder.store.generation_store import GenerationStore
+    from polyrank.index_builder.vectors.encoder import Encode, TextEncoder
 
 
 def add_to(commands: Any) -> None:
@@ -42,11 +42,13 @@ def add_to(commands: Any) -> None:
 def _with_store(run: Any, arguments: argparse.Namespace) -> int:
     if not arguments.store.is_dir():
         raise UsageError(f"{arguments.store} is no directory; polyrank build makes a store")
+    from polyrank.index_builder.store.generation_store import GenerationStore
+
     status: int = run(GenerationStore(arguments.store), arguments)
     return status
 
 
-def _list(store: GenerationStore, arguments: argparse.Namespace) -> int:
+def _list(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     current, damage = _current(store)
     rows = [_row(store, generation, current) for generation in store.ids()]
     lines = [damage] if damage else []
@@ -55,7 +57,7 @@ def _list(store: GenerationStore, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _current(store: GenerationStore) -> tuple[str | None, str | None]:
+def _current(store: "GenerationStore") -> tuple[str | None, str | None]:
     """The active generation's id, and what is wrong with CURRENT if something is."""
     try:
         return store.current(), None
@@ -63,7 +65,7 @@ def _current(store: GenerationStore) -> tuple[str | None, str | None]:
         return None, f"{error.reason}; activate one"
 
 
-def _row(store: GenerationStore, generation: str, current: str | None) -> dict[str, Any]:
+def _row(store: "GenerationStore", generation: str, current: str | None) -> dict[str, Any]:
     row: dict[str, Any] = {"id": generation, "active": generation == current}
     try:
         opened = store.open(generation, verify=False)
@@ -97,7 +99,7 @@ def _emptiness(arguments: argparse.Namespace) -> str:
     return f"{arguments.store} holds no generation; polyrank build makes one"
 
 
-def _verify(store: GenerationStore, arguments: argparse.Namespace) -> int:
+def _verify(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     bad: dict[str, str] = {}
     wanted = [arguments.generation] if arguments.generation else store.ids()
     for generation in wanted:
@@ -112,29 +114,33 @@ def _verify(store: GenerationStore, arguments: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def _activate(store: GenerationStore, arguments: argparse.Namespace) -> int:
+def _activate(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     store.activate(arguments.generation, _encoded_by(store, arguments.generation))
     print_result(arguments, {"current": arguments.generation}, f"{arguments.generation} is active")
     return 0
 
 
-def _encoded_by(store: GenerationStore, generation: str) -> Encode:
+def _encoded_by(store: "GenerationStore", generation: str) -> "Encode":
     """Encode texts by the generation's model, which is loaded when the first text comes: few activations need it."""
+    from polyrank.index_builder.store.generation import MODEL_DIRECTORY
+    from polyrank.index_builder.vectors.encoder import encode_texts
 
     @cache
-    def ranker() -> TextEncoder:
+    def ranker() -> "TextEncoder":
         return load_late(str(store.path(generation) / MODEL_DIRECTORY), runner=chosen_runner())
 
     return lambda texts: encode_texts(ranker(), texts)
 
 
-def _rollback(store: GenerationStore, arguments: argparse.Namespace) -> int:
+def _rollback(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     current = store.rollback()
     print_result(arguments, {"current": current}, f"{current} is active")
     return 0
 
 
-def _compact(store: GenerationStore, arguments: argparse.Namespace) -> int:
+def _compact(store: "GenerationStore", arguments: argparse.Namespace) -> int:
+    from polyrank.index_builder.build.compaction import compact
+
     with Progress("candidates") as progress:
         built = compact(store.root, redis_url=arguments.redis, progress=progress)
     facts = {"current": built.generation, "count": built.count, "seconds": round(built.seconds, 3)}
@@ -142,7 +148,7 @@ def _compact(store: GenerationStore, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _gc(store: GenerationStore, arguments: argparse.Namespace) -> int:
+def _gc(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     if arguments.keep < 1:
         raise UsageError("--keep must be at least 1: the active generation is never removed")
     removed = store.gc(arguments.keep, arguments.redis)

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from tqdm import tqdm
-
 from polyrank.model.config import ContextVectors, Reduction
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES
@@ -18,6 +16,8 @@ from polyrank.service.cli.models import load_cross, load_late
 from polyrank.service.cli.output import UsageError, add_json_option, print_result, quiet_libraries
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from polyrank.model.training.config import TrainConfig
     from polyrank.model.training.data.corpus import Report
     from polyrank.model.training.run import Data
@@ -197,6 +197,8 @@ class _Log:
             self._log(event, step, steps, values)
 
     def _draw(self, event: str, step: int, steps: int, values: str) -> None:
+        from tqdm import tqdm
+
         if self._bar is None:
             self._bar = tqdm(desc="train", total=steps, unit="step", initial=step)
         if event == "look":

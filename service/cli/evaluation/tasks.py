@@ -15,8 +15,8 @@ from polyrank.model.evaluation.beir import read_collection
 from polyrank.model.evaluation.encoding import ReportProgress
 from polyrank.model.evaluation.intervals import group_numbers
 from polyrank.model.evaluation.lists import rank_lists
-from polyrank.model.evaluation.metrics import RECALL_AT, Values, first_relevant, judged_values, rank_values
-from polyrank.model.evaluation.retrieval import DEPTH, rank_in, rerank, retrieve
+from polyrank.model.evaluation.metrics import DEPTH, RECALL_AT, Values, first_relevant, judged_values, rank_values
+from polyrank.model.evaluation.retrieval import rank_in, rerank, retrieve
 from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
@@ -25,8 +25,7 @@ from polyrank.model.search.topk import TopK
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 from polyrank.service.cli.files import read_candidates
-from polyrank.service.cli.models import REFERENCE, load_cross, load_late
-from polyrank.service.cli.output import UsageError
+from polyrank.service.cli.models import REFERENCE, RERANKER_HINT, load_cross, load_late
 
 Ranker = TypeVar("Ranker")
 
@@ -95,16 +94,14 @@ class TwoStageSearch:
 
     @classmethod
     def load(cls, reranker: str | None, top_n: int, runner: Runner) -> "TwoStageSearch":
-        """Load the reranker; raises UsageError if the model is no Cross-encoder, or `top_n` is out of bounds."""
+        """Load the reranker; raises UsageError if the model is no Cross-encoder."""
         if reranker is None:
             return cls(None, top_n, runner)
-        if not 1 <= top_n <= DEPTH:
-            raise UsageError(f"--top-n must be from 1 to {DEPTH}")
         return cls(load_cross("--reranker", reranker, runner), top_n, runner)
 
     def load_retriever(self, name: str) -> LateRanker:
         """Load the model of the first stage; raises UsageError for a Cross-encoder."""
-        return load_late(name, ", and this one as --reranker", self.runner)
+        return load_late(name, RERANKER_HINT, self.runner)
 
     def find(
         self, ranker: LateRanker, contexts: Sequence[Conversation], texts: Sequence[str], report: ReportProgress

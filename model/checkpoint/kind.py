@@ -1,0 +1,50 @@
+"""Says what a name leads to by the small files of a model: before torch is imported and anything is loaded."""
+
+import os
+from pathlib import Path
+
+from polyrank.model.checkpoint.base import find_base_files
+from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, read_config
+from polyrank.model.errors import CheckpointInvalid, WrongKind
+from polyrank.model.registry import ARCHITECTURES, names_in_words
+
+_ZERO_SHOT = "bi"  # what a plain base model is loaded as
+
+
+def is_checkpoint(name: str | Path) -> bool:
+    """Whether a name is a checkpoint's directory; else it is for a base model's, which need not exist.
+
+    Raises CheckpointInvalid for a directory that is neither.
+    """
+    directory = Path(name)
+    if os.path.isfile(directory / CONFIG_FILE):  # os.path, because Path raises where a name is too long for a file
+        return True
+    if os.path.isdir(directory) and not (directory / BACKBONE_FILE).is_file():
+        raise CheckpointInvalid(f"{directory} is no model: it holds neither {CONFIG_FILE} nor {BACKBONE_FILE}")
+    return False
+
+
+def architecture_of(name: str | Path) -> str:
+    """Return the architecture of a checkpoint or a base model.
+
+    Raises ModelNotFound where there is none of that name, CheckpointInvalid where its config is damaged.
+    """
+    if is_checkpoint(name):
+        return read_config(Path(name) / CONFIG_FILE).architecture
+    find_base_files(str(name))
+    return _ZERO_SHOT
+
+
+def require_retriever(name: str | Path) -> None:
+    """Raise WrongKind for a model without candidate embeddings; other errors as `architecture_of`."""
+    architecture = architecture_of(name)
+    if not ARCHITECTURES[architecture].retrieves:
+        why = f"{name} is a {architecture}-encoder, which has no candidate embeddings"
+        raise WrongKind(f"{why}; give a {names_in_words(retrieves=True)}")
+
+
+def require_pair_scorer(name: str | Path) -> None:
+    """Raise WrongKind for a model that does not score pairs; other errors as `architecture_of`."""
+    architecture = architecture_of(name)
+    if ARCHITECTURES[architecture].retrieves:
+        raise WrongKind(f"{name} is a {architecture}-encoder; give a {names_in_words(retrieves=False)}")

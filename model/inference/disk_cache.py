@@ -1,0 +1,182 @@
+"""A cache on disk for what takes long to make: entries of facts and bytes, found by what they were made from.
+
+An entry is one file, named after a hash of its key. It holds a sha256 of all that follows, a line of JSON with key and
+facts, and the bytes. It is mapped, not read, so that several processes share its memory.
+
+A cache must never stop the work: what cannot be read or written is a miss, and the log says why, once.
+"""
+
+import hashlib
+import json
+import logging
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any, NamedTuple
+
+from polyrank.model.durable import remove_leftovers, replacing
+from polyrank.model.errors import InvalidInput
+
+# Variables of the environment, for processes that have no other settings.
+DIRECTORY, SIZE = "POLYRANK_COMPILED_CACHE_DIR", "POLYRANK_COMPILED_CACHE_MB"
+DEFAULT_MIB = 4096
+_FOLDER = "compiled"
+_SUFFIX = ".entry"
+_DIGEST_BYTES = 64
+
+log = logging.getLogger(__name__)
+
+
+class KeptEntry(NamedTuple):
+    """What was kept: facts as JSON has them, and bytes, mapped from the file, which is never changed in place."""
+
+    facts: Mapping[str, Any]
+    data: memoryview
+
+
+class DiskCache:
+    """Keeps entries in a directory, up to a number of bytes; those that were used least recently go first.
+
+    Safe for several threads and processes. Only this user can read or write the files, because a compiled model is
+    machine code to be run. A directory that others could write to is not used.
+    """
+
+    def __init__(self, directory: Path, most_bytes: int) -> None:
+        self._directory, self._most_bytes = directory, most_bytes
+        self._said = set[tuple[str, Path]]()
+
+    def get(self, key: Mapping[str, Any]) -> KeptEntry | None:
+        """Return the entry of a key; None where there is none. A damaged one is removed."""
+        path = self._path(key)
+        try:
+            if not self._is_private():
+                return None
+            entry = _read(path, key)
+        except FileNotFoundError:
+            return None
+        except _Damaged as error:
+            self._warn("a kept model is damaged and is made anew", path, str(error))
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+            return None
+        except OSError as error:
+            self._warn("kept models cannot be read", path, error.strerror)
+            return None
+        with suppress(OSError):  # a read-only disk
+            os.utime(path)  # used just now
+        return entry
+
+    def put(self, key: Mapping[str, Any], facts: Mapping[str, Any], *data: bytes | memoryview) -> None:
+        """Keep an entry, and remove old ones where there are too many bytes. An entry above the bound is not kept.
+
+        `data` are the entry's bytes in pieces; they are put together.
+        """
+        path, content = self._path(key), [_header(key, facts), *data]
+        size = sum(len(piece) for piece in content)
+        if size > self._most_bytes:
+            self._warn("a model is larger than the cache and is not kept", self._directory, f"{size >> 20} MiB")
+            return
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._is_private():
+                _write(path, content)
+                self._evict(path)
+        except OSError as error:
+            self._warn("models cannot be kept", self._directory, error.strerror)
+
+    def _path(self, key: Mapping[str, Any]) -> Path:
+        name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+        return self._directory / f"{name}{_SUFFIX}"
+
+    def _is_private(self) -> bool:
+        """Whether nobody else can have written to the directory. Raises FileNotFoundError where there is none."""
+        status = self._directory.stat()
+        private = status.st_uid == os.geteuid() and not status.st_mode & 0o022
+        if not private:
+            why = "it belongs to another user, or others may write to it; remove it, or name another place"
+            self._warn("models are not kept", self._directory, why)
+        return private
+
+    def _evict(self, newest: Path) -> None:
+        """Remove entries, the least recently used first, until the others fit; the newest stays."""
+        remove_leftovers(self._directory)
+        entries = []
+        for path in self._directory.glob(f"*{_SUFFIX}"):
+            with suppress(FileNotFoundError):  # another process was faster
+                status = path.stat()
+                entries.append((path == newest, status.st_mtime_ns, status.st_size, path))
+        bytes_left = sum(size for _, _, size, _ in entries)
+        for _, _, size, path in sorted(entries):
+            if bytes_left <= self._most_bytes:
+                return
+            path.unlink(missing_ok=True)
+            bytes_left -= size
+
+    def _warn(self, message: str, where: Path, why: str | None) -> None:
+        if (message, where) not in self._said:
+            self._said.add((message, where))
+            log.warning(message, extra={"fields": {"where": str(where), "why": why}})
+
+
+def configured(variables: Mapping[str, str]) -> DiskCache | None:
+    """Return the cache that variables of the environment describe; None: it is turned off.
+
+    Raises InvalidInput where the size is no number.
+    """
+    size = variables.get(SIZE) or str(DEFAULT_MIB)
+    if not size.isdecimal():
+        raise InvalidInput(f"{SIZE} must be a whole number of MiB, 0 for no cache, not {size!r}")
+    return cache_of(variables.get(DIRECTORY), int(size))
+
+
+def cache_of(directory: str | Path | None, mebibytes: int) -> DiskCache | None:
+    """Return a cache in a directory, or in this user's usual one; None for a size of 0.
+
+    It has a folder of its own there: the directory may be one that others can write to, such as a mounted volume.
+    """
+    return DiskCache(Path(directory or usual_directory()) / _FOLDER, mebibytes << 20) if mebibytes else None
+
+
+def usual_directory() -> Path:
+    """Return where this user's compiled models are kept by default: below $XDG_CACHE_HOME, or ~/.cache."""
+    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        return (Path(chosen) if os.path.isabs(chosen) else Path.home() / ".cache") / "polyrank"
+    except RuntimeError:  # a user without a home
+        return Path(gettempdir()) / f"polyrank-{os.geteuid()}"
+
+
+class _Damaged(Exception):
+    """The file is not an entry of the key."""
+
+
+def _header(key: Mapping[str, Any], facts: Mapping[str, Any]) -> bytes:
+    return json.dumps({"key": key, "facts": facts}, sort_keys=True).encode() + b"\n"
+
+
+def _write(path: Path, content: Sequence[bytes | memoryview]) -> None:
+    digest = hashlib.sha256()
+    for piece in content:
+        digest.update(piece)
+    with replacing(path) as temporary:
+        temporary.chmod(0o600)
+        with temporary.open("wb") as file:
+            file.writelines([digest.hexdigest().encode(), *content])
+
+
+def _read(path: Path, key: Mapping[str, Any]) -> KeptEntry:
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size <= _DIGEST_BYTES:
+            raise _Damaged("it was cut short")
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # OpenVINO takes only memory that it might change
+    content = memoryview(mapped)[_DIGEST_BYTES:]
+    if hashlib.sha256(content).hexdigest().encode() != mapped[:_DIGEST_BYTES]:
+        raise _Damaged("its sha256 is another")
+    end = mapped.find(b"\n", _DIGEST_BYTES) + 1
+    header = json.loads(mapped[_DIGEST_BYTES:end])
+    if header["key"] != dict(key):
+        raise _Damaged("it is the entry of another key")
+    return KeptEntry(header["facts"], memoryview(mapped)[end:])

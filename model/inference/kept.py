@@ -1,0 +1,107 @@
+"""What is kept on disk of work on a part: its compiled model, and which back-end was measured to be the fastest.
+
+It is found again only for an equal network on an equal machine: same weights, same code of this package, same versions
+of the libraries, same processor and number of threads. What is kept was tried when it was made.
+"""
+
+import hashlib
+import importlib.metadata
+import platform
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from polyrank.model.inference.disk_cache import DiskCache
+from polyrank.model.inference.names import Choice, Runner
+from polyrank.model.inference.network import LazyPart
+from polyrank.model.inference.parts import Sizes
+
+_MODEL = Path(__file__).parents[1]
+_CODE = ("architectures", "checkpoint", "inference")  # what the numbers of a part come from, beside its weights
+_LIBRARIES = ("openvino", "torch", "transformers")
+# Of /proc/cpuinfo; the last three are those of Arm.
+_PROCESSOR = (
+    *("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
+    *("CPU implementer", "CPU part", "Features"),
+)
+
+
+class KeptModel(NamedTuple):
+    """A compiled part: the sizes of its transformer, and the models that it consists of, as they were exported."""
+
+    sizes: Sizes
+    pieces: list[memoryview]
+
+
+class Kept:
+    """What is kept of one part, in a cache on disk."""
+
+    def __init__(self, disk: DiskCache, part: LazyPart) -> None:
+        self._disk, self._part = disk, part
+
+    def choice(self, names: Sequence[Runner]) -> tuple[Runner, Choice] | None:
+        """Return which of several was chosen to run the part, and why; None: none is kept."""
+        entry = self._disk.get(self._choice_key(names))
+        if entry is None:
+            return None
+        return Runner(*entry.facts["runner"]), Choice(entry.facts["milliseconds"], entry.facts["refused"])
+
+    def keep_choice(self, names: Sequence[Runner], runner: Runner, choice: Choice) -> None:
+        """Keep which of several was chosen to run the part, and why."""
+        facts = {"runner": list(runner), "milliseconds": choice.milliseconds, "refused": choice.refused}
+        self._disk.put(self._choice_key(names), facts)
+
+    def model(self, runner: Runner) -> KeptModel | None:
+        """Return the part as compiled for a back-end and a precision; None: there is none."""
+        entry = self._disk.get(self._model_key(runner))
+        if entry is None:
+            return None
+        sizes = entry.facts["bytes"]
+        pieces = [entry.data[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+        return KeptModel(Sizes(*entry.facts["sizes"]), pieces)
+
+    def keep_model(self, runner: Runner, sizes: Sizes, pieces: Sequence[memoryview]) -> None:
+        """Keep a compiled part."""
+        facts = {"sizes": list(sizes), "bytes": [len(piece) for piece in pieces]}
+        self._disk.put(self._model_key(runner), facts, *pieces)
+
+    def _choice_key(self, names: Sequence[Runner]) -> dict[str, Any]:
+        return self._key({"chosen from": [list(each) for each in names]})
+
+    def _model_key(self, runner: Runner) -> dict[str, Any]:
+        return self._key({"compiled for": list(runner)})
+
+    def _key(self, what: Mapping[str, Any]) -> dict[str, Any]:
+        part = {"network": self._part.identity, "part": self._part.name, "threads": torch.get_num_threads()}
+        return {**part, **what, **_here()}
+
+
+@cache
+def _here() -> dict[str, Any]:
+    versions = {}
+    for name in _LIBRARIES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return {"versions": versions, "code": _code(), "processor": _processor()}
+
+
+def _code() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in _CODE for path in (_MODEL / folder).rglob("*.py")):
+        digest.update(f"{path.relative_to(_MODEL)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _processor() -> str:
+    """Identify model and abilities of the first processor; Linux tells them, elsewhere Python's own words must do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n", 1)[0].splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    told = {name.strip(): value for name, _, value in (line.partition(":") for line in lines)}
+    return hashlib.sha256("\n".join(told.get(name, "") for name in _PROCESSOR).encode()).hexdigest()

@@ -1,0 +1,73 @@
+"""A model's network and its parts, read when something first needs them: what is kept compiled runs without."""
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from polyrank.model.architectures.cross import CrossEncoder
+from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.config import ModelConfig
+from polyrank.model.inference.parts import Part
+
+E = TypeVar("E", bound=LateEncoder | CrossEncoder)
+
+
+class LazyPart:
+    """A part that is built when somebody needs its torch module.
+
+    Attributes:
+        name: tells it from the other parts of the network.
+        identity: of the network.
+    """
+
+    def __init__(self, name: str, identity: str, build: Callable[[], Part]) -> None:
+        self.name, self.identity = name, identity
+        self._build = build
+
+    def module(self) -> Part:
+        """Build it, in evaluation mode; it shares its weights with the network."""
+        return self._build().eval()
+
+
+class Network(Generic[E]):
+    """The network of a model.
+
+    Attributes:
+        config: what its checkpoint says about it.
+        identity: stands for all that its outputs depend on, weights included; empty where these may change, as in
+            training.
+    """
+
+    def __init__(self, config: ModelConfig, read: Callable[[], E], identity: str = "") -> None:
+        self.config, self.identity = config, identity
+        self._read, self._held = read, list[E]()
+        self._reading = threading.Lock()
+
+    @classmethod
+    def of(cls, encoder: E) -> "Network[E]":
+        """Wrap a network that has been read."""
+        return cls(encoder.config, lambda: encoder)
+
+    @property
+    def encoder(self) -> E:
+        """The torch module, in evaluation mode; the first access reads it, and raises as reading does."""
+        with self._reading:
+            if not self._held:
+                encoder = self._read()
+                encoder.eval()
+                self._held.append(encoder)
+            return self._held[0]
+
+    def part(self, kind: Callable[[E], Part], name: str) -> LazyPart:
+        """Return a part of it, not built yet."""
+        return LazyPart(name, self.identity, lambda: kind(self.encoder))
+
+
+def first_stage(network: Network[CrossEncoder]) -> Network[LateEncoder]:
+    """Return the Poly-encoder within a residual Cross-encoder."""
+
+    def poly() -> LateEncoder:
+        assert network.encoder.poly is not None, "it is residual"
+        return network.encoder.poly
+
+    return Network(network.config, poly, f"{network.identity} poly" if network.identity else "")

@@ -1,0 +1,74 @@
+"""Ranks over a store in this process, without a service."""
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from polyrank.index_builder.store.generation import Generation
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.model.inference import disk_cache
+from polyrank.model.inference.disk_cache import DiskCache
+from polyrank.model.inference.names import Runner
+from polyrank.service.cli.models import check_cross, chosen_runner, reference_runner
+from polyrank.service.cli.output import UsageError
+from polyrank.service.variables import BACKEND, PRECISION
+
+_TIMEOUT_SECONDS = 30.0
+
+
+def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = None) -> dict[str, Any]:
+    """Rank over a store's active generation in this process; returns what the service answers, without timings.
+
+    A store without a generation and a reranker that is none are refused before torch is imported.
+    """
+    if not root.is_dir():
+        raise UsageError(f"{root} is no directory; polyrank build makes a store")
+    if reranker:
+        check_cross("--reranker", reranker)
+    store = GenerationStore(root)
+    generation, refused = store.open_to_serve()
+    for which, why in refused:
+        print(f"{which} was passed over: {why}", file=sys.stderr)
+    return _ranked(store, generation, turns, top_k, reranker)
+
+
+def _ranked(
+    store: GenerationStore, generation: Generation, turns: list[str], top_k: int, reranker: str | None
+) -> dict[str, Any]:
+    from polyrank.model.rankers.load import load, load_cross
+    from polyrank.model.text.assembly import Conversation
+    from polyrank.service.http.native.responses import answer_of
+    from polyrank.service.live.models import LateScorer
+    from polyrank.service.live.serving import Opener
+    from polyrank.service.observe.metrics import Metrics
+    from polyrank.service.ranking.engine import Engine, EngineSettings
+    from polyrank.service.ranking.values import TOP_N, RankRequest
+
+    conversation = Conversation.of(turns)
+    disk = disk_cache.configured(os.environ)
+    runs = ("cpu", *_runner(disk), disk)
+
+    def warm_up(ranker: LateScorer) -> None:  # else compiling would count as the request's time
+        ranker.encode_context_batch([ranker.tokenize_context(conversation)[0]])
+
+    opener = Opener(lambda *_: None, None, lambda name: load(name, *runs), warm_up=warm_up)
+    serving = opener.serve(generation, store.updates.of(generation.manifest))
+    scorer = load_cross(reranker, *runs) if reranker else None
+    engine = Engine(EngineSettings(), Metrics(), scorer)
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    request = RankRequest(conversation=conversation, deadline=deadline, top_k=top_k, top_n=TOP_N if reranker else None)
+    try:
+        return answer_of(serving, asyncio.run(engine.rank(serving, request)))
+    finally:
+        engine.close()
+
+
+def _runner(disk: DiskCache | None) -> Runner:
+    """Return what is to run the models: what a server would choose, because compiling and measuring are kept.
+
+    Without a cache the reference, which needs neither: one request would not repay them.
+    """
+    return chosen_runner() if disk else reference_runner(os.environ.get(BACKEND), os.environ.get(PRECISION))

@@ -1,0 +1,131 @@
+"""Bad input is refused with one line before torch is imported, let alone a model loaded."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import REPOSITORY, pool_rows, write_rows
+
+CODE = """
+import sys
+from polyrank.service.cli import main
+status = main(sys.argv[1:])
+sys.exit(77 if "torch" in sys.modules else status)
+"""
+
+
+def refused(*arguments: object) -> tuple[int, str]:
+    """The exit status and the only line that a command says."""
+    command = [sys.executable, "-c", CODE, *map(str, arguments)]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
+    assert ended.returncode != 77, f"torch was imported: {ended.stderr}"
+    assert ended.stdout == ""
+    lines = [line for line in ended.stderr.splitlines() if " INFO " not in line]  # a server begins with its settings
+    [line] = lines
+    assert line.startswith("polyrank: ")
+    return ended.returncode, line.removeprefix("polyrank: ")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of a good pool and good dialogues, of files that are none, and an empty store."""
+    folder = tmp_path_factory.mktemp("files")
+    write_rows(folder / "pool.jsonl", pool_rows(3))
+    dialogue = {"context": ["w1"], "response": "w2", "candidates": ["w2", "w3"]}
+    write_rows(folder / "data.jsonl", [dialogue])
+    write_rows(folder / "empty.jsonl", [])
+    (folder / "broken.jsonl.gz").write_bytes(b"w1\n")
+    (folder / "pool.txt").write_bytes(b"w1\n")
+    (folder / "store").mkdir()
+    return folder
+
+
+POOLS = [
+    ("none.jsonl", "{}: no such file"),
+    ("empty.jsonl", "{}: the pool holds no candidate"),
+    ("broken.jsonl.gz", "{}: cannot be read"),
+    ("pool.txt", "{}: unknown kind of pool"),
+]
+
+
+@pytest.mark.parametrize(("name", "says"), POOLS, ids=[name for name, _ in POOLS])
+@pytest.mark.parametrize("command", ["build", "evaluate", "bench"])
+def test_a_pool_that_is_none(command: str, name: str, says: str, files: Path, checkpoints: Path) -> None:
+    pool, model = files / name, checkpoints / "poly"
+    arguments = {
+        "build": ("--store", files / "new"),
+        "evaluate": ("--data", files / "data.jsonl"),
+        "bench": (),
+    }[command]
+    subject = ("encode",) if command == "bench" else ()
+    status, line = refused(command, *subject, "--model", model, "--pool", pool, *arguments)
+    assert status == 1
+    assert line.startswith(says.format(pool))
+    assert not (files / "new").exists()
+
+
+@pytest.mark.parametrize("command", ["serve", "rank", "evaluate"])
+def test_a_reranker_that_is_none(command: str, files: Path, checkpoints: Path) -> None:
+    arguments = {
+        "serve": ("--store", files / "store"),
+        "rank": ("w1", "--store", files / "store"),
+        "evaluate": (
+            *("--model", checkpoints / "poly", "--data", files / "data.jsonl", "--pool", files / "pool.jsonl"),
+        ),
+    }[command]
+    status, line = refused(command, *arguments, "--reranker", files / "no-model")
+    assert (status, line.split(" is ")[0]) == (1, f"model {str(files / 'no-model')!r}")
+    status, line = refused(command, *arguments, "--reranker", checkpoints / "poly")
+    assert status == 2
+    assert line.endswith(f"{checkpoints / 'poly'} is a poly-encoder; give a cross-encoder")
+
+
+@pytest.mark.parametrize("command", ["build", "evaluate", "bench"])
+def test_a_model_that_is_none(command: str, files: Path, checkpoints: Path) -> None:
+    rest = {
+        "build": ("--store", files / "new", "--pool", files / "pool.jsonl"),
+        "evaluate": ("--data", files / "data.jsonl"),
+        "bench": ("--pool", files / "pool.jsonl"),
+    }[command]
+    subject = ("encode",) if command == "bench" else ()
+    for name, says in ((files / "no-model", "is neither a local directory"), (files / "store", "is no model")):
+        status, line = refused(command, *subject, "--model", name, *rest)
+        assert status == 1
+        assert says in line
+    if command == "build":
+        status, line = refused("build", "--model", checkpoints / "cross", *rest)
+        assert (status, "which has no candidate embeddings" in line) == (2, True)
+
+
+@pytest.mark.parametrize("place", ["none", "pool.jsonl"])
+@pytest.mark.parametrize("command", [("serve",), ("rank", "w1"), ("bench", "rank"), ("store", "list")], ids=" ".join)
+def test_a_store_that_is_none(command: tuple[str, ...], place: str, files: Path) -> None:
+    store = files / place
+    assert refused(*command, "--store", store) == (2, f"{store} is no directory; polyrank build makes a store")
+
+
+def test_a_store_to_build_into_that_is_a_file(files: Path, checkpoints: Path) -> None:
+    pool = files / "pool.jsonl"
+    status, line = refused("build", "--model", checkpoints / "poly", "--pool", pool, "--store", pool)
+    assert (status, line) == (1, f"Not a directory: {pool}")
+
+
+def test_a_store_without_a_generation(files: Path) -> None:
+    status, line = refused("rank", "w1", "--store", files / "store")
+    assert status == 1
+    assert line.startswith(f"no good generation in {files / 'store'}: it is empty")
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that something else listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_a_port_in_use(taken: int, files: Path) -> None:
+    status, line = refused("serve", "--store", files / "store", "--port", taken)
+    assert (status, line) == (1, f"cannot listen on 127.0.0.1:{taken}: Address already in use")

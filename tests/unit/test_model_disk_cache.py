@@ -1,0 +1,193 @@
+"""The cache on disk: kept, bounded, checked, private, and never a reason to fail."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from full_disk import fill_disk
+from unprivileged import bound_by_permissions
+
+from polyrank.model.inference.disk_cache import DiskCache, usual_directory
+
+KEY = {"part": "context", "threads": 2}
+FACTS = {"dim": 384}
+ROOM = 1 << 20
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "above" / "cache"
+
+
+@pytest.fixture
+def cache(directory: Path) -> DiskCache:
+    return DiskCache(directory, ROOM)
+
+
+def kept(cache: DiskCache, key: dict[str, object]) -> bytes | None:
+    entry = cache.get(key)
+    return None if entry is None else bytes(entry.data)
+
+
+def entry_of(directory: Path) -> Path:
+    [path] = directory.iterdir()
+    return path
+
+
+def test_what_was_put_is_found_by_its_key_alone(cache: DiskCache, directory: Path) -> None:
+    assert cache.get(KEY) is None
+    cache.put(KEY, FACTS, b"\n\x00blob\n")
+    entry = DiskCache(directory, ROOM).get({"threads": 2, "part": "context"})
+    assert entry is not None
+    assert (entry.facts, bytes(entry.data)) == (FACTS, b"\n\x00blob\n")
+    assert cache.get({**KEY, "threads": 1}) is None
+
+
+def test_facts_may_come_without_bytes(cache: DiskCache) -> None:
+    cache.put(KEY, FACTS)
+    assert kept(cache, KEY) == b""
+
+
+def test_a_later_entry_of_a_key_replaces_the_former_one_and_not_under_its_readers(cache: DiskCache) -> None:
+    cache.put(KEY, FACTS, b"old")
+    old = cache.get(KEY)
+    cache.put(KEY, FACTS, b"new!")
+    assert old is not None
+    assert (bytes(old.data), kept(cache, KEY)) == (b"old", b"new!")
+
+
+def test_only_this_user_can_read_it(cache: DiskCache, directory: Path) -> None:
+    cache.put(KEY, FACTS, b"blob")
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert entry_of(directory).stat().st_mode & 0o777 == 0o600
+
+
+def test_the_least_recently_used_go_first(directory: Path) -> None:
+    cache = DiskCache(directory, 3500)
+    for number in range(3):
+        cache.put({"number": number}, {}, bytes(1000))
+        for path in directory.iterdir():  # every step is a second
+            os.utime(path, ns=(0, path.stat().st_mtime_ns - 10**9))
+    assert kept(cache, {"number": 0}) is not None
+    cache.put({"number": 3}, {}, bytes(1000))
+    assert [number for number in range(4) if cache.get({"number": number})] == [0, 2, 3]
+
+
+def test_an_entry_larger_than_the_bound_is_not_kept(
+    cache: DiskCache, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.put(KEY, FACTS, b"blob")
+    cache.put({"part": "pair"}, {}, bytes(ROOM))
+    assert kept(cache, KEY) == b"blob"
+    assert len(list(directory.iterdir())) == 1
+    assert caplog.messages == ["a model is larger than the cache and is not kept"]
+
+
+@pytest.mark.parametrize("damage", ["one bit", "cut short", "nearly nothing", "empty", "longer", "another key's"])
+def test_a_damaged_entry_is_removed_with_one_warning(
+    cache: DiskCache, directory: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.put(KEY, FACTS, b"blob" * 100)
+    path = entry_of(directory)
+    good = path.read_bytes()
+    if damage == "another key's":
+        DiskCache(directory.parent / "other", ROOM).put({"part": "pair"}, FACTS, b"blob" * 100)
+        entry_of(directory.parent / "other").rename(path)
+    else:
+        bad = {"one bit": good[:-9] + bytes([good[-9] ^ 1]) + good[-8:], "cut short": good[:-1], "longer": good + b"x"}
+        path.write_bytes(bad.get(damage, good[:64] if damage == "nearly nothing" else b""))
+    assert cache.get(KEY) is None
+    assert cache.get(KEY) is None
+    assert caplog.messages == ["a kept model is damaged and is made anew"]
+    assert not path.exists()
+    cache.put(KEY, FACTS, b"anew")
+    assert kept(cache, KEY) == b"anew"
+
+
+def test_a_full_disk_is_no_error(
+    cache: DiskCache, directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.put(KEY, FACTS, b"blob")
+    with monkeypatch.context() as patched:
+        fill_disk(patched, entry_of(directory))
+        cache.put(KEY, FACTS, b"more")
+    cache.put({"part": "pair"}, {}, b"room again")
+    assert (kept(cache, KEY), kept(cache, {"part": "pair"})) == (b"blob", b"room again")
+    assert caplog.messages == ["models cannot be kept"]
+    assert "No space left" in str(caplog.records[0].fields)  # type: ignore[attr-defined]  # set by `extra`
+
+
+@pytest.mark.parametrize("place", ["a file is in its place", "nothing can be made there"])
+def test_a_directory_that_cannot_be_is_one_warning(
+    tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    cache = DiskCache(tmp_path / "file" if place.startswith("a file") else Path("/proc/cache"), ROOM)
+    for _ in range(2):
+        cache.put(KEY, FACTS, b"blob")
+    assert cache.get(KEY) is None
+    assert caplog.messages.count("models cannot be kept") == 1
+
+
+def test_a_read_only_directory_is_read(cache: DiskCache, directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache.put(KEY, FACTS, b"blob")
+    directory.chmod(0o500)
+    with bound_by_permissions():
+        cache.put({"part": "pair"}, {}, b"blob")
+        assert kept(cache, KEY) == b"blob"
+    directory.chmod(0o700)  # else it could not be removed
+    assert caplog.messages == ["models cannot be kept"]
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707], ids=oct)
+def test_a_directory_that_others_may_write_to_is_not_used(
+    cache: DiskCache, directory: Path, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What lies there may be anybody's, and would be run."""
+    cache.put(KEY, FACTS, b"blob")
+    directory.chmod(mode)
+    assert cache.get(KEY) is None
+    cache.put({"part": "pair"}, {}, b"blob")
+    assert len(list(directory.iterdir())) == 1
+    assert [(record.levelno, record.message) for record in caplog.records] == [
+        (logging.WARNING, "models are not kept")
+    ], "said once"
+
+
+def test_what_a_killed_writer_left_is_removed(cache: DiskCache, directory: Path) -> None:
+    cache.put(KEY, FACTS, b"blob")
+    (directory / f".{'0' * 64}.entry.0123456789abcdef.tmp").write_bytes(bytes(1000))
+    cache.put(KEY, FACTS, b"blob")
+    assert len(list(directory.iterdir())) == 1
+
+
+def test_processes_write_and_read_at_the_same_time(directory: Path) -> None:
+    """Every entry that any of them finds is whole, while all replace and evict the same few."""
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from polyrank.model.inference.disk_cache import DiskCache\n"
+        "cache = DiskCache(Path(sys.argv[1]), 5 * 20_000)\n"
+        "for turn in range(200):\n"
+        "    key = {'number': turn % 8}\n"
+        "    entry = cache.get(key)\n"
+        "    assert entry is None or len(set(bytes(entry.data))) == 1 and len(entry.data) == 18_000\n"
+        "    cache.put(key, {}, bytes([int(sys.argv[2])]) * 18_000)\n"
+    )
+    command = [sys.executable, "-c", code, str(directory)]
+    processes = [subprocess.Popen([*command, str(n)], stderr=subprocess.PIPE, text=True) for n in range(3)]
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], said
+    assert said == ["", "", ""], "no warning"
+    assert sum(path.stat().st_size for path in directory.iterdir()) <= 5 * 20_000 + 3 * 20_000
+
+
+def test_where_it_lies_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative is invalid")
+    assert usual_directory() == tmp_path / ".cache" / "polyrank"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert usual_directory() == tmp_path / "xdg" / "polyrank"
