@@ -350,14 +350,14 @@ def test_a_deadline_that_is_over_costs_no_model_work(scanned: Serving) -> None:
 def test_a_deadline_ends_the_encoding_of_many_candidates(scanned: Serving) -> None:
     given = tuple(Given(None, f"w{n} " * 30) for n in range(2000))
     encoded: list[int] = []
-    encode = scanned.ranker.encode_candidates
+    encode = scanned.ranker.encode_candidate_batch
 
     def counted(tokens: Sequence[list[int]]) -> np.ndarray:
         encoded.append(len(tokens))
         return encode(tokens)
 
-    scanned.ranker.encode_candidates = counted  # type: ignore[method-assign]
-    with pytest.raises(DeadlineExceeded, match="time allowed"):
+    scanned.ranker.encode_candidate_batch = counted  # type: ignore[method-assign]
+    with pytest.raises((DeadlineExceeded, TimeTooShort), match="time allowed"):
         rank(scanned, asked(candidates=given, deadline=time.monotonic() + 0.05))
     assert sum(encoded) < 2000
 
