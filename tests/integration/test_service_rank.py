@@ -136,7 +136,8 @@ def test_info_tells_what_runs_and_how_it_was_chosen(client: TestClient, monkeypa
     monkeypatch.setattr(ranker, "precision", "bfloat16")
     monkeypatch.setattr(ranker, "choice", choice)
     told = client.get("/info").json()
-    assert told["model_dtype"] == told["model"]["precision"] == "bfloat16"
+    assert told["model"]["precision"] == "bfloat16"
+    assert told["model_dtype"] == told["reranker"]["precision"] == "float32", "TEI's field is of the model that reranks"
     assert told["model"]["choice"] == {"milliseconds": choice.milliseconds, "refused": choice.refused}
 
 
