@@ -37,9 +37,9 @@ from polyrank.model.text.assembly import Assembler
 
 # A candidate must take at most this share of the best time before it, so that noise does not change the choice.
 WORTH = 0.9
-# One that takes this many times as long as the fastest is not measured any further.
+# After the first rounds, one that takes this many times as long as the fastest is not measured any further.
 HOPELESS = 1.5
-_ROUNDS = 3
+_FIRST_ROUNDS, _ROUNDS = 2, 5
 _CALLS = 2  # in a row: during the first, threads of the previous back-end may still spin
 
 log = logging.getLogger(__name__)
@@ -210,10 +210,11 @@ def fastest(seconds: Mapping[Runner, float]) -> Runner:
 def measured(forwards: Mapping[Runner, Forward], batches: list[TokenBatch]) -> dict[Runner, float]:
     """Time the back-ends in turns: the least seconds for each batch, and their geometric mean over batches."""
     least = {runner: np.full(len(batches), np.inf) for runner in forwards}
-    seconds: dict[Runner, float] = {}
-    for _ in range(_ROUNDS if len(forwards) > 1 else 1):
+    seconds = dict.fromkeys(forwards, np.inf)
+    for round_ in range(_ROUNDS if len(forwards) > 1 else 1):
+        hopeless = HOPELESS * min(seconds.values()) if round_ >= _FIRST_ROUNDS else np.inf
         for runner, forward in forwards.items():
-            if seconds.get(runner, 0.0) > HOPELESS * min(seconds.values(), default=0.0):
+            if seconds[runner] > hopeless:
                 continue
             for at in [*range(len(batches))] * _CALLS:
                 began = time.perf_counter()
