@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.durable import write_atomically
+from polyrank.model.inference.names import Runner
 from polyrank.service.cli.files import require_writable
 from polyrank.service.cli.models import RERANKER_HINT, add_runner_options, check_cross, check_late, reference_runner
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, quiet_libraries
@@ -47,10 +48,11 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate, and print the figures."""
     _check(arguments)
+    runner = reference_runner(arguments.backend, arguments.precision)
     quiet_libraries()
     names = [arguments.model] + ([arguments.against] if arguments.against else [])
     _check_inputs(arguments, names)
-    report, lines = _evaluated(_task(arguments), names)
+    report, lines = _evaluated(_task(arguments, runner), names)
     if arguments.output:
         write_atomically(arguments.output, _written(lines))
     print_result(arguments, report.as_object(), report.as_text())
@@ -118,10 +120,9 @@ def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
         check_cross("--reranker", arguments.reranker)
 
 
-def _task(arguments: argparse.Namespace) -> "Task[Any]":
+def _task(arguments: argparse.Namespace, runner: Runner) -> "Task[Any]":
     from polyrank.service.cli.evaluation.tasks import CollectionTask, ListsTask, PoolTask, TwoStageSearch
 
-    runner = reference_runner(arguments.backend, arguments.precision)
     if not (arguments.pool or arguments.corpus):
         return ListsTask(arguments.data, arguments.limit, runner)
     top_n = _TOP_N if arguments.top_n is None else arguments.top_n
