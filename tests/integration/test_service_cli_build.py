@@ -7,6 +7,7 @@ import socket
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import redis
 from command_line import COMMAND, call, ended, forked, left_half_written, pool_rows, start, write_rows
@@ -81,6 +82,21 @@ def test_auto_tells_what_it_chose_and_by_which_times(
     assert (outcome.result["index"], outcome.result["index_times"]) == ("hnsw", times)
     (listed,) = call(capsys, "store", "list", "--store", store, "--json").result["generations"]
     assert listed["index_times"] == times
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_the_precision_that_was_asked_for_encodes_and_is_recorded(
+    capsys: Capture, store: Path, poly: Path, pool: Path, precision: str
+) -> None:
+    flags = ("--backend", "torch", "--precision", precision, "--dtype", "float32", "--json")
+    generation = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store, *flags).result["generation"]
+    opened = GenerationStore(store).open(str(generation))
+    assert (opened.manifest.backend, opened.manifest.precision) == ("torch", precision)
+    ranker = polyrank.load(poly)
+    texts = [row.text for row in opened.candidates.rows(range(50))]
+    apart = np.abs(opened.embeddings.matrix - ranker.encode_candidates(ranker.tokenize_candidates(texts)[0])).max()
+    opened.close()
+    assert (apart > 1e-4) == (precision != "float32")
 
 
 def test_no_activate_publishes_only(capsys: Capture, store: Path, poly: Path, pool: Path) -> None:
