@@ -130,10 +130,12 @@ class AutomaticBackend:
 
     def remember(self, runner: Runner, found: Choice) -> None:
         """Take over what an earlier process chose for a part, and what it had found out."""
-        seconds = {Runner(*name.split()): each / 1e3 for name, each in found.milliseconds.items()}
+        known = {
+            each: found.milliseconds[" ".join(each)] for each in self.names if " ".join(each) in found.milliseconds
+        }
         with _measuring:
-            _measured.setdefault(self.names, seconds)
-        self.choice.milliseconds = dict(found.milliseconds)
+            _measured.setdefault(self.names, {each: milliseconds / 1e3 for each, milliseconds in known.items()})
+        self.choice.milliseconds = {" ".join(each): milliseconds for each, milliseconds in known.items()}
         self.choice.refused |= found.refused
         for which, why in found.refused.items():
             log.warning("back-end refused before", extra={"fields": {"which": which, "why": why}})

@@ -120,6 +120,7 @@ def test_auto_remembers_what_an_earlier_process_measured(
     for one, other in zip(made, outputs(again), strict=True):
         np.testing.assert_array_equal(one, other)
     assert (again.backend, again.precision) == fastest
+    assert list(again.choice.milliseconds.items()) == list(first.choice.milliseconds.items()), "the safest first"
     assert len(unread) == (2 if fastest == TORCH else 1), "torch needs the network"
 
 
