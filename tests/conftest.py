@@ -5,13 +5,12 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from hypothesis import settings
 from redis_process import RedisProcess
 from warm_python import WarmPython
-
-from polyrank.model.inference import disk_cache
 
 collect_ignore = ["clients"]  # they need an environment of their own: make test-clients
 
@@ -55,10 +54,10 @@ def _no_wait_for_the_disk() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def usual_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where models are kept by whatever names no other place; never the developer's own directory of caches."""
-    directory = tmp_path_factory.getbasetemp() / "usual cache"
-    monkeypatch.setattr(disk_cache, "usual_directory", lambda: directory)
-    return directory
+    """Where a test, or a process of it, keeps models if it names no other place: nowhere yet, and never another's."""
+    caches = tmp_path_factory.getbasetemp() / f"caches {uuid4()}"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(caches))
+    return caches / "polyrank"
 
 
 @pytest.fixture(scope="session")

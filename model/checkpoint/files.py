@@ -41,10 +41,11 @@ class CheckpointFiles:
         """sha256 over config, weights and tokenizer; the config identifies the base's weights.
 
         Names and the training summary are left out: after a renaming the pool need not be encoded again.
+        Raises CheckpointInvalid where the transformer's config is no JSON object.
         """
         config = self.config.to_json()
         del config["base"]["name"], config["training"]
-        backbone = json.loads((self.source / BACKBONE_FILE).read_text(encoding="utf-8"))
+        backbone = read_object(self.source / BACKBONE_FILE)
         backbone.pop("_name_or_path", None)
         parts = {
             "config": config,
