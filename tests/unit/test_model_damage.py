@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny import write_base, write_checkpoint
+from unprivileged import bound_by_permissions
 
 import polyrank
 from polyrank.model.config import ModelConfig
@@ -48,6 +49,18 @@ def refusal(path: Path, kind: type[ModelError] = CheckpointInvalid) -> str:
 def test_a_missing_file(poly: Path, lost: str) -> None:
     (poly / lost).unlink()
     assert refusal(poly) == f"{poly}: {lost} is missing"
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    ["polyrank.json", "config.json", "tokenizer.json", "model.safetensors", "../poly-base/model.safetensors"],
+)
+def test_a_file_that_may_not_be_read(tmp_path: Path, hidden: str) -> None:
+    model = write_checkpoint(tmp_path, "poly", 0, architecture="poly", n_codes=4, weights="base")
+    file = (model / hidden).resolve()
+    file.chmod(0)
+    with bound_by_permissions():
+        assert refusal(model) == f"{file} cannot be read: Permission denied"
 
 
 def test_a_directory_that_is_no_model(tmp_path: Path) -> None:
