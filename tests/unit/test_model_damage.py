@@ -14,6 +14,8 @@ from unprivileged import bound_by_permissions
 import polyrank
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, ModelError, ModelNotFound
+from polyrank.model.inference.disk_cache import DiskCache
+from polyrank.model.rankers.load import load
 
 GARBAGE = ["", "{", "[]", "3", "null", '"text"', "{}", '{"a": NaN}', "\x00", "[" * 10]
 
@@ -61,6 +63,25 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, hidden: str) -> None:
     file.chmod(0)
     with bound_by_permissions():
         assert refusal(model) == f"{file} cannot be read: Permission denied"
+
+
+@pytest.mark.parametrize("changed", ["its own weights", "the base's weights", "the transformer's config"])
+def test_a_model_whose_files_change_before_its_network_is_read(tmp_path: Path, changed: str) -> None:
+    """What was kept compiled is run without the network; what is compiled later must not be of another model."""
+    model, other = (
+        write_checkpoint(tmp_path, name, seed, architecture="poly", n_codes=4, weights="base")
+        for seed, name in enumerate(("first", "second"))
+    )
+    disk = DiskCache(tmp_path / "cache", 1 << 30)
+    load(model, backend="openvino", disk=disk)
+    found = load(model, backend="openvino", disk=disk)
+    if changed == "the base's weights":
+        shutil.copy(tmp_path / "second-base" / "model.safetensors", tmp_path / "first-base")
+    else:
+        name = "config.json" if changed == "the transformer's config" else "model.safetensors"
+        shutil.copy(other / name, model)
+    with pytest.raises(CheckpointInvalid, match=r"first has changed since it was loaded; load it again$"):
+        found.rank("w1", ["w2"])
 
 
 def test_a_directory_that_is_no_model(tmp_path: Path) -> None:
