@@ -53,7 +53,7 @@ class Gpu(PlainScan):
 def guarded() -> tuple[GuardedScan, Gpu, Query]:
     rng = np.random.default_rng(0)
     matrix, codes = rng.normal(size=(300, 8)).astype(np.float16), rng.normal(size=(3, 8)).astype(np.float32)
-    gpu = Gpu(matrix, longest_row(matrix))
+    gpu = Gpu(matrix, longest_row(matrix), Status("gpu", "a fake"))
     return GuardedScan(gpu, PlainScan(matrix, longest_row(matrix))), gpu, Query(codes, 5)
 
 
@@ -69,10 +69,10 @@ def test_the_cpu_stands_in_for_a_gpu_that_fails_and_for_good_after_three_times_i
     for fails in (True, True, False, True, True):
         gpu.fails = fails
         assert_same(scan.top_k([query]), expected)
-        assert (scan.on_gpu, scan.shares) == (True, True)
+        assert (scan.status, scan.status.shares) == (gpu.status, True)
     scan.top_k([query])
-    assert (scan.on_gpu, scan.shares) == (False, False)
     assert scan.status == Status("stored rows", "the GPU failed 3 times in a row: CUDA out of memory", True)
+    assert not scan.status.shares
     gpu.fails, gpu.wrong_by = False, 1.0
     assert_same(scan.top_k([query]), expected)  # it is not asked again
 

@@ -23,16 +23,6 @@ class GuardedScan:
         self._failures = 0
         self.status = gpu.status
 
-    @property
-    def shares(self) -> bool:
-        """Whether several queries in one call take less time than one call each: true on the GPU."""
-        return self.on_gpu
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether the GPU is still asked."""
-        return self._gpu is not None
-
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
         """Find the best rows of each query."""
         if (gpu := self._gpu) is not None:
@@ -46,7 +36,7 @@ class GuardedScan:
                     self._gpu = None  # frees the memory that it held
                     why = f"the GPU failed {self._failures} times in a row: {error}"
                     self.status = Status("stored rows", why, is_fallback=True)
-                fields = {"why": str(error), "failures": self._failures, "asked_again": self.on_gpu}
+                fields = {"why": str(error), "failures": self._failures, "asked_again": self._gpu is not None}
                 log.warning("the scan on the GPU failed, the CPU scans", extra={"fields": fields})
         return self._cpu.top_k(queries)
 
