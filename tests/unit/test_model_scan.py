@@ -81,10 +81,10 @@ def test_the_cpu_stands_in_for_a_gpu_that_fails_and_for_good_after_three_times_i
 
 def test_a_gpu_that_computes_something_else_is_not_relied_upon() -> None:
     scan, gpu, _ = guarded()
-    scan.try_out(8)
+    scan.try_out(300, 8)
     gpu.wrong_by = 1e-3
     with pytest.raises(RuntimeError, match="its scores are not those of the CPU"):
-        scan.try_out(8)
+        scan.try_out(300, 8)
 
 
 @pytest.fixture

@@ -69,11 +69,6 @@ class PlainScan:
         self._matrix, self._longest = matrix, longest
         self.status = status
 
-    @property
-    def rows(self) -> int:
-        """The number of rows, N."""
-        return len(self._matrix)
-
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
         """Find the best rows of each query."""
         return [self.of(query) for query in queries]

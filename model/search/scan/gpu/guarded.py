@@ -40,10 +40,10 @@ class GuardedScan:
                 log.warning("the scan on the GPU failed, the CPU scans", extra={"fields": fields})
         return self._cpu.top_k(queries)
 
-    def try_out(self, dim: int) -> None:
+    def try_out(self, rows: int, dim: int) -> None:
         """Compile the kernels, which otherwise happens in the first request, and compare an answer with the CPU's.
 
-        Raises RuntimeError where they differ.
+        rows, dim: of the matrix that is scanned. Raises RuntimeError where they differ.
         """
         assert self._gpu is not None, "it has not failed yet"
         rng = np.random.default_rng(0)
@@ -51,7 +51,7 @@ class GuardedScan:
             codes = rng.normal(size=(m, dim)).astype(np.float32)
             for contexts in (1, 4):  # several contexts share a product: that is another kernel
                 self._gpu.top_k([Query(codes, 1)] * contexts)
-                everything = np.ones(self._cpu.rows, bool)
+                everything = np.ones(rows, bool)
                 self._gpu.top_k([Query(codes, 1, everything)] * contexts)
         query = Query(rng.normal(size=(16, dim)).astype(np.float32), 10)
         [found], [expected] = self._gpu.top_k([query]), self._cpu.top_k([query])
