@@ -43,6 +43,12 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return fields
 
 
+def show_fields() -> None:
+    """Let a process that does not `configure` logging write its warnings with their fields: these say where and why."""
+    assert logging.lastResort is not None
+    logging.lastResort.setFormatter(TextFormat())
+
+
 def configure(level: str, fmt: Literal["text", "json"]) -> None:
     """Log to standard error; of libraries only warnings, of some only errors."""
     handler = logging.StreamHandler(sys.stderr)

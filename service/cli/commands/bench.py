@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.inference.names import Runner
-from polyrank.service.cli.models import add_runner_options, chosen_runner, load_late
+from polyrank.service.cli.models import add_runner_options, chosen_runner, load_any, load_late
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, quiet_libraries
 
 if TYPE_CHECKING:
@@ -101,11 +101,11 @@ def _encode(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _rerank(arguments: argparse.Namespace) -> dict[str, Any]:
     from polyrank.model.config import ModelConfig
-    from polyrank.model.rankers.load import from_base, load
+    from polyrank.model.rankers.load import from_base
     from polyrank.service.cli.measuring.encode import measure_rerank, texts_of
 
     texts = texts_of(arguments.pool, limit=100)
-    ranker = load(arguments.model, "cpu", *_runner(arguments))
+    ranker = load_any(arguments.model, _runner(arguments))
     if ranker.retrieves:
         config = ModelConfig(architecture="cross", base_name="", weights="base")
         ranker = from_base(arguments.model, config, *_runner(arguments))
