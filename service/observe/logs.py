@@ -43,11 +43,14 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return fields
 
 
-def configure(level: str, fmt: Literal["text", "json"]) -> None:
-    """Log to standard error; of libraries only warnings, of some only errors."""
+def configure(level: str, fmt: Literal["text", "json"], force: bool = True) -> None:
+    """Log to standard error; of libraries only warnings, of some only errors.
+
+    Without `force`, a program that has handlers of its own keeps them.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormat() if fmt == "json" else TextFormat())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=force)
     for name in ("uvicorn", "faiss"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for name in ("transformers", "huggingface_hub", "httpx"):
