@@ -5,14 +5,11 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-import orjson
+LINE = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 class TextFormat(logging.Formatter):
-    """`time level logger message key=value ...`."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+    """A line in logging's notation, then `key=value ...`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Append the record's own fields to the message line."""
@@ -26,6 +23,8 @@ class JsonFormat(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Render the record and its own fields."""
+        import orjson  # a command writes no JSON lines, and answers wrong usage without any package
+
         line = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -46,9 +45,15 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 def configure(level: str, fmt: Literal["text", "json"]) -> None:
     """Log to standard error; of libraries only warnings, of some only errors."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormat() if fmt == "json" else TextFormat())
+    handler.setFormatter(JsonFormat() if fmt == "json" else TextFormat(LINE))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in ("uvicorn", "faiss"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for name in ("transformers", "huggingface_hub", "httpx"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def show_reasons() -> None:
+    """Let warnings of a command, which configures no log, show their fields: without them nobody knows what to do."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(TextFormat("%(message)s"))
