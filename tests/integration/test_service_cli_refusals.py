@@ -107,6 +107,24 @@ def test_a_store_that_is_none(command: tuple[str, ...], place: str, files: Path)
     assert refused(*command, "--store", store) == (2, f"{store} is no directory; polyrank build makes a store")
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("rank", "--requests", "0"), "--requests must be at least 1"),
+        (("rank", "--redis", "redis://h"), "--redis needs --store: a store that was built with --redis"),
+        (("rank", "--data", "{files}/empty.jsonl"), "{files}/empty.jsonl holds no context to rank"),
+        (
+            ("rerank", "--pool", "{files}/pool.jsonl", "--model", "{checkpoints}/poly"),
+            "--model {checkpoints}/poly is a poly-encoder; give a cross-encoder",
+        ),
+    ],
+)
+def test_what_cannot_be_benched(options: tuple[str, ...], says: str, files: Path, checkpoints: Path) -> None:
+    names = {"files": files, "checkpoints": checkpoints}
+    asked = [option.format(**names) for option in options]
+    assert refused("bench", *asked) == (2, says.format(**names))
+
+
 def test_a_store_to_build_into_that_is_a_file(files: Path, checkpoints: Path) -> None:
     pool = files / "pool.jsonl"
     status, line = refused("build", "--model", checkpoints / "poly", "--pool", pool, "--store", pool)
