@@ -100,6 +100,20 @@ def test_a_model_that_is_none(command: str, files: Path, checkpoints: Path) -> N
         assert (status, "which has no candidate embeddings" in line) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("name", "status", "says"),
+    [
+        ("none.jsonl", 1, "{}: no such file"),
+        ("empty.jsonl", 2, "--probes {} holds no dialogue"),
+        ("pool.jsonl", 1, "{}:1: "),
+    ],
+)
+def test_probes_that_are_none(name: str, status: int, says: str, files: Path, checkpoints: Path) -> None:
+    built = ("--model", checkpoints / "poly", "--pool", files / "pool.jsonl", "--store", files / "new")
+    told, line = refused("build", *built, "--probes", files / name)
+    assert (told, line.startswith(says.format(files / name))) == (status, True), line
+
+
 @pytest.mark.parametrize("place", ["none", "pool.jsonl"])
 @pytest.mark.parametrize("command", [("serve",), ("rank", "w1"), ("bench", "rank"), ("store", "list")], ids=" ".join)
 def test_a_store_that_is_none(command: tuple[str, ...], place: str, files: Path) -> None:
