@@ -100,6 +100,31 @@ def test_a_model_that_is_none(command: str, files: Path, checkpoints: Path) -> N
         assert (status, "which has no candidate embeddings" in line) == (2, True)
 
 
+@pytest.mark.parametrize("missing", ["--data", "--pool", "--model", "--check"])
+def test_what_cannot_be_mined(missing: str, files: Path, checkpoints: Path) -> None:
+    given = {"--data": files / "data.jsonl", "--pool": files / "pool.jsonl", "--model": checkpoints / "poly"}
+    given |= {"--output": files / "mined.jsonl", missing: files / "none.jsonl"}
+    status, line = refused("mine", *(each for pair in given.items() for each in pair))
+    assert (status, str(files / "none.jsonl") in line) == (1, True)
+    assert not (files / "mined.jsonl").exists()
+
+
+@pytest.mark.parametrize("missing", ["--train", "--valid", "--base", "--teacher"])
+def test_what_cannot_be_trained(missing: str, files: Path, checkpoints: Path) -> None:
+    given: dict[str, object] = {"--train": files / "data.jsonl", "--base": checkpoints / "poly"}
+    given |= {"--architecture": "poly", "--output": files / "trained", missing: files / "none.jsonl"}
+    status, line = refused("train", *(each for pair in given.items() for each in pair))
+    assert (status, str(files / "none.jsonl") in line) == (2 if missing == "--valid" else 1, True)
+
+
+@pytest.mark.parametrize("missing", ["--corpus", "--queries", "--qrels"])
+def test_a_collection_that_is_none(missing: str, files: Path, checkpoints: Path) -> None:
+    given = {"--corpus": files / "pool.jsonl", "--queries": files / "pool.jsonl", "--qrels": files / "pool.jsonl"}
+    given |= {"--model": checkpoints / "poly", missing: files / "none"}
+    status, line = refused("evaluate", *(each for pair in given.items() for each in pair))
+    assert (status, line) == (1, f"{files / 'none'}: no such file")
+
+
 @pytest.mark.parametrize(
     ("name", "status", "says"),
     [

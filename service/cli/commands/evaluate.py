@@ -105,8 +105,12 @@ def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
     """Refuse files and models that are none, before torch is imported."""
     from polyrank.index_builder.pool.rows import begin_pool
     from polyrank.model.checkpoint.kind import architecture_of
+    from polyrank.model.evaluation.beir import CollectionInvalid
     from polyrank.model.text.dialogues import read_dialogues
 
+    for file in filter(None, (arguments.corpus, arguments.queries, arguments.qrels)):
+        if not file.is_file():
+            raise CollectionInvalid(f"{file}: no such file")
     if arguments.data:
         read_dialogues(arguments.data)
     if arguments.pool:
