@@ -60,10 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
     if built.rejected:
         print(f"{built.rejected} bad rows were left out; they are listed in {built.rejected_log}", file=sys.stderr)
-    if built.index.why:
-        print(built.index.why, file=sys.stderr)
-    if built.warning:
-        print(built.warning, file=sys.stderr)
+    for note in built.notes:
+        print(note, file=sys.stderr)
     state = "published" if arguments.no_activate else "active"
     line = f"generation {built.generation} is {state}: {built.count} candidates in {built.seconds:.1f} s"
     print_result(arguments, _described(built), line)
