@@ -38,7 +38,7 @@ def add_to(commands: Any) -> None:
     add("--pool", nargs="+", type=Path, metavar="F", help=pool_help)
     add("--reranker", metavar="MODEL", help="a cross-encoder, with --pool or --corpus")
     add("--top-n", type=int, metavar="N", help=f"how many texts it reads for each context; default: {_TOP_N}")
-    add_runner_options(parser, "torch, the reference")
+    add_runner_options(parser, "torch, the reference", "float32, the reference")
     add("--limit", type=int, metavar="N", help="only the first N examples, or judged queries")
     add("--output", type=Path, metavar="F", help="write a line for each example with its rank and scores, .jsonl")
     add_json_option(parser)
