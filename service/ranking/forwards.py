@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
-from polyrank.service.errors import DeadlineExceeded
+from polyrank.service.errors import DeadlineExceeded, TimeTooShort
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import Lane, Stage
 from polyrank.service.observe.metrics import Metrics
@@ -54,12 +54,19 @@ class Forwards:
         return await self._tokenizer.run(partial(timings.measure, stage, work), timings)
 
     async def tokenize_candidates(
-        self, ranker: LateScorer, texts: Sequence[str], timings: Timings
+        self, ranker: LateScorer, texts: Sequence[str], deadline: float, timings: Timings
     ) -> tuple[list[list[int]], int]:
-        """Tokenise texts, with the work of others between many; also returns how many texts were cut."""
+        """Tokenise texts, with the work of others between many; also returns how many texts were cut.
+
+        Raises:
+            TimeTooShort: this alone takes longer than there is time, so the same request would never get any further.
+        """
         tokens: list[list[int]] = []
         cut = 0
+        half = (deadline - time.monotonic()) / 2
         for start in range(0, len(texts), TEXTS_A_TURN):
+            if timings.seconds["tokenize"] > half and 0 < start < len(texts) / 2:
+                raise TimeTooShort(len(texts), start)
             work = partial(ranker.tokenize_candidates, texts[start : start + TEXTS_A_TURN])
             some, cut_here = await self.tokenize(work, timings)
             tokens += some

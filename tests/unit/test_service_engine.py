@@ -30,7 +30,7 @@ from polyrank.service.errors import (
 )
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import admission, retrieval
+from polyrank.service.ranking import admission, forwards, retrieval
 from polyrank.service.ranking.engine import Embeddings, Engine, EngineSettings
 from polyrank.service.ranking.forwards import TEXTS_A_TURN, PairScores
 from polyrank.service.ranking.retrieval import Found, PoolSearch
@@ -497,6 +497,31 @@ def test_pairs_that_do_not_fit_are_refused_with_how_many_do(slow: Slow) -> None:
         assert (await slow.engine.rank(slow.serving, request)).degraded == ["rerank_skipped_deadline"]
 
     slow.play(scene)
+
+
+def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_can(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nothing would be kept, and the same request would end in the same way for ever."""
+    tokenize = slow.ranker.tokenize_candidates
+
+    def slowly(texts: Sequence[str]) -> tuple[list[list[int]], int]:
+        time.sleep(0.02 * len(texts))
+        return tokenize(texts)
+
+    monkeypatch.setattr(slow.ranker, "tokenize_candidates", slowly)
+    monkeypatch.setattr(forwards, "TEXTS_A_TURN", 10)
+
+    async def scene() -> tuple[Any, Any]:
+        with pytest.raises(TimeTooShort):
+            await slow.engine.embed(slow.serving, [given.text or "" for given in MANY], time.monotonic() + 1.0)
+        refused = await slow.ask(seconds=1.0)
+        assert isinstance(refused, TimeTooShort)
+        return refused, await slow.ask(MANY[: refused.fitting], seconds=1.0)
+
+    refused, ranked = slow.play(scene)
+    assert 10 <= refused.fitting <= 30
+    assert isinstance(ranked, Ranked | TextsLeft)
 
 
 def test_a_request_of_known_texts_is_admitted_by_what_is_left_to_encode(slow: Slow) -> None:
