@@ -16,7 +16,7 @@ from service_fakes import WordCross, WordRanker, asked, brute_force, build_store
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.search.scan.plain import PlainScan
-from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
 from polyrank.service.caching.caches import Caches
 from polyrank.service.errors import (
@@ -580,6 +580,31 @@ def test_many_texts_are_tokenised_a_few_at_a_time(scanned: Serving, monkeypatch:
     assert ranked.truncation.candidates == len(texts[::3])
     alone = rank(scanned, asked(candidates=(Given(None, texts[300]),)))
     assert [place.late for place in ranked.places if place.index == 300] == [alone.places[0].late]
+
+
+def test_many_pairs_are_tokenised_a_few_at_a_time(scanned: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of others come between."""
+    sizes: list[int] = []
+
+    class Counted(WordCross):
+        def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
+            sizes.append(len(texts))
+            return super().tokenize_pairs(conversation, texts)[0], Truncation(1, 2, len(texts))
+
+    monkeypatch.setattr(forwards, "TEXTS_A_TURN", 4)
+    texts = [f"w{n} w1" for n in range(10)]
+
+    async def scene() -> PairScores:
+        engine = Engine(EngineSettings(), Metrics(), Counted())
+        try:
+            return await engine.score_pairs(Conversation.of("w1 w5"), texts, math.inf)
+        finally:
+            engine.close()
+
+    read = asyncio.run(scene())
+    assert sizes == [4, 4, 2]
+    assert read.scores.tolist() == [1.0 + (n == 5) for n in range(10)]
+    assert read.truncation == Truncation(1, 2, 10)
 
 
 def test_ties_follow_the_pool(tmp_path: Path) -> None:
