@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -21,7 +21,8 @@ from polyrank.service.ranking.batching.batcher import Batcher
 from polyrank.service.ranking.batching.lanes import OnBatch, Work
 from polyrank.service.ranking.stages import Threads, Timings
 
-TEXTS_A_TURN = 256  # tokenised in one go, in some 20 ms; after so many, others have their turn
+# Tokenised in one go, in some 20 ms; after so many texts or letters, others have their turn.
+TEXTS_A_TURN, LETTERS_A_TURN = 256, 2**15
 # So many letters are tokenised in half a millisecond. To hand them to a thread and take up the result costs the loop
 # nearly as much, and the request more.
 INLINE_LETTERS = 1000
@@ -75,11 +76,10 @@ class Forwards:
         """
         done: list[T] = []
         half = (deadline - time.monotonic()) / 2
-        for start in range(0, len(texts), TEXTS_A_TURN):
+        for start, end in _turns(texts):
             if timings.seconds[stage] > half and 0 < start < len(texts) / 2:
                 raise TimeTooShort(len(texts), start)
-            work = partial(tokenize, texts[start : start + TEXTS_A_TURN])
-            done.append(await self.tokenize(work, timings, stage))
+            done.append(await self.tokenize(partial(tokenize, texts[start:end]), timings, stage))
         return done
 
     async def context(
@@ -151,6 +151,16 @@ class Forwards:
         """Finish what has begun, drop what waits."""
         self._tokenizer.close()
         self.batcher.close()
+
+
+def _turns(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield where the texts of each turn begin and end."""
+    start = letters = 0
+    for at, text in enumerate(texts, 1):
+        letters += len(text)
+        if at - start == TEXTS_A_TURN or letters >= LETTERS_A_TURN or at == len(texts):
+            yield start, at
+            start, letters = at, 0
 
 
 class _SplitPairs(NamedTuple):

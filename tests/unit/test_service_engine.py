@@ -580,6 +580,10 @@ def test_many_texts_are_tokenised_a_few_at_a_time(scanned: Serving, monkeypatch:
     assert ranked.truncation.candidates == len(texts[::3])
     alone = rank(scanned, asked(candidates=(Given(None, texts[300]),)))
     assert [place.late for place in ranked.places if place.index == 300] == [alone.places[0].late]
+    sizes.clear()
+    monkeypatch.setattr(forwards, "LETTERS_A_TURN", 60)
+    rank(scanned, asked(candidates=tuple(Given(None, "w1 " * count) for count in (1, 100, 1, 10, 10, 1))))
+    assert sizes == [2, 3, 1], "of long texts fewer"
 
 
 def test_many_pairs_are_tokenised_a_few_at_a_time(scanned: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
