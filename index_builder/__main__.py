@@ -135,7 +135,7 @@ def _generation(request: JobRequest, root: Path, progress: OnProgress) -> str:
         result = _built(request, root, redis_url, progress)
     if result.notes:
         with suppress(BrokenPipeError):  # the server that would log it may be gone
-            sys.stderr.write("; ".join(result.notes) + "\n")
+            sys.stderr.writelines(f"{note}\n" for note in result.notes)
     return result.generation
 
 
