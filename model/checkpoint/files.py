@@ -41,7 +41,7 @@ class CheckpointFiles:
         """sha256 over config, weights and tokenizer; the config identifies the base's weights.
 
         Names and the training summary are left out: after a renaming the pool need not be encoded again.
-        Raises CheckpointInvalid where the transformer's config is no JSON object.
+        Raises CheckpointInvalid where a file cannot be read, or the transformer's config is no JSON object.
         """
         config = self.config.to_json()
         del config["base"]["name"], config["training"]
@@ -102,6 +102,8 @@ def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds an object; raises CheckpointInvalid where it does not."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointInvalid(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise CheckpointInvalid(f"{path} is not JSON: {error}") from error
     if not isinstance(raw, dict):

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -57,6 +58,7 @@ _FORMATS = {
 # With 64 a shape that came before took no extra time, with 16 a third more.
 KEPT_PRIMITIVES = "64"
 _EXAMPLE = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+_traces: "WeakKeyDictionary[Part, tuple[ov.Model, ov.Model]]" = WeakKeyDictionary()
 _one_thread = threading.Lock()  # guards what all threads share: torch's types, OpenVINO's core
 _LARGEST_BYTE = 127
 _LEAST_ELEMENTS = 256  # quantising a smaller matrix gains nothing
@@ -172,11 +174,13 @@ def _properties(precision: str) -> dict[str, Any]:
 
 
 def _traced(part: Part) -> tuple["ov.Model", "ov.Model"]:
-    """Return a part's transformer and its ending as models of OpenVINO."""
-    part.eval()
-    example = (_EXAMPLE, _EXAMPLE.bool(), torch.zeros_like(_EXAMPLE))
-    states = torch.ones(*_EXAMPLE.shape, part.backbone().dim)
-    return _converted(_Transformer(part), example), _converted(_Ending(part), (states, example[1]))
+    """Return a part's transformer and its ending as models of OpenVINO; a part is traced once for all precisions."""
+    if part not in _traces:
+        part.eval()
+        example = (_EXAMPLE, _EXAMPLE.bool(), torch.zeros_like(_EXAMPLE))
+        states = torch.ones(*_EXAMPLE.shape, part.backbone().dim)
+        _traces[part] = _converted(_Transformer(part), example), _converted(_Ending(part), (states, example[1]))
+    return _traces[part]
 
 
 class _Transformer(nn.Module):

@@ -23,6 +23,7 @@ from polyrank.service.variables import BACKEND, PRECISION
 if TYPE_CHECKING:
     from polyrank.model.rankers.cross import CrossRanker
     from polyrank.model.rankers.late import LateRanker
+    from polyrank.model.rankers.load import Ranker
 
 REFERENCE = Runner(TORCH, FLOAT32)
 RERANKER_HINT = ", and this one as --reranker"
@@ -74,6 +75,13 @@ def _check(require: Callable[[str], None], name: str, before: str, after: str) -
         require(name)
     except WrongKind as error:
         raise UsageError(f"{before}{error}{after}") from error
+
+
+def load_any(name: str, runner: Runner) -> "Ranker":
+    """Load a model of any kind."""
+    from polyrank.model.rankers import load as checkpoint
+
+    return checkpoint.load(name, "cpu", *runner, disk=disk_cache.configured(os.environ))
 
 
 def load_late(name: str, hint: str = "", runner: Runner = REFERENCE) -> "LateRanker":

@@ -5,11 +5,12 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-LINE = "%(asctime)s %(levelname)s %(name)s %(message)s"
-
 
 class TextFormat(logging.Formatter):
-    """A line in logging's notation, then `key=value ...`."""
+    """`time level logger message key=value ...`."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
         """Append the record's own fields to the message line."""
@@ -42,18 +43,18 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return fields
 
 
+def show_fields() -> None:
+    """Let a process that does not `configure` logging write its warnings with their fields: these say where and why."""
+    assert logging.lastResort is not None
+    logging.lastResort.setFormatter(TextFormat())
+
+
 def configure(level: str, fmt: Literal["text", "json"]) -> None:
     """Log to standard error; of libraries only warnings, of some only errors."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormat() if fmt == "json" else TextFormat(LINE))
+    handler.setFormatter(JsonFormat() if fmt == "json" else TextFormat())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in ("uvicorn", "faiss"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for name in ("transformers", "huggingface_hub", "httpx"):
         logging.getLogger(name).setLevel(logging.ERROR)
-
-
-def show_reasons() -> None:
-    """Let warnings of a command, which configures no log, show their fields: without them nobody knows what to do."""
-    if logging.lastResort is not None:
-        logging.lastResort.setFormatter(TextFormat("%(message)s"))

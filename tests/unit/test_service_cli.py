@@ -112,14 +112,3 @@ def test_the_command_line_starts_without_torch_and_runs_as_a_module() -> None:
     ended = subprocess.run(module, cwd=REPOSITORY, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == "polyrank: no/such/store is no directory; polyrank build makes a store\n"
-
-
-def test_a_warning_tells_its_reasons() -> None:
-    code = (
-        "import logging\n"
-        "from polyrank.service.cli import main\n"
-        "main(['store', 'list', '--store', '/nowhere'])\n"
-        "logging.getLogger('polyrank.any').warning('models cannot be kept', extra={'fields': {'why': 'no room'}})\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
-    assert ended.stderr.splitlines()[1:] == ["models cannot be kept why=no room"]
