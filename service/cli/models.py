@@ -29,10 +29,11 @@ REFERENCE = Runner(TORCH, FLOAT32)
 RERANKER_HINT = ", and this one as --reranker"
 
 
-def add_runner_options(parser: argparse.ArgumentParser, default: str = f"{BACKEND}, or auto") -> None:
-    """Add `--backend` and `--precision`; `default` says in words what holds without the first."""
-    parser.add_argument("--backend", choices=BACKENDS, help=f"what runs the model; default: {default}")
-    precision = default.replace(BACKEND, PRECISION).replace(TORCH, FLOAT32)
+def add_runner_options(
+    parser: argparse.ArgumentParser, backend: str = f"{BACKEND}, or auto", precision: str = f"{PRECISION}, or auto"
+) -> None:
+    """Add `--backend` and `--precision`; the words say what holds without them."""
+    parser.add_argument("--backend", choices=BACKENDS, help=f"what runs the model; default: {backend}")
     parser.add_argument("--precision", choices=PRECISIONS, help=f"what it computes in; default: {precision}")
 
 

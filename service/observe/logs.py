@@ -5,8 +5,6 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-import orjson
-
 
 class TextFormat(logging.Formatter):
     """`time level logger message key=value ...`."""
@@ -26,6 +24,8 @@ class JsonFormat(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Render the record and its own fields."""
+        import orjson  # a command writes no JSON lines, and answers wrong usage without any package
+
         line = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

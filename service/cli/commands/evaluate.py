@@ -38,7 +38,7 @@ def add_to(commands: Any) -> None:
     add("--pool", nargs="+", type=Path, metavar="F", help=pool_help)
     add("--reranker", metavar="MODEL", help="a cross-encoder, with --pool or --corpus")
     add("--top-n", type=int, metavar="N", help=f"how many texts it reads for each context; default: {_TOP_N}")
-    add_runner_options(parser, "torch, the reference")
+    add_runner_options(parser, "torch, the reference", "float32, the reference")
     add("--limit", type=int, metavar="N", help="only the first N examples, or judged queries")
     add("--output", type=Path, metavar="F", help="write a line for each example with its rank and scores, .jsonl")
     add_json_option(parser)
@@ -103,8 +103,12 @@ def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
     """Refuse files and models that are none, before torch is imported."""
     from polyrank.index_builder.pool.rows import begin_pool
     from polyrank.model.checkpoint.kind import architecture_of
+    from polyrank.model.evaluation.beir import CollectionInvalid
     from polyrank.model.text.dialogues import read_dialogues
 
+    for file in filter(None, (arguments.corpus, arguments.queries, arguments.qrels)):
+        if not file.is_file():
+            raise CollectionInvalid(f"{file}: no such file")
     if arguments.data:
         read_dialogues(arguments.data)
     if arguments.pool:
