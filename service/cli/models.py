@@ -17,7 +17,7 @@ from polyrank.model.inference.names import (
     Runner,
     why_refused,
 )
-from polyrank.service.cli.output import UsageError, quiet_libraries
+from polyrank.service.cli.output import UsageError
 from polyrank.service.variables import BACKEND, PRECISION
 
 if TYPE_CHECKING:
@@ -70,7 +70,6 @@ def check_cross(flag: str, name: str) -> None:
 
 
 def _check(require: Callable[[str], None], name: str, before: str, after: str) -> None:
-    quiet_libraries()
     try:
         require(name)
     except WrongKind as error:

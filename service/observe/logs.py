@@ -43,17 +43,14 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return fields
 
 
-def show_fields() -> None:
-    """Let a process that does not `configure` logging write its warnings with their fields: these say where and why."""
-    assert logging.lastResort is not None
-    logging.lastResort.setFormatter(TextFormat())
+def configure(level: str, fmt: Literal["text", "json"], force: bool = True) -> None:
+    """Log to standard error; of libraries only warnings, of some only errors.
 
-
-def configure(level: str, fmt: Literal["text", "json"]) -> None:
-    """Log to standard error; of libraries only warnings, of some only errors."""
+    Without `force`, a program that has handlers of its own keeps them.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormat() if fmt == "json" else TextFormat())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=force)
     for name in ("uvicorn", "faiss"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for name in ("transformers", "huggingface_hub", "httpx"):

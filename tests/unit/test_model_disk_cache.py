@@ -118,7 +118,7 @@ def test_a_full_disk_is_no_error(
         cache.put(KEY, FACTS, b"more")
     cache.put({"part": "pair"}, {}, b"room again")
     assert (kept(cache, KEY), kept(cache, {"part": "pair"})) == (b"blob", b"room again")
-    assert caplog.messages == ["models cannot be kept"]
+    assert caplog.messages == ["compiled models cannot be kept: every start compiles them"]
     assert "No space left" in str(caplog.records[0].fields)  # type: ignore[attr-defined]  # set by `extra`
 
 
@@ -131,7 +131,7 @@ def test_a_directory_that_cannot_be_is_one_warning(
     for _ in range(2):
         cache.put(KEY, FACTS, b"blob")
     assert cache.get(KEY) is None
-    assert caplog.messages.count("models cannot be kept") == 1
+    assert caplog.messages.count("compiled models cannot be kept: every start compiles them") == 1
 
 
 def test_a_read_only_directory_is_read(cache: DiskCache, directory: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -141,7 +141,7 @@ def test_a_read_only_directory_is_read(cache: DiskCache, directory: Path, caplog
         cache.put({"part": "pair"}, {}, b"blob")
         assert kept(cache, KEY) == b"blob"
     directory.chmod(0o700)  # else it could not be removed
-    assert caplog.messages == ["models cannot be kept"]
+    assert caplog.messages == ["compiled models cannot be kept: every start compiles them"]
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707], ids=oct)
@@ -155,7 +155,7 @@ def test_a_directory_that_others_may_write_to_is_not_used(
     cache.put({"part": "pair"}, {}, b"blob")
     assert len(list(directory.iterdir())) == 1
     assert [(record.levelno, record.message) for record in caplog.records] == [
-        (logging.WARNING, "models are not kept")
+        (logging.WARNING, "compiled models are not kept: every start compiles them")
     ], "said once"
 
 

@@ -33,8 +33,8 @@ def test_several_threads_read_it_once_and_only_where_they_need_it(encoder: LateE
         return encoder
 
     network = Network(encoder.config, read, "a fingerprint")
-    part = network.part(CandidatePart, "candidate")
-    assert (part.identity, reads) == ("a fingerprint", [])
+    part = network.part(CandidatePart)
+    assert (part.name, part.identity, reads) == ("CandidatePart", "a fingerprint", [])
     with ThreadPoolExecutor(4) as pool:
         found = [task.result() for task in [pool.submit(lambda: part.module().encoder) for _ in range(4)]]
     assert found == [encoder] * 4

@@ -68,5 +68,5 @@ def test_why_models_are_not_kept_is_told_on_standard_error(tmp_path: Path) -> No
     caches = {"POLYRANK_COMPILED_CACHE_DIR": str(data), "POLYRANK_COMPILED_CACHE_MB": "1"}
     outcome = ended(start("evaluate", "--model", bi, "--data", data, "--backend", "openvino", **caches))
     assert outcome.status == 0
-    where = f"models cannot be kept where={data}/compiled why=Not a directory"
+    where = f"compiled models cannot be kept: every start compiles them where={data}/compiled why=Not a directory"
     assert f"WARNING polyrank.model.inference.disk_cache {where}\n" in outcome.err

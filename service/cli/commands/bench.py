@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyrank.model.inference.names import Runner
 from polyrank.service.cli.models import add_runner_options, chosen_runner, load_cross, load_late
-from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, quiet_libraries
+from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
     from polyrank.index_builder.build.pipeline import BuildResult
@@ -54,7 +54,6 @@ def _subject(subjects: Any, name: str, measure: Subject, text: str) -> argparse.
 
 
 def _run(name: str, measure: Subject, arguments: argparse.Namespace) -> int:
-    quiet_libraries()
     if "pool" in vars(arguments):
         _check(arguments)
     measured = measure(arguments)

@@ -9,7 +9,7 @@ from polyrank.model.durable import write_atomically
 from polyrank.model.inference.names import Runner
 from polyrank.service.cli.files import require_writable
 from polyrank.service.cli.models import RERANKER_HINT, add_runner_options, check_cross, check_late, reference_runner
-from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, quiet_libraries
+from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
     from polyrank.service.cli.evaluation.report import EvaluationReport
@@ -49,7 +49,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Evaluate, and print the figures."""
     _check(arguments)
     runner = reference_runner(arguments.backend, arguments.precision)
-    quiet_libraries()
     names = [arguments.model] + ([arguments.against] if arguments.against else [])
     _check_inputs(arguments, names)
     report, lines = _evaluated(_task(arguments, runner), names)
@@ -68,7 +67,6 @@ def _written(lines: list[dict[str, Any]]) -> bytes:
 
 def measure(name: str, data: Path, limit: int | None = None) -> dict[str, Any]:
     """Evaluate a model on a file's own lists of candidates; returns what `--json` prints."""
-    quiet_libraries()
     from polyrank.service.cli.evaluation.tasks import ListsTask
 
     report, _ = _evaluated(ListsTask(data, limit), [name])

@@ -13,7 +13,7 @@ from polyrank.model.config import ContextVectors, Reduction
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.service.cli.models import load_cross, load_late
-from polyrank.service.cli.output import UsageError, add_json_option, print_result, quiet_libraries
+from polyrank.service.cli.output import UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -101,7 +101,6 @@ def _add_model(add: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train, and report the figures on --valid."""
     _need_packages()
-    quiet_libraries()
     _check(arguments)
     from polyrank.model.training.run import train
 
