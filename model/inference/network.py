@@ -13,8 +13,8 @@ E = TypeVar("E", bound=LateEncoder | CrossEncoder)
 E_contra = TypeVar("E_contra", bound=LateEncoder | CrossEncoder, contravariant=True)
 
 
-class Kind(Protocol[E_contra]):
-    """A kind of part: a class whose objects are made of a network."""
+class PartClass(Protocol[E_contra]):
+    """A class of parts, whose objects are made of a network."""
 
     __name__: str
 
@@ -26,7 +26,7 @@ class LazyPart:
     """A part that is built when somebody needs its torch module.
 
     Attributes:
-        name: of its kind, which tells it from the other parts of the network.
+        name: of its class, which tells it from the other parts of the network.
         identity: of the network.
     """
 
@@ -68,9 +68,9 @@ class Network(Generic[E]):
                 self._held.append(encoder)
             return self._held[0]
 
-    def part(self, kind: Kind[E]) -> LazyPart:
+    def part(self, part_class: PartClass[E]) -> LazyPart:
         """Return a part of it, not built yet."""
-        return LazyPart(kind.__name__, self.identity, lambda: kind(self.encoder))
+        return LazyPart(part_class.__name__, self.identity, lambda: part_class(self.encoder))
 
 
 def first_stage(network: Network[CrossEncoder]) -> Network[LateEncoder]:

@@ -15,7 +15,7 @@ from service_fakes import WordCross, WordRanker, asked, brute_force, build_store
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.encoder import encode_texts
-from polyrank.model.search.scan.plain import PlainScan
+from polyrank.model.search.scan import Status
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
 from polyrank.service.caching.caches import Caches
@@ -631,7 +631,7 @@ def test_searches_are_done_together_where_that_saves_time(
 
     original = retrieval.search
     monkeypatch.setattr(retrieval, "search", search)
-    monkeypatch.setattr(PlainScan, "shares", shares)
+    monkeypatch.setattr(Status, "shares", shares)
     ranked_together(scanned, [asked(f"w{n}") for n in range(4)])
     assert sum(together) == 4
     assert (max(together) > 1) == shares
@@ -662,7 +662,7 @@ def test_one_that_cannot_be_scored_has_no_other_scored_again(scanned: Serving, m
 
     original = retrieval.rank
     monkeypatch.setattr(retrieval, "rank", rank_found)
-    monkeypatch.setattr(PlainScan, "shares", True)
+    monkeypatch.setattr(Status, "shares", True)
     answers = ranked_together(scanned, [asked(f"w{n}") for n in range(4)])
     assert sorted(scored) == ["w0", "w1", "w2", "w3"]
     assert [type(answer) for answer in answers] == [Ranked, Ranked, RuntimeError, Ranked]
