@@ -52,6 +52,14 @@ def _no_wait_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_caches_of_the_developer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Whatever runs for several tests keeps models apart from the developer's."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches"))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def usual_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a test, or a process of it, keeps models if it names no other place: nowhere yet, and never another's."""
