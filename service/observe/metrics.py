@@ -26,7 +26,7 @@ RESULTS = {
 }
 REDIS_CALLS = ("get_redis", "get_text", "put_text", "get_result", "put_result")
 REJECTED = ("queue_full", "deadline", "too_large", "not_ready", "rate", "connections", "slow_head")
-REFUSED = ("corrupt", "fingerprint", "model", "other")
+REFUSED = ("corrupt", "fingerprint", "model", "shortage", "other")
 UNMATCHED = "unmatched"
 DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
