@@ -99,6 +99,7 @@ def serve(
 
     async def lifetime() -> None:
         async with app.router.lifespan_context(app):
+            logs.count_dropped_by(app.state.resources.metrics.count_log_dropped)
             # The objects that exist now stay. Large requests make Python look for garbage; looking through all of
             # these objects, too, would stop every answer for a tenth of a second.
             gc.collect()
