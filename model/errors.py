@@ -6,6 +6,7 @@ RankingError
   ModelError
     ModelNotFound       no checkpoint and no base model of that name
     CheckpointInvalid   found, but damaged or not a checkpoint
+  VectorsDamaged        stored vectors are not what they were
   Shortage              the system lacks something for the moment
   (polyrank.index_builder.errors and polyrank.service.errors add their own branches)
 """
@@ -36,6 +37,16 @@ class ModelNotFound(ModelError):
 
 class CheckpointInvalid(ModelError):
     """The checkpoint is damaged, incomplete or of an unknown format."""
+
+
+class VectorsDamaged(RankingError):
+    """A score is not finite, or beyond what the lengths of the vectors allow: they changed since they were prepared."""
+
+    def __init__(self, score: float, limit: float) -> None:
+        super().__init__(
+            f"a score of {score:g} was found, where the lengths of the vectors allow at most {limit:g}: the file of "
+            "the vectors was changed while it was in use; restore it, verify the generation and start anew"
+        )
 
 
 class Shortage(RankingError):

@@ -86,6 +86,11 @@ class Serving:
         why = f"the generation was built with an index of the kind {index.kind}"
         return SearchStatus("index", f"{why}; {scan.why}" if scan.is_fallback else why, scan.is_fallback)
 
+    @property
+    def longest(self) -> float:
+        """The length of the longest vector, of those added by updates as well."""
+        return max(self.scan.longest, self.snapshot.longest_added)
+
     def caught_up(self) -> "Serving":
         """Return it with the updates written since; for one thread at a time.
 

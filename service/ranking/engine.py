@@ -95,6 +95,7 @@ class Engine:
             TextsLeft: the same, but some of the texts were encoded, and the same request goes on from there.
             TimeTooShort: it sends more texts than fit its time, and no cache has room for them.
             InferenceFailed: the model failed, or gave something that is not a score.
+            VectorsDamaged: stored vectors gave a score that cannot be.
         """
         scorer = None if request.top_n is None else self._required_scorer()
         timings = Timings()

@@ -61,8 +61,15 @@ class Scan(Protocol):
     def on_gpu(self) -> bool:
         """Whether a GPU scans."""
 
+    @property
+    def longest(self) -> float:
+        """The length of the longest row."""
+
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
-        """Find the best rows of each query, exactly."""
+        """Find the best rows of each query, exactly.
+
+        Raises VectorsDamaged where the rows have changed since they were prepared, as far as their scores show it.
+        """
 
 
 class PlainScan:
@@ -72,7 +79,7 @@ class PlainScan:
     on_gpu = False
 
     def __init__(self, matrix: NDArray[Any], longest: float, status: Status = STORED_ROWS) -> None:
-        self._matrix, self._longest = matrix, longest
+        self._matrix, self.longest = matrix, longest
         self.status = status
 
     @property
@@ -89,4 +96,4 @@ class PlainScan:
         rows, kept = None, query.allowed
         if kept is not None and 2 * query.count(len(self._matrix)) <= len(self._matrix):
             rows, kept = np.flatnonzero(kept), None  # the other rows need not be read
-        return top_k(self._matrix, query.codes, query.k, rows, self._longest, kept)
+        return top_k(self._matrix, query.codes, query.k, rows, self.longest, kept)

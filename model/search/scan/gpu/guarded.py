@@ -24,6 +24,11 @@ class GuardedScan:
         self.status = gpu.status
 
     @property
+    def longest(self) -> float:
+        """The length of the longest row."""
+        return self._cpu.longest
+
+    @property
     def shares(self) -> bool:
         """Whether several queries in one call take less time than one call each: true on the GPU."""
         return self.on_gpu
