@@ -31,10 +31,14 @@ sync_directory = sync_file
 
 def sync_tree(directory: Path) -> None:
     """Put every file, then every directory from the leaves up, on the disk."""
-    for folder, _, files in os.walk(directory, topdown=False):
+    for folder, _, files in os.walk(directory, topdown=False, onerror=_raised):
         for name in sorted(files):
             sync_file(Path(folder) / name)
         sync_directory(Path(folder))
+
+
+def _raised(error: OSError) -> None:
+    raise error  # by default `os.walk` leaves out a directory that it cannot read
 
 
 def make_directory(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The root of all errors, and those of models. Errors carry data and know nothing of HTTP.
+"""The root of all errors, those of models, and `Shortage`. Errors carry data and know nothing of HTTP.
 
 RankingError
   InvalidInput          the caller's fault; the message may be shown to the caller
@@ -6,8 +6,13 @@ RankingError
   ModelError
     ModelNotFound       no checkpoint and no base model of that name
     CheckpointInvalid   found, but damaged or not a checkpoint
+  VectorsDamaged        stored vectors are not what they were
+  Shortage              the system lacks something for the moment
   (polyrank.index_builder.errors and polyrank.service.errors add their own branches)
 """
+
+import errno
+import os
 
 
 class RankingError(Exception):
@@ -32,3 +37,48 @@ class ModelNotFound(ModelError):
 
 class CheckpointInvalid(ModelError):
     """The checkpoint is damaged, incomplete or of an unknown format."""
+
+
+class VectorsDamaged(RankingError):
+    """A score is not finite, or beyond what the lengths of the vectors allow: they changed since they were prepared."""
+
+    def __init__(self, score: float, limit: float) -> None:
+        super().__init__(
+            f"a score of {score:g} was found, where the lengths of the vectors allow at most {limit:g}: the file of "
+            "the vectors was changed while it was in use; restore it, verify the generation and start anew"
+        )
+
+
+class Shortage(RankingError):
+    """The system lacks something for the moment, such as descriptors, memory or room on a disk: try again later."""
+
+    retry_after_seconds = 5
+
+
+# What passes without anybody repairing anything; all else that the system says of a file is said of that file.
+_SHORT_OF = (
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.ENOBUFS),
+    *(errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.ESTALE),
+)
+# Libraries in C++ and Rust raise errors of their own, which contain the system's words.
+_WORDS = (*map(os.strerror, (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)), "out of memory", "bad_alloc")
+
+
+def shortage_in(error: BaseException | None) -> Shortage | None:
+    """Return the shortage that an error, or what it was raised from, tells of; None: it tells of none.
+
+    Whoever turns errors into a lasting refusal asks this first: a sound file is not damaged because it could not be
+    opened.
+    """
+    while error is not None:
+        if isinstance(error, Shortage):
+            return error
+        if isinstance(error, MemoryError):
+            return Shortage("the memory is used up; try again")
+        if isinstance(error, OSError) and error.errno is not None:
+            if error.errno in _SHORT_OF:
+                return Shortage(f"the system lacks something for the moment: {os.strerror(error.errno)}; try again")
+        elif word := next((word for word in _WORDS if word in str(error)), None):
+            return Shortage(f"the system lacks something for the moment: {word}; try again")
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return None

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from polyrank.index_builder.build.job_records import SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.model.errors import Shortage, shortage_in
 from polyrank.model.inference.names import AUTO, TORCH, Runner
 from polyrank.service import processors
 from polyrank.service.auth.access import Access
@@ -35,7 +36,7 @@ from polyrank.service.ranking.engine import Engine, EngineSettings
 from polyrank.service.ranking.result_cache import ResultCache
 from polyrank.service.settings import Settings
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
 # Larger batches gain nothing on a CPU, and make others wait longer: docs/measurements/load.md.
 CPU_BATCH_TOKENS = 512
 GPU_BATCH_TOKENS = 16_384
@@ -135,13 +136,19 @@ async def opened(
 
 
 async def _repeat(look: Callable[[], Awaitable[None]]) -> None:
-    """Look once a second what other processes have done to the store or the keys file."""
+    """Look once a second what other processes have done to the store or the keys file; after failures less often."""
+    pause = LOOK_SECONDS
     while True:
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(pause)
         try:
             await look()
-        except Exception:
-            log.exception("the store or the keys file could not be followed")
+            pause = LOOK_SECONDS
+        except Exception as error:
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            shortage = shortage_in(error)
+            fields = {"why": str(shortage or error), "again_in_seconds": pause}
+            message = "the store or the keys file could not be followed"
+            log.error(message, exc_info=None if shortage else error, extra={"fields": fields})
 
 
 async def _probe(engine: Engine, live: Live) -> None:
@@ -151,7 +158,10 @@ async def _probe(engine: Engine, live: Live) -> None:
 
 def _switch(settings: Settings, store: GenerationStore, live: Live) -> None:
     """Serve what a job has built, and remove what is too old."""
-    live.follow()
+    try:
+        live.follow()
+    except (Shortage, OSError) as error:  # tried again a second later
+        log.warning("what was built is not served yet", extra={"fields": {"why": error}})
     collect(settings, store, live)
 
 
@@ -161,7 +171,7 @@ def collect(settings: Settings, store: GenerationStore, live: Live) -> None:
         if live.current is None or live.current.generation.id != store.current():
             return
         removed = store.gc(settings.keep_generations, settings.redis())
-    except (GenerationError, StoreUnavailable, OSError) as error:
+    except (GenerationError, StoreUnavailable, Shortage, OSError) as error:
         log.warning("old generations could not be removed", extra={"fields": {"why": error}})
         return
     if removed:

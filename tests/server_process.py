@@ -35,7 +35,7 @@ class ServerProcess:
     def __init__(self, python: WarmPython | None = None, before: str = "", **settings: object) -> None:
         runs = {"threads": 1, "backend": "torch", "precision": "float32", "compiled_cache_mb": 0}
         fields = {"port": 0, "drain_delay_s": 0, **runs, **settings}
-        # A pipe that nobody reads fills, and then a line of the log waits.
+        # A file, because lines that nobody reads from a pipe are dropped at last.
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by `end`
         self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # of one that is killed
         self._said: tuple[str, str] | None = None

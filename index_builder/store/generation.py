@@ -10,6 +10,7 @@ from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.store.candidates import CandidateTable
 from polyrank.index_builder.store.manifest import MANIFEST_FILE, FileEntry, Manifest
 from polyrank.index_builder.vectors.local import IDS_FILE, MATRIX_FILE, LocalEmbeddings
+from polyrank.model.errors import shortage_in
 
 CANDIDATES_FILE = "candidates.arrow"
 INDEX_FILE = "index.faiss"
@@ -55,6 +56,7 @@ class Generation:
             GenerationNotFound: there is no such directory.
             GenerationCorrupt: a file is missing, unexpected, of another size or content, or the files do not fit
                 together.
+            Shortage: they cannot be checked at the moment.
         """
         manifest = read_manifest(path)
         try:
@@ -62,7 +64,7 @@ class Generation:
             return cls._mapped(path, manifest)
         # pyarrow's errors are ValueErrors. An OSError means that a file cannot be read.
         except (OSError, ValueError) as error:
-            raise GenerationCorrupt(manifest.id, str(error)) from error
+            raise shortage_in(error) or GenerationCorrupt(manifest.id, str(error)) from error
 
     @classmethod
     def _mapped(cls, path: Path, manifest: Manifest) -> "Generation":
@@ -91,6 +93,7 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         GenerationNotFound: there is no such directory.
         GenerationCorrupt: the manifest is missing or damaged.
+        Shortage: it cannot be read at the moment.
     """
     generation_id = path.name.removeprefix(TEMPORARY_PREFIX)
     if not path.is_dir():
@@ -100,7 +103,7 @@ def read_manifest(path: Path) -> Manifest:
     except FileNotFoundError as error:
         raise GenerationCorrupt(generation_id, f"{MANIFEST_FILE} is missing") from error
     except OSError as error:
-        raise GenerationCorrupt(generation_id, f"{MANIFEST_FILE}: {error.strerror}") from error
+        raise shortage_in(error) or GenerationCorrupt(generation_id, f"{MANIFEST_FILE}: {error.strerror}") from error
     return Manifest.from_json(content, generation_id)
 
 
@@ -136,7 +139,7 @@ def _check_files(path: Path, manifest: Manifest, verify: bool, needs_matrix: boo
 def _files(path: Path) -> dict[str, Path]:
     """Every file below the directory but the manifest, by relative path; links and devices raise ValueError."""
     found = {}
-    for folder, folders, names in os.walk(path):
+    for folder, folders, names in os.walk(path, onerror=_raised):
         for entry in map(Path(folder).joinpath, [*folders, *names]):
             if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
                 raise ValueError(f"{entry.relative_to(path)} is not a plain file")
@@ -148,5 +151,9 @@ def _files(path: Path) -> dict[str, Path]:
 
 def _empty_directories(path: Path) -> set[str]:
     """The empty directories below the directory, by relative path; others show in the paths of their files."""
-    walked = os.walk(path)
+    walked = os.walk(path, onerror=_raised)
     return {Path(folder).relative_to(path).as_posix() for folder, folders, names in walked if not folders + names}
+
+
+def _raised(error: OSError) -> None:
+    raise error  # by default `os.walk` leaves out a directory that it cannot read

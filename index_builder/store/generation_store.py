@@ -42,6 +42,7 @@ from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.updates import MissedUpdates, UpdateLogs
 from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
+from polyrank.model.errors import shortage_in
 
 _STAMP = "%Y%m%dT%H%M%S%f"
 
@@ -107,7 +108,7 @@ class GenerationStore:
         """Open a generation; if asked to `verify`, check every byte of it and of its update log.
 
         Raises:
-            GenerationNotFound, GenerationCorrupt: see `Generation.open` and `UpdateLog.read`.
+            GenerationNotFound, GenerationCorrupt, Shortage: see `Generation.open` and `UpdateLog.read`.
         """
         opened = Generation.open(self.path(generation), verify=verify, needs_matrix=self._needs_matrix)
         if verify:
@@ -127,7 +128,8 @@ class GenerationStore:
         try:
             self.updates.of(manifest).catch_up()
         except OSError as error:
-            raise GenerationCorrupt(manifest.id, f"{name} cannot be read: {error.strerror}") from error
+            corrupt = GenerationCorrupt(manifest.id, f"{name} cannot be read: {error.strerror}")
+            raise shortage_in(error) or corrupt from error
 
     def snapshot(self, opened: Generation) -> Snapshot:
         """An open generation with its updates. Raises GenerationCorrupt if its update log is damaged."""

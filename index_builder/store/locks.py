@@ -20,6 +20,7 @@ STORE/ID, drawn once, because hosts may mount the store under different paths.
 
 import fcntl
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -86,10 +87,13 @@ def is_locked(path: Path) -> bool:
 
 
 # The caller holds build.lock, so a holder on the caller's own machine is dead and its lease can be taken.
+# Of a fence with more digits Lua's numbers would lose the last one.
 _ACQUIRE = """
+local last = redis.pcall('get', KEYS[2])
+if last and (type(last) == 'table' or #last > 15 or not string.match(last, '^%d+$')) then return -1 end
 local holder = redis.call('get', KEYS[1])
 if holder and string.sub(holder, 1, #ARGV[1]) ~= ARGV[1] then return 0 end
-local number = math.max(tonumber(redis.call('get', KEYS[2]) or 0), tonumber(ARGV[4])) + 1
+local number = math.max(tonumber(last or 0), tonumber(ARGV[4])) + 1
 redis.call('set', KEYS[2], string.format('%d', number))
 redis.call('set', KEYS[1], ARGV[1] .. ARGV[2], 'PX', ARGV[3])
 return number
@@ -104,6 +108,8 @@ redis.call('set', KEYS[2], ARGV[3])
 redis.call('set', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
+_NO_FENCE = -1
+_FENCE = re.compile(rb"\d{1,15}\n?")
 _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
 
 
@@ -115,6 +121,7 @@ class Lease:
 
     Raises:
         BuildBusy: another builder holds it.
+        BuildError: the number of the last lease is damaged, in Redis or in the store; the message says what to do.
         LeaseLost: another builder has overtaken this one already.
         StoreUnavailable: Redis does not answer.
     """
@@ -129,6 +136,12 @@ class Lease:
             machine, name = f"{_machine()} ", token_hex(16)
             self._holder = machine + name
             self.number = self._call(_ACQUIRE, machine, name, _milliseconds(), self._highest())
+            if self.number == _NO_FENCE:
+                fence = self._keys[1]
+                raise BuildError(
+                    f"{fence} in Redis is damaged: it is not the number of a lease; when nobody builds into {root}, "
+                    f"remove it: redis-cli DEL '{fence}'"
+                )
             if not self.number:
                 raise BuildBusy(
                     f"another build into {root} runs on another machine, or ended there without a word less than "
@@ -181,11 +194,12 @@ class Lease:
 
     def _highest(self) -> int:
         try:
-            return int(self._fence.read_bytes())
+            kept = self._fence.read_bytes()
         except FileNotFoundError:
             return 0
-        except ValueError:
-            raise BuildError(f"{self._fence} is damaged; remove it when nobody builds into the store") from None
+        if not _FENCE.fullmatch(kept):
+            raise BuildError(f"{self._fence} is damaged; remove it when nobody builds into the store")
+        return int(kept)
 
 
 def _milliseconds() -> int:

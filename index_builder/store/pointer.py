@@ -11,6 +11,7 @@ from pathlib import Path
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
 from polyrank.model.durable import write_atomically
+from polyrank.model.errors import shortage_in
 
 _ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
 _HISTORY_LENGTH = 100
@@ -28,7 +29,12 @@ class Pointer:
         self._current, self._history = root / "CURRENT", root / "HISTORY"
 
     def current(self) -> str | None:
-        """The active id; None before the first activation. Raises GenerationCorrupt if CURRENT is damaged or gone."""
+        """The active id; None before the first activation.
+
+        Raises:
+            GenerationCorrupt: CURRENT is damaged or gone.
+            Shortage: it cannot be read at the moment.
+        """
         try:
             text = self._current.read_bytes().decode("ascii", "replace").removesuffix("\n")
         except FileNotFoundError as error:
@@ -36,13 +42,13 @@ class Pointer:
                 raise GenerationCorrupt("''", "CURRENT is missing") from error
             return None
         except OSError as error:
-            raise GenerationCorrupt("''", f"CURRENT cannot be read: {error.strerror}") from error
+            raise shortage_in(error) or GenerationCorrupt("''", f"CURRENT cannot be read: {error.strerror}") from error
         if not is_generation_id(text):
             raise GenerationCorrupt(repr(text[:80]), "CURRENT does not name a generation")
         return text
 
     def current_or_none(self) -> str | None:
-        """The active generation's id; None also where `current` raises."""
+        """The active generation's id; None also where `current` raises GenerationCorrupt."""
         try:
             return self.current()
         except GenerationCorrupt:
@@ -103,10 +109,12 @@ class Pointer:
         self._write_history(entries[:-1])
 
     def _entries(self) -> list[str]:
-        """The lines of HISTORY without damaged ones; none if it cannot be read."""
+        """The lines of HISTORY without damaged ones; none if it cannot be read. A shortage hides none: it is raised."""
         try:
             lines = self._history.read_bytes().decode("ascii", "replace").splitlines()
-        except OSError:
+        except OSError as error:
+            if shortage := shortage_in(error):
+                raise shortage from error
             return []
         return [line for line in lines if is_generation_id(line)]
 

@@ -17,11 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polyrank.model.errors import VectorsDamaged
 from polyrank.model.search.rounding import rounding
 
 _BLOCK_ELEMENTS = 2**19  # of a block's rows, (size, D), or of its product, (size, M): 2 MB in float32 stay in cache
 _BLOCK_ROWS = 128  # at least
 _FEW_ROWS = 256  # up to so many rows, pruning costs more than scoring them all in float64
+_SLACK = 1.125  # a vector that is made again in a lower precision can be a little longer
 _FINAL_ROWS = 4096  # finalists scored at a time in float64; bounds the memory if a whole pool ties
 
 
@@ -47,11 +49,14 @@ def top_k(
         codes: one context's vectors, (M, D), the score scale multiplied in.
         k: how many rows to find; fewer come back when there are fewer.
         rows: score only these rows, ascending; best for few of them. None: all.
-        longest: `longest_row(matrix)`, if it is known; saves a pass over the rows.
+        longest: `longest_row(matrix)` or more, if it is known; saves a pass over the rows, and shows rows that changed.
         kept: which rows to score, (N,); best for many of them. Not together with `rows`.
 
     Returns:
         Rows of `matrix` and scores, exactly those of scoring every row and sorting by (-score, row).
+
+    Raises:
+        VectorsDamaged: a score cannot be, given the length of the longest row.
     """
     n = len(rows) if rows is not None else len(matrix) if kept is None else int(np.count_nonzero(kept))
     if min(n, k) <= 0:
@@ -67,7 +72,7 @@ def top_k(
             finalists = _all_of(len(matrix), chosen, mask)
         else:
             finalists = _finalists(_Blocks(stored, chosen, len(codes)), vectors, Best(k, margin), mask)
-        return ranked(stored, vectors, finalists, k)
+        return ranked(stored, vectors, finalists, k, longest)
 
 
 def longest_row(matrix: NDArray[np.floating]) -> float:
@@ -98,7 +103,7 @@ def _finalists(blocks: "_Blocks", codes: Tensor, best: "Best", kept: Tensor | No
     products = torch.empty(blocks.size, len(codes))
     for block, rows in blocks:
         s = torch.mm(block, transposed, out=products[: len(block)])  # (rows, M)
-        reaches = s.amax(dim=1) >= best.threshold - best.margin
+        reaches = ~(s.amax(dim=1) < best.threshold - best.margin)  # so is what is no number, which `best` refuses
         alive = (reaches if kept is None else reaches & kept[rows]).nonzero()[:, 0]
         if kept is None and 2 * len(alive) > len(rows):  # not worth selecting: the threshold drops the others
             best.add(closed_form(s), rows)
@@ -148,7 +153,12 @@ class Best:
         self.threshold = max(self.threshold, threshold)
 
     def add(self, scores: Tensor, rows: Tensor) -> None:
-        """Add new rows (n,) with their scores (n,), and drop the rows that fall below the threshold."""
+        """Add new rows (n,) with their scores (n,), and drop the rows that fall below the threshold.
+
+        Raises VectorsDamaged for a score that is no number.
+        """
+        if len(scores) and math.isnan(largest := float(scores.amax())):
+            raise VectorsDamaged(largest, math.inf)
         scores, rows = torch.cat([self._scores, scores]), torch.cat([self.rows, rows])
         if len(scores) >= self._k:
             self.expect(float(scores.topk(self._k).values[-1]))
@@ -161,11 +171,28 @@ def closed_form(s: Tensor) -> Tensor:
     return (s.softmax(dim=-1) * s).sum(dim=-1)
 
 
-def ranked(stored: Tensor, codes: Tensor, rows: Tensor, k: int) -> TopK:
-    """Score rows (n,) as answers report it, and return the k best."""
+def ranked(stored: Tensor, codes: Tensor, rows: Tensor, k: int, longest: float | None = None) -> TopK:
+    """Score rows (n,) as answers report it, and return the k best; `longest` and errors as `top_k`."""
     scores = canonical_scores(stored, codes, rows)
+    _check(scores, codes, longest)
     order = np.lexsort((rows.numpy(), -scores))[:k]
     return TopK(rows.numpy()[order], scores[order])
+
+
+def _check(scores: NDArray[np.float32], codes: Tensor, longest: float | None) -> None:
+    """Raise VectorsDamaged for scores (n,) that are no numbers or, given the longest row, out of bounds.
+
+    A score is a weighted mean of the products of a row with the codes, none of which exceeds the product of the
+    lengths. A file that is mapped can change after its checksum was taken.
+    """
+    limit = math.inf if longest is None else _SLACK * _length(codes) * longest + 2**-100
+    largest = float(np.abs(scores).max(initial=0.0))  # not a number if any is none
+    if not largest <= limit:
+        raise VectorsDamaged(largest, limit)
+
+
+def _length(codes: Tensor) -> float:
+    return float(torch.linalg.vector_norm(codes, dim=1, dtype=torch.float64).max())
 
 
 def canonical_scores(stored: Tensor, codes: Tensor, rows: Tensor) -> NDArray[np.float32]:

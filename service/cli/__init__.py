@@ -4,6 +4,7 @@ Exit status: 0 done, 1 the work failed, 2 wrong usage.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -20,20 +21,44 @@ _COMMANDS = (demo, train, mine, evaluate, build, store, keys, serve, rank, bench
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    arguments = parser().parse_args(argv)
-    logs.configure("warning", "text", force=False)
+    if sys.stdout is None:
+        return _say("standard output is closed; where nobody reads it, send it to /dev/null", 1)
     try:
-        with no_interrupt_lost():
-            status: int = arguments.run(arguments)
+        status = _run(argv)
+        sys.stdout.flush()
     except (UsageError, SettingsError) as error:
         return _say(f"{error}", 2)
     except RankingError as error:
         return _say(f"{error}", 1)
     except OSError as error:  # a full disk, a directory that may not be written
-        return _say(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""), 1)
+        where = "standard output: " if _unwritable() else ""
+        return _say(f"{where}{error.strerror or error}" + (f": {error.filename}" if error.filename else ""), 1)
     except KeyboardInterrupt:
         return _say("interrupted; nothing was left half-written", 1)
     return status
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    try:
+        arguments = parser().parse_args(argv)
+    except SystemExit as end:
+        if end.code:
+            raise
+        return 0  # --help or --version
+    logs.show_warnings()
+    with no_interrupt_lost():
+        status: int = arguments.run(arguments)
+    return status
+
+
+def _unwritable() -> bool:
+    """Whether standard output takes nothing; it is dropped then, or Python would try again at its end and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _say(message: str, status: int) -> int:

@@ -16,7 +16,7 @@ from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import UpdateLog
 from polyrank.index_builder.vectors.encoder import encode_texts
-from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelError
+from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelError, shortage_in
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.search.scan import Scan, prepare
 from polyrank.service.caching.caches import Caches
@@ -86,6 +86,11 @@ class Serving:
         why = f"the generation was built with an index of the kind {index.kind}"
         return SearchStatus("index", f"{why}; {scan.why}" if scan.is_fallback else why, scan.is_fallback)
 
+    @property
+    def longest(self) -> float:
+        """The length of the longest vector, of those added by updates as well."""
+        return max(self.scan.longest, self.snapshot.longest_added)
+
     def caught_up(self) -> "Serving":
         """Return it with the updates written since; for one thread at a time.
 
@@ -135,6 +140,7 @@ class Opener:
             FingerprintMismatch: the model in the generation did not make its vectors.
             ModelError: it cannot be loaded, or does not run here.
             GenerationCorrupt: the update log is damaged.
+            Shortage: memory or something else is lacking at the moment.
         """
         ranker = self._ranker(generation, previous)
         vectors, texts = self._vectors(generation, ranker)
@@ -145,7 +151,9 @@ class Opener:
                 if previous is not None:  # at the start the server collects
                     # Loading leaves frames of errors and traced graphs behind, which would keep an old model alive.
                     gc.collect()
-        except Exception as error:  # of torch, OpenVINO or memory: the generation is refused, the server goes on
+        except Exception as error:  # of torch or OpenVINO: the generation is refused, the server goes on
+            if shortage := shortage_in(error):
+                raise shortage from error
             why = str(error).strip().splitlines()[-1:] or [type(error).__name__]
             raise ModelError(f"{generation.manifest.model.name} does not run here: {why[0]}") from error
         serving = Serving(Snapshot.of(generation), ranker, vectors, scan, log, texts, time.time()).caught_up()

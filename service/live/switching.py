@@ -10,7 +10,7 @@ from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import FORMAT_VERSION
 from polyrank.index_builder.vectors.encoder import encode_texts
-from polyrank.model.errors import ModelError, RankingError
+from polyrank.model.errors import ModelError, RankingError, Shortage, shortage_in
 from polyrank.model.inference.names import Runner
 from polyrank.service.errors import NotReady
 from polyrank.service.live.serving import Opener, Serving
@@ -71,10 +71,16 @@ class Live:
                     return
                 except RankingError as error:
                     self._refuse(generation, error)
+                    if isinstance(error, Shortage):
+                        self._seen = None  # so that `follow` tries again
             log.warning("not ready", extra={"fields": {"why": self.reason()}})
 
     def follow(self) -> None:
-        """Switch to what CURRENT names, if another process wrote it; if that is refused, the old one stays served."""
+        """Switch to what CURRENT names, if another process wrote it; if that is refused, the old one stays served.
+
+        Raises:
+            Shortage, OSError: it could not be tried now; the next call tries again.
+        """
         with self._switching:
             seen = self._look()
             if seen is not None and seen != self._seen:
@@ -85,6 +91,8 @@ class Live:
                     except RankingError as error:
                         self._metrics.count_switch("refused")
                         self._refuse(named, error)
+                        if isinstance(error, Shortage):
+                            raise
                 self._seen = seen  # only now: after an error that is no refusal it is tried again
 
     def take_over(self) -> None:
@@ -126,8 +134,8 @@ class Live:
         """Switch to a generation. It is loaded first, so one that cannot be served never becomes the active one.
 
         Raises:
-            GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError: nothing changed. Only if its updates
-                could not be read once it was active, it stays active, and `follow` tries again.
+            GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError, Shortage: nothing changed. Only if
+                its updates could not be read once it was active, it stays active, and `follow` tries again.
         """
         with self._switching, self._switch_counted(generation):
             loaded = self._load(generation)
@@ -139,7 +147,7 @@ class Live:
 
         Raises:
             GenerationNotFound: there is none.
-            GenerationCorrupt, FingerprintMismatch, ModelError: it cannot be served; likewise.
+            GenerationCorrupt, FingerprintMismatch, ModelError, Shortage: it cannot be served; likewise.
         """
         with self._switching:
             while True:  # until no other process is faster
@@ -166,7 +174,8 @@ class Live:
             raise
         except RankingError as error:
             self._metrics.count_switch("refused")
-            self._refuse(generation, error)
+            if not isinstance(error, Shortage):  # the caller may try again
+                self._refuse(generation, error)
             raise
 
     def _look(self) -> _Seen | None:
@@ -182,11 +191,17 @@ class Live:
         return None if named is None else (named, stamp)
 
     def _load(self, generation: str) -> Serving:
-        opened = self._store.open(generation)
+        """Open a generation and its model; what the system lacks for it at the moment is a Shortage."""
         try:
-            return self._opener.serve(opened, self._store.updates.of(opened.manifest), self.current)
-        except BaseException:
-            opened.close()
+            opened = self._store.open(generation)
+            try:
+                return self._opener.serve(opened, self._store.updates.of(opened.manifest), self.current)
+            except BaseException:
+                opened.close()
+                raise
+        except Exception as error:
+            if shortage := shortage_in(error):
+                raise shortage from error
             raise
 
     def _serve(self, loaded: Serving) -> Serving:
@@ -224,5 +239,10 @@ class Live:
 
 def _kind(error: RankingError) -> str:
     """Return the label under which a refused generation is counted."""
-    kinds = ((GenerationCorrupt, "corrupt"), (FingerprintMismatch, "fingerprint"), (ModelError, "model"))
+    kinds: tuple[tuple[type[RankingError], str], ...] = (
+        (GenerationCorrupt, "corrupt"),
+        (FingerprintMismatch, "fingerprint"),
+        (ModelError, "model"),
+        (Shortage, "shortage"),
+    )
     return next((kind for type_, kind in kinds if isinstance(error, type_)), "other")

@@ -1,9 +1,24 @@
-"""Log lines on standard error, as text or as one JSON object a line. No user's text is ever logged."""
+"""Log lines on standard error, as text or as one JSON object a line. No user's text is ever logged.
+
+A thread of its own writes them, so that nobody waits for whoever reads them: a pipe that is full, a terminal that was
+stopped, a disk that hangs.
+"""
 
 import logging
+import os
 import sys
+import time
+from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Literal
+from threading import Condition, Thread
+from typing import Any, Final, Literal
+
+# Lines that wait for the writer may take so much memory; further ones are dropped.
+WAITING_BYTES: Final = 4 * 2**20
+# The end of the process waits so long for the writer.
+FLUSH_SECONDS: Final = 1.0
+_AGAIN_SECONDS: Final = 0.05
 
 
 class TextFormat(logging.Formatter):
@@ -38,20 +53,127 @@ class JsonFormat(logging.Formatter):
         return orjson.dumps(line, default=str).decode()
 
 
+class LineWriter(logging.Handler):
+    """Writes lines to a descriptor from a thread of its own, and drops those that find no room to wait.
+
+    The lines that wait take at most `waiting_bytes`. After a gap a line says how many are missing.
+    """
+
+    def __init__(self, descriptor: int, waiting_bytes: int) -> None:
+        super().__init__()
+        self._descriptor, self._most = descriptor, waiting_bytes
+        self._lines: deque[bytes] = deque()
+        self._changed = Condition()
+        self._bytes = self._missing = self._uncounted = 0
+        self._closed = False
+        self._count: Callable[[int], None] | None = None
+        # The interpreter does not wait for it at its end: it may never come back from a write.
+        Thread(target=self._write_all, name="log", daemon=True).start()
+
+    def count_dropped_by(self, count: Callable[[int], None]) -> None:
+        """Call `count` with the number of lines dropped, now for those dropped before and later for each."""
+        with self._changed:
+            self._count = count
+            self._dropped(0)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand a line to the writer, or drop it."""
+        line = self._encoded(record)
+        with self._changed:
+            if self._closed or self._bytes + len(line) > self._most:
+                self._dropped(1)
+                return
+            if self._missing:
+                line = self._told_missing() + line
+            self._lines.append(line)
+            self._bytes += len(line)
+            self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Wait until all lines are written, but not for long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._bytes, FLUSH_SECONDS)
+
+    def close(self) -> None:
+        """Let the writer end once it has written what waits."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        super().close()
+
+    def _encoded(self, record: logging.LogRecord) -> bytes:
+        return f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
+
+    def _told_missing(self) -> bytes:
+        told = {"levelno": logging.WARNING, "levelname": "WARNING", "fields": {"lines": self._missing}}
+        self._missing = 0
+        return self._encoded(logging.makeLogRecord({"name": __name__, "msg": "log lines were dropped", **told}))
+
+    def _dropped(self, lines: int) -> None:
+        self._missing += lines
+        self._uncounted += lines
+        if self._count is not None and self._uncounted:
+            self._count(self._uncounted)
+            self._uncounted = 0
+
+    def _write_all(self) -> None:
+        while (line := self._next()) is not None:
+            is_written = _written(self._descriptor, line)
+            with self._changed:
+                self._bytes -= len(line)
+                if not is_written:
+                    self._dropped(1)
+                self._changed.notify_all()
+
+    def _next(self) -> bytes | None:
+        """Wait for a line to write; None: there will be none."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._lines) or self._closed)
+            return self._lines.popleft() if self._lines else None
+
+
+def _written(descriptor: int, line: bytes) -> bool:
+    """Write a line, however long that takes; returns whether it is all there."""
+    while line:
+        try:
+            line = line[os.write(descriptor, line) :]
+        except BlockingIOError:  # another process has made the pipe so
+            time.sleep(_AGAIN_SECONDS)
+        except OSError:  # a full disk, or nobody can read any more
+            return False
+    return True
+
+
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     fields: dict[str, Any] = getattr(record, "fields", {})
     return fields
 
 
-def configure(level: str, fmt: Literal["text", "json"], force: bool = True) -> None:
-    """Log to standard error; of libraries only warnings, of some only errors.
-
-    Without `force`, a program that has handlers of its own keeps them.
-    """
-    handler = logging.StreamHandler(sys.stderr)
+def configure(level: str, fmt: Literal["text", "json"]) -> None:
+    """Log to standard error, if there is one; of libraries only warnings, of some only errors."""
+    handler = logging.NullHandler() if sys.stderr is None else LineWriter(sys.stderr.fileno(), WAITING_BYTES)
     handler.setFormatter(JsonFormat() if fmt == "json" else TextFormat())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=force)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    _quiet_libraries()
+
+
+def show_warnings() -> None:
+    """Let a command print warnings with their fields, unless the program that calls it has handlers of its own."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(TextFormat())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    _quiet_libraries()
+
+
+def _quiet_libraries() -> None:
     for name in ("uvicorn", "faiss"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for name in ("transformers", "huggingface_hub", "httpx"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def count_dropped_by(count: Callable[[int], None]) -> None:
+    """Count from now on, and once for before, the lines that were dropped because nobody read them."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, LineWriter):
+            handler.count_dropped_by(count)

@@ -26,7 +26,7 @@ RESULTS = {
 }
 REDIS_CALLS = ("get_redis", "get_text", "put_text", "get_result", "put_result")
 REJECTED = ("queue_full", "deadline", "too_large", "not_ready", "rate", "connections", "slow_head")
-REFUSED = ("corrupt", "fingerprint", "model", "other")
+REFUSED = ("corrupt", "fingerprint", "model", "shortage", "other")
 UNMATCHED = "unmatched"
 DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -84,6 +84,7 @@ class Metrics:
         self._kept = self._counter(
             "texts_kept", "Texts encoded for requests that ended unanswered: their vectors are kept"
         )
+        self._log_dropped = self._counter("log_lines_dropped", "Lines of the log that nobody read in time")
         self._keys_reloads = self._counter("keys_reloads", "Changes of the keys file", result=("ok", "refused"))
         self._index_info = self._info("index_info", "The generation served", ("generation", "model", "format"))
         self._scan_info = self._info("scan_info", "What is searched for a request", ("kind", "fallback"))
@@ -196,6 +197,10 @@ class Metrics:
     def count_kept(self, texts: int) -> None:
         """Count texts that a request had encoded when it ended without an answer; their vectors are kept."""
         self._kept.inc(texts)
+
+    def count_log_dropped(self, lines: int) -> None:
+        """Count lines of the log that were dropped, because nobody read them."""
+        self._log_dropped.inc(lines)
 
     def count_keys_reload(self, result: str) -> None:
         """Count a change of the keys file: taken over or refused."""

@@ -18,6 +18,7 @@ from polyrank.model.errors import RankingError
 from polyrank.service.observe import logs
 from polyrank.service.process import supervisor
 from polyrank.service.process.listening import bind
+from polyrank.service.process.metric_files import KINDS
 from polyrank.service.settings import Settings
 
 # The exit status after a second signal, which leaves requests unanswered.
@@ -91,7 +92,7 @@ def serve(
     Raises:
         ModelError, InvalidInput: the reranker cannot be loaded, or is none.
     """
-    _allow_files(settings.max_connections)
+    _allow_files(settings.max_connections + (len(KINDS) * settings.workers if settings.workers > 1 else 0))
     from polyrank.service.app import create_app  # imports torch; by now a signal ends the process at once
     from polyrank.service.process.draining import DrainingServer
 
@@ -99,6 +100,7 @@ def serve(
 
     async def lifetime() -> None:
         async with app.router.lifespan_context(app):
+            logs.count_dropped_by(app.state.resources.metrics.count_log_dropped)
             # The objects that exist now stay. Large requests make Python look for garbage; looking through all of
             # these objects, too, would stop every answer for a tenth of a second.
             gc.collect()
@@ -111,10 +113,10 @@ def serve(
         runner.run(lifetime())
 
 
-def _allow_files(connections: int) -> None:
-    """Let the process open as many files as its connections and the store may need, if the system allows it."""
+def _allow_files(many: int) -> None:
+    """Let the process open so many files, and as many as the store may need, if the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + FILES_BESIDE_CONNECTIONS
+    wanted = many + FILES_BESIDE_CONNECTIONS
     if soft != resource.RLIM_INFINITY and soft < wanted:
         allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))

@@ -18,14 +18,12 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from tempfile import TemporaryDirectory
-
-from prometheus_client.multiprocess import mark_process_dead
 
 from polyrank.service import processors
 from polyrank.service.errors import WorkerFailed
 from polyrank.service.observe import metrics
 from polyrank.service.process.listening import refuse_new
+from polyrank.service.process.metric_files import MetricFiles, metric_files
 from polyrank.service.settings import Settings
 
 READY, BEAT, FAILED = "ready", "beat", "failed"
@@ -51,8 +49,8 @@ def run(settings: Settings, listener: socket.socket, on_ready: Callable[[], None
     if settings.threads is None:
         share = max(1, processors.available() // settings.workers)
         settings = settings.model_copy(update={"threads": share})
-    with TemporaryDirectory(prefix="polyrank-metrics-") as directory:
-        return asyncio.run(_Supervisor(settings, listener, directory, on_ready).run())
+    with metric_files(settings.workers) as files:
+        return asyncio.run(_Supervisor(settings, listener, files, on_ready).run())
 
 
 class _Worker:
@@ -88,13 +86,13 @@ class _Worker:
 
 class _Supervisor:
     def __init__(
-        self, settings: Settings, listener: socket.socket, directory: str, on_ready: Callable[[], None]
+        self, settings: Settings, listener: socket.socket, files: MetricFiles, on_ready: Callable[[], None]
     ) -> None:
-        self._settings, self._listener, self._directory, self._on_ready = settings, listener, directory, on_ready
+        self._settings, self._listener, self._files, self._on_ready = settings, listener, files, on_ready
         self._workers: set[_Worker] = set()
         self._stopping = asyncio.Event()
         self._was_ready = self._second_signal = False
-        self._failure = ""
+        self._failure = self._unlinked = ""
 
     async def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -151,17 +149,19 @@ class _Supervisor:
             status = await worker.process.wait()
         finally:
             self._workers.discard(worker)
-            mark_process_dead(slot, self._directory)
-        return worker.is_ready, worker.failure or f"serving process {worker.process.pid} ended with status {status}"
+            with suppress(OSError):  # the gauges of its successor take the place of its own
+                self._files.forget_gauges(slot)
+        return worker.is_ready, worker.failure or _ended(worker.process.pid, status)
 
     async def _start(self, slot: int) -> _Worker:
+        self._files.link()
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "polyrank.service.process.worker_process"),
             *(str(self._listener.fileno()), str(slot)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            pass_fds=[self._listener.fileno()],
-            env={**os.environ, metrics.DIRECTORY: self._directory},
+            pass_fds=[self._listener.fileno(), *self._files.descriptors],
+            env={**os.environ, metrics.DIRECTORY: str(self._files.directory)},
         )
         worker = _Worker(process)
         self._workers.add(worker)
@@ -177,12 +177,26 @@ class _Supervisor:
             word = await worker.said(SILENT_SECONDS if worker.is_ready else None)
             if word == READY:
                 self._count_in(worker)
+            elif word == BEAT:
+                self._relink()
             return bool(word)
         except TimeoutError:
             if not self._stopping.is_set():  # a worker that stops is silent
                 log.error("a worker hangs", extra={"fields": {"pid": worker.process.pid}})
                 worker.send(signal.SIGKILL)
             return True
+
+    def _relink(self) -> None:
+        """Mend the directory of the metrics, if somebody has cleaned it away; a reason why not is logged once."""
+        try:
+            self._files.link()
+        except OSError as error:
+            why = str(error)
+        else:
+            why = ""
+        if why and why != self._unlinked:
+            log.error("the directory of the metrics cannot be made again", extra={"fields": {"why": why}})
+        self._unlinked = why
 
     def _count_in(self, worker: _Worker) -> None:
         worker.is_ready = True
@@ -191,3 +205,10 @@ class _Supervisor:
         elif sum(worker.is_ready for worker in self._workers) == self._settings.workers:
             self._was_ready = True
             self._on_ready()
+
+
+def _ended(pid: int, status: int) -> str:
+    """Say how a process ended that has not said so itself."""
+    if status != -signal.SIGBUS:
+        return f"serving process {pid} ended with status {status}"
+    return f"serving process {pid} was ended by SIGBUS: a file that it had mapped was cut short, or cannot be read"

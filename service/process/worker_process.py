@@ -4,6 +4,7 @@ SIGTERM or the parent's end drains it. A second signal changes nothing, because 
 process of a group. Ctrl-C is for the parent.
 """
 
+import logging
 import os
 import pickle
 import signal
@@ -52,4 +53,6 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    os._exit(main())  # all is closed and written; unloading torch would take seconds
+    status = main()
+    logging.shutdown()
+    os._exit(status)  # all is closed and written; unloading torch would take seconds

@@ -96,6 +96,7 @@ class Engine:
             TimeTooShort: it sends more texts than fit its time, and no cache has room for them, or there is not even
                 time to tokenise them.
             InferenceFailed: the model failed, or gave something that is not a score.
+            VectorsDamaged: stored vectors gave a score that cannot be.
         """
         scorer = None if request.top_n is None else self._required_scorer()
         timings = Timings()

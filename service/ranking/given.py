@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.vectors.codec import DTYPES, rounded
-from polyrank.model.search.topk import TopK, top_k
+from polyrank.model.search.topk import TopK, longest_row, top_k
 from polyrank.service.caching.vector_cache import Cached
 from polyrank.service.errors import InferenceFailed, UnknownCandidates
 from polyrank.service.live.serving import Serving
@@ -90,7 +90,8 @@ def rank(
         matrix = np.empty((len(known), serving.ranker.dim), sent_texts.vectors.dtype)
         matrix[is_text] = sent_texts.vectors
         matrix[~is_text] = gathered.vectors
-        best = top_k(matrix, codes, request.depth)
+        longest = max(serving.longest, longest_row(sent_texts.vectors)) if by_id else None
+        best = top_k(matrix, codes, request.depth, longest=longest)
     with timings.timed("fetch"):
         places = _places(serving, [known[at] for at in best.rows.tolist()], row_of, best)
     ranked = Ranked(places=places, exact=True, scored=len(known), missing_ids=missing)

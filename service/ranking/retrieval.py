@@ -225,7 +225,7 @@ def _scored(search: PoolSearch, found: Found) -> tuple[TopK, bool]:
     with search.timings.timed("fetch"):
         gathered = search.serving.gather(found.rows, search.request.budget)
     with search.timings.timed("score"):
-        best = top_k(gathered.vectors, search.codes, search.request.depth)
+        best = top_k(gathered.vectors, search.codes, search.request.depth, longest=search.serving.longest)
     return TopK(found.rows[best.rows], best.scores), gathered.cache_available
 
 

@@ -124,10 +124,32 @@ def test_the_store_has_the_last_word_where_redis_is_silent(tmp_path: Path, redis
         Lease(tmp_path, redis_process.url)
 
 
-def test_a_damaged_fence_is_told(take: Take, tmp_path: Path) -> None:
-    (tmp_path / "FENCE").write_text("?")
+@pytest.mark.parametrize("content", ["?", "", "-3", "1e3", str(2**53), "9" * 5000])
+def test_a_damaged_fence_is_told(take: Take, tmp_path: Path, content: str) -> None:
+    (tmp_path / "FENCE").write_text(content)
     with pytest.raises(BuildError, match=r"FENCE is damaged; remove it"):
         take("a")
+
+
+@pytest.mark.parametrize("content", ["garbage", "", "-3", "1e3", "nan", "0x10", str(2**53), "9" * 5000, ["a", "list"]])
+def test_a_damaged_fence_in_redis_is_told_with_how_to_reset_it(
+    take: Take, tmp_path: Path, client: Any, content: str | list[str]
+) -> None:
+    before = take("a")
+    before.release()
+    fence = lease_key(tmp_path).replace(":lease", ":fence")
+    if isinstance(content, list):
+        client.delete(fence)
+        client.rpush(fence, *content)
+    else:
+        client.set(fence, content)
+    with pytest.raises(BuildError) as refused:
+        take("a")
+    message = str(refused.value)
+    assert (len(message.splitlines()), len(message) < 300) == (1, True)
+    command = message.split("redis-cli ")[1]
+    client.execute_command(*command.replace("'", "").split())
+    assert take("a").number == before.number + 1
 
 
 def test_stores_have_leases_of_their_own(tmp_path: Path, redis_tcp_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

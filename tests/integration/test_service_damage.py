@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from brute_force import paper_scores
 from service_fakes import WordRanker, asked, build_store, count_nothing, load, pool, rank
+from starlette.testclient import TestClient
 
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.pool.rows import Candidate
@@ -17,9 +18,11 @@ from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.text.assembly import Conversation
+from polyrank.service.app import create_app
 from polyrank.service.live.serving import Opener, Serving
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
+from polyrank.service.settings import Settings
 
 SEED = 20261121
 MUTATIONS = 200
@@ -240,3 +243,22 @@ def test_an_update_log_cut_short_is_served_up_to_there(built: Path, tmp_path: Pa
         seen.append(serving.snapshot.revision)
     assert seen == sorted(seen, reverse=True)
     assert set(seen) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("index", ["exact", "hnsw"])
+@pytest.mark.parametrize("value", [300.0, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "body", [{"top_k": 5}, {"exact": True}, {"candidates": [{"id": "new3"}, {"text": "w1"}]}, {"filter": {"n": 3}}]
+)
+def test_vectors_that_change_while_they_are_mapped_are_an_error_not_an_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, index: str, value: float, body: dict[str, object]
+) -> None:
+    generation = build_store(tmp_path, NEW, index=index)
+    with TestClient(create_app(Settings(store=tmp_path), load), raise_server_exceptions=False) as client:
+        ask = {"context": TEXT, **body}
+        assert client.post("/rank", json=ask).status_code == 200
+        with (tmp_path / "generations" / generation / "embeddings.bin").open("r+b") as file:
+            file.write(np.full(len(NEW) * WordRanker.dim, value, np.float16).tobytes())
+        failed = client.post("/rank", json=ask)
+    assert failed.status_code == 500
+    assert "the file of the vectors was changed while it was in use" in caplog.text

@@ -164,3 +164,22 @@ def test_what_is_loaded_is_no_garbage_to_look_through(store: Path) -> None:
     assert run.returncode == 0, run.stderr
     frozen, looked_through = map(int, run.stdout.split())
     assert frozen > 10 * looked_through, "or a large request halts everybody while Python looks for garbage"
+
+
+# Standard error becomes a pipe of a page that nobody reads, and few lines may wait for a reader.
+NOBODY_READS = "import fcntl, os; from polyrank.service.observe import logs; logs.WAITING_BYTES = 4096; "
+NOBODY_READS += "reads, writes = os.pipe(); fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, 4096); os.dup2(writes, 2); "
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_log_that_nobody_reads_holds_nothing_up(start: Start, store: Path, workers: int) -> None:
+    server = start(store=store, workers=workers, before=NOBODY_READS)
+    port = server.ready()
+    for _ in range(80 * workers):
+        assert get(port, "/livez")[0] == 200
+    dropped = re.search(rb"^polyrank_log_lines_dropped_total (\S+)$", get(port, "/metrics")[1], re.MULTILINE)
+    assert dropped is not None
+    assert float(dropped[1]) > 10 or workers > 1  # which have all the room that is usual
+    server.process.terminate()
+    server.end()
+    assert server.process.returncode == 0

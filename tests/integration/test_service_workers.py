@@ -122,6 +122,23 @@ def test_a_killed_worker_is_replaced_and_no_new_connection_fails(pair: Pair) -> 
     wait_for(lambda: pair.metrics("http_requests_in_flight") == {"": 1.0})
 
 
+def test_metrics_need_no_disk_and_outlive_their_directory(pair: Pair) -> None:
+    other, victim = sorted(pair.workers())  # the older one is ready, whatever was killed before
+    environment = Path(f"/proc/{other}/environ").read_bytes().split(b"\0")
+    named = dict(each.partition(b"=")[::2] for each in environment)[b"PROMETHEUS_MULTIPROC_DIR"]
+    directory = Path(os.fsdecode(named))
+    for file in directory.iterdir():  # a full disk would end a process that maps a file of it
+        assert os.readlink(f"/proc/{other}/fd/{Path(os.readlink(file)).name}").startswith("/memfd:")
+    before = pair.ranked()
+    assert before
+    shutil.rmtree(directory)
+    os.kill(victim, signal.SIGKILL)
+    wait_for(lambda: len(pair.workers() - {victim}) == 2)
+    wait_for(lambda: get(pair.port, "/metrics")[0] == 200)
+    assert pair.ranked() == before
+    assert other in pair.workers()
+
+
 def test_one_job_at_a_time_and_any_worker_can_cancel_it(pair: Pair) -> None:
     many = [{"id": f"x{n}", "text": f"w{n % 40} w{n % 37}"} for n in range(30_000)]
     job = pair.call("POST", "/index", {"candidates": many, "model": "poly"})

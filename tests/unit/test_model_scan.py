@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import polyrank.model.search.scan
+from polyrank.model.errors import VectorsDamaged
 from polyrank.model.search.scan import Query, Scan, Status, prepare
 from polyrank.model.search.scan.gpu.guarded import GuardedScan
 from polyrank.model.search.scan.plain import PlainScan
@@ -165,3 +166,21 @@ def seconds_of(scan: Scan, query: Query) -> float:
     began = time.process_time()  # other processes do not count
     scan.top_k([query])
     return time.process_time() - began
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 300.0])
+@pytest.mark.parametrize("rows", [100, 5000])
+def test_rows_that_change_under_a_scan_are_an_error_where_they_would_be_in_the_answer(
+    dtype: type, value: float, rows: int
+) -> None:
+    rng = np.random.default_rng(0)
+    matrix, codes = rng.normal(size=(rows, 16)).astype(dtype), rng.normal(size=(3, 16)).astype(np.float32)
+    scan = prepare(matrix)
+    [before] = scan.top_k([Query(codes, 5)])
+    matrix[before.rows[0]] = value * np.sign(codes.sum(axis=0))  # in the direction of the codes: its score is large
+    with pytest.raises(VectorsDamaged, match="changed while it was in use"):
+        scan.top_k([Query(codes, 5)])
+    matrix[:] = value
+    with pytest.raises(VectorsDamaged, match="changed while it was in use"):
+        scan.top_k([Query(codes, 5)])

@@ -2,13 +2,15 @@
 
 import errno
 import logging
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from command_line import REPOSITORY, call
+from command_line import COMMAND, REPOSITORY, call
 
 from polyrank import __version__
 from polyrank.index_builder.errors import StoreUnavailable
@@ -124,3 +126,21 @@ def test_the_command_line_starts_without_torch_and_runs_as_a_module() -> None:
     ended = subprocess.run(module, cwd=REPOSITORY, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == "polyrank: no/such/store is no directory; polyrank build makes a store\n"
+
+
+@pytest.mark.parametrize(
+    "line", [["--version"], ["store", "list", "--store", "."], ["store", "list", "--store", ".", "--json"]]
+)
+@pytest.mark.parametrize("output", [">/dev/full", ">&-", "| :"])
+def test_an_output_that_cannot_be_written_is_one_line(tmp_path: Path, line: list[str], output: str) -> None:
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    told = subprocess.run(
+        ["bash", "-c", f'set -o pipefail; "$@" {output}', "bash", *COMMAND, *line],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=buffered,
+        check=False,
+    )
+    [said] = told.stderr.splitlines()
+    assert (told.returncode, said.startswith("polyrank: standard output")) == (1, True)

@@ -1,5 +1,6 @@
 """What is live: the start, switches by this and other processes, and what is refused."""
 
+import errno
 import gc
 import logging
 import weakref
@@ -13,7 +14,7 @@ from service_fakes import WordRanker, build_store, count_nothing, load, pool
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.errors import InvalidInput, ModelNotFound
+from polyrank.model.errors import InvalidInput, ModelNotFound, Shortage
 from polyrank.model.search.scan import Status
 from polyrank.service.errors import NotReady
 from polyrank.service.live.serving import Opener, Serving
@@ -149,6 +150,29 @@ def test_a_switch_that_could_not_be_tried_is_tried_again(store: Fixture, monkeyp
     monkeypatch.setattr(Opener, "serve", right)
     store.live.follow()
     assert store.served() == second
+
+
+@pytest.mark.parametrize(
+    "lacking",
+    [OSError(errno.EMFILE, "Too many open files"), MemoryError(), RuntimeError("Cannot allocate memory (12)")],
+)
+def test_a_start_that_lacked_something_is_tried_again(
+    store: Fixture, monkeypatch: pytest.MonkeyPatch, lacking: Exception
+) -> None:
+    only, right = store.build("a"), Opener.serve
+
+    def fail(*_: object) -> None:
+        raise lacking
+
+    monkeypatch.setattr(Opener, "serve", fail)
+    store.live.start()
+    assert (store.live.current, set(store.live.refused)) == (None, {only})
+    with pytest.raises(Shortage):
+        store.live.follow()
+    monkeypatch.setattr(Opener, "serve", right)
+    store.live.follow()
+    assert (store.served(), store.live.refused) == (only, {})
+    assert store.value("index_verify_failures_total", kind="shortage") == 2
 
 
 @pytest.mark.parametrize("way", ["activate", "rollback"])

@@ -58,15 +58,22 @@ class Scan(Protocol):
     def status(self) -> Status:
         """Which scan serves now, and why."""
 
+    @property
+    def longest(self) -> float:
+        """The length of the longest row."""
+
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
-        """Find the best rows of each query, exactly."""
+        """Find the best rows of each query, exactly.
+
+        Raises VectorsDamaged where the rows have changed since they were prepared, as far as their scores show it.
+        """
 
 
 class PlainScan:
     """Scores the stored rows (N, D), float16 or float32, for one query after another. longest: of the rows' lengths."""
 
     def __init__(self, matrix: NDArray[Any], longest: float, status: Status = STORED_ROWS) -> None:
-        self._matrix, self._longest = matrix, longest
+        self._matrix, self.longest = matrix, longest
         self.status = status
 
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
@@ -78,4 +85,4 @@ class PlainScan:
         rows, kept = None, query.allowed
         if kept is not None and 2 * query.count(len(self._matrix)) <= len(self._matrix):
             rows, kept = np.flatnonzero(kept), None  # the other rows need not be read
-        return top_k(self._matrix, query.codes, query.k, rows, self._longest, kept)
+        return top_k(self._matrix, query.codes, query.k, rows, self.longest, kept)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from polyrank.model.errors import InvalidInput, RankingError
+from polyrank.model.errors import InvalidInput, RankingError, Shortage
 from polyrank.service import errors as service
 from polyrank.service.http.plumbing import problems
 from polyrank.service.http.plumbing.bodies import TIMEOUT_HEADERS
@@ -68,7 +68,7 @@ def fails(
         form: of the errors, refused keys included, on a route for other systems' clients; None: problem details.
     """
     titles: dict[int, dict[str, None]] = {}
-    for error in (RankingError, *(_WITH_BODY if body else ()), *(REFUSALS if form else ()), *errors):
+    for error in (RankingError, Shortage, *(_WITH_BODY if body else ()), *(REFUSALS if form else ()), *errors):
         kind = next(problems.TABLE[base] for base in error.__mro__ if base in problems.TABLE)
         status = problems.TOO_MANY_REQUESTS if form and issubclass(error, service.Overloaded) else kind.status
         titles.setdefault(status, {})[kind.title] = None

@@ -17,7 +17,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from polyrank.model.errors import RankingError
+from polyrank.model.errors import RankingError, shortage_in
 from polyrank.service.errors import BodyTooLarge
 from polyrank.service.http.plumbing import problems
 from polyrank.service.observe.account import Account
@@ -64,10 +64,11 @@ class Requests:
         with self.metrics.in_flight.track_inprogress(), self.tracing.request(scope["path"], headers) as span:
             try:
                 await self.app(scope, receive, send_named)
-            except Exception:
-                log.exception("request %s failed", request_id)
+            except Exception as error:
+                shortage = shortage_in(error)
+                log.error("request %s failed: %s", request_id, shortage or "", exc_info=None if shortage else error)
                 if not status:
-                    problem = problems.from_error(RankingError("unexpected"), request_id)
+                    problem = problems.from_error(shortage or RankingError("unexpected"), request_id)
                     await self.in_form(scope, problem)(scope, receive, send_named)
             self._record(scope, span, status or 499, time.monotonic() - began)
 

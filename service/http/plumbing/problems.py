@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
 
 from polyrank.index_builder import errors as index
-from polyrank.model.errors import InvalidInput, RankingError
+from polyrank.model.errors import InvalidInput, RankingError, Shortage
 from polyrank.service import errors as service
 from polyrank.service.http.plumbing.fields import Out
 
@@ -46,6 +46,7 @@ INVALID: Final = Kind(422, "invalid-input", "The request cannot be used")
 
 TABLE: Final[dict[type[Exception], Kind]] = {
     RankingError: INTERNAL,
+    Shortage: Kind(503, "shortage", "The system lacks something at the moment"),
     InvalidInput: INVALID,
     service.UnknownCandidates: Kind(422, "unknown-candidates", "No candidate is known"),
     service.TooManyCandidates: Kind(413, "too-many-candidates", "Too many candidates", rejected="too_large"),

@@ -23,6 +23,11 @@ class GuardedScan:
         self._failures = 0
         self.status = gpu.status
 
+    @property
+    def longest(self) -> float:
+        """The length of the longest row."""
+        return self._cpu.longest
+
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
         """Find the best rows of each query."""
         if (gpu := self._gpu) is not None:

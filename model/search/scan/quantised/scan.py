@@ -48,7 +48,8 @@ class QuantisedScan:
         with torch.inference_mode():
             self._rows = QuantisedRows.of(matrix)
         self._stored = torch.from_numpy(matrix)
-        self._plain = PlainScan(matrix, self._rows.longest)
+        self.longest = self._rows.longest
+        self._plain = PlainScan(matrix, self.longest)
 
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
         """Find the best rows of each query, in as few passes as their codes fit into."""
@@ -161,6 +162,7 @@ class _Search:
 
     def __init__(self, stored: Tensor, query: Query, longest: float) -> None:
         self.query = query
+        self._longest = longest
         self.codes = torch.from_numpy(query.codes)
         self._transposed = self.codes.T.contiguous()
         self._survived = 0
@@ -197,7 +199,7 @@ class _Search:
 
     def result(self) -> TopK:
         """Return the best rows, once all survivors were added."""
-        return ranked(self._stored, self.codes, self.best.rows.sort().values, self._k)
+        return ranked(self._stored, self.codes, self.best.rows.sort().values, self._k, self._longest)
 
     def _scores(self, rows: Tensor) -> Tensor:
         return closed_form(self._stored.index_select(0, rows).float() @ self._transposed)

@@ -1,0 +1,61 @@
+"""Where the system lacks something for the moment: nothing is refused for ever, and callers are told to come back."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from no_descriptors import no_descriptors
+from served import serve
+from service_fakes import build_store, load, pool
+
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.service import resources
+from polyrank.service.app import create_app
+from polyrank.service.settings import Settings
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_switch_without_descriptors_is_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resources, "LOOK_SECONDS", 0.02)
+    first, second = (build_store(tmp_path, pool(20, prefix)) for prefix in "ab")
+    current, prepared = tmp_path / "CURRENT", tmp_path / "prepared"
+    prepared.write_bytes(current.read_bytes())
+    GenerationStore(tmp_path).activate(first)
+    with serve(create_app(Settings(store=tmp_path), load)) as server:
+        assert server.rank(context="w1").json()["generation"] == first
+        live, update = server.app.state.resources.live, [{"id": "new", "text": "w1"}]
+        with no_descriptors(but=1):  # enough to read CURRENT, but not to open a generation
+            os.replace(prepared, current)  # as another process switches
+            wait_for(lambda: bool(live.refused))
+            assert server.rank(context="w1").json()["generation"] == first
+            refused = server.client.put("/index/candidates", json=update)
+            assert (refused.status_code, "Retry-After" in refused.headers) == (503, True)
+        wait_for(lambda: live.current is not None and live.current.generation.id == second)
+        assert not live.refused
+        assert server.client.put("/index/candidates", json=update).status_code == 200
+        assert server.rank(context="w1").json()["generation"] == second
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("call", [("GET", "/index"), ("POST", "/index/activate"), ("POST", "/index/rollback")])
+def test_a_call_without_descriptors_is_told_to_come_back(tmp_path: Path, call: tuple[str, str]) -> None:
+    first, _ = (build_store(tmp_path, pool(20, prefix)) for prefix in "ab")
+    body = {"generation": first} if call[1].endswith("activate") else None
+    with serve(create_app(Settings(store=tmp_path), load)) as server:
+        assert server.rank(context="w1").status_code == 200
+        with no_descriptors():
+            answer = server.client.request(*call, json=body)
+        assert (answer.status_code, answer.json()["type"]) == (503, "urn:polyrank:problem:shortage")
+        assert "Too many open files" in answer.json()["detail"]
+        assert answer.headers["Retry-After"] == "5"
+        assert server.client.request(*call, json=body).status_code == 200

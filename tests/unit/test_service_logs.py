@@ -1,0 +1,114 @@
+"""The writer of the log: order, gaps, and that nobody waits for a reader."""
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from polyrank.service.observe import logs
+from polyrank.service.observe.logs import JsonFormat, LineWriter
+
+WIDE = "x" * 1000
+MUCH = 1 << 20
+
+
+class Pipe:
+    def __init__(self) -> None:
+        self.reads, self.writes = os.pipe()
+
+    def rest(self) -> list[str]:
+        """What is left to read once nobody writes any more."""
+        os.close(self.writes)
+        return self.all()
+
+    def all(self) -> list[str]:
+        with open(self.reads, encoding="utf-8") as file:
+            return file.read().splitlines()
+
+
+@pytest.fixture
+def pipe() -> Pipe:
+    return Pipe()
+
+
+@contextmanager
+def logger(writer: LineWriter) -> Iterator[logging.Logger]:
+    made = logging.Logger("one")
+    made.addHandler(writer)
+    yield made
+    writer.close()
+
+
+def writers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "log"]
+
+
+def test_lines_come_in_order_and_none_is_lost_at_the_end(pipe: Pipe) -> None:
+    writer = LineWriter(pipe.writes, MUCH)
+    with logger(writer) as log:
+        for number in range(200):
+            log.info("line %d \ud800", number)
+        writer.flush()
+    assert pipe.rest() == [f"line {number} \\ud800" for number in range(200)]
+
+
+def test_nobody_waits_for_a_reader_and_what_is_dropped_is_counted_and_told(pipe: Pipe) -> None:
+    writer, counted = LineWriter(pipe.writes, waiting_bytes=300_000), []
+    writer.setFormatter(JsonFormat())
+    with logger(writer) as log:
+        for _ in range(500):
+            log.info(WIDE)
+        writer.count_dropped_by(counted.append)
+        log.info(WIDE)
+        dropped, one = counted
+        assert one == 1
+        with ThreadPoolExecutor() as beside:
+            lines = beside.submit(pipe.all)
+            writer.flush()  # somebody reads by now
+            log.info("the last one")
+            writer.flush()
+            os.close(pipe.writes)
+    *written, told, last = map(json.loads, lines.result())
+    assert {line["message"] for line in written} == {WIDE}
+    assert len(written) + dropped == 500
+    assert (told["level"], told["message"], told["lines"]) == ("warning", "log lines were dropped", dropped + 1)
+    assert last["message"] == "the last one"
+
+
+def test_the_end_waits_for_a_reader_but_not_for_long(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "FLUSH_SECONDS", 0.01)
+    writer = LineWriter(pipe.writes, MUCH)
+    with logger(writer) as log:
+        for _ in range(100):
+            log.info(WIDE)
+        writer.flush()  # comes back, though nothing is read
+    os.close(pipe.reads)
+    os.close(pipe.writes)
+
+
+def test_a_log_that_cannot_be_written_is_counted() -> None:
+    with open("/dev/full", "wb", buffering=0) as full:
+        writer, counted = LineWriter(full.fileno(), MUCH), []
+        writer.count_dropped_by(counted.append)
+        with logger(writer) as log:
+            for _ in range(3):
+                log.info("one")
+                writer.flush()
+    assert counted == [1, 1, 1]
+
+
+def test_a_writer_that_is_closed_ends(pipe: Pipe) -> None:
+    before = len(writers())
+    writer = LineWriter(pipe.writes, MUCH)
+    assert len(writers()) == before + 1
+    with logger(writer) as log:
+        log.info("one")
+        [thread] = writers()[-1:]
+    thread.join(10)
+    assert len(writers()) == before
+    assert pipe.rest() == ["one"]
