@@ -1,6 +1,5 @@
 """Read Parquet files as a stream of plain objects, a small batch at a time."""
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,17 +82,6 @@ def _row(batch: pa.RecordBatch, at: int) -> Any:
 
 def _as_object(row: dict[str, Any]) -> object:
     metadata = {name: value for name, value in row.items() if value is not None}
-    if wrong := next((name for name, value in metadata.items() if not _is_finite(value)), None):
-        return RowError(f"{wrong!r} holds a number that is not finite")
     # A null text counts as missing, as in JSON.
     found: dict[str, object] = {name: metadata.pop(name) for name in ("id", "text") if name in metadata}
     return {**found, "metadata": metadata}
-
-
-def _is_finite(value: object) -> bool:
-    """Whether JSON can express the value: it has no NaN and no infinity."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, dict):
-        return all(map(_is_finite, value.values()))
-    return not isinstance(value, list) or all(map(_is_finite, value))

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from polyrank.index_builder.errors import PoolInvalid
 # A longer line is refused, so that it does not fill the memory: 20,000 characters, escaped twice over, are 240 kB.
 MAX_LINE_BYTES = 4 << 20
 
+_LONG_NUMBER = re.compile(rb"\d{19}")
 _COMPRESSIONS: dict[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -90,7 +93,11 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | RowError]]:
 
 def _parsed(line: bytes) -> object:
     try:
-        return orjson.loads(line)
+        value = orjson.loads(line)
+        # Of a whole number beyond 64 bits orjson makes a float. It is read again as it is, and refused.
+        return json.loads(line) if _LONG_NUMBER.search(line) else value
+    except RecursionError:
+        return RowError("nested too deep")
     except orjson.JSONDecodeError as error:
         try:
             line.decode()

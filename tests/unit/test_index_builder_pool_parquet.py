@@ -55,7 +55,7 @@ def test_rows_are_numbered_over_batches_and_row_groups(tmp_path: Path) -> None:
 def test_what_json_cannot_say_is_a_bad_row(tmp_path: Path, value: object) -> None:
     [bad] = read(tmp_path, {"text": ["x"], "size": [value]})
     assert isinstance(bad, Rejected)
-    assert bad.reason == "'size' holds a number that is not finite"
+    assert bad.reason == "'metadata': 'size': numbers must be finite"
 
 
 def test_bad_bytes_spoil_their_own_row(tmp_path: Path) -> None:
