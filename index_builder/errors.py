@@ -39,8 +39,7 @@ class TooManyRejected(PoolError):
 
     def __init__(self, rejected: int, total: int, allowed: float, log: Path, first: str) -> None:
         super().__init__(
-            f"{rejected} of {total} rows are bad, more than the {allowed:.2%} allowed; "
-            f"the first: {first}; all of them: {log}"
+            f"{rejected} of {total} rows are bad, more than the {allowed:.2%} allowed; the first: {first}; see {log}"
         )
         self.log = log
 

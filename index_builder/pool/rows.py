@@ -18,6 +18,7 @@ from polyrank.index_builder.vectors.ids import hash_id, text_id
 
 MAX_TEXT_CHARACTERS = 20_000
 _FIRST_ROWS = 10
+_REASON_CHARACTERS = 300  # it may name a key or a column
 
 _READERS: dict[str, Callable[[Path], Iterator[tuple[int, object]]]] = {
     ".jsonl": json_rows,
@@ -96,7 +97,7 @@ def _rows(files: list[tuple[Path, str]], scratch: Path | None) -> Iterator[Candi
             try:
                 yield _candidate(row, seen)
             except RowError as error:
-                yield Rejected(str(path), line, str(error))
+                yield Rejected(str(path), line, str(error)[:_REASON_CHARACTERS])
 
 
 def _candidate(row: object, seen: SeenHashes) -> Candidate:

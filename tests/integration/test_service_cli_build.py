@@ -174,7 +174,7 @@ def test_bad_rows_within_the_share_are_left_out_and_listed(
     outcome = call(capsys, "build", *options, "--max-rejected", "0.25")
     log = Path(outcome.result["rejected_log"])
     assert (outcome.result["count"], outcome.result["rejected"]) == (3, 1)
-    assert outcome.err == f"1 bad rows were left out; they are listed in {log}\n"
+    assert outcome.err == f"1 bad rows were left out; see {log}\n"
     [bad] = map(json.loads, log.read_text().splitlines())
     assert (bad["file"], bad["line"]) == (str(pool), 4)
 

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     if built.resumed:
         print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
     if built.rejected:
-        print(f"{built.rejected} bad rows were left out; they are listed in {built.rejected_log}", file=sys.stderr)
+        print(f"{built.rejected} bad rows were left out; see {built.rejected_log}", file=sys.stderr)
     if built.index.why:
         print(built.index.why, file=sys.stderr)
     if built.warning:
