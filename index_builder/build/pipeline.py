@@ -32,11 +32,11 @@ from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generation import (
     CANDIDATES_FILE,
     MODEL_DIRECTORY,
-    TEMPORARY_PREFIX,
     Generation,
     describe_files,
 )
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.layout import TEMPORARY_PREFIX
 from polyrank.index_builder.store.leftovers import discard
 from polyrank.index_builder.store.manifest import MANIFEST_FILE, BuildStats, Manifest, ModelReference
 from polyrank.index_builder.vectors.codec import DTYPES

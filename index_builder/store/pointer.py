@@ -7,18 +7,27 @@ its end that name the current generation: between the writes they see either the
 
 import re
 from collections.abc import Collection
+from datetime import MAXYEAR, datetime
 from pathlib import Path
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
 from polyrank.model.durable import write_atomically
 
-_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
+ID_STAMP = "%Y%m%dT%H%M%S%f"
+_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}", re.ASCII)
 _HISTORY_LENGTH = 100
 
 
 def is_generation_id(text: str) -> bool:
     """Whether the text has the form of a generation's id; nothing else may become part of a path."""
-    return _ID.fullmatch(text) is not None
+    return _ID.fullmatch(text) is not None and _is_date(text.split("-")[0])
+
+
+def _is_date(stamp: str) -> bool:
+    try:
+        return datetime.strptime(stamp, ID_STAMP).year < MAXYEAR  # a later id must be possible
+    except ValueError:
+        return False
 
 
 class Pointer:
