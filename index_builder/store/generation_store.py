@@ -16,7 +16,7 @@ import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from polyrank.index_builder.errors import (
@@ -40,8 +40,9 @@ from polyrank.index_builder.store.leftovers import (
 )
 from polyrank.index_builder.store.locks import Lease, fenced, leased, locked
 from polyrank.index_builder.store.manifest import Manifest
-from polyrank.index_builder.store.pointer import ID_STAMP, Pointer, is_generation_id
+from polyrank.index_builder.store.pointer import Pointer
 from polyrank.index_builder.store.snapshot import Snapshot
+from polyrank.index_builder.store.time_ids import is_time_id, new_time_id, stamp
 from polyrank.index_builder.store.updates import MissedUpdates, UpdateLogs
 from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
@@ -96,7 +97,7 @@ class GenerationStore:
 
     def path(self, generation: str) -> Path:
         """The directory of a generation. Raises GenerationNotFound if the text does not have the form of an id."""
-        if not is_generation_id(generation):
+        if not is_time_id(generation):
             raise GenerationNotFound(f"{generation[:80]!r} is not the id of a generation")
         return self._generations / generation
 
@@ -334,11 +335,7 @@ class GenerationStore:
 
     def new_id(self, fingerprint: str) -> str:
         """Make an id that sorts after every other of the store, even if the clock was set back."""
-        stamp = datetime.now(UTC)
-        if ids := self.ids():
-            newest = datetime.strptime(ids[-1].split("-")[0], ID_STAMP).replace(tzinfo=UTC)
-            stamp = max(stamp, newest + timedelta(microseconds=1))
-        return f"{stamp.strftime(ID_STAMP)}-{fingerprint[:8]}"
+        return new_time_id(self.ids(), fingerprint[:8])
 
     def begin(self, generation: str) -> Path:
         """Create the temporary directory to build a generation in; the caller is the builder."""
@@ -373,7 +370,7 @@ class GenerationStore:
         Raises:
             BuildBusy, LeaseLost, StoreUnavailable: see `building`; the next build removes it.
         """
-        first = f"{TEMPORARY_PREFIX}{since.strftime(ID_STAMP)}"
+        first = f"{TEMPORARY_PREFIX}{stamp(since)}"
         with self.building(redis_url):
             for temporary in entries(self._generations).temporary:
                 if temporary.name >= first:
@@ -427,7 +424,7 @@ class GenerationStore:
 
     def _remove_rejected(self, kept: list[str]) -> None:
         for directory in (self.root / "rejected").glob("*"):
-            is_old = kept and is_generation_id(directory.name) and directory.name < kept[0]
+            is_old = kept and is_time_id(directory.name) and directory.name < kept[0]
             if is_old and why_not_plain(directory, is_directory=True) is None:
                 shutil.rmtree(directory)
 

@@ -12,7 +12,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from polyrank.index_builder.store.pointer import is_generation_id
+from polyrank.index_builder.store.time_ids import is_time_id
 
 TEMPORARY_PREFIX = ".tmp-"
 JOURNAL_PREFIX = ".journal-"
@@ -69,6 +69,6 @@ def why_not_plain(path: Path, *, is_directory: bool) -> str | None:
 
 def _why_stray(path: Path) -> str | None:
     is_journal = path.name.startswith(JOURNAL_PREFIX)
-    if not is_generation_id(path.name.removeprefix(JOURNAL_PREFIX if is_journal else TEMPORARY_PREFIX)):
+    if not is_time_id(path.name.removeprefix(JOURNAL_PREFIX if is_journal else TEMPORARY_PREFIX)):
         return "has a name that no store gives"
     return why_not_plain(path, is_directory=not is_journal)
