@@ -17,8 +17,8 @@ from typing import Any
 
 import orjson
 
-from polyrank.index_builder.errors import JobConflict, JobNotFound
-from polyrank.index_builder.store.locks import is_locked, locked
+from polyrank.index_builder.errors import JobConflict, JobNotFound, StoreBusy
+from polyrank.index_builder.store.locks import is_locked, locked, try_locked
 from polyrank.index_builder.store.time_ids import is_time_id, new_time_id
 from polyrank.model.durable import make_directory, write_atomically
 
@@ -95,7 +95,10 @@ class JobRecord:
 
 
 class JobStore:
-    """The jobs of a store; safe to use from several threads and processes."""
+    """The jobs of a store; safe to use from several threads and processes.
+
+    Methods that write a record raise StoreBusy if another process holds a lock for too long.
+    """
 
     def __init__(self, root: Path) -> None:
         self._jobs = root / "jobs"
@@ -139,7 +142,7 @@ class JobStore:
         record = self._read(job_id)
         if not self._is_abandoned(record):
             return record
-        with suppress(OSError), locked(self._jobs / "update.lock"):
+        with suppress(OSError, StoreBusy), locked(self._jobs / "update.lock"):
             # The process that knows how the job ended may have written it meanwhile: read again, alone.
             record = self._read(job_id)
             if self._is_abandoned(record):
@@ -169,7 +172,7 @@ class JobStore:
     def running(self, job_id: str) -> Iterator[JobRecord]:
         """Run a job in the block: no other process can take it. Raises JobConflict if it is not queued (any more)."""
         self._read(job_id)
-        with locked(self._path(job_id, ".lock"), within_seconds=0) as held:
+        with try_locked(self._path(job_id, ".lock")) as held:
             record = self._read(job_id)
             if not held or record.state != QUEUED:
                 raise JobConflict(job_id)
@@ -180,7 +183,7 @@ class JobStore:
     def withdraw(self, job_id: str) -> JobRecord:
         """Cancel a queued job, or ask the process that runs it to stop. A job that has ended stays as it is."""
         if not self.get(job_id).is_finished:
-            with locked(self._path(job_id, ".lock"), within_seconds=0) as held:
+            with try_locked(self._path(job_id, ".lock")) as held:
                 record = self._read(job_id)
                 if held and record.state == QUEUED:  # no process can take it now
                     self.update(record.finish(CANCELLED))

@@ -38,7 +38,7 @@ from polyrank.index_builder.store.leftovers import (
     journal_of,
     resumable,
 )
-from polyrank.index_builder.store.locks import Lease, fenced, leased, locked
+from polyrank.index_builder.store.locks import Lease, fenced, holder_of, leased, locked, try_locked
 from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.pointer import Pointer
 from polyrank.index_builder.store.snapshot import Snapshot
@@ -207,6 +207,7 @@ class GenerationStore:
             GenerationNotFound: it was removed meanwhile. After this and all other errors, nothing has changed.
             GenerationCorrupt: its update log is damaged or gone.
             FingerprintMismatch: an update has to be encoded, and there is no `encode`.
+            StoreBusy: another process holds a lock of the store for too long.
             LeaseLost: another builder has taken over.
         """
         with self._switching(manifest, encode, lease):
@@ -248,7 +249,7 @@ class GenerationStore:
             forget: see `leftovers.discard`.
 
         Raises:
-            GenerationNotFound, GenerationCorrupt, LeaseLost: see `make_active`.
+            GenerationNotFound, GenerationCorrupt, StoreBusy, LeaseLost: see `make_active`.
             CompactionOvertaken: another generation is active.
         """
         try:
@@ -327,9 +328,11 @@ class GenerationStore:
             LeaseLost, StoreUnavailable: see `locks.leased`.
         """
         make_directory(self._generations)
-        with locked(self.root / "build.lock", within_seconds=0) as held:
+        lock = self.root / "build.lock"
+        with try_locked(lock) as held:
             if not held:
-                raise BuildBusy(f"another build into {self.root} is running; wait for it or cancel it")
+                who = holder_of(lock)
+                raise BuildBusy(f"another build into {self.root} is running: {who}; wait for it or cancel it")
             with leased(self.root, redis_url) as lease:
                 yield lease
 
@@ -351,6 +354,7 @@ class GenerationStore:
 
         Raises:
             LeaseLost: another builder has taken over; nothing is published.
+            StoreBusy: another process holds pointer.lock for too long; the next build can take over the shards.
         """
         sync_tree(temporary)
         with self._changing(), fenced(lease):
@@ -389,6 +393,7 @@ class GenerationStore:
         Raises:
             GenerationCorrupt: CURRENT is damaged; nothing is removed.
             StoreUnavailable: Redis failed; the next collection continues.
+            StoreBusy: another process holds a lock for too long; likewise.
         """
         copies = Copies(self.root, redis_url)
         self._name_strays()

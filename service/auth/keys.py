@@ -6,7 +6,6 @@
 plain SHA-256 gives nothing away. This knows nothing of HTTP.
 """
 
-import fcntl
 import hmac
 import json
 import os
@@ -20,6 +19,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from polyrank.index_builder.store.locks import WAIT_SECONDS, take_lock
 from polyrank.model.durable import replacing
 from polyrank.service.errors import SettingsError
 
@@ -108,13 +108,14 @@ def changing(path: Path) -> Iterator[list[Key]]:
     owner may read a new file; an existing one keeps its owner and its mode. An error in the block changes nothing.
 
     Raises:
-        SettingsError: the file exists and is no keys file.
+        SettingsError: the file exists and is no keys file, or another process is changing it for too long.
         OSError: it cannot be written.
     """
     path = path.resolve()  # a link stays a link
     directory = os.open(path.parent, os.O_RDONLY)  # the file is replaced, so the lock is on its directory
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
+        if not take_lock(directory, WAIT_SECONDS):
+            raise SettingsError(f"another process is changing {path}; try again")
         old = path.stat() if path.exists() else None
         keys = list(read(path)) if old else []
         yield keys
