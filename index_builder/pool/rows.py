@@ -87,6 +87,8 @@ def _suffix(path: Path) -> str:
         raise PoolInvalid(path, "is a directory; name the files in it")
     if not path.exists():
         raise PoolInvalid(path, "no such file")
+    if not path.is_file():
+        raise PoolInvalid(path, "is no regular file")
     return suffix
 
 

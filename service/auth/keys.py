@@ -21,12 +21,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from polyrank.index_builder.store.locks import WAIT_SECONDS, take_lock
 from polyrank.model.durable import replacing
+from polyrank.model.inputs import read_input
 from polyrank.service.errors import SettingsError
 
 KEY_BYTES = 32
 KEY_PREFIX = "prk_"  # scanners for leaked secrets recognise it
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
+MOST_FILE_BYTES = 16 << 20
 LEAST_PER_S = 0.001  # a call in a quarter of an hour
 MOST_AT_ONCE = 1_000_000_000
 
@@ -90,7 +92,7 @@ def read(path: Path) -> tuple[Key, ...]:
         SettingsError: it is missing or broken; the message is one line and shows nothing of the content.
     """
     try:
-        return _File.model_validate_json(path.read_bytes()).keys
+        return _File.model_validate_json(read_input(path, MOST_FILE_BYTES)).keys
     except OSError as error:
         raise SettingsError(f"keys_file: {path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
