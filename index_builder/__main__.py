@@ -18,7 +18,7 @@ from types import FrameType
 
 from polyrank.index_builder.build.compaction import compact
 from polyrank.index_builder.build.job_records import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobRequest, JobStore
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.build.progress import PUBLISHING, OnProgress
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationNotFound, StoreBusy
 from polyrank.index_builder.pool.rows import read_pool
@@ -128,27 +128,32 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Ha
 
 
 def _generation(request: JobRequest, root: Path, progress: OnProgress) -> str:
-    """Build what the job asks for; returns the generation's id."""
+    """Build what the job asks for, and say what is to be known about it; returns the generation's id."""
     redis_url = os.environ.get("POLYRANK_REDIS_URL") or None
     if request.compacts:
-        return compact(root, redis_url=redis_url, progress=progress).generation
+        result = compact(root, redis_url=redis_url, progress=progress)
+    else:
+        result = _built(request, root, redis_url, progress)
+    if result.notes:
+        with suppress(BrokenPipeError):  # the server that would log it may be gone
+            sys.stderr.writelines(f"{note}\n" for note in result.notes)
+    return result.generation
+
+
+def _built(request: JobRequest, root: Path, redis_url: str | None, progress: OnProgress) -> BuildResult:
     pool = read_pool(request.pool, root)
     encoder = _load(request.model) if request.model else _load_active(GenerationStore(root))
     options = BuildOptions(
         index=request.index, redis_url=redis_url, activate=request.activate, revision=request.revision
     )
-    result = build(encoder, pool, root, options, progress=progress)
-    said = [line for line in (result.index.why, result.warning) if line]
-    if said:
-        with suppress(BrokenPipeError):  # the server that would log it may be gone
-            sys.stderr.write("; ".join(said) + "\n")
-    return result.generation
+    return build(encoder, pool, root, options, progress=progress)
 
 
 def _load(name: str) -> CandidateEncoder:
     from polyrank.model.rankers import load as checkpoint  # imports torch: only after the job was taken
 
-    backend, precision = (os.environ.get(f"POLYRANK_{name}") or AUTO for name in ("BACKEND", "PRECISION"))
+    backend = os.environ.get("POLYRANK_BACKEND") or AUTO
+    precision = os.environ.get("POLYRANK_PRECISION") or AUTO
     return checkpoint.load_late(name, backend, precision, disk_cache.configured(os.environ))
 
 

@@ -101,6 +101,11 @@ class BuildResult:
     warning: str | None
     seconds: float
 
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know about the index: which one was chosen by which times, and a low recall."""
+        return [note for note in (self.index.why, self.warning) if note]
+
 
 def build(
     model: Model,

@@ -20,6 +20,7 @@ _EF_CONSTRUCTION = 200
 # The sample for training, in memory as float32: so many rows, or so many a list if that is more.
 _TRAINING_ROWS, _ROWS_A_LIST = 65_536, 64
 _TRAINING_SEED = 0
+_ROTATION_BITS = 8  # those of the quantizer that FAISS would make itself
 # How hard an index is searched before it is tuned: docs/measurements/index.md.
 _EF_SEARCH, _MOST_EF_SEARCH = 64, 2048
 _NPROBE = 32
@@ -81,7 +82,7 @@ class CandidateIndex:
                 core.hnsw.efConstruction = _EF_CONSTRUCTION
             with faiss_threads(1 if _has_graph(core) else faiss.omp_get_max_threads()):
                 if not index.is_trained:
-                    index.train(_sample(matrix, max(_TRAINING_ROWS, _ROWS_A_LIST * lists_of(core))))
+                    _train(index, _sample(matrix, max(_TRAINING_ROWS, _ROWS_A_LIST * lists_of(core))))
                 for start in range(0, len(matrix), _BLOCK_ROWS):
                     index.add(np.ascontiguousarray(matrix[start : start + _BLOCK_ROWS], np.float32))
         except RuntimeError as error:
@@ -217,6 +218,33 @@ def faiss_threads(count: int) -> Iterator[None]:
         yield
     finally:
         faiss.omp_set_num_threads(before)
+
+
+def _train(index: Any, sample: NDArray[np.float32]) -> None:
+    """Train an index. FAISS's warnings of a small sample are turned off: there are thousands of lines for one index."""
+    core, rotations = core_of(index), _rotations(index)
+    quantizers = [core.pq] if hasattr(core, "pq") else []
+    for rotation in rotations:
+        rotation.pq = faiss.ProductQuantizer(rotation.d_out, rotation.M, _ROTATION_BITS)
+        quantizers.append(rotation.pq)
+    for clustered in [*quantizers, *([core] if isinstance(core, faiss.IndexIVF) else [])]:
+        clustered.cp.min_points_per_centroid = 1
+    try:
+        index.train(sample)
+    finally:
+        for rotation in rotations:
+            rotation.pq = None  # its owner ends here
+
+
+def _rotations(index: Any) -> list[Any]:
+    """Return the transforms before an index that train a quantizer of their own."""
+    if isinstance(index, faiss.IndexRefine):
+        return _rotations(faiss.downcast_index(index.base_index))
+    if not isinstance(index, faiss.IndexPreTransform):
+        return []
+    chain: Any = index.chain
+    transforms = [faiss.downcast_VectorTransform(chain.at(at)) for at in range(chain.size())]
+    return [each for each in transforms if isinstance(each, faiss.OPQMatrix)]
 
 
 def _sample(matrix: NDArray[Any], count: int) -> NDArray[np.float32]:

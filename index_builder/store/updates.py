@@ -115,7 +115,7 @@ def _until_damage(found: UpdateLog) -> Iterator[Update]:
 
 
 def _warn(error: GenerationCorrupt) -> None:
-    log.warning("updates are lost", extra={"fields": {"why": str(error)}})
+    log.warning("updates are lost: %s", error)  # whole, because a builder's process shows no fields
 
 
 class MissedUpdates:

@@ -33,7 +33,8 @@ def resolve_base(name: str, expected_sha256: str = "") -> BaseModel:
 
     `expected_sha256` is that of the model.safetensors that a checkpoint was made for; empty: any.
 
-    Raises ModelNotFound where it cannot be reached, CheckpointInvalid where it is incomplete or has other weights.
+    Raises ModelNotFound where it cannot be reached, CheckpointInvalid where it is incomplete, unreadable, or has other
+    weights.
     """
     directory = find_base_files(name)
     weights = directory / "model.safetensors"
@@ -65,9 +66,12 @@ def find_base_files(name: str) -> Path:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the hexadecimal sha256 of a file."""
-    with open_input(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """Return the hexadecimal sha256 of a file; raises CheckpointInvalid where it cannot be read."""
+    try:
+        with open_input(path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointInvalid(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _cached(name: str) -> Path | None:

@@ -43,7 +43,7 @@ class CheckpointFiles:
         """sha256 over config, weights and tokenizer; the config identifies the base's weights.
 
         Names and the training summary are left out: after a renaming the pool need not be encoded again.
-        Raises CheckpointInvalid where the transformer's config is no JSON object.
+        Raises CheckpointInvalid where a file cannot be read, or the transformer's config is no JSON object.
         """
         config = self.config.to_json()
         del config["base"]["name"], config["training"]
@@ -104,6 +104,8 @@ def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds an object; raises CheckpointInvalid where it does not."""
     try:
         raw = json.loads(read_input(path, _MOST_JSON_BYTES))
+    except OSError as error:
+        raise CheckpointInvalid(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise CheckpointInvalid(f"{path} is not JSON: {error}") from error
     if not isinstance(raw, dict):

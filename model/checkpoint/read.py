@@ -36,17 +36,25 @@ class StoredModel:
 
     Attributes:
         base: the model whose weights it begins with; None: all of its weights are its own.
+        stamps: see `_stamps`; when it was found.
     """
 
     files: CheckpointFiles
     base: BaseModel | None
+    stamps: list[tuple[int, int, int]]
 
     def read(self) -> Encoder:
-        """Build the network and read its weights; raises CheckpointInvalid where they are damaged or do not fit."""
+        """Build the network and read its weights, maybe long after they were found.
+
+        Raises CheckpointInvalid where they are damaged, do not fit, or are not those that were found: the fingerprint
+        would not be theirs.
+        """
         encoder = build(self.files.config, self.files.source)
         if self.base is not None:
             load_base(encoder, self.base)
         _load_own(encoder, self.files)
+        if _stamps(self.files, self.base) != self.stamps:
+            raise CheckpointInvalid(f"{self.files.source} has changed since it was loaded; load it again")
         return encoder
 
 
@@ -61,7 +69,7 @@ def find_checkpoint(directory: Path) -> StoredModel:
             raise CheckpointInvalid(f"{directory}: {needed} is missing")
     weights_file = directory / WEIGHTS_FILE
     base = None if config.weights == "full" else resolve_base(config.base_name, config.base_sha256)
-    return StoredModel(CheckpointFiles(config, directory, weights_file if weights_file.is_file() else None), base)
+    return _stored(CheckpointFiles(config, directory, weights_file if weights_file.is_file() else None), base)
 
 
 def find_base(name: str) -> StoredModel:
@@ -70,7 +78,18 @@ def find_base(name: str) -> StoredModel:
     Raises ModelNotFound and CheckpointInvalid as `resolve_base`.
     """
     base = resolve_base(name)
-    return StoredModel(CheckpointFiles(_zero_shot(base), base.directory, None), base)
+    return _stored(CheckpointFiles(_zero_shot(base), base.directory, None), base)
+
+
+def _stored(files: CheckpointFiles, base: BaseModel | None) -> StoredModel:
+    return StoredModel(files, base, _stamps(files, base))
+
+
+def _stamps(files: CheckpointFiles, base: BaseModel | None) -> list[tuple[int, int, int]]:
+    """Tell the files that the network is read from, as they are now, from any that take their place."""
+    paths = (files.source / BACKBONE_FILE, files.weights, base and base.directory / WEIGHTS_FILE)
+    found = [path.stat() for path in paths if isinstance(path, Path)]
+    return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in found]
 
 
 def read_checkpoint(directory: Path) -> tuple[Encoder, CheckpointFiles]:

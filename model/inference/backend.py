@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import GPU_TOKEN_BUDGET, TOKEN_BUDGET, TokenBatch
-from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, TORCH, Choice, Runner
+from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, TORCH, Runner
 from polyrank.model.inference.parts import Part, Sizes
 
 # From a padded batch to the part's outputs. Safe to call from several threads.
@@ -38,10 +38,6 @@ class Backend(Protocol):
     runner: Runner
     token_budget: int
 
-    @property
-    def choice(self) -> Choice | None:
-        """How it was chosen; None: there was no choice."""
-
     def compile(self, part: Part) -> Forward:
         """Make a part ready to run."""
 
@@ -52,8 +48,6 @@ class TorchBackend:
     In float32 it runs the part itself, so changed weights count from the next call on. In 16 bits it runs a copy, in
     which the transformer alone has 16 bits: code attention, reductions and lengths stay float32.
     """
-
-    choice: Choice | None = None
 
     def __init__(self, device: torch.device, precision: str = FLOAT32, token_budget: int | None = None) -> None:
         self._device = device

@@ -2,13 +2,14 @@
 
 `auto` takes the fastest of what was left open. A precision below float32 must pass the trials of quality on each part
 of a model (trials.py). Speed is measured once in a process, with the first part of the first model: a later measurement
-would run beside requests, and chance would decide.
+would run beside requests, and chance would decide. What was found out is kept on disk (compiler.py).
 """
 
 import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -44,7 +45,7 @@ _CALLS = 2  # in a row: during the first, threads of the previous back-end may s
 
 log = logging.getLogger(__name__)
 _measuring = threading.Lock()
-_measured: dict[tuple[Runner, ...], dict[Runner, float]] = {}  # seconds, by what there was to choose from
+_measured: dict[tuple[Runner, ...], Mapping[Runner, float]] = {}  # seconds, by what there was to choose from
 
 
 def check_backend(backend: str, precision: str) -> None:
@@ -53,17 +54,11 @@ def check_backend(backend: str, precision: str) -> None:
         raise InvalidInput(why)
 
 
-def choose_backend(backend: str, precision: str, device: torch.device, assembler: Assembler) -> Backend:
-    """Return what runs a model on that device; "auto" leaves a choice. The assembler is the model's.
+def candidates(backend: str, precision: str, device: torch.device) -> list[Backend]:
+    """Return all that was asked for, the safest first.
 
     Raises InvalidInput where there is no such back-end, or it cannot run on the device or in the precision.
     """
-    found = candidates(backend, precision, device)
-    return AutomaticBackend(found, device, assembler, precision != AUTO) if len(found) > 1 else found[0]
-
-
-def candidates(backend: str, precision: str, device: torch.device) -> list[Backend]:
-    """Return all that was asked for, the safest first; raises InvalidInput as `choose_backend`."""
     check_backend(backend, precision)
     if device.type != "cpu":
         if backend not in (AUTO, TORCH):
@@ -79,121 +74,139 @@ def candidates(backend: str, precision: str, device: torch.device) -> list[Backe
     wanted = _precisions(precision)
     if backend == OPENVINO:
         first, *others = wanted
-        return [OpenVinoBackend(first), *map(OpenVinoBackend, filter(_is_offered, others))]
-    return [*by_torch, *map(OpenVinoBackend, filter(_is_offered, wanted))]
+        return [OpenVinoBackend(first), *map(OpenVinoBackend, _offered(others))]
+    offered = _offered(wanted)
+    if precision not in (AUTO, *offered):
+        why = "OpenVINO does not compute in it here, and torch may be slower than in float32"
+        log.warning("a slow precision was asked for", extra={"fields": {"precision": precision, "why": why}})
+    return [*by_torch, *map(OpenVinoBackend, offered)]
 
 
 def _precisions(asked: str) -> list[str]:
     return [FLOAT32, BFLOAT16, FLOAT16] if asked == AUTO else [asked]
 
 
-def _is_offered(precision: str) -> bool:
-    """Whether OpenVINO computes in that precision here; a broken package offers nothing."""
+def _offered(precisions: Sequence[str]) -> list[str]:
+    """Return those that OpenVINO computes in here; a broken package offers nothing."""
     try:
         with openvino_backend.translated():
-            return openvino_backend.is_supported(precision)
+            return [each for each in precisions if openvino_backend.is_supported(each)]
     except InvalidInput as error:
-        log.warning("OpenVINO is left out", extra={"fields": {"why": error}})
-        return False
+        log.warning("OpenVINO is left out", extra={"fields": {"why": str(error)}})
+        return []
 
 
-class AutomaticBackend:
-    """Runs each part by the fastest of several back-ends that may run it.
+class Findings(NamedTuple):
+    """What was found out about back-ends: seconds of a usual batch, and verdicts on a part of a model.
 
-    `runner` is what runs the first part. Context and candidate side of a model are tried apart, so another may run a
-    later one; then `choice.refused` says why. The first back-end runs what all others must not.
+    A verdict says why a back-end must not run the part; empty: it may. Those that were not tried have none.
+    """
 
-    Args:
-        candidates: the safest first.
-        device: where the model is.
-        assembler: the model's, for trials on sentences.
-        is_asked_for: the precision was asked for, so trials of quality are left out.
+    seconds: Mapping[Runner, float]
+    verdicts: Mapping[Runner, str]
+
+
+class Chooser:
+    """Chooses for each part of a model the fastest of several back-ends that may run it.
+
+    Each part is tried for itself, so another back-end may run each. The first back-end runs what all others must not.
+
+    Attributes:
+        backends: what is chosen from, by name, the safest first.
     """
 
     def __init__(
         self, candidates: Sequence[Backend], device: torch.device, assembler: Assembler, is_asked_for: bool
     ) -> None:
-        self._candidates = {each.runner: each for each in candidates}
+        """`candidates` are the safest first, `device` is where the model is.
+
+        The assembler is the model's, for trials on sentences. These are left out where the precision was asked for.
+        """
+        self.backends = {each.runner: each for each in candidates}
+        self._first = candidates[0].runner
         self._device, self._assembler, self._is_asked_for = device, assembler, is_asked_for
-        self._first = candidates[0]
-        self._has_chosen = False
-        self.runner, self.token_budget, self.choice = self._first.runner, self._first.token_budget, Choice()
+        self._seconds: Mapping[Runner, float] = {}
+        self._verdicts: dict[str, dict[Runner, str]] = {}  # by part
 
     @property
-    def names(self) -> tuple[Runner, ...]:
-        """What is chosen from, the safest first."""
-        return tuple(self._candidates)
-
-    def by(self, runner: Runner) -> Backend:
-        """Return one of the back-ends that is chosen from."""
-        return self._candidates[runner]
-
-    def remember(self, runner: Runner, found: Choice) -> None:
-        """Take over what an earlier process chose for a part, and what it had found out."""
-        known = {
-            each: found.milliseconds[" ".join(each)] for each in self.names if " ".join(each) in found.milliseconds
+    def choice(self) -> Choice:
+        """What has been found out so far."""
+        milliseconds = {" ".join(runner): round(each * 1e3, 2) for runner, each in self._seconds.items()}
+        refused = {
+            f"{' '.join(runner)}, {part}": why
+            for part, verdicts in self._verdicts.items()
+            for runner, why in verdicts.items()
+            if why
         }
-        with _measuring:
-            _measured.setdefault(self.names, {each: milliseconds / 1e3 for each, milliseconds in known.items()})
-        self.choice.milliseconds = {" ".join(each): milliseconds for each, milliseconds in known.items()}
-        self.choice.refused |= found.refused
-        for which, why in found.refused.items():
-            log.warning("back-end refused before", extra={"fields": {"which": which, "why": why}})
-        self._settle(runner)
+        return Choice(milliseconds, refused)
 
-    def compile(self, part: Part) -> Forward:
-        """Compile the part by the best back-end."""
-        return self.compile_best(part)[1]
+    def findings(self, part: str) -> Findings:
+        """Return what there is to know about a part, for `learn`."""
+        return Findings(self._seconds, self._verdicts[part])
 
-    def compile_best(self, part: Part) -> tuple[Runner, Forward]:
-        """Compile the part by the best back-end; returns which that is, too."""
+    def learn(self, part: str, found: Findings) -> None:
+        """Take over what was found out before about a part; speeds that are known stay."""
+        if not self._seconds and found.seconds:
+            with _measuring:
+                self._seconds = _measured.setdefault(tuple(self.backends), found.seconds)
+        if part not in self._verdicts:
+            self._verdicts[part] = dict(found.verdicts)
+            for runner, why in found.verdicts.items():
+                if why:
+                    self._warn("back-end refused before", runner, part)
+
+    def known(self, part: str) -> Runner | None:
+        """Return what is to run a part; None: that has to be measured or tried first."""
+        best = self._best(part) if self._seconds else None
+        return best if best == self._first or best in self._verdicts[part] else None
+
+    def choose(self, name: str, part: Part) -> tuple[Runner, Forward]:
+        """Measure and try what is not known yet; returns what is to run the part of that name, and the part compiled.
+
+        Raises InvalidInput where not even the first back-end can run it.
+        """
+        verdicts = self._verdicts.setdefault(name, {})
         forwards: dict[Runner, Forward] = {}
         with _measuring:
-            seconds = self._seconds(part, forwards)
-        while (best := fastest(seconds)) != self._first.runner and (why := self._why_not(best, part, forwards)):
-            self._refuse(best, part, why)
-            del seconds[best]
-        self._settle(best)
-        return best, forwards[best] if best in forwards else self._candidates[best].compile(part)
+            self._seconds = self._seconds or _measured.get(tuple(self.backends)) or self._measure(name, part, forwards)
+        while (best := self._best(name)) != self._first:
+            verdicts[best] = self._why_not(best, part, forwards)
+            if not verdicts[best]:
+                break
+            self._warn("back-end refused", best, name)
+        return best, forwards.get(best) or self.backends[best].compile(part)
 
-    def _settle(self, runner: Runner) -> None:
-        """Take what runs the first part as what runs the model."""
-        if not self._has_chosen:
-            self.runner, self._has_chosen = runner, True
-            fields = {**runner._asdict(), "ms": self.choice.milliseconds, "refused": self.choice.refused}
-            log.info("back-end chosen", extra={"fields": fields})
+    def _best(self, part: str) -> Runner:
+        verdicts = self._verdicts[part]
+        return fastest({runner: each for runner, each in self._seconds.items() if not verdicts.get(runner)})
 
-    def _seconds(self, part: Part, forwards: dict[Runner, Forward]) -> dict[Runner, float]:
-        """Return what each back-end takes; measures it in a process's first call and then fills `forwards`."""
-        names = self.names
-        if names not in _measured:
-            for runner, backend in self._candidates.items():
-                try:
-                    forwards[runner] = backend.compile(part)
-                except InvalidInput as error:
-                    if backend is self._first:
-                        raise
-                    self._refuse(runner, part, str(error))
-            _measured[names] = measured(forwards, trials.usual(part, self._device.type != "cpu"))
-        known = _measured[names]
-        self.choice.milliseconds = {" ".join(runner): round(each * 1e3, 2) for runner, each in known.items()}
-        return dict(known)
+    def _measure(self, name: str, part: Part, forwards: dict[Runner, Forward]) -> Mapping[Runner, float]:
+        """Return what each back-end takes for a usual batch; fills `forwards`."""
+        for runner, backend in self.backends.items():
+            try:
+                forwards[runner] = backend.compile(part)
+            except InvalidInput as error:
+                if runner == self._first:
+                    raise
+                self._verdicts[name][runner] = str(error)
+                self._warn("back-end refused", runner, name)
+        found = _measured[tuple(self.backends)] = measured(forwards, trials.usual(part, self._device.type != "cpu"))
+        return found
 
-    def _why_not(self, runner: Runner, part: Part, forwards: dict[Runner, Forward]) -> str | None:
-        """Return why a back-end must not run a part; compiles it if need be."""
+    def _why_not(self, runner: Runner, part: Part, forwards: dict[Runner, Forward]) -> str:
+        """Return why a back-end must not run a part, empty if it may; compiles it if need be."""
         try:
-            forward = forwards[runner] = forwards.get(runner) or self._candidates[runner].compile(part)
+            forward = forwards[runner] = forwards.get(runner) or self.backends[runner].compile(part)
         except InvalidInput as error:
             return str(error)
         if runner.precision == FLOAT32 or self._is_asked_for:
-            return None
+            return ""
         reference, pad_id = TorchBackend(self._device).compile(part), part.backbone().pad_id
         return trials.why_refused(forward, reference, sequences(part, self._assembler), pad_id)
 
-    def _refuse(self, runner: Runner, part: Part, why: str) -> None:
-        name = type(part).__name__
-        self.choice.refused[f"{' '.join(runner)}, {name}"] = why
-        log.warning("back-end refused", extra={"fields": {**runner._asdict(), "part": name, "why": why}})
+    def _warn(self, message: str, runner: Runner, part: str) -> None:
+        fields = {**runner._asdict(), "part": part, "why": self._verdicts[part][runner]}
+        log.warning(message, extra={"fields": fields})
 
 
 def fastest(seconds: Mapping[Runner, float]) -> Runner:

@@ -6,13 +6,15 @@ facts, and the bytes. It is mapped, not read, so that several processes share it
 A cache must never stop the work: what cannot be read or written is a miss, and the log says why, once.
 """
 
+import fcntl
 import hashlib
 import json
 import logging
 import mmap
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, NamedTuple
@@ -26,6 +28,8 @@ DEFAULT_MIB = 4096
 _FOLDER = "compiled"
 _SUFFIX = ".entry"
 _DIGEST_BYTES = 64
+PATIENCE = 120.0  # seconds; a model of a hundred million weights is compiled and tried in a quarter of it
+_PAUSE = 0.05  # seconds
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +59,7 @@ class DiskCache:
             if not self._is_private():
                 return None
             entry = _read(path, key)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except _Damaged as error:
             self._warn("a kept model is damaged and is made anew", path, str(error))
@@ -63,7 +67,7 @@ class DiskCache:
                 path.unlink(missing_ok=True)
             return None
         except OSError as error:
-            self._warn("kept models cannot be read", path, error.strerror)
+            self._warn("kept models cannot be read: this start compiles them", path, error.strerror)
             return None
         with suppress(OSError):  # a read-only disk
             os.utime(path)  # used just now
@@ -85,7 +89,26 @@ class DiskCache:
                 _write(path, content)
                 self._evict(path)
         except OSError as error:
-            self._warn("models cannot be kept", self._directory, error.strerror)
+            self._warn("compiled models cannot be kept: every start compiles them", self._directory, error.strerror)
+
+    def drop(self, key: Mapping[str, Any]) -> None:
+        """Remove the entry of a key, if there is one and it can be removed."""
+        with suppress(OSError):
+            self._path(key).unlink(missing_ok=True)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Make an entry while others that ask for this wait, in this process and in others.
+
+        Nobody waits longer than PATIENCE, or where the directory cannot be locked: then work is done twice.
+        """
+        with ExitStack() as held:
+            with suppress(OSError):
+                self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                descriptor = os.open(self._directory, os.O_RDONLY)
+                held.callback(os.close, descriptor)
+                _wait_for(descriptor)
+            yield
 
     def _path(self, key: Mapping[str, Any]) -> Path:
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
@@ -97,7 +120,7 @@ class DiskCache:
         private = status.st_uid == os.geteuid() and not status.st_mode & 0o022
         if not private:
             why = "it belongs to another user, or others may write to it; remove it, or name another place"
-            self._warn("models are not kept", self._directory, why)
+            self._warn("compiled models are not kept: every start compiles them", self._directory, why)
         return private
 
     def _evict(self, newest: Path) -> None:
@@ -147,6 +170,19 @@ def usual_directory() -> Path:
         return (Path(chosen) if os.path.isabs(chosen) else Path.home() / ".cache") / "polyrank"
     except RuntimeError:  # a user without a home
         return Path(gettempdir()) / f"polyrank-{os.geteuid()}"
+
+
+def _wait_for(descriptor: int) -> None:
+    """Lock a file. Raises TimeoutError after PATIENCE, and another OSError where the file system has no locks."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                log.warning("another process has kept the cache of compiled models locked; this one goes on without")
+                raise TimeoutError from None
+            time.sleep(_PAUSE)
 
 
 class _Damaged(Exception):

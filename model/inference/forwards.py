@@ -15,6 +15,7 @@ from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.inference.backend import Ready
 from polyrank.model.inference.compiler import Compiler
+from polyrank.model.inference.names import Choice
 from polyrank.model.inference.network import Network, first_stage
 from polyrank.model.inference.parts import CandidatePart, ContextPart, PairPart
 from polyrank.model.text.pairs import Pairs
@@ -27,27 +28,30 @@ class LateForwards:
 
     Attributes:
         backend, precision: what runs the forward passes (polyrank.model.inference.names.Runner).
-        choice: how it was chosen; None: there was no choice.
         dim: D, the size of a candidate embedding.
     """
 
     def __init__(self, network: Network[LateEncoder], compiler: Compiler) -> None:
         self._network, self._compiler = network, compiler
         self._compiling = threading.Lock()
-        self._candidates = compiler.compile(network.part(CandidatePart, "candidate"))
+        self._candidates = compiler.compile(network.part(CandidatePart))
         self.dim = self._candidates.sizes.dim
         self.backend, self.precision = self._candidates.runner
-        self.choice = compiler.choice
 
     @property
     def encoder(self) -> LateEncoder:
         """The torch module; what runs by another back-end reads it when it is first asked for."""
         return self._network.encoder
 
+    @property
+    def choice(self) -> Choice | None:
+        """How it was chosen what runs; None: there was no choice."""
+        return self._compiler.choice
+
     @cached_property
     def _contexts(self) -> Ready:
         """Compiled when the first context comes: a build has none."""
-        return self._compiler.compile(self._network.part(ContextPart, "context"))
+        return self._compiler.compile(self._network.part(ContextPart))
 
     def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
         """Encode tokenised contexts, in batches of similar length.
@@ -94,26 +98,28 @@ class PairForwards:
 
     Attributes:
         backend, precision: what runs the forward passes (polyrank.model.inference.names.Runner).
-        choice: how it was chosen; None: there was no choice.
     """
 
     def __init__(self, network: Network[CrossEncoder], compiler: Compiler) -> None:
-        self._network = network
-        self._pairs = compiler.compile(network.part(PairPart, "pair"))
-        self._budget = compiler.token_budget
+        self._network, self._compiler = network, compiler
+        self._pairs = compiler.compile(network.part(PairPart))
         self._first_stage = FirstStage(first_stage(network), compiler) if network.config.residual else None
         self.backend, self.precision = self._pairs.runner
-        self.choice = compiler.choice
 
     @property
     def encoder(self) -> CrossEncoder:
         """The torch module; what runs by another back-end reads it when it is first asked for."""
         return self._network.encoder
 
+    @property
+    def choice(self) -> Choice | None:
+        """How it was chosen what runs; None: there was no choice."""
+        return self._compiler.choice
+
     def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
         """Score tokenised pairs in batches of similar length, (N,), in the order given."""
         scores = np.empty(len(pairs.owners), np.float32)
-        for positions in CrossEncoder.batches(pairs, self._budget):
+        for positions in CrossEncoder.batches(pairs, self._compiler.token_budget):
             scores[positions] = self._joint_scores(pairs.take(positions))
         return self._with_first_stage(pairs, scores)
 

@@ -1,4 +1,4 @@
-"""What is kept on disk of work on a part: its compiled model, and which back-end was measured to be the fastest.
+"""What is kept on disk of work on a part: its compiled model, and what was found out about back-ends to choose from.
 
 It is found again only for an equal network on an equal machine: same weights, same code of this package, same versions
 of the libraries, same processor and number of threads. What is kept was tried when it was made.
@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from polyrank.model.inference.choice import Findings
 from polyrank.model.inference.disk_cache import DiskCache
-from polyrank.model.inference.names import Choice, Runner
+from polyrank.model.inference.names import Runner
 from polyrank.model.inference.network import LazyPart
 from polyrank.model.inference.parts import Sizes
 
@@ -44,17 +45,19 @@ class Kept:
     def __init__(self, disk: DiskCache, part: LazyPart) -> None:
         self._disk, self._part = disk, part
 
-    def choice(self, names: Sequence[Runner]) -> tuple[Runner, Choice] | None:
-        """Return which of several was chosen to run the part, and why; None: none is kept."""
-        entry = self._disk.get(self._choice_key(names))
-        if entry is None:
-            return None
-        return Runner(*entry.facts["runner"]), Choice(entry.facts["milliseconds"], entry.facts["refused"])
+    def findings(self, names: Sequence[Runner]) -> Findings:
+        """Return what was found out about back-ends to choose from; empty where nothing is kept."""
+        speeds, verdicts = (self._disk.get(key) for key in self._findings_keys(names))
+        return Findings(
+            {Runner(*runner): seconds for *runner, seconds in speeds.facts["seconds"]} if speeds else {},
+            {Runner(*runner): why for *runner, why in verdicts.facts["verdicts"]} if verdicts else {},
+        )
 
-    def keep_choice(self, names: Sequence[Runner], runner: Runner, choice: Choice) -> None:
-        """Keep which of several was chosen to run the part, and why."""
-        facts = {"runner": list(runner), "milliseconds": choice.milliseconds, "refused": choice.refused}
-        self._disk.put(self._choice_key(names), facts)
+    def keep_findings(self, names: Sequence[Runner], found: Findings) -> None:
+        """Keep what was found out about back-ends to choose from: speeds for the network, verdicts for the part."""
+        speeds, verdicts = self._findings_keys(names)
+        self._disk.put(speeds, {"seconds": [[*runner, seconds] for runner, seconds in found.seconds.items()]})
+        self._disk.put(verdicts, {"verdicts": [[*runner, why] for runner, why in found.verdicts.items()]})
 
     def model(self, runner: Runner) -> KeptModel | None:
         """Return the part as compiled for a back-end and a precision; None: there is none."""
@@ -70,15 +73,19 @@ class Kept:
         facts = {"sizes": list(sizes), "bytes": [len(piece) for piece in pieces]}
         self._disk.put(self._model_key(runner), facts, *pieces)
 
-    def _choice_key(self, names: Sequence[Runner]) -> dict[str, Any]:
-        return self._key({"chosen from": [list(each) for each in names]})
+    def drop_model(self, runner: Runner) -> None:
+        """Forget the part as compiled for a back-end and a precision."""
+        self._disk.drop(self._model_key(runner))
+
+    def _findings_keys(self, names: Sequence[Runner]) -> tuple[dict[str, Any], dict[str, Any]]:
+        offered = [list(each) for each in names]
+        return self._key({"timed": offered}), self._key({"tried": offered, "part": self._part.name})
 
     def _model_key(self, runner: Runner) -> dict[str, Any]:
-        return self._key({"compiled for": list(runner)})
+        return self._key({"compiled for": list(runner), "part": self._part.name})
 
     def _key(self, what: Mapping[str, Any]) -> dict[str, Any]:
-        part = {"network": self._part.identity, "part": self._part.name, "threads": torch.get_num_threads()}
-        return {**part, **what, **_here()}
+        return {"network": self._part.identity, "threads": torch.get_num_threads(), **what, **_here()}
 
 
 @cache

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
@@ -10,13 +10,23 @@ from polyrank.model.config import ModelConfig
 from polyrank.model.inference.parts import Part
 
 E = TypeVar("E", bound=LateEncoder | CrossEncoder)
+E_contra = TypeVar("E_contra", bound=LateEncoder | CrossEncoder, contravariant=True)
+
+
+class PartClass(Protocol[E_contra]):
+    """A class of parts, whose objects are made of a network."""
+
+    __name__: str
+
+    def __call__(self, encoder: E_contra, /) -> Part:
+        """Make a part of a network."""
 
 
 class LazyPart:
     """A part that is built when somebody needs its torch module.
 
     Attributes:
-        name: tells it from the other parts of the network.
+        name: of its class, which tells it from the other parts of the network.
         identity: of the network.
     """
 
@@ -58,9 +68,9 @@ class Network(Generic[E]):
                 self._held.append(encoder)
             return self._held[0]
 
-    def part(self, kind: Callable[[E], Part], name: str) -> LazyPart:
+    def part(self, part_class: PartClass[E]) -> LazyPart:
         """Return a part of it, not built yet."""
-        return LazyPart(name, self.identity, lambda: kind(self.encoder))
+        return LazyPart(part_class.__name__, self.identity, lambda: part_class(self.encoder))
 
 
 def first_stage(network: Network[CrossEncoder]) -> Network[LateEncoder]:

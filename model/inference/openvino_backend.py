@@ -26,7 +26,7 @@ from polyrank.model.architectures.batching import TOKEN_BUDGET, TokenBatch
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import trials
 from polyrank.model.inference.backend import Forward, TorchBackend
-from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8, Choice, Runner
+from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8, Runner
 from polyrank.model.inference.parts import Part, Sizes
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ _FORMATS = {
 # With 64 a shape that came before took no extra time, with 16 a third more.
 KEPT_PRIMITIVES = "64"
 _EXAMPLE = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+# Of parts for as long as they live: the models share the weights of their part.
 _traces: "WeakKeyDictionary[Part, tuple[ov.Model, ov.Model]]" = WeakKeyDictionary()
 _one_thread = threading.Lock()  # guards what all threads share: torch's types, OpenVINO's core
 _LARGEST_BYTE = 127
@@ -83,7 +84,6 @@ class OpenVinoBackend:
     """Compiles parts for the CPU, with as many threads as torch has at that moment."""
 
     token_budget = TOKEN_BUDGET
-    choice: Choice | None = None
 
     def __init__(self, precision: str) -> None:
         """Raise InvalidInput where the package or the processor lacks what the precision needs."""

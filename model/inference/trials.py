@@ -52,8 +52,8 @@ def are_finite(forward: Forward, batches: list[TokenBatch]) -> bool:
     return all(np.isfinite(output).all() for batch in batches for output in forward(batch))
 
 
-def why_refused(forward: Forward, reference: Forward, given: List[Sequence], pad_id: int) -> str | None:
-    """Return why a part must not be run this way unless somebody asks for it; None: it may.
+def why_refused(forward: Forward, reference: Forward, given: List[Sequence], pad_id: int) -> str:
+    """Return why a part must not be run this way unless somebody asks for it; empty: it may.
 
     `given` are what the part is tried on. The outputs must be near to the reference's, and each must be the same to the
     last bit alone and in batches of several sizes.
@@ -69,7 +69,7 @@ def why_refused(forward: Forward, reference: Forward, given: List[Sequence], pad
             expected[position] = output
     if why := _too_far(np.vstack(alone), np.vstack(expected)) if alone[0].ndim else _misranked(alone, expected):
         return why
-    return None if _is_same_together(forward, given, alone, pad_id) else "a text's output depends on its batch"
+    return "" if _is_same_together(forward, given, alone, pad_id) else "a text's output depends on its batch"
 
 
 def _outputs(forward: Forward, given: List[Sequence], pad_id: int) -> list[NDArray[Any]]:
@@ -78,24 +78,24 @@ def _outputs(forward: Forward, given: List[Sequence], pad_id: int) -> list[NDArr
     return [output[masks[0][row]] if masks else output for row, output in enumerate(outputs)]
 
 
-def _too_far(ours: NDArray[Any], theirs: NDArray[Any]) -> str | None:
-    """Return what is wrong with vectors (N, D)."""
+def _too_far(ours: NDArray[Any], theirs: NDArray[Any]) -> str:
+    """Return what is wrong with vectors (N, D); empty: nothing."""
     lengths, others = np.linalg.norm(ours, axis=1), np.linalg.norm(theirs, axis=1)
     cosine = float(((ours * theirs).sum(axis=1) / np.maximum(lengths * others, np.finfo(np.float32).tiny)).min())
     if cosine < LEAST_COSINE:
         return f"a vector's cosine with that of float32 is {cosine:.5f}, less than {LEAST_COSINE}"
     apart = float(np.abs(lengths / others - 1).max())
-    return f"a vector's length is {apart:.1%} off" if apart > MOST_LENGTH else None
+    return f"a vector's length is {apart:.1%} off" if apart > MOST_LENGTH else ""
 
 
-def _misranked(ours: List[NDArray[Any]], theirs: List[NDArray[Any]]) -> str | None:
-    """Return what is wrong with scores."""
+def _misranked(ours: List[NDArray[Any]], theirs: List[NDArray[Any]]) -> str:
+    """Return what is wrong with scores; empty: nothing."""
     scores, others = np.array(ours), np.array(theirs)
     correlation = float(np.corrcoef(_ranks(scores), _ranks(others))[0, 1]) if others.std() else 0.0
     if not correlation >= LEAST_CORRELATION:
         return f"scores have a rank correlation of {correlation:.5f} with float32's, less than {LEAST_CORRELATION}"
     error = float(np.sqrt(np.mean((scores - others) ** 2)) / others.std())
-    return f"scores are off by {error:.1%} of their spread" if error > MOST_ERROR else None
+    return f"scores are off by {error:.1%} of their spread" if error > MOST_ERROR else ""
 
 
 def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:

@@ -10,10 +10,10 @@ from polyrank.model.checkpoint.kind import is_checkpoint, require_pair_scorer, r
 from polyrank.model.checkpoint.read import Encoder, begin_from_base, find_base, find_checkpoint
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
-from polyrank.model.inference.choice import check_backend, choose_backend
+from polyrank.model.inference.choice import Chooser, candidates, check_backend
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.disk_cache import DiskCache
-from polyrank.model.inference.names import FLOAT32, TORCH, Runner
+from polyrank.model.inference.names import AUTO, FLOAT32, TORCH, Runner
 from polyrank.model.inference.network import Network
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
@@ -97,7 +97,9 @@ def _ranker(
 ) -> Ranker:
     assembler = Assembler(Tokenizer(files.source / TOKENIZER_FILE), files.config)
     # On a GPU torch runs the network, which has to be read.
-    compiler = Compiler(choose_backend(*asked, device, assembler), disk if device.type == "cpu" else None)
+    found = candidates(*asked, device)
+    chooser = Chooser(found, device, assembler, asked.precision != AUTO) if len(found) > 1 else None
+    compiler = Compiler(found[0], chooser, disk if device.type == "cpu" else None)
     kind = LateRanker if ARCHITECTURES[files.config.architecture].retrieves else CrossRanker
     return kind(name, network, assembler, files, compiler)
 

@@ -62,15 +62,14 @@ class BuilderProcess:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    async def wait(self) -> tuple[int, str]:
-        """Wait for its end; returns the exit status and the last line on standard error."""
+    async def wait(self) -> tuple[int, list[str]]:
+        """Wait for its end; returns the exit status and the last lines on standard error."""
         assert self._process.stderr is not None, "opened as a pipe"
         tail = b""
         while chunk := await self._process.stderr.read(TAIL_BYTES):
             tail = (tail + chunk)[-TAIL_BYTES:]
         status = await self._process.wait()
-        lines = tail.decode("utf-8", "replace").strip().splitlines()
-        return status, lines[-1].strip() if lines else ""
+        return status, tail.decode("utf-8", "replace").strip().splitlines()
 
 
 def _environment(settings: Settings, runner: Runner) -> dict[str, str]:

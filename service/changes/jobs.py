@@ -6,7 +6,7 @@ how it ended, the new generation is served, and only then clients see the job as
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -175,9 +175,10 @@ class Jobs:
     async def _watch(self, job_id: str, builder: BuilderProcess) -> None:
         """Wait for the builder's end, see that the record says how it ended, and serve what was built."""
         try:
-            status, last_line = await builder.wait()
-            record = await asyncio.to_thread(self._settled, job_id, builder.cancelled, status, last_line)
-            fields = {"job": job_id, "state": record.state, "error": record.error, "said": last_line or None}
+            status, lines = await builder.wait()
+            record = await asyncio.to_thread(self._settled, job_id, builder.cancelled, status, lines)
+            said = "; ".join(lines) or None
+            fields = {"job": job_id, "state": record.state, "error": record.error, "said": said}
             log.info("rebuild ended", extra={"fields": fields})
             if record.state == SUCCEEDED:
                 await self._on_success()
@@ -187,7 +188,7 @@ class Jobs:
         finally:
             del self._builders[job_id]
 
-    def _settled(self, job_id: str, cancelled: bool, status: int, last_line: str) -> JobRecord:
+    def _settled(self, job_id: str, cancelled: bool, status: int, lines: Sequence[str]) -> JobRecord:
         """Return the record of a job whose builder has ended; write the end down where the builder could not."""
         record = self._store.get(job_id)
         # A reader may have concluded "interrupted" a moment ago; here the reason is known.
@@ -197,7 +198,7 @@ class Jobs:
             self._discard(record)
             record = record.finish(CANCELLED)
         else:
-            said = last_line or "it said nothing"
+            said = lines[-1].strip() if lines else "it said nothing"
             record = record.finish(FAILED, error=f"the builder ended with status {status}: {said}")
         self._store.update(record)
         return record

@@ -13,6 +13,7 @@ from polyrank.service.cli.commands import bench, build, demo, evaluate, keys, mi
 from polyrank.service.cli.interrupt import no_interrupt_lost
 from polyrank.service.cli.output import UsageError
 from polyrank.service.errors import SettingsError
+from polyrank.service.observe import logs
 
 _COMMANDS = (demo, train, mine, evaluate, build, store, keys, serve, rank, bench)
 
@@ -20,6 +21,7 @@ _COMMANDS = (demo, train, mine, evaluate, build, store, keys, serve, rank, bench
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     arguments = parser().parse_args(argv)
+    logs.configure("warning", "text", force=False)
     try:
         with no_interrupt_lost():
             status: int = arguments.run(arguments)

@@ -17,21 +17,23 @@ from polyrank.model.inference.names import (
     Runner,
     why_refused,
 )
-from polyrank.service.cli.output import UsageError, quiet_libraries
+from polyrank.service.cli.output import UsageError
 from polyrank.service.variables import BACKEND, PRECISION
 
 if TYPE_CHECKING:
     from polyrank.model.rankers.cross import CrossRanker
     from polyrank.model.rankers.late import LateRanker
+    from polyrank.model.rankers.load import Ranker
 
 REFERENCE = Runner(TORCH, FLOAT32)
 RERANKER_HINT = ", and this one as --reranker"
 
 
-def add_runner_options(parser: argparse.ArgumentParser, default: str = f"{BACKEND}, or auto") -> None:
-    """Add `--backend` and `--precision`; `default` says in words what holds without the first."""
-    parser.add_argument("--backend", choices=BACKENDS, help=f"what runs the model; default: {default}")
-    precision = default.replace(BACKEND, PRECISION).replace(TORCH, FLOAT32)
+def add_runner_options(
+    parser: argparse.ArgumentParser, backend: str = f"{BACKEND}, or auto", precision: str = f"{PRECISION}, or auto"
+) -> None:
+    """Add `--backend` and `--precision`; the words say what holds without them."""
+    parser.add_argument("--backend", choices=BACKENDS, help=f"what runs the model; default: {backend}")
     parser.add_argument("--precision", choices=PRECISIONS, help=f"what it computes in; default: {precision}")
 
 
@@ -68,11 +70,17 @@ def check_cross(flag: str, name: str) -> None:
 
 
 def _check(require: Callable[[str], None], name: str, before: str, after: str) -> None:
-    quiet_libraries()
     try:
         require(name)
     except WrongKind as error:
         raise UsageError(f"{before}{error}{after}") from error
+
+
+def load_any(name: str, runner: Runner) -> "Ranker":
+    """Load a model of any kind."""
+    from polyrank.model.rankers import load as checkpoint
+
+    return checkpoint.load(name, "cpu", *runner, disk=disk_cache.configured(os.environ))
 
 
 def load_late(name: str, hint: str = "", runner: Runner = REFERENCE) -> "LateRanker":

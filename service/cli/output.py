@@ -1,7 +1,6 @@
 """Prints results on standard output, and progress on standard error."""
 
 import argparse
-import logging
 import sys
 import time
 from collections.abc import Mapping
@@ -91,9 +90,3 @@ class Progress:
             rate = (done - self._first) / (now - self._began)
             of = f" of {total}, {(total - done) / rate:.0f} s left" if total and rate else ""
             print(f"{stage}: {done}{of} ({rate:.0f} {self._unit}/s)", file=sys.stderr)
-
-
-def quiet_libraries() -> None:
-    """Keep the notices of libraries out of a command's output."""
-    for name in ("transformers", "huggingface_hub", "httpx"):
-        logging.getLogger(name).setLevel(logging.ERROR)

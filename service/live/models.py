@@ -27,7 +27,10 @@ class LateScorer(Protocol):
     max_input_tokens: int
     backend: str
     precision: str
-    choice: Choice | None
+
+    @property
+    def choice(self) -> Choice | None:
+        """How it was chosen what runs; None: there was no choice."""
 
     def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
         """Return token ids, and what did not fit."""
@@ -59,7 +62,10 @@ class PairScorer(Protocol):
     max_input_tokens: int
     backend: str
     precision: str
-    choice: Choice | None
+
+    @property
+    def choice(self) -> Choice | None:
+        """How it was chosen what runs; None: there was no choice."""
 
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         """Join the context with each text; also returns what did not fit."""

@@ -75,7 +75,7 @@ class Serving:
     @property
     def scans_all(self) -> bool:
         """Whether every row is scanned: the generation has no index, or a GPU scans, which is faster than any index."""
-        return self.generation.index is None or self.scan.on_gpu
+        return self.generation.index is None or self.scan.status.kind == "gpu"
 
     @property
     def search_status(self) -> SearchStatus:

@@ -5,8 +5,6 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-import orjson
-
 
 class TextFormat(logging.Formatter):
     """`time level logger message key=value ...`."""
@@ -26,6 +24,8 @@ class JsonFormat(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Render the record and its own fields."""
+        import orjson  # a command writes no JSON lines, and answers wrong usage without any package
+
         line = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -43,11 +43,14 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return fields
 
 
-def configure(level: str, fmt: Literal["text", "json"]) -> None:
-    """Log to standard error; of libraries only warnings, of some only errors."""
+def configure(level: str, fmt: Literal["text", "json"], force: bool = True) -> None:
+    """Log to standard error; of libraries only warnings, of some only errors.
+
+    Without `force`, a program that has handlers of its own keeps them.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormat() if fmt == "json" else TextFormat())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=force)
     for name in ("uvicorn", "faiss"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for name in ("transformers", "huggingface_hub", "httpx"):

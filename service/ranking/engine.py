@@ -93,7 +93,8 @@ class Engine:
             UnknownCandidates: the generation holds none of the ids sent.
             DeadlineExceeded: the time was over before there was anything to answer with.
             TextsLeft: the same, but some of the texts were encoded, and the same request goes on from there.
-            TimeTooShort: it sends more texts than fit its time, and no cache has room for them.
+            TimeTooShort: it sends more texts than fit its time, and no cache has room for them, or there is not even
+                time to tokenise them.
             InferenceFailed: the model failed, or gave something that is not a score.
         """
         scorer = None if request.top_n is None else self._required_scorer()
@@ -148,7 +149,7 @@ class Engine:
     ) -> Ranked:
         """Rank the candidates sent by late score; new texts are encoded beside the context."""
         context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
-        tokens, cut = await self._forwards.tokenize_candidates(serving.ranker, texts.texts, timings)
+        tokens, cut = await self._forwards.tokenize_candidates(serving.ranker, texts.texts, request.deadline, timings)
         new = [tokens[at] for at in texts.new.tolist()]
         encode_context = partial(self._forwards.context, serving.ranker, context, request.deadline)
         encode_texts = partial(self._encode_new, serving.ranker, texts, new, request.deadline)
@@ -215,7 +216,7 @@ class Engine:
     async def encode(self, ranker: LateScorer, texts: Sequence[str], deadline: float) -> Embeddings:
         """Encode texts as candidates without asking for admission: for work that was admitted elsewhere."""
         timings = Timings()
-        tokens, cut = await self._forwards.tokenize_candidates(ranker, texts, timings)
+        tokens, cut = await self._forwards.tokenize_candidates(ranker, texts, deadline, timings)
         vectors = await self._forwards.candidates(ranker, tokens, deadline, timings)
         stacked = np.stack(vectors) if vectors else np.empty((0, 0), np.float32)
         return Embeddings(stacked, sum(map(len, tokens)), cut, timings.seconds)

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
-from polyrank.service.errors import DeadlineExceeded
+from polyrank.service.errors import DeadlineExceeded, TimeTooShort
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import Lane, Stage
 from polyrank.service.observe.metrics import Metrics
@@ -21,7 +21,8 @@ from polyrank.service.ranking.batching.batcher import Batcher
 from polyrank.service.ranking.batching.lanes import OnBatch, Work
 from polyrank.service.ranking.stages import Threads, Timings
 
-TEXTS_A_TURN = 256  # tokenised in one go, in some 20 ms; after so many, others have their turn
+# Tokenised in one go, in some 20 ms; after so many texts or letters, others have their turn.
+TEXTS_A_TURN, LETTERS_A_TURN = 256, 2**15
 # So many letters are tokenised in half a millisecond. To hand them to a thread and take up the result costs the loop
 # nearly as much, and the request more.
 INLINE_LETTERS = 1000
@@ -54,17 +55,32 @@ class Forwards:
         return await self._tokenizer.run(partial(timings.measure, stage, work), timings)
 
     async def tokenize_candidates(
-        self, ranker: LateScorer, texts: Sequence[str], timings: Timings
+        self, ranker: LateScorer, texts: Sequence[str], deadline: float, timings: Timings
     ) -> tuple[list[list[int]], int]:
-        """Tokenise texts, with the work of others between many; also returns how many texts were cut."""
-        tokens: list[list[int]] = []
-        cut = 0
-        for start in range(0, len(texts), TEXTS_A_TURN):
-            work = partial(ranker.tokenize_candidates, texts[start : start + TEXTS_A_TURN])
-            some, cut_here = await self.tokenize(work, timings)
-            tokens += some
-            cut += cut_here
-        return tokens, cut
+        """Tokenise texts; also returns how many texts were cut. Raises TimeTooShort as `_in_turns`."""
+        parts = await self._in_turns(ranker.tokenize_candidates, texts, deadline, timings, "tokenize")
+        return [ids for tokens, _ in parts for ids in tokens], sum(cut for _, cut in parts)
+
+    async def _in_turns(
+        self,
+        tokenize: Callable[[Sequence[str]], T],
+        texts: Sequence[str],
+        deadline: float,
+        timings: Timings,
+        stage: Stage,
+    ) -> list[T]:
+        """Tokenise texts a few at a time, with the work of others in between; returns the result of each turn.
+
+        Raises:
+            TimeTooShort: this alone takes longer than there is time, so the same request would never get any further.
+        """
+        done: list[T] = []
+        half = (deadline - time.monotonic()) / 2
+        for start, end in _turns(texts):
+            if timings.seconds[stage] > half and 0 < start < len(texts) / 2:
+                raise TimeTooShort(len(texts), start)
+            done.append(await self.tokenize(partial(tokenize, texts[start:end]), timings, stage))
+        return done
 
     async def context(
         self, ranker: LateScorer, context: list[int], deadline: float, timings: Timings
@@ -108,14 +124,18 @@ class Forwards:
 
         Raises:
             DeadlineExceeded: one of the two was missed, or would be.
-            TimeTooShort: so many pairs cannot be read by the deadline.
+            TimeTooShort: so many pairs cannot be tokenised or read by the deadline.
         """
-        tokenize = partial(_split_pairs, scorer, conversation, texts)
-        pairs, lengths, truncation = await self.tokenize(tokenize, timings, "rerank")
+        tokenize = partial(_split_pairs, scorer, conversation)
+        parts = await self._in_turns(tokenize, texts, deadline, timings, "rerank")
+        pairs = [pair for part in parts for pair in part.pairs]
+        lengths = [length for part in parts for length in part.lengths]
         if time.monotonic() + self.batcher.predict("pair", lengths) > within:
             self.batcher.doubt("pair")
             raise DeadlineExceeded("the cross-encoder would take longer")
         scores = await self._run("pair", Work(_PairBatch(scorer), pairs, lengths), deadline, timings)
+        cut = sum(part.truncation.candidates for part in parts)
+        truncation = replace(parts[0].truncation, candidates=cut) if parts else Truncation()
         return PairScores(np.array(scores, np.float32), truncation, sum(lengths), timings.seconds)
 
     async def _run(self, lane: Lane, work: Work, deadline: float, timings: Timings) -> list[Any]:
@@ -133,14 +153,29 @@ class Forwards:
         self.batcher.close()
 
 
-def _split_pairs(
-    scorer: PairScorer, conversation: Conversation, texts: Sequence[str]
-) -> tuple[list[Pairs], list[int], Truncation]:
-    """Tokenise pairs: each by itself, its length in tokens, and what was cut of all."""
+def _turns(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield where the texts of each turn begin and end."""
+    start = letters = 0
+    for at, text in enumerate(texts, 1):
+        letters += len(text)
+        if at - start == TEXTS_A_TURN or letters >= LETTERS_A_TURN or at == len(texts):
+            yield start, at
+            start, letters = at, 0
+
+
+class _SplitPairs(NamedTuple):
+    """Tokenised pairs, each by itself, its length in tokens, and what was cut of all."""
+
+    pairs: list[Pairs]
+    lengths: list[int]
+    truncation: Truncation
+
+
+def _split_pairs(scorer: PairScorer, conversation: Conversation, texts: Sequence[str]) -> _SplitPairs:
     pairs, truncation = scorer.tokenize_pairs(conversation, texts)
     of_candidates = zip(pairs.owners, pairs.candidates, strict=True)
     lengths = [len(pairs.contexts[owner]) + len(candidate) for owner, candidate in of_candidates]
-    return [pairs.take([at]) for at in range(len(lengths))], lengths, truncation
+    return _SplitPairs([pairs.take([at]) for at in range(len(lengths))], lengths, truncation)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class PoolSearch:
 
         With a filter it does not: each request finds and scores the matching rows for itself.
         """
-        return self.request.filter is None and self.scans and self.serving.scan.shares
+        return self.request.filter is None and self.scans and self.serving.scan.status.shares
 
 
 @dataclass(frozen=True, slots=True)

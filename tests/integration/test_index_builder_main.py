@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from warm_python import WarmProcess, WarmPython
 
@@ -24,6 +25,7 @@ from polyrank.index_builder.build.job_records import (
     JobStore,
 )
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.update_log import Update
 from polyrank.index_builder.vectors.codec import HIT
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 
@@ -95,6 +97,20 @@ def test_a_job_builds_with_the_model_named_and_then_with_the_active_generations(
     assert record.generation is not None
     manifest = store.verify(record.generation)
     assert (manifest.model, manifest.count) == (first.manifest.model, 30)
+
+
+def test_a_job_says_last_what_is_to_be_known_of_the_index(builder: Builder, tmp_path: Path, checkpoints: Path) -> None:
+    store, pool = tmp_path / "store", (write_pool(tmp_path / "p.jsonl", 600),)
+    request = JobRequest(pool=pool, model=str(checkpoints / "poly"), index="PQ1x1")
+    record, status, said = run(builder, store, request)
+    assert (record.state, status) == (SUCCEEDED, 0)
+    assert said.startswith("recall@10 of PQ1x1 is 0.")
+    assert len(said.splitlines()) == 1
+    manifest = GenerationStore(store).manifest(str(record.generation))
+    log = GenerationStore(store).updates.of(manifest)
+    log.append(Update(1, (), np.empty((0, manifest.dim), np.float16), ["c1"]))
+    record, status, said = run(builder, store, JobRequest(pool=(), compacts=True))
+    assert (record.state, status, said.startswith("recall@10 of PQ1x1 is 0.")) == (SUCCEEDED, 0, True)
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,24 @@ def test_equal_texts_rank_in_their_order(capsys: Capture, checkpoints: Path, tmp
     assert (result["recall@1"], result["recall@2"]) == (0.25, 0.5)
 
 
+@pytest.mark.parametrize("name", ["other", "cross"])
+def test_the_next_evaluation_finds_the_compiled_model(
+    capsys: Capture,
+    checkpoints: Path,
+    tmp_path: Path,
+    usual_cache: Path,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("POLYRANK_COMPILED_CACHE_MB")
+    data = write_rows(tmp_path / "data.jsonl", ROWS[:4])
+    first = evaluated(capsys, checkpoints / name, data, "--backend", "openvino")
+    assert list((usual_cache / "compiled").iterdir())
+    monkeypatch.setattr("openvino.Core.compile_model", None)
+    again = evaluated(capsys, checkpoints / name, data, "--backend", "openvino")
+    assert {**again, "seconds": 0} == {**first, "seconds": 0}
+
+
 def test_limit_takes_the_first_and_reads_no_further(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS[:10]) + "{\n")

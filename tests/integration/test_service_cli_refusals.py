@@ -100,11 +100,68 @@ def test_a_model_that_is_none(command: str, files: Path, checkpoints: Path) -> N
         assert (status, "which has no candidate embeddings" in line) == (2, True)
 
 
+@pytest.mark.parametrize("missing", ["--data", "--pool", "--model", "--check"])
+def test_what_cannot_be_mined(missing: str, files: Path, checkpoints: Path) -> None:
+    given = {"--data": files / "data.jsonl", "--pool": files / "pool.jsonl", "--model": checkpoints / "poly"}
+    given |= {"--output": files / "mined.jsonl", missing: files / "none.jsonl"}
+    status, line = refused("mine", *(each for pair in given.items() for each in pair))
+    assert (status, str(files / "none.jsonl") in line) == (1, True)
+    assert not (files / "mined.jsonl").exists()
+
+
+@pytest.mark.parametrize("missing", ["--train", "--valid", "--base", "--teacher"])
+def test_what_cannot_be_trained(missing: str, files: Path, checkpoints: Path) -> None:
+    given: dict[str, object] = {"--train": files / "data.jsonl", "--base": checkpoints / "poly"}
+    given |= {"--architecture": "poly", "--output": files / "trained", missing: files / "none.jsonl"}
+    status, line = refused("train", *(each for pair in given.items() for each in pair))
+    assert (status, str(files / "none.jsonl") in line) == (2 if missing == "--valid" else 1, True)
+
+
+@pytest.mark.parametrize("missing", ["--corpus", "--queries", "--qrels"])
+def test_a_collection_that_is_none(missing: str, files: Path, checkpoints: Path) -> None:
+    given = {"--corpus": files / "pool.jsonl", "--queries": files / "pool.jsonl", "--qrels": files / "pool.jsonl"}
+    given |= {"--model": checkpoints / "poly", missing: files / "none"}
+    status, line = refused("evaluate", *(each for pair in given.items() for each in pair))
+    assert (status, line) == (1, f"{files / 'none'}: no such file")
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "says"),
+    [
+        ("none.jsonl", 1, "{}: no such file"),
+        ("empty.jsonl", 2, "--probes {} holds no dialogue"),
+        ("pool.jsonl", 1, "{}:1: "),
+    ],
+)
+def test_probes_that_are_none(name: str, status: int, says: str, files: Path, checkpoints: Path) -> None:
+    built = ("--model", checkpoints / "poly", "--pool", files / "pool.jsonl", "--store", files / "new")
+    told, line = refused("build", *built, "--probes", files / name)
+    assert (told, line.startswith(says.format(files / name))) == (status, True), line
+
+
 @pytest.mark.parametrize("place", ["none", "pool.jsonl"])
 @pytest.mark.parametrize("command", [("serve",), ("rank", "w1"), ("bench", "rank"), ("store", "list")], ids=" ".join)
 def test_a_store_that_is_none(command: tuple[str, ...], place: str, files: Path) -> None:
     store = files / place
     assert refused(*command, "--store", store) == (2, f"{store} is no directory; polyrank build makes a store")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("rank", "--requests", "0"), "--requests must be at least 1"),
+        (("rank", "--redis", "redis://h"), "--redis needs --store: a store that was built with --redis"),
+        (("rank", "--data", "{files}/empty.jsonl"), "{files}/empty.jsonl holds no context to rank"),
+        (
+            ("rerank", "--pool", "{files}/pool.jsonl", "--model", "{checkpoints}/poly"),
+            "--model {checkpoints}/poly is a poly-encoder; give a cross-encoder",
+        ),
+    ],
+)
+def test_what_cannot_be_benched(options: tuple[str, ...], says: str, files: Path, checkpoints: Path) -> None:
+    names = {"files": files, "checkpoints": checkpoints}
+    asked = [option.format(**names) for option in options]
+    assert refused("bench", *asked) == (2, says.format(**names))
 
 
 def test_a_store_to_build_into_that_is_a_file(files: Path, checkpoints: Path) -> None:

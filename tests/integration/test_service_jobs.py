@@ -1,6 +1,7 @@
 """Rebuilds through the API, with real builder processes and real checkpoints."""
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -262,10 +263,15 @@ def test_the_model_that_serves_is_built_with_by_the_back_end_that_was_chosen_for
     assert other["error"].endswith(": by auto float32")
 
 
-def test_a_builder_that_dies_leaves_its_last_line(api: Api, stub: Callable[[str], None]) -> None:
-    stub("sys.exit(3)")
-    job = api.wait(api.job(api.start(candidates=[{"text": "w1"}]))["id"])
-    assert (job["state"], job["error"]) == ("failed", "the builder ended with status 3: the last line")
+def test_a_builder_that_dies_leaves_its_last_line_and_the_log_has_all(
+    api: Api, stub: Callable[[str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    stub("print('and another', file=sys.stderr); sys.exit(3)")
+    with caplog.at_level(logging.INFO):
+        job = api.wait(api.job(api.start(candidates=[{"text": "w1"}]))["id"])
+    assert (job["state"], job["error"]) == ("failed", "the builder ended with status 3: and another")
+    [told] = [record for record in caplog.records if record.message == "rebuild ended"]
+    assert told.fields["said"] == "the last line; and another"  # type: ignore[attr-defined]
     assert api.litter() == []
 
 

@@ -155,6 +155,12 @@ def test_equal_matrices_give_equal_bytes(factory: str, tmp_path: Path, monkeypat
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
 
 
+@pytest.mark.parametrize("factory", ["PQ2", "IVF16,SQ8", "OPQ2,IVF2,PQ2", "OPQ2,IVF2,PQ2,RFlat"])
+def test_training_on_few_rows_says_nothing(factory: str, capfd: pytest.CaptureFixture[str]) -> None:
+    CandidateIndex.build(IndexSpec("custom", factory, asked=factory), matrix(300))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_what_faiss_cannot_build_is_told_in_its_words() -> None:
     with pytest.raises(BuildError, match=r"cannot build IVF50,Flat: .*at least as large as number of clusters \(50\)"):
         CandidateIndex.build(IndexSpec("custom", "IVF50,Flat"), matrix(20))

@@ -9,10 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny import write_base, write_checkpoint
+from unprivileged import bound_by_permissions
 
 import polyrank
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, ModelError, ModelNotFound
+from polyrank.model.inference.disk_cache import DiskCache
+from polyrank.model.rankers.load import load
 
 GARBAGE = ["", "{", "[]", "3", "null", '"text"', "{}", '{"a": NaN}', "\x00", "[" * 10]
 
@@ -48,6 +51,38 @@ def refusal(path: Path, kind: type[ModelError] = CheckpointInvalid) -> str:
 def test_a_missing_file(poly: Path, lost: str) -> None:
     (poly / lost).unlink()
     assert refusal(poly) == f"{poly}: {lost} is missing"
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    ["polyrank.json", "config.json", "tokenizer.json", "model.safetensors", "../poly-base/model.safetensors"],
+)
+def test_a_file_that_may_not_be_read(tmp_path: Path, hidden: str) -> None:
+    model = write_checkpoint(tmp_path, "poly", 0, architecture="poly", n_codes=4, weights="base")
+    file = (model / hidden).resolve()
+    file.chmod(0)
+    with bound_by_permissions():
+        assert refusal(model) == f"{file} cannot be read: Permission denied"
+
+
+@pytest.mark.parametrize("changed", ["its own weights", "the base's weights", "the transformer's config"])
+def test_a_model_whose_files_change_before_its_network_is_read(tmp_path: Path, changed: str) -> None:
+    """What was kept compiled is run without the network; what is compiled later must not be of another model."""
+    model, _ = (
+        write_checkpoint(tmp_path, name, seed, architecture="poly", n_codes=4, weights="base")
+        for seed, name in enumerate(("first", "second"))
+    )
+    disk = DiskCache(tmp_path / "cache", 1 << 30)
+    load(model, backend="openvino", disk=disk)
+    found = load(model, backend="openvino", disk=disk)
+    if changed == "the transformer's config":
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({**config, "layer_norm_eps": 0.1}))
+    else:
+        end = "-base" if changed == "the base's weights" else ""
+        shutil.copy(tmp_path / f"second{end}" / "model.safetensors", tmp_path / f"first{end}")
+    with pytest.raises(CheckpointInvalid, match=r"first has changed since it was loaded; load it again$"):
+        found.rank("w1", ["w2"])
 
 
 def test_a_directory_that_is_no_model(tmp_path: Path) -> None:

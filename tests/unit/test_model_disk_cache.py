@@ -5,12 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import gettempdir
 
 import pytest
 from full_disk import fill_disk
 from unprivileged import bound_by_permissions
 
-from polyrank.model.inference.disk_cache import DiskCache, usual_directory
+from polyrank.model.errors import InvalidInput
+from polyrank.model.inference.disk_cache import DIRECTORY, SIZE, DiskCache, configured, usual_directory
 
 KEY = {"part": "context", "threads": 2}
 FACTS = {"dim": 384}
@@ -116,7 +118,7 @@ def test_a_full_disk_is_no_error(
         cache.put(KEY, FACTS, b"more")
     cache.put({"part": "pair"}, {}, b"room again")
     assert (kept(cache, KEY), kept(cache, {"part": "pair"})) == (b"blob", b"room again")
-    assert caplog.messages == ["models cannot be kept"]
+    assert caplog.messages == ["compiled models cannot be kept: every start compiles them"]
     assert "No space left" in str(caplog.records[0].fields)  # type: ignore[attr-defined]  # set by `extra`
 
 
@@ -129,7 +131,7 @@ def test_a_directory_that_cannot_be_is_one_warning(
     for _ in range(2):
         cache.put(KEY, FACTS, b"blob")
     assert cache.get(KEY) is None
-    assert caplog.messages.count("models cannot be kept") == 1
+    assert caplog.messages.count("compiled models cannot be kept: every start compiles them") == 1
 
 
 def test_a_read_only_directory_is_read(cache: DiskCache, directory: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -139,7 +141,7 @@ def test_a_read_only_directory_is_read(cache: DiskCache, directory: Path, caplog
         cache.put({"part": "pair"}, {}, b"blob")
         assert kept(cache, KEY) == b"blob"
     directory.chmod(0o700)  # else it could not be removed
-    assert caplog.messages == ["models cannot be kept"]
+    assert caplog.messages == ["compiled models cannot be kept: every start compiles them"]
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707], ids=oct)
@@ -153,7 +155,7 @@ def test_a_directory_that_others_may_write_to_is_not_used(
     cache.put({"part": "pair"}, {}, b"blob")
     assert len(list(directory.iterdir())) == 1
     assert [(record.levelno, record.message) for record in caplog.records] == [
-        (logging.WARNING, "models are not kept")
+        (logging.WARNING, "compiled models are not kept: every start compiles them")
     ], "said once"
 
 
@@ -191,3 +193,37 @@ def test_where_it_lies_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert usual_directory() == tmp_path / ".cache" / "polyrank"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert usual_directory() == tmp_path / "xdg" / "polyrank"
+
+
+def test_where_it_lies_for_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError("uid not found")
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert usual_directory() == Path(gettempdir()) / f"polyrank-{os.geteuid()}"
+
+
+def test_the_environment_says_where_it_lies_and_how_big_it_may_be(tmp_path: Path) -> None:
+    cache = configured({DIRECTORY: str(tmp_path), SIZE: "1"})
+    assert cache is not None
+    cache.put(KEY, FACTS, b"blob")
+    cache.put({"part": "pair"}, FACTS, bytes(1 << 20))
+    assert (kept(cache, KEY), cache.get({"part": "pair"})) == (b"blob", None)
+    assert [path.name for path in tmp_path.iterdir()] == ["compiled"]
+    assert configured({DIRECTORY: str(tmp_path), SIZE: "0"}) is None
+
+
+def test_nothing_in_the_environment_means_the_users_cache(usual_cache: Path) -> None:
+    for variables in ({}, {DIRECTORY: "", SIZE: ""}):
+        cache = configured(variables)
+        assert cache is not None
+        cache.put(KEY, FACTS, bytes(1 << 20))
+        entry_of(usual_cache / "compiled").unlink()
+
+
+@pytest.mark.parametrize("size", ["many", "-1", "1.5", "1 GiB"])
+def test_a_size_that_is_no_number_is_refused(size: str) -> None:
+    with pytest.raises(InvalidInput, match=r"^POLYRANK_COMPILED_CACHE_MB must be a whole number of MiB, 0 for no"):
+        configured({SIZE: size})

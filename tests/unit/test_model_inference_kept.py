@@ -4,6 +4,8 @@ import logging
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import polyrank
 from polyrank.model.checkpoint.read import StoredModel
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
-from polyrank.model.inference import choice, openvino_backend
+from polyrank.model.inference import choice, disk_cache, openvino_backend
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.load import load
@@ -92,7 +94,7 @@ def test_what_was_compiled_before_gives_the_same_bits_without_its_network(
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16", "int8"])
-def test_every_precision_is_kept_for_itself(precision: str, tmp_path: Path, disk: DiskCache) -> None:
+def test_every_precision_is_kept_for_itself(precision: str, tmp_path: Path, disk: DiskCache, unread: list[str]) -> None:
     if not openvino_backend.is_supported(precision):
         pytest.skip(f"OpenVINO cannot run in {precision} here")
     path = checkpoint(tmp_path)
@@ -100,6 +102,7 @@ def test_every_precision_is_kept_for_itself(precision: str, tmp_path: Path, disk
     asked = {"backend": "openvino-int8", "precision": "auto"} if precision == "int8" else {"precision": precision}
     made, again = (load(path, **{"backend": "openvino", **asked}, disk=disk) for _ in range(2))
     assert made.precision == again.precision == precision
+    assert len(unread) == 2, "once for each precision"
     for one, other in zip(outputs(made), outputs(again), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -122,6 +125,73 @@ def test_auto_remembers_what_an_earlier_process_measured(
     assert (again.backend, again.precision) == fastest
     assert list(again.choice.milliseconds.items()) == list(first.choice.milliseconds.items()), "the safest first"
     assert len(unread) == (2 if fastest == TORCH else 1), "torch needs the network"
+
+
+def test_what_was_measured_before_decides_for_all_parts_of_a_model(
+    tmp_path: Path, disk: DiskCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = checkpoint(tmp_path)
+
+    def measure(fastest: Runner) -> None:
+        monkeypatch.setattr(choice, "_measured", {})
+        monkeypatch.setattr(
+            choice, "measured", lambda forwards, _: {each: 1 + 9 * (each != fastest) for each in forwards}
+        )
+
+    measure(OPENVINO)
+    load(path, backend="auto", precision="float32", disk=disk)  # the candidates' part alone
+    measure(TORCH)
+    second = load(path, backend="auto", precision="float32", disk=disk)
+    outputs(second)
+    assert (second.backend, second.choice.milliseconds["torch float32"]) == ("openvino", 10_000.0)
+    third = load(path, backend="auto", precision="float32", disk=disk)
+    assert third.choice.milliseconds == second.choice.milliseconds
+
+
+def test_a_back_end_that_was_chosen_before_and_fails_now_is_left(
+    tmp_path: Path, disk: DiskCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = checkpoint(tmp_path)
+    monkeypatch.setattr(choice, "measured", lambda forwards, _: {each: 1 + 9 * (each != OPENVINO) for each in forwards})
+    assert load(path, backend="auto", precision="float32", disk=disk).backend == "openvino"
+    for entry in (tmp_path / "cache").iterdir():
+        if entry.stat().st_size > 2000:
+            entry.unlink()  # the model; that it was chosen is still known
+    monkeypatch.setattr("openvino.Core.compile_model", lambda *_: 1 / 0)
+    again = load(path, backend="auto", precision="float32", disk=disk)
+    assert again.backend == "torch"
+    assert list(again.choice.refused) == ["openvino float32, CandidatePart"]
+    assert "back-end refused" in caplog.messages
+
+
+def test_of_several_that_start_together_one_compiles(
+    tmp_path: Path, disk: DiskCache, unread: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = checkpoint(tmp_path)
+    right = openvino_backend.compiled
+    compiles = []
+
+    def slowly(*arguments: Any) -> Any:
+        compiles.append(arguments)
+        time.sleep(0.3)
+        return right(*arguments)
+
+    monkeypatch.setattr(openvino_backend, "compiled", slowly)
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(lambda _: load(path, backend="openvino", precision="float32", disk=disk), range(3)))
+    assert len(compiles) == len(unread) == 1
+    texts = made[0].tokenize_candidates(TEXTS)[0]
+    for each in made[1:]:
+        np.testing.assert_array_equal(each.encode_candidates(texts), made[0].encode_candidates(texts))
+
+
+def test_a_cache_that_stays_locked_stops_nobody(
+    tmp_path: Path, disk: DiskCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(disk_cache, "PATIENCE", 0.1)
+    with disk.alone():
+        load(checkpoint(tmp_path), backend="openvino", precision="float32", disk=disk)
+    assert [record.levelname for record in caplog.records if "locked" in record.message] == ["WARNING"]
 
 
 def test_other_weights_and_another_number_of_threads_are_compiled_for_themselves(
@@ -177,15 +247,14 @@ def test_what_gives_wrong_numbers_is_not_kept_but_said_at_every_start(
         patched.setattr("polyrank.model.inference.trials.agree", lambda *_: False)
         with pytest.raises(InvalidInput, match="are wrong for this model"):
             load(path, backend="openvino", precision="float32", disk=disk)
-        assert not (tmp_path / "cache").exists()
+        assert list((tmp_path / "cache").iterdir()) == []
         first = load(path, backend="auto", precision="float32", disk=disk)
     caplog.clear()
     again = load(path, backend="auto", precision="float32", disk=disk)
     assert first.backend == again.backend == "torch"
     assert first.choice == again.choice
     assert "back-end refused before" in caplog.messages
-    [entry] = (tmp_path / "cache").iterdir()
-    assert entry.stat().st_size < 2000, "no model"
+    assert all(entry.stat().st_size < 2000 for entry in (tmp_path / "cache").iterdir()), "no model"
 
 
 def test_nothing_is_kept_unless_it_is_asked_for(tmp_path: Path, usual_cache: Path) -> None:

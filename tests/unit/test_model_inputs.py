@@ -9,7 +9,7 @@ import pytest
 from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.checkpoint.files import read_object
-from polyrank.model.errors import RankingError
+from polyrank.model.errors import CheckpointInvalid, RankingError
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.service.auth import keys
 from polyrank.service.errors import SettingsError
@@ -75,5 +75,5 @@ def test_dialogues_that_are_none(tmp_path: Path, make: Callable[[Path], None]) -
 @pytest.mark.parametrize("make", [os.mkfifo, device, sparse])
 def test_a_config_that_is_none(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "polyrank.json")
-    with pytest.raises(OSError, match=r"no regular file|larger"):
+    with pytest.raises(CheckpointInvalid, match=r"no regular file|larger"):
         read_object(tmp_path / "polyrank.json")

@@ -1,6 +1,7 @@
 """The command's frame: how it ends, and what it costs to start."""
 
 import errno
+import logging
 import re
 import subprocess
 import sys
@@ -51,6 +52,17 @@ def test_a_failure_is_a_status_and_one_line(
 ) -> None:
     failing(error)
     assert call(capsys, "store", "list", "--store", ".").failure(status) == line
+
+
+def test_a_warning_says_where_and_why(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(_arguments: object) -> int:
+        logging.getLogger("polyrank.model").warning("models cannot be kept", extra={"fields": {"why": "a full disk"}})
+        return 0
+
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a process that runs a command alone
+    monkeypatch.setattr(store, "_with_store", lambda _run, arguments: run(arguments))
+    outcome = call(capsys, "store", "list", "--store", ".")
+    assert outcome.err.endswith(" WARNING polyrank.model models cannot be kept why=a full disk\n")
 
 
 def test_a_bug_is_not_hidden(capsys: Capture, failing: Callable[[BaseException], None]) -> None:

@@ -103,7 +103,7 @@ def test_an_unknown_variable_is_wrong_usage(
 
 def test_a_port_in_use_is_one_line(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "polyrank.service.process.server.logs.configure", lambda *_: None
+        "polyrank.service.process.server.logs.configure", lambda *_, **__: None
     )  # would take the log away from the tests
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

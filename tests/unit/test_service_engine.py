@@ -15,8 +15,8 @@ from service_fakes import WordCross, WordRanker, asked, brute_force, build_store
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.encoder import encode_texts
-from polyrank.model.search.scan.plain import PlainScan
-from polyrank.model.text.assembly import Conversation
+from polyrank.model.search.scan import Status
+from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
 from polyrank.service.caching.caches import Caches
 from polyrank.service.errors import (
@@ -30,7 +30,7 @@ from polyrank.service.errors import (
 )
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import admission, retrieval
+from polyrank.service.ranking import admission, forwards, retrieval
 from polyrank.service.ranking.engine import Embeddings, Engine, EngineSettings
 from polyrank.service.ranking.forwards import TEXTS_A_TURN, PairScores
 from polyrank.service.ranking.retrieval import Found, PoolSearch
@@ -499,6 +499,31 @@ def test_pairs_that_do_not_fit_are_refused_with_how_many_do(slow: Slow) -> None:
     slow.play(scene)
 
 
+def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_can(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nothing would be kept, and the same request would end in the same way for ever."""
+    tokenize = slow.ranker.tokenize_candidates
+
+    def slowly(texts: Sequence[str]) -> tuple[list[list[int]], int]:
+        time.sleep(0.02 * len(texts))
+        return tokenize(texts)
+
+    monkeypatch.setattr(slow.ranker, "tokenize_candidates", slowly)
+    monkeypatch.setattr(forwards, "TEXTS_A_TURN", 10)
+
+    async def scene() -> tuple[Any, Any]:
+        with pytest.raises(TimeTooShort):
+            await slow.engine.embed(slow.serving, [given.text or "" for given in MANY], time.monotonic() + 1.0)
+        refused = await slow.ask(seconds=1.0)
+        assert isinstance(refused, TimeTooShort)
+        return refused, await slow.ask(MANY[: refused.fitting], seconds=1.0)
+
+    refused, ranked = slow.play(scene)
+    assert 10 <= refused.fitting <= 30
+    assert isinstance(ranked, Ranked | TextsLeft)
+
+
 def test_a_request_of_known_texts_is_admitted_by_what_is_left_to_encode(slow: Slow) -> None:
     async def scene() -> list[Any]:
         await slow.ask(MANY[:250])
@@ -555,6 +580,35 @@ def test_many_texts_are_tokenised_a_few_at_a_time(scanned: Serving, monkeypatch:
     assert ranked.truncation.candidates == len(texts[::3])
     alone = rank(scanned, asked(candidates=(Given(None, texts[300]),)))
     assert [place.late for place in ranked.places if place.index == 300] == [alone.places[0].late]
+    sizes.clear()
+    monkeypatch.setattr(forwards, "LETTERS_A_TURN", 60)
+    rank(scanned, asked(candidates=tuple(Given(None, "w1 " * count) for count in (1, 100, 1, 10, 10, 1))))
+    assert sizes == [2, 3, 1], "of long texts fewer"
+
+
+def test_many_pairs_are_tokenised_a_few_at_a_time(scanned: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of others come between."""
+    sizes: list[int] = []
+
+    class Counted(WordCross):
+        def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
+            sizes.append(len(texts))
+            return super().tokenize_pairs(conversation, texts)[0], Truncation(1, 2, len(texts))
+
+    monkeypatch.setattr(forwards, "TEXTS_A_TURN", 4)
+    texts = [f"w{n} w1" for n in range(10)]
+
+    async def scene() -> PairScores:
+        engine = Engine(EngineSettings(), Metrics(), Counted())
+        try:
+            return await engine.score_pairs(Conversation.of("w1 w5"), texts, math.inf)
+        finally:
+            engine.close()
+
+    read = asyncio.run(scene())
+    assert sizes == [4, 4, 2]
+    assert read.scores.tolist() == [1.0 + (n == 5) for n in range(10)]
+    assert read.truncation == Truncation(1, 2, 10)
 
 
 def test_ties_follow_the_pool(tmp_path: Path) -> None:
@@ -577,7 +631,7 @@ def test_searches_are_done_together_where_that_saves_time(
 
     original = retrieval.search
     monkeypatch.setattr(retrieval, "search", search)
-    monkeypatch.setattr(PlainScan, "shares", shares)
+    monkeypatch.setattr(Status, "shares", shares)
     ranked_together(scanned, [asked(f"w{n}") for n in range(4)])
     assert sum(together) == 4
     assert (max(together) > 1) == shares
@@ -608,7 +662,7 @@ def test_one_that_cannot_be_scored_has_no_other_scored_again(scanned: Serving, m
 
     original = retrieval.rank
     monkeypatch.setattr(retrieval, "rank", rank_found)
-    monkeypatch.setattr(PlainScan, "shares", True)
+    monkeypatch.setattr(Status, "shares", True)
     answers = ranked_together(scanned, [asked(f"w{n}") for n in range(4)])
     assert sorted(scored) == ["w0", "w1", "w2", "w3"]
     assert [type(answer) for answer in answers] == [Ranked, Ranked, RuntimeError, Ranked]

@@ -106,6 +106,16 @@ def test_a_scan_that_gives_way_to_a_slower_one_is_shown(store: Fixture, monkeypa
     assert store.value("scan_info", kind="stored rows", fallback="false") is None
 
 
+def test_beside_an_index_a_scan_that_gave_way_is_shown_too(store: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_store(store.root, pool(20), index="flat")
+    store.live.start()
+    serving = store.live.require()
+    why = "the generation was built with an index of the kind flat"
+    assert serving.search_status == ("index", why, False)
+    monkeypatch.setattr(serving.scan, "status", Status("stored rows", "the GPU does not scan: no", True))
+    assert serving.search_status == ("index", f"{why}; the GPU does not scan: no", True)
+
+
 def test_a_model_that_does_not_run_here_is_refused_and_the_old_one_serves_on(
     store: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,19 @@ def test_validation_says_where_and_what_but_never_the_value() -> None:
     assert {"context.0.text", "top_k", "unknown_field"} <= wheres
 
 
+@pytest.mark.parametrize(
+    ("fields", "detail"),
+    [
+        (b'"context": []', "context: List should have at least 1 item after validation, not 0"),
+        (b'"context": [{"text": 5}]', "context.0.text: Input should be a valid string"),
+        (b'"context": "a", "rerank": {"top_n": 0}', "rerank.top_n: Input should be greater than or equal to 1"),
+        (b'"context": 5', "context: Input should be a valid string; context: Input should be a valid array"),
+    ],
+)
+def test_only_the_branch_of_a_union_that_was_meant_is_explained(fields: bytes, detail: str) -> None:
+    assert _invalid(b"{%s}" % fields)["detail"] == detail
+
+
 def test_a_flood_of_errors_is_cut() -> None:
     fields = ",".join(f'"field{n}": 1' for n in range(1000))
     body = _invalid(b'{"context": "a", %s}' % fields.encode())

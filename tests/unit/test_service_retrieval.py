@@ -15,7 +15,7 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.search.scan import Query
 from polyrank.model.search.scan.gpu.guarded import GuardedScan
-from polyrank.model.search.scan.plain import PlainScan
+from polyrank.model.search.scan.plain import PlainScan, Status
 from polyrank.model.search.scan.quantised import product
 from polyrank.model.search.topk import TopK
 from polyrank.service.errors import UnknownCandidates
@@ -256,7 +256,7 @@ class FailingScan(PlainScan):
 
 def test_an_index_is_not_asked_where_a_gpu_scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_store(tmp_path, index="hnsw")
-    store = GenerationStore(tmp_path)
+    store, gpu = GenerationStore(tmp_path), Status("gpu", "a fake")
 
     def served(device: str) -> Serving:
         generation = store.open(store.current() or "")
@@ -270,10 +270,10 @@ def test_an_index_is_not_asked_where_a_gpu_scans(tmp_path: Path, monkeypatch: py
         return PlainScan(matrix, 1e3)
 
     def on_gpu(matrix: Any, _device: str, with_bytes: bool) -> GuardedScan:
-        return GuardedScan(PlainScan(matrix, 1e3), PlainScan(matrix, 1e3))
+        return GuardedScan(PlainScan(matrix, 1e3, gpu), PlainScan(matrix, 1e3))
 
     def on_failed_gpu(matrix: Any, _device: str, with_bytes: bool) -> GuardedScan:
-        return GuardedScan(FailingScan(matrix, 1e3), PlainScan(matrix, 1e3))
+        return GuardedScan(FailingScan(matrix, 1e3, gpu), PlainScan(matrix, 1e3))
 
     assert plan("cpu") == "index"
     monkeypatch.setattr(live_units, "prepare", on_cpu)

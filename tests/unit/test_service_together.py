@@ -5,13 +5,17 @@ import gc
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
+from typing import TypeVar
 from weakref import WeakSet
 
 import pytest
 
 from polyrank.service.ranking.batching.together import Together
 from polyrank.service.ranking.stages import Threads, Timings
+
+T = TypeVar("T")
 
 MOST = 3
 
@@ -175,6 +179,34 @@ def test_waiting_counts_as_queueing() -> None:
         threads.close()
     assert timings.seconds["queue"] > 0
     assert timings.total() == pytest.approx(timings.seconds["queue"])
+
+
+def test_work_that_begins_at_once_makes_no_queueing_below_zero() -> None:
+    begun = threading.Event()
+
+    class Interrupted(Threads):
+        """Its caller goes on only in the middle of the work."""
+
+        def submit(self, work: Callable[[], T]) -> "Future[T]":
+            future = super().submit(work)
+            assert begun.wait(10)
+            time.sleep(0.02)
+            return future
+
+    def work(jobs: Sequence[Timings]) -> list[None]:
+        with jobs[0].timed("retrieve"):
+            begun.set()
+            time.sleep(0.04)
+        return [None]
+
+    threads, timings = Interrupted("search", 1), Timings()
+    together = Together(threads, work, MOST)
+    try:
+        asyncio.run(together.run("a", timings, lambda *_: None, timings))
+    finally:
+        threads.close()
+    assert timings.seconds["retrieve"] > 0
+    assert timings.seconds["queue"] >= 0
 
 
 def test_waiting_for_the_others_counts_as_queueing() -> None:

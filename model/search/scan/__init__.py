@@ -59,7 +59,7 @@ def prepare(matrix: NDArray[Any], device: str = "cpu", with_bytes: bool = True) 
 def _on_gpu(matrix: NDArray[Any], device: str) -> GuardedScan:
     gpu = GpuScan(matrix, device)
     scan = GuardedScan(gpu, PlainScan(matrix, gpu.longest))
-    scan.try_out(matrix.shape[1])
+    scan.try_out(*matrix.shape)
     return scan
 
 

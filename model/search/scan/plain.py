@@ -42,6 +42,11 @@ class Status:
     why: str
     is_fallback: bool = False
 
+    @property
+    def shares(self) -> bool:
+        """Whether several queries in one call take less time than one call each."""
+        return self.kind != "stored rows"
+
 
 STORED_ROWS = Status("stored rows", "a copy in bytes was not asked for")
 
@@ -53,14 +58,6 @@ class Scan(Protocol):
     def status(self) -> Status:
         """Which scan serves now, and why."""
 
-    @property
-    def shares(self) -> bool:
-        """Whether several queries in one call take less time than one call each."""
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether a GPU scans."""
-
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
         """Find the best rows of each query, exactly."""
 
@@ -68,17 +65,9 @@ class Scan(Protocol):
 class PlainScan:
     """Scores the stored rows (N, D), float16 or float32, for one query after another. longest: of the rows' lengths."""
 
-    shares = False
-    on_gpu = False
-
     def __init__(self, matrix: NDArray[Any], longest: float, status: Status = STORED_ROWS) -> None:
         self._matrix, self._longest = matrix, longest
         self.status = status
-
-    @property
-    def rows(self) -> int:
-        """The number of rows, N."""
-        return len(self._matrix)
 
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
         """Find the best rows of each query."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.inference.names import Runner
-from polyrank.service.cli.models import add_runner_options, chosen_runner, load_late
-from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, quiet_libraries
+from polyrank.service.cli.models import add_runner_options, chosen_runner, load_cross, load_late
+from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
     from polyrank.index_builder.build.pipeline import BuildResult
@@ -54,11 +54,12 @@ def _subject(subjects: Any, name: str, measure: Subject, text: str) -> argparse.
 
 
 def _run(name: str, measure: Subject, arguments: argparse.Namespace) -> int:
-    quiet_libraries()
-    _check(arguments)
-    from polyrank.service.cli.measuring.timing import machine
+    if "pool" in vars(arguments):
+        _check(arguments)
+    measured = measure(arguments)
+    from polyrank.service.cli.measuring.timing import machine  # imports torch
 
-    result = {"bench": name, "machine": machine(), **measure(arguments)}
+    result = {"bench": name, "machine": machine(), **measured}
     lines = [f"{key}: {value}" for key, value in result.items() if key != "rows"]
     rows = ["  " + "  ".join(_cell(key, value) for key, value in row.items()) for row in result["rows"]]
     print_result(arguments, result, *lines, *rows)
@@ -66,19 +67,12 @@ def _run(name: str, measure: Subject, arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse files and models that are none, before torch is imported."""
+    """Refuse a pool or a model that is none, before torch is imported."""
     from polyrank.index_builder.pool.rows import begin_pool
     from polyrank.model.checkpoint.kind import architecture_of
-    from polyrank.model.text.dialogues import read_dialogues
 
-    given = vars(arguments)
-    if "pool" in given:
-        begin_pool([arguments.pool])
-        architecture_of(arguments.model)
-    if "data" in given:
-        read_dialogues(arguments.data)
-    if given.get("store") and not arguments.store.is_dir():
-        raise UsageError(f"{arguments.store} is no directory; polyrank build makes a store")
+    begin_pool([arguments.pool])
+    architecture_of(arguments.model)
 
 
 def _cell(key: str, value: Any) -> str:
@@ -100,17 +94,23 @@ def _encode(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _rerank(arguments: argparse.Namespace) -> dict[str, Any]:
-    from polyrank.model.config import ModelConfig
-    from polyrank.model.rankers.load import from_base, load
+    from polyrank.model.checkpoint.kind import is_checkpoint
+
+    model, runner = arguments.model, _runner(arguments)
+    ranker = load_cross("--model", model, runner) if is_checkpoint(model) else _cross_of_base(model, runner)
     from polyrank.service.cli.measuring.encode import measure_rerank, texts_of
 
-    texts = texts_of(arguments.pool, limit=100)
-    ranker = load(arguments.model, "cpu", *_runner(arguments))
-    if ranker.retrieves:
-        config = ModelConfig(architecture="cross", base_name="", weights="base")
-        ranker = from_base(arguments.model, config, *_runner(arguments))
+    return {**_described(arguments, ranker), "rows": measure_rerank(ranker, texts_of(arguments.pool, limit=100))}
+
+
+def _cross_of_base(name: str, runner: Runner) -> "CrossRanker":
+    """Put a head with random weights on a base model."""
+    from polyrank.model.config import ModelConfig
+    from polyrank.model.rankers.load import from_base
+
+    ranker = from_base(name, ModelConfig(architecture="cross", base_name="", weights="base"), *runner)
     assert not ranker.retrieves, "asked for"
-    return {**_described(arguments, ranker), "rows": measure_rerank(ranker, texts)}
+    return ranker
 
 
 def _build(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -142,8 +142,9 @@ def _build_into(store: Path, ranker: "LateRanker", pool: Path) -> "BuildResult":
 
 def _rank(arguments: argparse.Namespace) -> dict[str, Any]:
     from polyrank.model.text.dialogues import read_dialogues
-    from polyrank.service.cli.measuring.serving import measure
 
+    if arguments.store is not None and not arguments.store.is_dir():
+        raise UsageError(f"{arguments.store} is no directory; polyrank build makes a store")
     if arguments.requests < 1:
         raise UsageError("--requests must be at least 1")
     if arguments.redis and arguments.store is None:
@@ -154,6 +155,8 @@ def _rank(arguments: argparse.Namespace) -> dict[str, Any]:
         raise UsageError(f"{arguments.data} holds no context to rank")
     if len(dialogues) < arguments.requests:
         print(f"{arguments.data} holds {len(dialogues)} contexts only", file=sys.stderr)
+    from polyrank.service.cli.measuring.serving import measure  # imports torch
+
     if arguments.store is not None:
         return measure(arguments.store, dialogues, arguments.requests, flags)
     with tempfile.TemporaryDirectory() as store:

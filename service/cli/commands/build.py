@@ -14,9 +14,6 @@ from polyrank.service.cli.models import add_runner_options, chosen_runner, load_
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult
     from polyrank.model.rankers.late import LateRanker
     from polyrank.model.text.assembly import Conversation
@@ -45,34 +42,33 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build, and print what was built. A pool or a store that is none is refused before the model is loaded."""
+    """Build, and print what was built. Files and a store that are none are refused before the model is loaded."""
     from polyrank.index_builder.pool.rows import begin_pool
 
     runner = chosen_runner(arguments.backend, arguments.precision)
     if arguments.store.exists() and not arguments.store.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(arguments.store))
     pool = begin_pool(arguments.pool, arguments.store)
+    probes = _probes(arguments.probes) if arguments.probes else []
     ranker = load_late(arguments.model, runner=runner)
     from polyrank.index_builder.build.pipeline import build
 
-    options = _options(arguments, ranker)
+    options = _options(arguments, ranker, probes)
     with Progress("candidates") as progress:
         built = build(ranker, pool, arguments.store, options, progress=progress)
     if built.resumed:
         print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
     if built.rejected:
         print(f"{built.rejected} bad rows were left out; see {built.rejected_log}", file=sys.stderr)
-    if built.index.why:
-        print(built.index.why, file=sys.stderr)
-    if built.warning:
-        print(built.warning, file=sys.stderr)
+    for note in built.notes:
+        print(note, file=sys.stderr)
     state = "published" if arguments.no_activate else "active"
     line = f"generation {built.generation} is {state}: {built.count} candidates in {built.seconds:.1f} s"
     print_result(arguments, _described(built), line)
     return 0
 
 
-def _options(arguments: argparse.Namespace, ranker: "LateRanker") -> "BuildOptions":
+def _options(arguments: argparse.Namespace, ranker: "LateRanker", probes: "list[Conversation]") -> "BuildOptions":
     from polyrank.index_builder.build.pipeline import BuildOptions
     from polyrank.index_builder.index.choice import check_factory
 
@@ -82,7 +78,7 @@ def _options(arguments: argparse.Namespace, ranker: "LateRanker") -> "BuildOptio
         raise UsageError(str(error)) from error
     return BuildOptions(
         index=arguments.index,
-        probes=_encoded_probes(arguments.probes, ranker) if arguments.probes else (),
+        probes=ranker.encode_contexts([ranker.tokenize_context(probe)[0] for probe in probes]),
         min_recall=arguments.min_recall,
         dtype=arguments.dtype,
         redis_url=arguments.redis,
@@ -91,8 +87,8 @@ def _options(arguments: argparse.Namespace, ranker: "LateRanker") -> "BuildOptio
     )
 
 
-def _encoded_probes(file: Path, ranker: "LateRanker") -> "list[NDArray[np.float32]]":
-    """The vectors (M, D) of at most MOST_PROBES contexts of a file, drawn at random with a fixed seed."""
+def _probes(file: Path) -> "list[Conversation]":
+    """At most MOST_PROBES contexts of a file, drawn at random with a fixed seed."""
     from polyrank.index_builder.index.recall import MOST_PROBES
     from polyrank.model.text.dialogues import read_dialogues
 
@@ -105,7 +101,7 @@ def _encoded_probes(file: Path, ranker: "LateRanker") -> "list[NDArray[np.float3
             kept[place] = dialogue.conversation
     if not kept:
         raise UsageError(f"--probes {file} holds no dialogue")
-    return ranker.encode_contexts([ranker.tokenize_context(each)[0] for each in kept])
+    return kept
 
 
 def _described(built: "BuildResult") -> dict[str, Any]:

@@ -9,7 +9,7 @@ from polyrank.model.durable import write_atomically
 from polyrank.model.inference.names import Runner
 from polyrank.service.cli.files import require_writable
 from polyrank.service.cli.models import RERANKER_HINT, add_runner_options, check_cross, check_late, reference_runner
-from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, quiet_libraries
+from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
     from polyrank.service.cli.evaluation.report import EvaluationReport
@@ -38,7 +38,7 @@ def add_to(commands: Any) -> None:
     add("--pool", nargs="+", type=Path, metavar="F", help=pool_help)
     add("--reranker", metavar="MODEL", help="a cross-encoder, with --pool or --corpus")
     add("--top-n", type=int, metavar="N", help=f"how many texts it reads for each context; default: {_TOP_N}")
-    add_runner_options(parser, "torch, the reference")
+    add_runner_options(parser, "torch, the reference", "float32, the reference")
     add("--limit", type=int, metavar="N", help="only the first N examples, or judged queries")
     add("--output", type=Path, metavar="F", help="write a line for each example with its rank and scores, .jsonl")
     add_json_option(parser)
@@ -49,7 +49,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Evaluate, and print the figures."""
     _check(arguments)
     runner = reference_runner(arguments.backend, arguments.precision)
-    quiet_libraries()
     names = [arguments.model] + ([arguments.against] if arguments.against else [])
     _check_inputs(arguments, names)
     report, lines = _evaluated(_task(arguments, runner), names)
@@ -68,7 +67,6 @@ def _written(lines: list[dict[str, Any]]) -> bytes:
 
 def measure(name: str, data: Path, limit: int | None = None) -> dict[str, Any]:
     """Evaluate a model on a file's own lists of candidates; returns what `--json` prints."""
-    quiet_libraries()
     from polyrank.service.cli.evaluation.tasks import ListsTask
 
     report, _ = _evaluated(ListsTask(data, limit), [name])
@@ -105,8 +103,12 @@ def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
     """Refuse files and models that are none, before torch is imported."""
     from polyrank.index_builder.pool.rows import begin_pool
     from polyrank.model.checkpoint.kind import architecture_of
+    from polyrank.model.evaluation.beir import CollectionInvalid
     from polyrank.model.text.dialogues import read_dialogues
 
+    for file in filter(None, (arguments.corpus, arguments.queries, arguments.qrels)):
+        if not file.is_file():
+            raise CollectionInvalid(f"{file}: no such file")
     if arguments.data:
         read_dialogues(arguments.data)
     if arguments.pool:

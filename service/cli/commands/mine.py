@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyrank.model.errors import InvalidInput
 from polyrank.service.cli.files import read_candidates, require_writable
-from polyrank.service.cli.models import load_cross, load_late
+from polyrank.service.cli.models import check_cross, check_late, load_cross, load_late
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
@@ -75,14 +75,18 @@ def _check_usage(arguments: argparse.Namespace) -> None:
 
 
 def _mine(arguments: argparse.Namespace) -> "Tally":
-    """Write the examples with their negatives; bad files and models are refused before the long work begins."""
-    from polyrank.model.evaluation.mining import Miner, TextPool
+    """Write the examples with their negatives; bad files and models are refused before torch is imported."""
     from polyrank.model.text.dialogues import new_dialogues
     from polyrank.model.training.data.corpus import Report
 
     with new_dialogues(arguments.output) as write:
         candidates = read_candidates(arguments.pool)
+        check_late(arguments.model)
+        if arguments.check is not None:
+            check_cross("--check", arguments.check)
         positives = _read_positives(arguments.data, arguments.max_rejected)
+        from polyrank.model.evaluation.mining import Miner, TextPool
+
         ranker = load_late(arguments.model)
         check = load_cross("--check", arguments.check) if arguments.check is not None else None
         with Progress("texts") as progress:

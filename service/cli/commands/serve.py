@@ -5,8 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from polyrank.model.inference.names import BACKENDS, PRECISIONS
-from polyrank.service.cli.models import check_cross
+from polyrank.service.cli.models import add_runner_options, check_cross
 from polyrank.service.cli.output import UsageError
 
 # Variables that native libraries read when they are loaded; values already in the environment stay.
@@ -28,8 +27,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--vectors", choices=("local", "redis"), help="where vectors are read; default: local")
     parser.add_argument("--host", help="default: 127.0.0.1")
     parser.add_argument("--port", type=int, help="default: 8000; 0: any free port")
-    parser.add_argument("--backend", choices=BACKENDS, help="what runs the models; default: auto")
-    parser.add_argument("--precision", choices=PRECISIONS, help="what they compute in; default: auto")
+    add_runner_options(parser, "auto", "auto")
     parser.add_argument("--pool-root", type=Path, metavar="DIR", help="POST /index may name pools under it")
     parser.add_argument("--model-root", type=Path, metavar="DIR", help="POST /index may name models under it")
     parser.add_argument("--keys-file", type=Path, metavar="FILE", help="API keys, as `polyrank keys` writes them")

@@ -1,6 +1,7 @@
 """`polyrank store`: list, verify, activate, roll back, compact and collect the generations of a store."""
 
 import argparse
+import sys
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,6 +146,8 @@ def _compact(store: "GenerationStore", arguments: argparse.Namespace) -> int:
 
     with Progress("candidates") as progress:
         built = compact(store.root, redis_url=arguments.redis, progress=progress)
+    for note in built.notes:
+        print(note, file=sys.stderr)
     facts = {"current": built.generation, "count": built.count, "seconds": round(built.seconds, 3)}
     print_result(arguments, facts, f"{built.generation} is active: {built.count} candidates in {built.seconds:.1f} s")
     return 0

@@ -13,7 +13,7 @@ from polyrank.model.config import ContextVectors, Reduction
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.service.cli.models import load_cross, load_late
-from polyrank.service.cli.output import UsageError, add_json_option, print_result, quiet_libraries
+from polyrank.service.cli.output import UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -101,11 +101,10 @@ def _add_model(add: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train, and report the figures on --valid."""
     _need_packages()
-    quiet_libraries()
+    _check(arguments)
     from polyrank.model.training.run import train
 
     config, data = _settings(arguments)
-    _check(arguments)
     with _Log() as log:
         ranker = train(config, data, arguments.output, resume=arguments.resume, on_survey=_print_survey, watch=log)
     if ranker is None:  # the main process reports
@@ -142,17 +141,26 @@ def _settings(arguments: argparse.Namespace) -> tuple["TrainConfig", "Data"]:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raise UsageError now for what the run would notice only after it has read the files, or at its end."""
+    """Refuse what the run would notice only after it has read the files, or at its end.
+
+    Files and models that are none are refused before torch is imported.
+    """
+    from polyrank.model.checkpoint.kind import architecture_of
+    from polyrank.model.text.dialogues import read_dialogues
+
     if not 0 <= arguments.max_rejected <= 1:
         raise UsageError("--max-rejected must be a number between 0 and 1")
     if arguments.tune and not _TUNE.fullmatch(arguments.tune):
         raise UsageError(f"--tune is {arguments.tune!r}; give all, all-but-embeddings or top-N, N layers")
     if arguments.valid:
         _require_candidates(arguments.valid)
+    architecture_of(arguments.base)
     if arguments.teacher:  # the run loads it again, which takes a moment
         load_cross("--teacher", arguments.teacher)
     if arguments.retriever:
         load_late(arguments.retriever, hint=" as --retriever")
+    for file in arguments.train:
+        read_dialogues(file)
 
 
 def _require_candidates(valid: Path) -> None:

@@ -20,12 +20,11 @@ from polyrank.model.evaluation.retrieval import rank_in, rerank, retrieve
 from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
-from polyrank.model.rankers.load import load
 from polyrank.model.search.topk import TopK
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 from polyrank.service.cli.files import read_candidates
-from polyrank.service.cli.models import REFERENCE, RERANKER_HINT, load_cross, load_late
+from polyrank.service.cli.models import REFERENCE, RERANKER_HINT, load_any, load_cross, load_late
 
 Ranker = TypeVar("Ranker")
 
@@ -72,7 +71,7 @@ class ListsTask:
 
     def load(self, name: str) -> LateRanker | CrossRanker:
         """Load any model."""
-        return load(name, "cpu", *self._runner)
+        return load_any(name, self._runner)
 
     def measure(self, ranker: LateRanker | CrossRanker, report: ReportProgress) -> TaskResult:
         """Measure how often the gold reply comes first, and the like."""

@@ -5,6 +5,7 @@ nearest ancestor. Routes that raise it name it in `fails(...)`, which describes 
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -164,8 +165,24 @@ def from_validation(error: ValidationError, request_id: str) -> ProblemAnswer:
     first, *others = error.errors(include_input=False, include_url=False, include_context=False)
     if first["type"] == "json_invalid":
         return from_error(service.BodyMalformed(first["msg"]), request_id)
-    shown = [first, *others][:MAX_ERRORS]
-    return invalid([ErrorOut(where=_where(one["loc"]), what=_what(str(one["msg"]))) for one in shown], request_id)
+    shown = [(_where(one["loc"]), one["type"], _what(str(one["msg"]))) for one in [first, *others][:MAX_ERRORS]]
+    return invalid([ErrorOut(where=place, what=what) for place, what in _of_meant_branches(shown)], request_id)
+
+
+def _of_meant_branches(found: Sequence[tuple[str, str, str]]) -> list[tuple[str, str]]:
+    """Return places and messages, without those of a union's branches that the value was not meant for.
+
+    `found` are places, pydantic's types of errors and messages. A branch that took the value's type and found something
+    else wrong is the one that was meant.
+    """
+
+    def is_meant(place: str, kind: str) -> bool:
+        better = (
+            other.startswith(f"{place}.") or (other == place and not said.endswith("_type")) for other, said, _ in found
+        )
+        return not (kind.endswith("_type") and any(better))
+
+    return [(place, what) for place, kind, what in found if is_meant(place, kind)]
 
 
 def invalid(errors: list[ErrorOut], request_id: str) -> ProblemAnswer:

@@ -49,11 +49,11 @@ class Together(Generic[Job, Share]):
             Exception: what the work raises for this job alone, or `finish`.
         """
         own: _Waiting[Job, Share] = _Waiting(job, finish)
-        with self._changing:
-            self._waiting.setdefault(key, []).append(own)
-        turn = self._threads.submit(partial(self._turn, key))
-        turn.add_done_callback(lambda turn: turn.cancelled() and own.done.cancel())  # when the threads close
-        with timings.queued():
+        with timings.queued():  # from before the thread can begin
+            with self._changing:
+                self._waiting.setdefault(key, []).append(own)
+            turn = self._threads.submit(partial(self._turn, key))
+            turn.add_done_callback(lambda turn: turn.cancelled() and own.done.cancel())  # when the threads close
             result: Result = await asyncio.wrap_future(own.done)
             return result
 

@@ -23,16 +23,6 @@ class GuardedScan:
         self._failures = 0
         self.status = gpu.status
 
-    @property
-    def shares(self) -> bool:
-        """Whether several queries in one call take less time than one call each: true on the GPU."""
-        return self.on_gpu
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether the GPU is still asked."""
-        return self._gpu is not None
-
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
         """Find the best rows of each query."""
         if (gpu := self._gpu) is not None:
@@ -46,14 +36,14 @@ class GuardedScan:
                     self._gpu = None  # frees the memory that it held
                     why = f"the GPU failed {self._failures} times in a row: {error}"
                     self.status = Status("stored rows", why, is_fallback=True)
-                fields = {"why": str(error), "failures": self._failures, "asked_again": self.on_gpu}
+                fields = {"why": str(error), "failures": self._failures, "asked_again": self._gpu is not None}
                 log.warning("the scan on the GPU failed, the CPU scans", extra={"fields": fields})
         return self._cpu.top_k(queries)
 
-    def try_out(self, dim: int) -> None:
+    def try_out(self, rows: int, dim: int) -> None:
         """Compile the kernels, which otherwise happens in the first request, and compare an answer with the CPU's.
 
-        Raises RuntimeError where they differ.
+        rows, dim: of the matrix that is scanned. Raises RuntimeError where they differ.
         """
         assert self._gpu is not None, "it has not failed yet"
         rng = np.random.default_rng(0)
@@ -61,7 +51,7 @@ class GuardedScan:
             codes = rng.normal(size=(m, dim)).astype(np.float32)
             for contexts in (1, 4):  # several contexts share a product: that is another kernel
                 self._gpu.top_k([Query(codes, 1)] * contexts)
-                everything = np.ones(self._cpu.rows, bool)
+                everything = np.ones(rows, bool)
                 self._gpu.top_k([Query(codes, 1, everything)] * contexts)
         query = Query(rng.normal(size=(16, dim)).astype(np.float32), 10)
         [found], [expected] = self._gpu.top_k([query]), self._cpu.top_k([query])

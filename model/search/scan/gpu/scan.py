@@ -63,9 +63,6 @@ class GpuScan:
         ImportError: Triton is not installed.
     """
 
-    shares = True
-    on_gpu = True
-
     def __init__(self, matrix: NDArray[Any], device: str, tiles: Tiles | None = None) -> None:
         """Copy the matrix (N, D), float16 or float32, to the GPU; `tiles` None: `tiles_for` chooses for each call."""
         from polyrank.model.search.scan.gpu import kernels  # and with it Triton, which only a machine with a GPU needs

@@ -43,9 +43,6 @@ _JUDGED = 0.1  # share of all rows that must have been looked at before that is 
 class QuantisedScan:
     """A pool with a copy of its rows in bytes. matrix: (N, D), float16 or float32; N at least 1."""
 
-    shares = True
-    on_gpu = False
-
     def __init__(self, matrix: NDArray[Any], status: Status = IN_BYTES) -> None:
         self.status = status
         with torch.inference_mode():
