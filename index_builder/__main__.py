@@ -20,7 +20,7 @@ from polyrank.index_builder.build.compaction import compact
 from polyrank.index_builder.build.job_records import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.build.progress import PUBLISHING, OnProgress
-from polyrank.index_builder.errors import FingerprintMismatch, GenerationNotFound
+from polyrank.index_builder.errors import FingerprintMismatch, GenerationNotFound, StoreBusy
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.generation import MODEL_DIRECTORY
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -71,7 +71,8 @@ class _Reporter:
         rate = (done - first) / (now - began) if done > first and now > began else None
         eta = (total - done) / rate if rate and total is not None else None
         self.record = self.record.evolve(stage=stage, done=done, total=total, rate=rate, eta_seconds=eta)
-        self._jobs.update(self.record)
+        with suppress(StoreBusy):  # progress is told the next time
+            self._jobs.update(self.record)
         self._reported = now
 
 

@@ -3,7 +3,7 @@
 RankingError (polyrank.model.errors)
   PoolError        PoolInvalid, PoolEmpty, TooManyRejected
   GenerationError  GenerationNotFound, GenerationCorrupt, FingerprintMismatch, MatrixMissing
-  StoreError       StoreUnavailable, UpdatesBusy
+  StoreError       StoreUnavailable, StoreBusy
   BuildError       BuildBusy, NothingToCompact, CompactionOvertaken, LeaseLost, DiskFull
   JobNotFound
   JobConflict
@@ -39,8 +39,7 @@ class TooManyRejected(PoolError):
 
     def __init__(self, rejected: int, total: int, allowed: float, log: Path, first: str) -> None:
         super().__init__(
-            f"{rejected} of {total} rows are bad, more than the {allowed:.2%} allowed; "
-            f"the first: {first}; all of them: {log}"
+            f"{rejected} of {total} rows are bad, more than the {allowed:.2%} allowed; the first: {first}; see {log}"
         )
         self.log = log
 
@@ -86,8 +85,11 @@ class StoreUnavailable(StoreError):
     """Redis does not answer in time, or refuses the command."""
 
 
-class UpdatesBusy(StoreError):
-    """Other processes have been writing updates or switching the generation for too long."""
+class StoreBusy(StoreError):
+    """Another process has held a lock of the store for too long."""
+
+    def __init__(self, lock: Path, holder: str) -> None:
+        super().__init__(f"{lock} is held by {holder}; try again, or end that process if it hangs")
 
 
 class BuildError(RankingError):

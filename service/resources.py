@@ -15,9 +15,9 @@ import torch
 from starlette.requests import Request
 
 from polyrank.index_builder.build.job_records import SUCCEEDED, JobRecord, JobRequest, JobStore
-from polyrank.index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
+from polyrank.index_builder.errors import disk_full_named
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.errors import Shortage, shortage_in
+from polyrank.model.errors import RankingError, Shortage, shortage_in
 from polyrank.model.inference.names import AUTO, TORCH, Runner
 from polyrank.service import processors
 from polyrank.service.auth.access import Access
@@ -171,7 +171,7 @@ def collect(settings: Settings, store: GenerationStore, live: Live) -> None:
         if live.current is None or live.current.generation.id != store.current():
             return
         removed = store.gc(settings.keep_generations, settings.redis())
-    except (GenerationError, StoreUnavailable, Shortage, OSError) as error:
+    except (RankingError, OSError) as error:
         log.warning("old generations could not be removed", extra={"fields": {"why": error}})
         return
     if removed:

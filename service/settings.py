@@ -19,11 +19,13 @@ from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
 from polyrank.model.inference.disk_cache import DEFAULT_MIB, DiskCache, cache_of
 from polyrank.model.inference.names import BackendName, PrecisionName, Runner, why_refused
+from polyrank.model.inputs import read_input
 from polyrank.service.auth import keys
 from polyrank.service.errors import SettingsError
 from polyrank.service.variables import API_KEY, CONFIG, PREFIX
 
 CANDIDATES_CEILING = 100_000
+_MOST_CONFIG_BYTES = 1 << 20
 
 
 class Settings(BaseSettings):
@@ -252,7 +254,7 @@ def _from_file(path: str | None) -> dict[str, Any]:
     if not path:
         return {}
     try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        values = tomllib.loads(read_input(Path(path), _MOST_CONFIG_BYTES).decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise SettingsError(f"{CONFIG}={path} cannot be read: {exc}") from exc
     unknown = sorted(set(values) - set(Settings.model_fields))

@@ -12,6 +12,7 @@ from polyrank.index_builder.errors import PoolEmpty, TooManyRejected
 from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.store.candidates import CandidateWriter
 
+MOST_LISTED = 10_000  # a small compressed pool may hold millions of bad rows
 _ROWS_A_REPORT = 1000
 
 
@@ -28,6 +29,9 @@ def ingest(
     pool: Iterable[Candidate | Rejected], table: Path, log: Path, max_rejected: float, clock: StageClock
 ) -> Ingested:
     """Write the candidate table. If a row is bad, also write the log: JSON lines of file, line and reason.
+
+    The log lists the first `MOST_LISTED` bad rows. Once there are more, every further one ends the reading if the share
+    of bad rows is too large by then.
 
     Raises:
         TooManyRejected: more than the share `max_rejected` of the rows are bad; the log is kept.
@@ -47,8 +51,11 @@ def ingest(
                     first = row
                     log.parent.mkdir(parents=True, exist_ok=True)
                     bad_rows = files.enter_context(log.open("wb"))
-                bad_rows.write(orjson.dumps(asdict(row), option=orjson.OPT_APPEND_NEWLINE))
                 rejected += 1
+                if rejected <= MOST_LISTED:
+                    bad_rows.write(orjson.dumps(asdict(row), option=orjson.OPT_APPEND_NEWLINE))
+                elif rejected > max_rejected * (count + rejected):
+                    break
             if (count + rejected) % _ROWS_A_REPORT == 0:
                 clock("read", count + rejected, None)
     total = count + rejected

@@ -7,7 +7,6 @@ STORE/jobs/<id>.cancel  asks that process, wherever it runs, to stop; removed wh
 """
 
 import os
-import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,8 +17,9 @@ from typing import Any
 
 import orjson
 
-from polyrank.index_builder.errors import JobConflict, JobNotFound
-from polyrank.index_builder.store.locks import is_locked, locked
+from polyrank.index_builder.errors import JobConflict, JobNotFound, StoreBusy
+from polyrank.index_builder.store.locks import is_locked, locked, try_locked
+from polyrank.index_builder.store.time_ids import is_time_id, new_time_id
 from polyrank.model.durable import make_directory, write_atomically
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
@@ -27,7 +27,6 @@ QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded"
 # A job that is queued for longer is never started: the process that should have started it is gone.
 _QUEUED_AT_MOST = timedelta(seconds=60)
 KEPT_RECORDS = 100
-_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
 
 
 def _now() -> str:
@@ -96,15 +95,17 @@ class JobRecord:
 
 
 class JobStore:
-    """The jobs of a store; safe to use from several threads and processes."""
+    """The jobs of a store; safe to use from several threads and processes.
+
+    Methods that write a record raise StoreBusy if another process holds a lock for too long.
+    """
 
     def __init__(self, root: Path) -> None:
         self._jobs = root / "jobs"
 
-    @staticmethod
-    def new_id() -> str:
-        """An id that sorts by time."""
-        return f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}-{secrets.token_hex(4)}"
+    def new_id(self) -> str:
+        """Make an id that sorts after every other: old records are those that sort first, and they are removed."""
+        return new_time_id(self._ids(), secrets.token_hex(4))
 
     def inline_pool(self, job_id: str) -> Path:
         """The file for candidates that come with a request, to be written before `create`; its directory is made."""
@@ -141,7 +142,7 @@ class JobStore:
         record = self._read(job_id)
         if not self._is_abandoned(record):
             return record
-        with suppress(OSError), locked(self._jobs / "update.lock"):
+        with suppress(OSError, StoreBusy), locked(self._jobs / "update.lock"):
             # The process that knows how the job ended may have written it meanwhile: read again, alone.
             record = self._read(job_id)
             if self._is_abandoned(record):
@@ -171,7 +172,7 @@ class JobStore:
     def running(self, job_id: str) -> Iterator[JobRecord]:
         """Run a job in the block: no other process can take it. Raises JobConflict if it is not queued (any more)."""
         self._read(job_id)
-        with locked(self._path(job_id, ".lock"), within_seconds=0) as held:
+        with try_locked(self._path(job_id, ".lock")) as held:
             record = self._read(job_id)
             if not held or record.state != QUEUED:
                 raise JobConflict(job_id)
@@ -182,7 +183,7 @@ class JobStore:
     def withdraw(self, job_id: str) -> JobRecord:
         """Cancel a queued job, or ask the process that runs it to stop. A job that has ended stays as it is."""
         if not self.get(job_id).is_finished:
-            with locked(self._path(job_id, ".lock"), within_seconds=0) as held:
+            with try_locked(self._path(job_id, ".lock")) as held:
                 record = self._read(job_id)
                 if held and record.state == QUEUED:  # no process can take it now
                     self.update(record.finish(CANCELLED))
@@ -197,14 +198,14 @@ class JobStore:
     def _is_abandoned(self, record: JobRecord) -> bool:
         if record.state == RUNNING:
             return not is_locked(self._path(record.id, ".lock"))
-        age = datetime.now(UTC) - datetime.fromisoformat(record.created)
+        age = abs(datetime.now(UTC) - datetime.fromisoformat(record.created))  # the clock may have been set back
         return record.state == QUEUED and age > _QUEUED_AT_MOST
 
     def _ids(self) -> list[str]:
-        return sorted(path.stem for path in self._jobs.glob("*.json") if _ID.fullmatch(path.stem))
+        return sorted(path.stem for path in self._jobs.glob("*.json") if is_time_id(path.stem))
 
     def _path(self, job_id: str, suffix: str) -> Path:
-        if not _ID.fullmatch(job_id):  # a request's text must not become a path
+        if not is_time_id(job_id):  # a request's text must not become a path
             raise JobNotFound(job_id[:80])
         return self._jobs / f"{job_id}{suffix}"
 

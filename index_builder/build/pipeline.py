@@ -22,7 +22,7 @@ from polyrank.index_builder.build.encoding import Encoded, VectorSource, encode,
 from polyrank.index_builder.build.indexing import make_index, search_times
 from polyrank.index_builder.build.ingest import Ingested, ingest
 from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
-from polyrank.index_builder.errors import GenerationError, StoreUnavailable, disk_full_named
+from polyrank.index_builder.errors import GenerationError, StoreBusy, StoreUnavailable, disk_full_named
 from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose_index, needs_times
 from polyrank.index_builder.index.recall import Recall
 from polyrank.index_builder.names import MIN_RECALL
@@ -32,11 +32,11 @@ from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generation import (
     CANDIDATES_FILE,
     MODEL_DIRECTORY,
-    TEMPORARY_PREFIX,
     Generation,
     describe_files,
 )
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.layout import TEMPORARY_PREFIX
 from polyrank.index_builder.store.leftovers import discard
 from polyrank.index_builder.store.manifest import MANIFEST_FILE, BuildStats, Manifest, ModelReference
 from polyrank.index_builder.vectors.codec import DTYPES
@@ -135,6 +135,7 @@ def build(
             unknown; the probes are of another model. All of this is raised before anything is encoded.
         PoolError, StoreUnavailable, BuildBusy, LeaseLost, DiskFull: see there. Nothing is left but the log of bad rows,
             and the generation itself if it was published and could not be activated.
+        StoreBusy: another process holds a lock of the store for too long; the next build continues this one.
         BuildError: the vectors are not finite or not of the model's dimension, or the recall is not reached; likewise.
         CompactionOvertaken: the generation to replace is not active any more; likewise.
     """
@@ -201,10 +202,15 @@ def _connected(generation: str, dim: int, options: BuildOptions) -> Iterator[Red
 
 @contextmanager
 def _temporary_directory(store: GenerationStore, generation: str, copies: Copies) -> Iterator[Path]:
-    """The directory to build in. If the block fails, it is removed, with what was copied to Redis."""
+    """The directory to build in. If the block fails, it is removed, with what was copied to Redis.
+
+    If only a lock was not free, the next build takes over the shards, as after a kill.
+    """
     directory = store.begin(generation)
     try:
         yield directory
+    except StoreBusy:
+        raise
     except BaseException:
         if directory.exists():
             discard(directory, copies.forget)

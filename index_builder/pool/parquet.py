@@ -1,18 +1,33 @@
-"""Read Parquet files as a stream of plain objects, a small batch at a time."""
+"""Read Parquet files as a stream of plain objects, a small batch at a time.
 
-import math
+A few kilobytes of Parquet may stand for gigabytes: a value that repeats is stored once. So a column of little content
+stays as it is stored until a batch is known to be small. A large batch is unfolded row by row, and rows that are too
+large are not. A column of more content is read in batches of few rows, because keeping it as stored costs memory.
+"""
+
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from polyrank.index_builder.errors import PoolInvalid
-from polyrank.index_builder.pool.text import RowError
+from polyrank.index_builder.pool.text import MAX_LINE_BYTES, RowError
+from polyrank.model.inputs import open_input
 
-_BATCH_ROWS = 1024
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
+
+_BATCH_ROWS = 128
 _METADATA = "strings, numbers, booleans, or lists or objects of them"
 _BUFFER_BYTES = 1 << 20  # for each column; without it the pages of a whole row group are read at once
+_MOST_LIST_VALUES = 1 << 25  # of a column in a row group; the reader takes 8 bytes for each
+_MOST_TIMES = 1000  # what is stored of a column, against its compressed size
+_LITTLE_BYTES = 4 << 20  # stored of a column in a row group
+_BATCH_BYTES = 16 << 20
 
 
 def parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
@@ -20,13 +35,18 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
 
     Every column besides `id` and `text` is metadata. Null values are left out.
 
-    Raises PoolInvalid for a file that is damaged or unreadable, or whose columns cannot be a pool's.
+    Raises PoolInvalid for a file that is damaged or unreadable, whose columns cannot be a pool's, or that unfolds to
+    more than the memory should take.
     """
     import pyarrow.parquet as pq  # here, because every server would load it, and few read such a pool
 
+    read = partial(pq.ParquetFile, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True)
     try:
-        with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True) as file:
+        with open_input(path) as raw:
+            file = read(raw)
             _require_usable(path, file.schema_arrow)
+            _require_bounded(path, file)
+            file = read(raw, read_dictionary=_kept_as_stored(file))
             number = 0
             for batch in file.iter_batches(_BATCH_ROWS):
                 for row in _rows(batch):
@@ -50,6 +70,32 @@ def _require_usable(path: Path, schema: pa.Schema) -> None:
             raise PoolInvalid(path, f"the column {field.name!r} holds {field.type}; make it {wanted}, or drop it")
 
 
+def _require_bounded(path: Path, file: "ParquetFile") -> None:
+    for at in range(file.metadata.num_columns):
+        is_list = file.schema.column(at).max_repetition_level > 0
+        for chunk in _chunks(file, at):
+            name, stored = chunk.path_in_schema, chunk.total_uncompressed_size
+            if is_list and chunk.num_values > _MOST_LIST_VALUES:
+                many = f"{chunk.num_values} values of the column {name!r}, more than {_MOST_LIST_VALUES}"
+                raise PoolInvalid(path, f"a row group holds {many}; write smaller row groups")
+            if stored > _LITTLE_BYTES and stored > _MOST_TIMES * chunk.total_compressed_size:
+                raise PoolInvalid(path, f"the column {name!r} unfolds to more than {_MOST_TIMES} times its size")
+
+
+def _chunks(file: "ParquetFile", column: int) -> list[Any]:
+    return [file.metadata.row_group(group).column(column) for group in range(file.metadata.num_row_groups)]
+
+
+def _kept_as_stored(file: "ParquetFile") -> list[str]:
+    """Return the paths of the columns that hold little text in each row group, perhaps repeated very often."""
+    return [
+        file.schema.column(at).path
+        for at in range(file.metadata.num_columns)
+        if file.schema.column(at).physical_type == "BYTE_ARRAY"
+        and all(chunk.total_uncompressed_size <= _LITTLE_BYTES for chunk in _chunks(file, at))
+    ]
+
+
 def _is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         return _is_text(kind.value_type)
@@ -66,34 +112,41 @@ def _is_json(kind: pa.DataType) -> bool:
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[object]:
-    try:
-        rows = batch.to_pylist()
-    except UnicodeDecodeError:
-        rows = [_row(batch, at) for at in range(batch.num_rows)]
-    for row in rows:
-        yield row if isinstance(row, RowError) else _as_object(row)
+    if _unfolded(batch) <= _BATCH_BYTES:
+        with suppress(UnicodeDecodeError):
+            yield from map(_as_object, batch.to_pylist())
+            return
+    for at in range(batch.num_rows):
+        yield _row(batch.slice(at, 1))
 
 
-def _row(batch: pa.RecordBatch, at: int) -> Any:
+def _row(batch: pa.RecordBatch) -> object:
+    if _unfolded(batch) > MAX_LINE_BYTES:
+        return RowError(f"the row is larger than {MAX_LINE_BYTES} bytes")
     try:
-        return batch.slice(at, 1).to_pylist()[0]
+        return _as_object(batch.to_pylist()[0])
     except UnicodeDecodeError:
         return RowError("not valid UTF-8")
 
 
+def _unfolded(batch: pa.RecordBatch) -> int:
+    """Return about how many bytes the values of a batch take once each stands for itself."""
+    return sum(map(_unfolded_array, batch.columns))
+
+
+def _unfolded_array(array: Any) -> int:
+    if pa.types.is_dictionary(array.type):
+        lengths = pc.take(pc.binary_length(array.dictionary), array.indices)
+        return int(pc.sum(lengths).as_py() or 0)
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        return 8 * len(array) + _unfolded_array(array.flatten())
+    if pa.types.is_struct(array.type):
+        return sum(map(_unfolded_array, array.flatten()))
+    return int(array.nbytes)
+
+
 def _as_object(row: dict[str, Any]) -> object:
     metadata = {name: value for name, value in row.items() if value is not None}
-    if wrong := next((name for name, value in metadata.items() if not _is_finite(value)), None):
-        return RowError(f"{wrong!r} holds a number that is not finite")
     # A null text counts as missing, as in JSON.
     found: dict[str, object] = {name: metadata.pop(name) for name in ("id", "text") if name in metadata}
     return {**found, "metadata": metadata}
-
-
-def _is_finite(value: object) -> bool:
-    """Whether JSON can express the value: it has no NaN and no infinity."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, dict):
-        return all(map(_is_finite, value.values()))
-    return not isinstance(value, list) or all(map(_is_finite, value))

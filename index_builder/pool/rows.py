@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.index_builder.errors import PoolEmpty, PoolInvalid
+from polyrank.index_builder.pool.limits import check_id, check_metadata
 from polyrank.index_builder.pool.parquet import parquet_rows
 from polyrank.index_builder.pool.seen import SeenHashes
 from polyrank.index_builder.pool.text import RowError, csv_rows, json_rows
@@ -17,6 +18,7 @@ from polyrank.index_builder.vectors.ids import hash_id, text_id
 
 MAX_TEXT_CHARACTERS = 20_000
 _FIRST_ROWS = 10
+_REASON_CHARACTERS = 300  # it may name a key or a column
 
 _READERS: dict[str, Callable[[Path], Iterator[tuple[int, object]]]] = {
     ".jsonl": json_rows,
@@ -85,6 +87,8 @@ def _suffix(path: Path) -> str:
         raise PoolInvalid(path, "is a directory; name the files in it")
     if not path.exists():
         raise PoolInvalid(path, "no such file")
+    if not path.is_file():
+        raise PoolInvalid(path, "is no regular file")
     return suffix
 
 
@@ -95,7 +99,7 @@ def _rows(files: list[tuple[Path, str]], scratch: Path | None) -> Iterator[Candi
             try:
                 yield _candidate(row, seen)
             except RowError as error:
-                yield Rejected(str(path), line, str(error))
+                yield Rejected(str(path), line, str(error)[:_REASON_CHARACTERS])
 
 
 def _candidate(row: object, seen: SeenHashes) -> Candidate:
@@ -106,13 +110,9 @@ def _candidate(row: object, seen: SeenHashes) -> Candidate:
         raise RowError(f"the row must be an object, not {_json_name(row)}")
     text = _checked_text(row)
     metadata = _checked_metadata(row)
-    candidate_id = row.get("id")
+    candidate_id = _checked_id(row)
     if candidate_id is None:
         candidate_id = text_id(text)
-    elif not isinstance(candidate_id, str):
-        raise RowError(f"'id' must be a string, not {_json_name(candidate_id)}")
-    elif not candidate_id:
-        raise RowError("'id' is empty")
     if not seen.add(hash_id(candidate_id)):
         raise RowError(f"the id {candidate_id[:80]!r} was seen before")
     return Candidate(candidate_id, text, metadata)
@@ -131,14 +131,29 @@ def _checked_text(row: dict[str, Any]) -> str:
     return text
 
 
+def _checked_id(row: dict[str, Any]) -> str | None:
+    candidate_id = row.get("id")
+    if candidate_id is None:
+        return None
+    if not isinstance(candidate_id, str):
+        raise RowError(f"'id' must be a string, not {_json_name(candidate_id)}")
+    try:
+        check_id(candidate_id)
+    except ValueError as error:
+        raise RowError(f"'id' {error}") from None
+    return candidate_id
+
+
 def _checked_metadata(row: dict[str, Any]) -> dict[str, Any]:
     metadata = row.get("metadata")
     if metadata is None:
         return {}
     if not isinstance(metadata, dict):
         raise RowError(f"'metadata' must be an object, not {_json_name(metadata)}")
-    if reserved := [key for key in metadata if key.startswith("$")]:
-        raise RowError(f"the metadata key {reserved[0][:80]!r} begins with '$'")
+    try:
+        check_metadata(metadata)
+    except ValueError as error:
+        raise RowError(f"'metadata': {error}") from None
     return metadata
 
 

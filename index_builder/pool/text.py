@@ -1,7 +1,10 @@
 """Read JSON lines and CSV as a stream of plain objects, each with its line number."""
 
 import csv
+import errno
 import io
+import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +14,14 @@ import orjson
 import pyarrow as pa
 
 from polyrank.index_builder.errors import PoolInvalid
+from polyrank.model.inputs import open_input
 
 # A longer line is refused, so that it does not fill the memory: 20,000 characters, escaped twice over, are 240 kB.
 MAX_LINE_BYTES = 4 << 20
+# A line that goes on for longer ends the reading: a sparse file or a small compressed one may hold terabytes.
+_MOST_SKIPPED_BYTES = 1 << 28
 
+_LONG_NUMBER = re.compile(rb"\d{19}")
 _COMPRESSIONS: dict[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -64,15 +71,18 @@ def csv_rows(path: Path) -> Iterator[tuple[int, object]]:
 def _opened(path: Path) -> Iterator[BinaryIO]:
     """Open for reading; errors of the operating system or the decompressor become PoolInvalid."""
     try:
-        file: Any = pa.OSFile(str(path), "rb")
-        if compression := _COMPRESSIONS.get(path.suffix.lower()):
-            file = pa.CompressedInputStream(file, compression)
-        with file, io.BufferedReader(file, 1 << 18) as stream:
+        compression = _COMPRESSIONS.get(path.suffix.lower())
+        with open_input(path) as file, _decompressed(file, compression) as stream:
             if stream.peek(3)[:3] == b"\xef\xbb\xbf":  # a byte order mark, as Windows tools write it
                 stream.read(3)
             yield stream
     except OSError as error:
         raise PoolInvalid(path, f"cannot be read: {error}") from error
+
+
+def _decompressed(file: io.BufferedReader, compression: Literal["gzip", "zstd"] | None) -> io.BufferedReader:
+    raw: Any = pa.CompressedInputStream(file, compression) if compression else file
+    return io.BufferedReader(raw, 1 << 18)
 
 
 def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | RowError]]:
@@ -83,14 +93,22 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | RowError]]:
         if len(line) < MAX_LINE_BYTES or line.endswith(b"\n"):
             yield number, line
             continue
+        skipped = 0
         while line and not line.endswith(b"\n"):
+            skipped += len(line)
+            if skipped > _MOST_SKIPPED_BYTES:
+                raise OSError(errno.EINVAL, f"line {number} does not end within {_MOST_SKIPPED_BYTES} bytes")
             line = stream.readline(MAX_LINE_BYTES)
         yield number, RowError(f"the line is longer than {MAX_LINE_BYTES} bytes")
 
 
 def _parsed(line: bytes) -> object:
     try:
-        return orjson.loads(line)
+        value = orjson.loads(line)
+        # Of a whole number beyond 64 bits orjson makes a float. It is read again as it is, and refused.
+        return json.loads(line) if _LONG_NUMBER.search(line) else value
+    except RecursionError:
+        return RowError("nested too deep")
     except orjson.JSONDecodeError as error:
         try:
             line.decode()

@@ -6,8 +6,8 @@ Keys alone do not say whose they are, because several stores may share a Redis.
 
 from pathlib import Path
 
-from polyrank.index_builder.store.generation import TEMPORARY_PREFIX
-from polyrank.index_builder.store.pointer import is_generation_id
+from polyrank.index_builder.store.layout import TEMPORARY_PREFIX
+from polyrank.index_builder.store.time_ids import is_time_id
 from polyrank.index_builder.vectors.redis import drop_generation
 from polyrank.model.durable import make_directory, sync_directory
 
@@ -35,7 +35,7 @@ class Copies:
         """Remove the copies of generations that are neither published nor being built, for the builder."""
         if self._url is None or not self._directory.is_dir():
             return
-        for generation in sorted(path.name for path in self._directory.iterdir() if is_generation_id(path.name)):
+        for generation in sorted(path.name for path in self._directory.iterdir() if is_time_id(path.name)):
             # In the order in which a generation is renamed, so that it is not missed if that happens in between.
             places = f"{TEMPORARY_PREFIX}{generation}", generation
             if not any((self._generations / place).exists() for place in places):

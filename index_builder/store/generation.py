@@ -8,6 +8,7 @@ from pathlib import Path
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.store.candidates import CandidateTable
+from polyrank.index_builder.store.layout import TEMPORARY_PREFIX, why_not_plain
 from polyrank.index_builder.store.manifest import MANIFEST_FILE, FileEntry, Manifest
 from polyrank.index_builder.vectors.local import IDS_FILE, MATRIX_FILE, LocalEmbeddings
 from polyrank.model.errors import shortage_in
@@ -15,8 +16,6 @@ from polyrank.model.errors import shortage_in
 CANDIDATES_FILE = "candidates.arrow"
 INDEX_FILE = "index.faiss"
 MODEL_DIRECTORY = "model"
-# The directory's name begins with this while a generation is being built, and while it is being removed.
-TEMPORARY_PREFIX = ".tmp-"
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,10 +91,12 @@ def read_manifest(path: Path) -> Manifest:
 
     Raises:
         GenerationNotFound: there is no such directory.
-        GenerationCorrupt: the manifest is missing or damaged.
+        GenerationCorrupt: the manifest is missing or damaged, or the directory is a link.
         Shortage: it cannot be read at the moment.
     """
     generation_id = path.name.removeprefix(TEMPORARY_PREFIX)
+    if why := why_not_plain(path, is_directory=True):
+        raise GenerationCorrupt(generation_id, f"{path} {why}")
     if not path.is_dir():
         raise GenerationNotFound(f"no generation {generation_id} in {path.parent.parent}")
     try:

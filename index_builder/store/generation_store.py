@@ -1,6 +1,7 @@
 """The directory of a store: list, open, publish, activate, roll back and collect its generations.
 
 STORE/CURRENT, HISTORY           which generation is active: pointer.py
+STORE/generations/               what may lie in it: layout.py
 STORE/generations/<id>/          complete and checksummed: generation.py, manifest.py
 STORE/generations/.tmp-<id>/     being built, or being removed: leftovers.py
 STORE/generations/.journal-<id>  the finished shards of a build: leftovers.py
@@ -11,10 +12,11 @@ STORE/jobs/                      index jobs: build/job_records.py
 STORE/ID, FENCE, *.lock          who may build and switch: locks.py
 """
 
+import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from polyrank.index_builder.errors import (
@@ -25,7 +27,8 @@ from polyrank.index_builder.errors import (
     GenerationNotFound,
 )
 from polyrank.index_builder.store.copies import Copies
-from polyrank.index_builder.store.generation import TEMPORARY_PREFIX, Generation, read_manifest
+from polyrank.index_builder.store.generation import Generation, read_manifest
+from polyrank.index_builder.store.layout import TEMPORARY_PREFIX, Stray, entries, why_not_plain
 from polyrank.index_builder.store.leftovers import (
     Forget,
     Leftover,
@@ -35,16 +38,19 @@ from polyrank.index_builder.store.leftovers import (
     journal_of,
     resumable,
 )
-from polyrank.index_builder.store.locks import Lease, fenced, leased, locked
+from polyrank.index_builder.store.locks import Lease, fenced, holder_of, leased, locked, try_locked
 from polyrank.index_builder.store.manifest import Manifest
-from polyrank.index_builder.store.pointer import Pointer, is_generation_id
+from polyrank.index_builder.store.pointer import Pointer
 from polyrank.index_builder.store.snapshot import Snapshot
+from polyrank.index_builder.store.time_ids import is_time_id, new_time_id, stamp
 from polyrank.index_builder.store.updates import MissedUpdates, UpdateLogs
 from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
 from polyrank.model.errors import shortage_in
 
-_STAMP = "%Y%m%dT%H%M%S%f"
+_STRAYS_NAMED = 10
+
+log = logging.getLogger(__name__)
 
 
 class GenerationStore:
@@ -68,9 +74,11 @@ class GenerationStore:
 
     def ids(self) -> list[str]:
         """The published generations, oldest first."""
-        if not self._generations.is_dir():
-            return []
-        return sorted(path.name for path in self._generations.iterdir() if is_generation_id(path.name))
+        return entries(self._generations).published
+
+    def strays(self) -> list[Stray]:
+        """What lies among the generations and is not of the store; it is left alone."""
+        return entries(self._generations).strays
 
     def current(self) -> str | None:
         """The active generation's id; see `Pointer.current`."""
@@ -90,7 +98,7 @@ class GenerationStore:
 
     def path(self, generation: str) -> Path:
         """The directory of a generation. Raises GenerationNotFound if the text does not have the form of an id."""
-        if not is_generation_id(generation):
+        if not is_time_id(generation):
             raise GenerationNotFound(f"{generation[:80]!r} is not the id of a generation")
         return self._generations / generation
 
@@ -201,6 +209,7 @@ class GenerationStore:
             GenerationNotFound: it was removed meanwhile. After this and all other errors, nothing has changed.
             GenerationCorrupt: its update log is damaged or gone.
             FingerprintMismatch: an update has to be encoded, and there is no `encode`.
+            StoreBusy: another process holds a lock of the store for too long.
             LeaseLost: another builder has taken over.
         """
         with self._switching(manifest, encode, lease):
@@ -242,7 +251,7 @@ class GenerationStore:
             forget: see `leftovers.discard`.
 
         Raises:
-            GenerationNotFound, GenerationCorrupt, LeaseLost: see `make_active`.
+            GenerationNotFound, GenerationCorrupt, StoreBusy, LeaseLost: see `make_active`.
             CompactionOvertaken: another generation is active.
         """
         try:
@@ -321,19 +330,17 @@ class GenerationStore:
             LeaseLost, StoreUnavailable: see `locks.leased`.
         """
         make_directory(self._generations)
-        with locked(self.root / "build.lock", within_seconds=0) as held:
+        lock = self.root / "build.lock"
+        with try_locked(lock) as held:
             if not held:
-                raise BuildBusy(f"another build into {self.root} is running; wait for it or cancel it")
+                who = holder_of(lock)
+                raise BuildBusy(f"another build into {self.root} is running: {who}; wait for it or cancel it")
             with leased(self.root, redis_url) as lease:
                 yield lease
 
     def new_id(self, fingerprint: str) -> str:
         """Make an id that sorts after every other of the store, even if the clock was set back."""
-        stamp = datetime.now(UTC)
-        if ids := self.ids():
-            newest = datetime.strptime(ids[-1].split("-")[0], _STAMP).replace(tzinfo=UTC)
-            stamp = max(stamp, newest + timedelta(microseconds=1))
-        return f"{stamp.strftime(_STAMP)}-{fingerprint[:8]}"
+        return new_time_id(self.ids(), fingerprint[:8])
 
     def begin(self, generation: str) -> Path:
         """Create the temporary directory to build a generation in; the caller is the builder."""
@@ -349,6 +356,7 @@ class GenerationStore:
 
         Raises:
             LeaseLost: another builder has taken over; nothing is published.
+            StoreBusy: another process holds pointer.lock for too long; the next build can take over the shards.
         """
         sync_tree(temporary)
         with self._changing(), fenced(lease):
@@ -357,6 +365,7 @@ class GenerationStore:
 
     def discard_leftovers(self, forget: Forget = forget_nothing) -> Leftover | None:
         """Remove what killed builds have left but the newest that can be resumed; the caller is the builder."""
+        self._name_strays()
         spare = resumable(self._generations, forget)
         discard_all(self._generations, forget, spare)
         return spare
@@ -367,9 +376,9 @@ class GenerationStore:
         Raises:
             BuildBusy, LeaseLost, StoreUnavailable: see `building`; the next build removes it.
         """
-        first = f"{TEMPORARY_PREFIX}{since.strftime(_STAMP)}"
+        first = f"{TEMPORARY_PREFIX}{stamp(since)}"
         with self.building(redis_url):
-            for temporary in self._generations.glob(f"{TEMPORARY_PREFIX}*"):
+            for temporary in entries(self._generations).temporary:
                 if temporary.name >= first:
                     discard(temporary, Copies(self.root, redis_url).forget)
 
@@ -386,8 +395,10 @@ class GenerationStore:
         Raises:
             GenerationCorrupt: CURRENT is damaged; nothing is removed.
             StoreUnavailable: Redis failed; the next collection continues.
+            StoreBusy: another process holds a lock for too long; likewise.
         """
         copies = Copies(self.root, redis_url)
+        self._name_strays()
         with self._changing():
             removed = self._expired(keep)
             for generation in removed:
@@ -400,6 +411,10 @@ class GenerationStore:
             self._remove_updates()
             copies.forget_orphans()
         return removed
+
+    def _name_strays(self) -> None:
+        for stray in self.strays()[:_STRAYS_NAMED]:
+            log.warning("left aside, because it is not of the store: %s", stray)
 
     def _expired(self, keep: int) -> list[str]:
         ids, current = self.ids(), self.current()
@@ -416,7 +431,8 @@ class GenerationStore:
 
     def _remove_rejected(self, kept: list[str]) -> None:
         for directory in (self.root / "rejected").glob("*"):
-            if kept and is_generation_id(directory.name) and directory.name < kept[0]:
+            is_old = kept and is_time_id(directory.name) and directory.name < kept[0]
+            if is_old and why_not_plain(directory, is_directory=True) is None:
                 shutil.rmtree(directory)
 
     def _remove_updates(self) -> None:
@@ -427,7 +443,7 @@ class GenerationStore:
         with self.updates.writing():
             ids, current = self.ids(), self.current_or_none()
             if all(generation == current or self._was_active(generation) for generation in ids):
-                self.updates.keep_only(ids)
+                self.updates.keep_only([*ids, *(stray.path.name for stray in self.strays())])
 
     def _was_active(self, generation: str) -> bool:
         try:

@@ -29,14 +29,12 @@ from typing import Any
 import orjson
 
 from polyrank.index_builder.errors import StoreUnavailable
-from polyrank.index_builder.store.generation import TEMPORARY_PREFIX
+from polyrank.index_builder.store.layout import JOURNAL_PREFIX, TEMPORARY_PREFIX, entries, why_not_plain
 from polyrank.index_builder.vectors.local import MATRIX_FILE
 from polyrank.model.durable import sync_directory
 
 # Time to notice that a build was killed, and to start it again, before a collection removes its shards.
 RESUMABLE_FOR = timedelta(hours=24)
-
-_JOURNAL_PREFIX = ".journal-"
 
 # Called with a generation's id; removes what other systems hold of it.
 Forget = Callable[[str], None]
@@ -79,13 +77,13 @@ def content_digest(vectors: bytes | memoryview, truncated: int) -> str:
 
 def journal_of(temporary: Path) -> Path:
     """The path of the journal that belongs to a temporary directory."""
-    return temporary.with_name(_JOURNAL_PREFIX + temporary.name.removeprefix(TEMPORARY_PREFIX))
+    return temporary.with_name(JOURNAL_PREFIX + temporary.name.removeprefix(TEMPORARY_PREFIX))
 
 
 def journals(generations: Path) -> dict[Path, Path]:
     """All journals by their temporary directories, which may be gone."""
-    found = generations.glob(f"{_JOURNAL_PREFIX}*")
-    return {path.with_name(TEMPORARY_PREFIX + path.name.removeprefix(_JOURNAL_PREFIX)): path for path in found}
+    found = entries(generations).journals
+    return {path.with_name(TEMPORARY_PREFIX + path.name.removeprefix(JOURNAL_PREFIX)): path for path in found}
 
 
 def read_journal(path: Path) -> tuple[int, list[Shard]]:
@@ -162,18 +160,23 @@ class Leftover:
 
 def resumable(generations: Path, forget: Forget) -> Leftover | None:
     """Find the newest killed build that has a matrix and a journal."""
-    found = [temporary for temporary in journals(generations) if (temporary / MATRIX_FILE).exists()]
+    found = [each for each in entries(generations).temporary if _has_shards(each)]
     return Leftover(max(found), forget) if found else None
 
 
+def _has_shards(temporary: Path) -> bool:
+    files = temporary / MATRIX_FILE, journal_of(temporary)
+    return all(path.exists() and why_not_plain(path, is_directory=False) is None for path in files)
+
+
 def discard(temporary: Path, forget: Forget) -> None:
-    """Remove a temporary directory and its journal, and forget the generation.
+    """Remove a temporary directory and its journal, and forget the generation. Links in it are not followed.
 
     If `forget` raises StoreUnavailable, the empty directory stays, and the next collection tries again.
     """
     journal_of(temporary).unlink(missing_ok=True)
     for entry in temporary.iterdir():
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
     try:
         forget(temporary.name.removeprefix(TEMPORARY_PREFIX))
     except StoreUnavailable:
@@ -184,7 +187,7 @@ def discard(temporary: Path, forget: Forget) -> None:
 def discard_all(generations: Path, forget: Forget, spare: Leftover | None) -> None:
     """Remove every temporary directory and journal but one."""
     kept = spare.temporary if spare else None
-    for temporary in generations.glob(f"{TEMPORARY_PREFIX}*"):
+    for temporary in entries(generations).temporary:
         if temporary != kept:
             discard(temporary, forget)
     for temporary, journal in journals(generations).items():

@@ -8,7 +8,8 @@
 A process that needs several of the first three takes them in this order.
 
 A lock is a flock on a file. The kernel frees it however its holder dies. It works between processes that share a
-kernel, and between hosts if their file system shares locks. The lease works between all hosts: it is a key in Redis
+kernel, and between hosts if their file system shares locks. The holder writes into the file who it is. Nobody waits for
+a lock without an end: the holder may hang. The lease works between all hosts: it is a key in Redis
 that expires unless its holder renews it. But no lease can stop a builder that was paused until after the expiry and
 does not know it. So each lease has a number, larger than all before, and its holder writes the number to STORE/FENCE. A
 builder that finds a larger number there has been overtaken and publishes nothing. While Redis does not answer, a
@@ -21,14 +22,16 @@ STORE/ID, drawn once, because hosts may mount the store under different paths.
 import fcntl
 import os
 import re
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 from threading import Event, Thread
 
-from polyrank.index_builder.errors import BuildBusy, BuildError, LeaseLost, StoreUnavailable
+from polyrank.index_builder.errors import BuildBusy, BuildError, LeaseLost, StoreBusy, StoreUnavailable
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS, connect, disconnect, translated
 from polyrank.model.durable import sync_directory, sync_file, write_atomically
 from polyrank.model.errors import RankingError
@@ -36,29 +39,62 @@ from polyrank.model.errors import RankingError
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
 
+# Locks are held for moments, apart from build.lock and those of jobs, for which nobody waits.
+WAIT_SECONDS = 10.0
+
 _RETRY_SECONDS = 0.01
+_HOLDER_BYTES = 300
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @contextmanager
-def locked(path: Path, *, within_seconds: float | None = None) -> Iterator[bool]:
-    """Hold a lock for the block; yields whether it is held.
+def locked(path: Path, *, within_seconds: float | None = None) -> Iterator[None]:
+    """Hold a lock for the block; raises StoreBusy, which says who holds it, if it is not free in time.
 
-    Args:
-        path: the lock's file. It is created and never removed: removing it would let two holders in.
-        within_seconds: how long to wait for the lock; None: until it is free.
+    `within_seconds`: how long to wait; None: `WAIT_SECONDS`.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with try_locked(path, within_seconds=WAIT_SECONDS if within_seconds is None else within_seconds) as held:
+        if not held:
+            raise StoreBusy(path, holder_of(path))
+        yield
+
+
+@contextmanager
+def try_locked(path: Path, *, within_seconds: float = 0.0) -> Iterator[bool]:
+    """Hold a lock for the block if it is free in time; yields whether it is held.
+
+    The lock's file is created and never removed: removing it would let two holders in. A link in its place is refused.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
-        yield _take(descriptor, within_seconds)
+        held = take_lock(descriptor, within_seconds)
+        if held:
+            _sign(descriptor)
+        yield held
     finally:
         os.close(descriptor)
 
 
-def _take(descriptor: int, within_seconds: float | None) -> bool:
-    if within_seconds is None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        return True
+def holder_of(path: Path) -> str:
+    """Return who holds a lock, in words."""
+    try:
+        with path.open("rb") as file:
+            said = file.read(_HOLDER_BYTES).decode("utf-8", "replace").strip()
+    except OSError:
+        said = ""
+    return said if said.isprintable() and said else "another process"
+
+
+def _sign(descriptor: int) -> None:
+    """Write into a lock's file who holds it, as far as the disk lets; the lock holds all the same."""
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
+
+
+def take_lock(descriptor: int, within_seconds: float) -> bool:
+    """Lock an open file or directory until it is closed; returns False if it is not free in time."""
     until = time.monotonic() + within_seconds
     while True:
         try:

@@ -5,21 +5,15 @@ replaced atomically, but a process may die between two writes. So HISTORY is wri
 its end that name the current generation: between the writes they see either the old state or the new one.
 """
 
-import re
 from collections.abc import Collection
 from pathlib import Path
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
+from polyrank.index_builder.store.time_ids import is_time_id
 from polyrank.model.durable import write_atomically
 from polyrank.model.errors import shortage_in
 
-_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
 _HISTORY_LENGTH = 100
-
-
-def is_generation_id(text: str) -> bool:
-    """Whether the text has the form of a generation's id; nothing else may become part of a path."""
-    return _ID.fullmatch(text) is not None
 
 
 class Pointer:
@@ -43,7 +37,7 @@ class Pointer:
             return None
         except OSError as error:
             raise shortage_in(error) or GenerationCorrupt("''", f"CURRENT cannot be read: {error.strerror}") from error
-        if not is_generation_id(text):
+        if not is_time_id(text):
             raise GenerationCorrupt(repr(text[:80]), "CURRENT does not name a generation")
         return text
 
@@ -116,7 +110,7 @@ class Pointer:
             if shortage := shortage_in(error):
                 raise shortage from error
             return []
-        return [line for line in lines if is_generation_id(line)]
+        return [line for line in lines if is_time_id(line)]
 
     def _write_current(self, generation: str) -> None:
         write_atomically(self._current, f"{generation}\n".encode())

@@ -17,7 +17,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, UpdatesBusy
+from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
 from polyrank.index_builder.store.locks import locked
 from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.update_log import Subject, Update, UpdateLog
@@ -38,11 +38,9 @@ class UpdateLogs:
 
     @contextmanager
     def writing(self, within_seconds: float | None = None) -> Iterator[None]:
-        """Be the only one who writes updates or changes CURRENT, for the block; UpdatesBusy if others take longer."""
+        """Be the only one who writes updates or changes CURRENT, for the block; StoreBusy if others take longer."""
         make_directory(self._directory)
-        with locked(self._directory / "write.lock", within_seconds=within_seconds) as held:
-            if not held:
-                raise UpdatesBusy("another process is writing updates or switching generations; try again")
+        with locked(self._directory / "write.lock", within_seconds=within_seconds):
             yield
 
     def of(self, manifest: Manifest) -> UpdateLog:

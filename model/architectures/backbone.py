@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 _NEEDED = ("hidden_size", "max_position_embeddings", "vocab_size")
+# Far above every published encoder. A transformer is built before its weights are read, and takes memory by then.
+_MOST_LAYERS = 1000
+_MOST_PARAMETERS = 16e9
 
 
 class Backbone(nn.Module):
@@ -59,7 +62,25 @@ def read_backbone_config(directory: Path) -> "PretrainedConfig":
     lacking = [name for name in _NEEDED if not isinstance(getattr(config, name, None), int)]
     if lacking:
         raise CheckpointInvalid(f"{path} describes no text encoder: a {config.model_type} has no {lacking[0]}")
+    if (layers := _whole(config, "num_hidden_layers")) > _MOST_LAYERS:
+        raise CheckpointInvalid(f"{path} claims {layers} layers; at most {_MOST_LAYERS} are built")
+    if (parameters := _parameters(config)) > _MOST_PARAMETERS:
+        many = f"{float(parameters):.3g} parameters; at most {_MOST_PARAMETERS:.3g} are built"
+        raise CheckpointInvalid(f"{path} claims {many}")
     return config
+
+
+def _parameters(config: "PretrainedConfig") -> int:
+    """Estimate the number of parameters: embeddings, four projections of the attention, two of the feed-forward."""
+    a_layer = 4 * _whole(config, "hidden_size") + 2 * _whole(config, "intermediate_size")
+    embedded = sum(_whole(config, name) for name in ("vocab_size", "max_position_embeddings", "type_vocab_size"))
+    return _whole(config, "hidden_size") * (embedded + _whole(config, "num_hidden_layers") * a_layer)
+
+
+def _whole(config: "PretrainedConfig", name: str) -> int:
+    """Return a size; 0 where the family has none of this name, or not one number."""
+    size = getattr(config, name, 0)
+    return size if isinstance(size, int) else 0
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from huggingface_hub import constants
 
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
+from polyrank.model.inputs import open_input
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -67,7 +68,7 @@ def find_base_files(name: str) -> Path:
 def file_sha256(path: Path) -> str:
     """Return the hexadecimal sha256 of a file; raises CheckpointInvalid where it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise CheckpointInvalid(f"{path} cannot be read: {error.strerror}") from error

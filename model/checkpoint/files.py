@@ -13,6 +13,7 @@ from polyrank.model.checkpoint.base import file_sha256
 from polyrank.model.config import ModelConfig
 from polyrank.model.durable import replacing, write_atomically
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
+from polyrank.model.inputs import read_input
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +22,7 @@ CONFIG_FILE = "polyrank.json"
 BACKBONE_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
 WEIGHTS_FILE = "model.safetensors"
+_MOST_JSON_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -101,10 +103,10 @@ def read_config(path: Path) -> ModelConfig:
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds an object; raises CheckpointInvalid where it does not."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(read_input(path, _MOST_JSON_BYTES))
     except OSError as error:
         raise CheckpointInvalid(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointInvalid(f"{path} is not JSON: {error}") from error
     if not isinstance(raw, dict):
         raise CheckpointInvalid(f"{path} is not a JSON object")

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.errors import InvalidInput
+from polyrank.model.inputs import open_input
 from polyrank.model.text.jsonlines import Object, read_objects
 
 _HEADER = ["query-id", "corpus-id", "score"]
@@ -111,7 +112,7 @@ def read_judgements(path: Path) -> Judgements:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     if not path.is_file():
         raise CollectionInvalid(f"{path}: no such file")
-    with path.open("rb") as file:
+    with open_input(path) as file:
         for number, line in enumerate(file, 1):
             try:
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")

@@ -1,5 +1,6 @@
 """Read `.jsonl`, `.jsonl.gz` and `.jsonl.zst`: one JSON object a line, streamed."""
 
+import errno
 import io
 from codecs import BOM_UTF8
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ import orjson
 import pyarrow as pa
 
 from polyrank.model.errors import InvalidInput
+from polyrank.model.inputs import open_input
+
+MAX_LINE_BYTES = 64 << 20  # a line may hold thousands of candidates
 
 Object = dict[str, Any]
 Compression = Literal["gzip", "zstd"] | None
@@ -40,13 +44,22 @@ def _objects(
     path: Path, compression: Compression, invalid: type[InvalidInput]
 ) -> Iterator[tuple[int, Object | InvalidInput]]:
     try:
-        with pa.input_stream(path, compression=compression) as stream:  # type: ignore[arg-type]  # None: not compressed
-            for number, line in enumerate(io.BufferedReader(cast(io.RawIOBase, stream)), 1):
+        # The type of `compression` lacks None, which means: not compressed.
+        with open_input(path) as file, pa.input_stream(file, compression=compression) as stream:  # type: ignore[arg-type]
+            for number, line in enumerate(_lines(stream), 1):
                 text = line.removeprefix(BOM_UTF8) if number == 1 else line  # Windows tools write a BOM
                 if text.strip():
                     yield number, _parse(text)
     except OSError as error:
         raise invalid(f"{path}: cannot be read to its end: {error}") from error
+
+
+def _lines(stream: pa.NativeFile) -> Iterator[bytes]:
+    reader = io.BufferedReader(cast(io.RawIOBase, stream))
+    while line := reader.readline(MAX_LINE_BYTES):
+        if len(line) == MAX_LINE_BYTES:
+            raise OSError(errno.EINVAL, f"a line is longer than {MAX_LINE_BYTES} bytes")
+        yield line
 
 
 def _parse(line: bytes) -> Object | InvalidInput:

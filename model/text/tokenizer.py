@@ -12,10 +12,12 @@ from typing import NamedTuple
 from tokenizers import Tokenizer as RustTokenizer
 
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
+from polyrank.model.inputs import read_input
 
 # Texts of so many letters in all, such as most conversations, are encoded one by one, in a millisecond at most. Waking
 # the library's threads, which share a batch, would take longer than they save.
 _FEW_LETTERS = 2048
+_MOST_BYTES = 1 << 28
 
 
 class Token(NamedTuple):
@@ -36,7 +38,7 @@ class Tokenizer:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._rust = RustTokenizer.from_str(path.read_text(encoding="utf-8"))
+            self._rust = RustTokenizer.from_str(read_input(path, _MOST_BYTES).decode())
         except FileNotFoundError as error:
             raise CheckpointInvalid(f"{path} is missing") from error
         except Exception as error:  # the Rust library raises bare Exception on malformed input

@@ -6,7 +6,6 @@
 plain SHA-256 gives nothing away. This knows nothing of HTTP.
 """
 
-import fcntl
 import hmac
 import json
 import os
@@ -20,13 +19,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from polyrank.index_builder.store.locks import WAIT_SECONDS, take_lock
 from polyrank.model.durable import replacing
+from polyrank.model.inputs import read_input
 from polyrank.service.errors import SettingsError
 
 KEY_BYTES = 32
 KEY_PREFIX = "prk_"  # scanners for leaked secrets recognise it
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
+MOST_FILE_BYTES = 16 << 20
 LEAST_PER_S = 0.001  # a call in a quarter of an hour
 MOST_AT_ONCE = 1_000_000_000
 
@@ -90,7 +92,7 @@ def read(path: Path) -> tuple[Key, ...]:
         SettingsError: it is missing or broken; the message is one line and shows nothing of the content.
     """
     try:
-        return _File.model_validate_json(path.read_bytes()).keys
+        return _File.model_validate_json(read_input(path, MOST_FILE_BYTES)).keys
     except OSError as error:
         raise SettingsError(f"keys_file: {path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
@@ -108,13 +110,14 @@ def changing(path: Path) -> Iterator[list[Key]]:
     owner may read a new file; an existing one keeps its owner and its mode. An error in the block changes nothing.
 
     Raises:
-        SettingsError: the file exists and is no keys file.
+        SettingsError: the file exists and is no keys file, or another process is changing it for too long.
         OSError: it cannot be written.
     """
     path = path.resolve()  # a link stays a link
     directory = os.open(path.parent, os.O_RDONLY)  # the file is replaced, so the lock is on its directory
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
+        if not take_lock(directory, WAIT_SECONDS):
+            raise SettingsError(f"another process is changing {path}; try again")
         old = path.stat() if path.exists() else None
         keys = list(read(path)) if old else []
         yield keys

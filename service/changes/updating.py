@@ -72,7 +72,7 @@ class Updating:
         Raises:
             NotReady: nothing is served, or not what is active.
             Overloaded: too many updates are in progress.
-            UpdatesBusy: other processes change the store for too long.
+            StoreBusy: other processes change the store for too long.
             BuildError: a vector is not finite.
             GenerationCorrupt: the update log is damaged.
             OSError: nothing was written, or it may have been and cannot be acknowledged.

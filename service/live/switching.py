@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
+from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound, StoreBusy
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import FORMAT_VERSION
 from polyrank.index_builder.vectors.encoder import encode_texts
@@ -170,7 +170,7 @@ class Live:
     def _switch_counted(self, generation: str) -> Iterator[None]:
         try:
             yield
-        except GenerationNotFound:
+        except (GenerationNotFound, StoreBusy):  # neither is the generation's fault
             raise
         except RankingError as error:
             self._metrics.count_switch("refused")

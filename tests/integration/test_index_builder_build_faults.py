@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 from fakes import HashEncoder, assert_whole, pool
 from redis_process import RedisProcess, vector_keys
 
@@ -76,12 +77,35 @@ def test_too_many_bad_rows_fail_before_any_encoding_and_are_listed(root: Path, t
     assert set(told) == {"read"}
     assert str(caught.value) == (
         "2 of 100 rows are bad, more than the 1.00% allowed; the first: p.jsonl:99: 'text' is empty; "
-        f"all of them: {caught.value.log}"
+        f"see {caught.value.log}"
     )
     assert len(caught.value.log.read_text().splitlines()) == 2
     assert (caught.value.log.name, caught.value.log.parents[1]) == ("rejected.jsonl", root / "rejected")
     assert_untouched(root)
     assert build(HashEncoder(), rows, root, BuildOptions(max_rejected=0.02)).rejected == 2
+
+
+def test_a_small_pool_of_endless_bad_rows_is_given_up_early(root: Path, tmp_path: Path) -> None:
+    squeezed = tmp_path / "pool.jsonl.zst"
+    squeezed.write_bytes(zstandard.compress(b"1\n" * 2_000_000))
+    assert squeezed.stat().st_size < 1000
+    with pytest.raises(TooManyRejected, match="10001 of 10001 rows are bad") as caught:
+        build(HashEncoder(), read_pool([squeezed]), root)
+    assert caught.value.log.stat().st_size < 10_000 * 300
+    assert_untouched(root)
+
+
+def test_the_list_of_bad_rows_has_an_end_where_many_are_allowed(root: Path) -> None:
+    rows = [*pool(3), *(Rejected("p.jsonl", line, "'text' is empty") for line in range(10_500))]
+    built = build(HashEncoder(), rows, root, BuildOptions(max_rejected=1.0))
+    assert built.rejected == 10_500
+    assert built.rejected_log is not None
+    assert len(built.rejected_log.read_bytes().splitlines()) == 10_000
+
+
+def test_bad_rows_at_the_beginning_of_a_good_pool_do_not_end_it(root: Path) -> None:
+    rows = [*(Rejected("p.jsonl", line, "'text' is empty") for line in range(50)), *pool(5000)]
+    assert build(HashEncoder(), rows, root).rejected == 50
 
 
 def test_an_empty_pool_is_told(root: Path) -> None:
@@ -235,7 +259,8 @@ def test_two_builders_do_not_meet(root: Path) -> None:
             refused.append(str(caught.value))
 
     result = build(HashEncoder(), pool(30), root, progress=intrude)
-    assert refused == [f"another build into {root} is running; wait for it or cancel it"]
+    assert len(refused) == 1
+    assert refused[0].startswith(f"another build into {root} is running: process ")
     assert_whole(GenerationStore(root).open(result.generation), HashEncoder(), pool(30))
 
 

@@ -14,6 +14,8 @@ import redis
 from served import serve
 from service_fakes import build_store, load, pool
 
+from polyrank.index_builder.build import job_records
+from polyrank.index_builder.build.job_records import FAILED, SUCCEEDED, JobRequest, JobStore
 from polyrank.index_builder.errors import BuildBusy
 from polyrank.index_builder.store import locks
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -39,10 +41,11 @@ def jump(monkeypatch: pytest.MonkeyPatch) -> Jump:
                 return datetime.now(tz) + timedelta(seconds=seconds)
 
         monkeypatch.setattr(time, "time", lambda: real() + seconds)
-        for module in loaded:
-            ours = module.__name__.split(".")[0] in ("service", "index_builder", "model")
-            if ours and vars(module).get("datetime") is datetime:
-                monkeypatch.setattr(module, "datetime", Shifted)
+        ours = [each for each in loaded if each.__name__.startswith("polyrank.")]
+        dated = [each for each in ours if vars(each).get("datetime") is datetime]
+        assert dated
+        for module in dated:
+            monkeypatch.setattr(module, "datetime", Shifted)
 
     return jumping
 
@@ -106,6 +109,32 @@ def test_f10_a_lease_is_neither_lost_nor_held_longer(
         take("b")
     held.release()
     take("b").release()
+
+
+@JUMPS
+def test_f10_a_job_is_kept_whatever_the_ids_of_those_before(
+    tmp_path: Path, jump: Jump, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr(job_records, "KEPT_RECORDS", 3)
+    jobs = JobStore(tmp_path)
+
+    def ended() -> str:
+        with jobs.running(jobs.create(JobRequest(pool=())).id) as running:
+            jobs.update(running.finish(SUCCEEDED))
+        return running.id
+
+    before = [ended() for _ in range(3)]
+    jump(seconds)
+    after = [ended() for _ in range(2)]
+    assert [each.id for each in jobs.records()] == [*reversed(after), before[-1]]
+
+
+def test_a_clock_that_is_set_back_keeps_no_dead_job_queued(tmp_path: Path, jump: Jump) -> None:
+    jobs = JobStore(tmp_path)
+    never_started = jobs.create(JobRequest(pool=()))
+    jump(-HOUR)
+    assert jobs.get(never_started.id).state == FAILED
+    assert jobs.active() is None
 
 
 @JUMPS

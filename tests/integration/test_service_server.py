@@ -10,8 +10,10 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from starlette.testclient import TestClient
 
 import polyrank
 from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.locks import locked
 from polyrank.model.errors import InvalidInput
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
@@ -183,3 +187,16 @@ def test_a_log_that_nobody_reads_holds_nothing_up(start: Start, store: Path, wor
     server.process.terminate()
     server.end()
     assert server.process.returncode == 0
+
+
+@pytest.mark.soak
+def test_a_held_lock_keeps_no_server_from_stopping(start: Start, store: Path) -> None:
+    server = start(store=store, drain_delay_s=0)
+    port = server.ready()
+    [generation] = GenerationStore(store).ids()
+    with locked(store / "pointer.lock"), ThreadPoolExecutor(1) as caller:
+        switch = caller.submit(call, port, "POST", "/index/activate", {"generation": generation})
+        time.sleep(1)
+        server.process.send_signal(signal.SIGTERM)
+        assert isinstance(switch.exception(20), urllib.error.HTTPError)
+        assert server.process.wait(20) == 0

@@ -1,5 +1,6 @@
 """Switching between generations while requests come: none fails, and no answer is of two."""
 
+import os
 import threading
 from collections import Counter
 from pathlib import Path
@@ -10,6 +11,7 @@ from served import Served, serve
 from service_fakes import WordRanker, build_store, load, pool
 from starlette.testclient import TestClient
 
+from polyrank.index_builder.store import locks
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
@@ -144,3 +146,20 @@ def test_nothing_to_serve_is_alive_but_not_ready(tmp_path: Path) -> None:
         body = client.get("/index").json()
         assert (body["active"], body["others"], body["job"]) == (None, [], None)
         assert client.get("/info").json()["generation"] is None
+
+
+def test_a_switch_that_waits_for_a_lock_in_vain_says_who_holds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "WAIT_SECONDS", 0.1)
+    one, other = build_store(tmp_path, pool(20, "a")), build_store(tmp_path, pool(20, "b"))
+    with serve(create_app(Settings(store=tmp_path), load)) as server:
+        with locks.locked(tmp_path / "pointer.lock"):
+            refused = server.client.post("/index/activate", json={"generation": one})
+            assert (refused.status_code, refused.json()["type"]) == (503, "urn:polyrank:problem:store-busy")
+            assert f"pointer.lock is held by process {os.getpid()} on" in refused.json()["detail"]
+            assert refused.headers["retry-after"] == "5"
+            assert server.client.post("/index/rollback").status_code == 503
+        assert server.client.get("/index").json()["refused"] == []
+        assert server.rank(context="w1").json()["generation"] == other
+        assert server.client.post("/index/activate", json={"generation": one}).status_code == 200

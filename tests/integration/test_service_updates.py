@@ -238,7 +238,7 @@ def test_while_others_write_everybody_is_answered_in_time(server: Served, root: 
         problem(server.rank(context="w1", min_revision=1, timeout_ms=200), 409, "revision-not-reached")
         assert time.monotonic() - began < 1.5
         response = server.client.put("/index/candidates", json=[{"id": "a", "text": "w1"}])
-        assert "another process" in problem(response, 503, "updates-busy")
+        assert f"held by process {os.getpid()} on" in problem(response, 503, "store-busy")
         assert "retry-after" in response.headers
     assert put(server, {"id": "a", "text": "w1"})["revision"] == 1
 

@@ -2,6 +2,7 @@
 
 import datetime
 import math
+import tracemalloc
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def test_rows_are_numbered_over_batches_and_row_groups(tmp_path: Path) -> None:
 def test_what_json_cannot_say_is_a_bad_row(tmp_path: Path, value: object) -> None:
     [bad] = read(tmp_path, {"text": ["x"], "size": [value]})
     assert isinstance(bad, Rejected)
-    assert bad.reason == "'size' holds a number that is not finite"
+    assert bad.reason == "'metadata': 'size': numbers must be finite"
 
 
 def test_bad_bytes_spoil_their_own_row(tmp_path: Path) -> None:
@@ -103,3 +104,38 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
             list(read_pool([path]))
         assert str(caught.value).startswith(f"{path}: cannot be read: ")
         assert "\n" not in str(caught.value)
+
+
+def test_a_text_that_repeats_does_not_take_memory_for_each_row(tmp_path: Path) -> None:
+    words = pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int32()), pa.array(["x" * 1_000_000]))
+    tracemalloc.start()
+    try:
+        rows = read(tmp_path, {"text": words, "id": list(map(str, range(1000)))}, compression="zstd")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 50_000_000
+    assert {row.reason for row in rows if isinstance(row, Rejected)} == {
+        "'text' has 1000000 characters, more than 20000"
+    }
+    assert len(rows) == 1000
+
+
+def test_a_small_file_of_gigabytes_is_refused_before_it_is_unfolded(tmp_path: Path) -> None:
+    with pytest.raises(PoolInvalid, match="the column 'text' unfolds to more than 1000 times its size"):
+        read(tmp_path, {"text": ["x" * 3_000_000] * 20}, use_dictionary=False, compression="zstd")
+
+
+def test_a_list_that_is_too_long_is_a_bad_row_or_no_pool(tmp_path: Path) -> None:
+    values = pa.ListArray.from_arrays(pa.array([0, 3_000_000, 3_000_001], pa.int32()), pa.array([7] * 3_000_001))
+    bad, good = read(tmp_path, {"text": ["x", "y"], "n": values})
+    assert isinstance(bad, Rejected)
+    assert "the row is larger than 4194304 bytes" in bad.reason
+    assert isinstance(good, Candidate)
+
+
+def test_more_values_than_a_row_group_may_hold(tmp_path: Path) -> None:
+    count = (1 << 25) + 1
+    values = pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), pa.nulls(count, pa.int8()))
+    with pytest.raises(PoolInvalid, match="write smaller row groups"):
+        read(tmp_path, {"text": ["x"], "n": values})

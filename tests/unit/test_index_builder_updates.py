@@ -21,7 +21,7 @@ from polyrank.index_builder.errors import (
     FingerprintMismatch,
     GenerationCorrupt,
     GenerationNotFound,
-    UpdatesBusy,
+    StoreBusy,
 )
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -651,7 +651,7 @@ def test_two_writers_wait_for_each_other(store: Store) -> None:
 
 def test_one_who_writes_waits_only_so_long(store: Store) -> None:
     store.build()
-    with UpdateLogs(store.root).writing(), pytest.raises(UpdatesBusy), store.updates.writing(within_seconds=0.05):
+    with UpdateLogs(store.root).writing(), pytest.raises(StoreBusy), store.updates.writing(within_seconds=0.05):
         raise AssertionError("two write")
     with store.updates.writing(within_seconds=0):
         assert is_locked(store.root / "log" / "write.lock")

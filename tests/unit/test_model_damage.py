@@ -174,6 +174,21 @@ def test_a_foreign_config(poly: Path, raw: dict[str, object]) -> None:
     assert "config.json" in message or "model.safetensors does not fit" in message
 
 
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        ({"num_hidden_layers": 1_000_000}, "claims 1000000 layers"),
+        ({"num_hidden_layers": 900, "hidden_size": 50_000, "num_attention_heads": 2}, "parameters"),
+        ({"vocab_size": 10**9, "hidden_size": 50_000, "num_attention_heads": 2}, "parameters"),
+    ],
+)
+@pytest.mark.timeout(60)
+def test_a_transformer_that_no_memory_holds_is_not_built(poly: Path, raw: dict[str, object], why: str) -> None:
+    config = json.loads((poly / "config.json").read_text())
+    (poly / "config.json").write_text(json.dumps(config | raw))
+    assert why in refusal(poly)
+
+
 def test_code_of_a_remote_model_is_not_run(poly: Path, tmp_path: Path) -> None:
     (poly / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\n")
     (poly / "config.json").write_text(

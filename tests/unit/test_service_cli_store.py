@@ -118,9 +118,23 @@ def test_list_describes_each_generation(capsys: Capture, store: Path) -> None:
     assert lines[1].startswith(f"  {second}  20 candidates, flat, hash, 20")
 
 
+def test_what_is_not_of_the_store_is_listed(capsys: Capture, store: Path) -> None:
+    built(store)
+    stray = store / "generations" / ".tmp-file"
+    stray.touch()
+    assert call(capsys, "store", "list", "--store", store, "--json").result["strays"] == [
+        f"{stray} has a name that no store gives"
+    ]
+    assert f"left aside: {stray} has" in call(capsys, "store", "list", "--store", store).out
+
+
 def test_an_empty_store_is_told_as_such(capsys: Capture, store: Path) -> None:
     store.mkdir()
-    assert call(capsys, "store", "list", "--store", store, "--json").result == {"current": None, "generations": []}
+    assert call(capsys, "store", "list", "--store", store, "--json").result == {
+        "current": None,
+        "generations": [],
+        "strays": [],
+    }
     assert call(capsys, "store", "verify", "--store", store, "--json").result == {"verified": [], "refused": {}}
     for action in ("list", "verify"):
         shown = call(capsys, "store", action, "--store", store)

@@ -15,7 +15,7 @@ from service_fakes import WordRanker, asked, brute_force, build_store, load, poo
 from updated import LiveStore
 
 from polyrank.index_builder.build.compaction import compact
-from polyrank.index_builder.errors import GenerationCorrupt, UpdatesBusy
+from polyrank.index_builder.errors import GenerationCorrupt, StoreBusy
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.changes import updating
@@ -313,7 +313,7 @@ def test_while_others_write_an_update_waits_only_so_long(here: LiveStore, monkey
     monkeypatch.setattr(updating, "WRITES_WITHIN_SECONDS", 0.05)
     with GenerationStore(here.store.root).updates.writing():
         for change in (lambda: here.upsert(Candidate("a", "w1")), lambda: here.delete("c1")):
-            with pytest.raises(UpdatesBusy):
+            with pytest.raises(StoreBusy):
                 change()
     assert here.upsert(Candidate("a", "w1")).revision == 1
 

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     if built.resumed:
         print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
     if built.rejected:
-        print(f"{built.rejected} bad rows were left out; they are listed in {built.rejected_log}", file=sys.stderr)
+        print(f"{built.rejected} bad rows were left out; see {built.rejected_log}", file=sys.stderr)
     for note in built.notes:
         print(note, file=sys.stderr)
     state = "published" if arguments.no_activate else "active"

@@ -53,8 +53,10 @@ def _list(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     current, damage = _current(store)
     rows = [_row(store, generation, current) for generation in store.ids()]
     lines = [damage] if damage else []
-    facts = {"current": current, "generations": rows, **({"error": damage} if damage else {})}
-    print_result(arguments, facts, *lines, *([_line(row) for row in rows] or [_emptiness(arguments)]))
+    strays = [str(stray) for stray in store.strays()]
+    facts = {"current": current, "generations": rows, "strays": strays, **({"error": damage} if damage else {})}
+    lines += [_line(row) for row in rows] or [_emptiness(arguments)]
+    print_result(arguments, facts, *lines, *(f"  left aside: {stray}" for stray in strays))
     return 0
 
 

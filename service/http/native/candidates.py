@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 from starlette.requests import Request
 
-from polyrank.index_builder.errors import DiskFull, GenerationError, UpdatesBusy
+from polyrank.index_builder.errors import DiskFull, GenerationError, StoreBusy
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.service.errors import NotReady, Overloaded, StoreReadOnly, TooManyCandidates
 from polyrank.service.http.native.requests import DeleteIn, UpsertIn
@@ -13,7 +13,7 @@ from polyrank.service.http.plumbing.described import fails, takes
 from polyrank.service.http.plumbing.guards import ADMIN
 from polyrank.service.resources import resources, writing
 
-_UPDATES = (NotReady, Overloaded, UpdatesBusy, GenerationError, StoreReadOnly, DiskFull)
+_UPDATES = (NotReady, Overloaded, StoreBusy, GenerationError, StoreReadOnly, DiskFull)
 
 router = APIRouter(prefix="/index/candidates", tags=["index"], dependencies=[ADMIN])
 

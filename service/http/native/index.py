@@ -19,6 +19,7 @@ from polyrank.index_builder.errors import (
     JobNotFound,
     MatrixMissing,
     NothingToCompact,
+    StoreBusy,
 )
 from polyrank.index_builder.store.manifest import MANIFEST_FILE, Manifest
 from polyrank.model.errors import InvalidInput
@@ -36,7 +37,7 @@ from polyrank.service.resources import Resources, resources, writing
 router = APIRouter(prefix="/index", tags=["index"], dependencies=[ADMIN])
 
 RETRY_AFTER_SECONDS = "2"
-_WRITES = (StoreReadOnly, DiskFull)
+_WRITES = (StoreReadOnly, StoreBusy, DiskFull)
 _SWITCHES = (GenerationNotFound, GenerationError, FingerprintMismatch, MatrixMissing, *_WRITES)
 _LOCATION_OUT = {"description": "of the job", "required": True, "schema": {"type": "string"}}
 _LOCATED: dict[int | str, dict[str, Any]] = {202: {"headers": {"Location": _LOCATION_OUT}}}

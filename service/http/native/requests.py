@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, RootModel, model_validator
 
+from polyrank.index_builder.pool.limits import MAX_ID_CHARS, check_metadata
 from polyrank.index_builder.vectors.ids import text_id
 from polyrank.service.http.native.filters_in import FILTER_DESCRIPTION, checked_filter
 from polyrank.service.http.plumbing.fields import Text, storable
@@ -17,18 +18,16 @@ from polyrank.service.settings import CANDIDATES_CEILING
 
 MAX_TURNS = 1000
 MAX_PERSONA = 100
-MAX_ID_CHARS = 1024
 
 
-def _no_reserved_keys(values: dict[str, Any]) -> dict[str, Any]:
-    if any(key.startswith("$") for key in values):
-        raise ValueError("keys must not begin with '$'")
-    return values
+def _checked_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+    check_metadata(metadata)
+    return metadata
 
 
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
 Filter = Annotated[dict[str, JsonValue], AfterValidator(checked_filter), AfterValidator(storable)]
-Metadata = Annotated[dict[str, JsonValue], AfterValidator(_no_reserved_keys), AfterValidator(storable)]
+Metadata = Annotated[dict[str, JsonValue], AfterValidator(_checked_metadata)]
 
 
 class Strict(BaseModel):

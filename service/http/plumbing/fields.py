@@ -1,9 +1,10 @@
 """Types that the bodies of requests and answers are made of, for all routes."""
 
-import math
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue, WithJsonSchema
+
+from polyrank.index_builder.pool.limits import check_value
 
 
 class Out(BaseModel):
@@ -22,20 +23,6 @@ Text = Annotated[str, AfterValidator(_not_blank), WithJsonSchema({"type": "strin
 
 
 def storable(value: JsonValue) -> JsonValue:
-    """Return the value if JSON and a store keep it as it is.
-
-    Raises:
-        ValueError: it holds, at any depth, NaN, an infinity, or a whole number beyond 64 bits.
-    """
-    stack = [value]
-    while stack:
-        match stack.pop():
-            case dict() as inner:
-                stack.extend(inner.values())
-            case list() as inner:
-                stack.extend(inner)
-            case float() as number if not math.isfinite(number):
-                raise ValueError("numbers must be finite")
-            case int() as number if not -(2**63) <= number < 2**63:
-                raise ValueError("whole numbers must fit 64 bits")
+    """Return the value if JSON and a store keep it as it is; errors as `check_value`."""
+    check_value(value)
     return value

@@ -81,7 +81,7 @@ TABLE: Final[dict[type[Exception], Kind]] = {
     index.MatrixMissing: Kind(409, "matrix-missing", "This replica does not hold the matrix"),
     index.GenerationNotFound: Kind(404, "generation-not-found", "No such generation"),
     index.StoreUnavailable: Kind(503, "store-unavailable", "The store does not answer"),
-    index.UpdatesBusy: Kind(503, "updates-busy", "Others are changing the store"),
+    index.StoreBusy: Kind(503, "store-busy", "Others are changing the store"),
     index.BuildBusy: Kind(409, "build-busy", "Another build is running"),
     index.NothingToCompact: Kind(409, "nothing-to-compact", "There are no updates to compact"),
     index.CompactionOvertaken: Kind(409, "compaction-overtaken", "Another generation became active"),

@@ -1,0 +1,74 @@
+"""What lies in STORE/generations, sorted by kind.
+
+    <id>/             a published generation
+    .tmp-<id>/        one that is being built, or being removed
+    .journal-<id>     the finished shards of a build
+
+Everything else is a stray: a symbolic link, or a name or a kind of file that no store makes. Strays are named and left
+alone: they are neither followed nor removed.
+"""
+
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from polyrank.index_builder.store.time_ids import is_time_id
+
+TEMPORARY_PREFIX = ".tmp-"
+JOURNAL_PREFIX = ".journal-"
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """Something that is not of the store, and why."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The entries of STORE/generations, each list in the order of the names."""
+
+    published: list[str] = field(default_factory=list)
+    temporary: list[Path] = field(default_factory=list)
+    journals: list[Path] = field(default_factory=list)
+    strays: list[Stray] = field(default_factory=list)
+
+
+def entries(generations: Path) -> Entries:
+    """Sort the entries of the directory, which may be missing."""
+    found = Entries()
+    for path in sorted(generations.iterdir()) if generations.is_dir() else []:
+        if (reason := _why_stray(path)) is not None:
+            found.strays.append(Stray(path, reason))
+        elif path.name.startswith(TEMPORARY_PREFIX):
+            found.temporary.append(path)
+        elif path.name.startswith(JOURNAL_PREFIX):
+            found.journals.append(path)
+        else:
+            found.published.append(path.name)
+    return found
+
+
+def why_not_plain(path: Path, *, is_directory: bool) -> str | None:
+    """Return why a path is no plain directory or no plain file; None if it is one, or if nothing is there."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISLNK(mode):
+        return "is a symbolic link; put in its place what it leads to"
+    if is_directory:
+        return None if stat.S_ISDIR(mode) else "is no directory"
+    return None if stat.S_ISREG(mode) else "is no plain file"
+
+
+def _why_stray(path: Path) -> str | None:
+    is_journal = path.name.startswith(JOURNAL_PREFIX)
+    if not is_time_id(path.name.removeprefix(JOURNAL_PREFIX if is_journal else TEMPORARY_PREFIX)):
+        return "has a name that no store gives"
+    return why_not_plain(path, is_directory=not is_journal)

@@ -1,0 +1,37 @@
+"""Ids that sort by time, of generations and of jobs: <UTC, to the microsecond>-<8 hexadecimal digits>."""
+
+import re
+from collections.abc import Sequence
+from datetime import MAXYEAR, UTC, datetime, timedelta
+
+_FORM = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}", re.ASCII)
+_STAMP = "%Y%m%dT%H%M%S%f"
+
+
+def is_time_id(text: str) -> bool:
+    """Whether the text has the form of such an id; nothing else may become part of a path."""
+    return _FORM.fullmatch(text) is not None and _is_date(text)
+
+
+def new_time_id(taken: Sequence[str], digits: str) -> str:
+    """Make an id that sorts after every one that is taken, even if the clock was set back."""
+    now = datetime.now(UTC)
+    if taken:
+        now = max(now, _time_of(max(taken)) + timedelta(microseconds=1))
+    return f"{stamp(now)}-{digits}"
+
+
+def stamp(time: datetime) -> str:
+    """The beginning of an id of that time."""
+    return time.strftime(_STAMP)
+
+
+def _time_of(time_id: str) -> datetime:
+    return datetime.strptime(time_id.split("-")[0], _STAMP).replace(tzinfo=UTC)
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return _time_of(text).year < MAXYEAR  # a later one must be possible
+    except ValueError:
+        return False
