@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
-from typing import Any
 
 import torch
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse
 
 from polyrank import __version__
 from polyrank.model.errors import InvalidInput
@@ -20,6 +19,7 @@ from polyrank.service.http.compat import embeddings, rerank
 from polyrank.service.http.compat.error_forms import of_route
 from polyrank.service.http.native import candidates, index, rank
 from polyrank.service.http.plumbing.middleware import BodyBound, HeadAsGet, Requests
+from polyrank.service.http.plumbing.sites import Hosts, Sites
 from polyrank.service.live.models import LoadRanker, LoadScorer
 from polyrank.service.observe import tracing
 from polyrank.service.observe.metrics import Metrics
@@ -63,17 +63,22 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
         version=__version__,
         description=DESCRIPTION,
         lifespan=lifespan,
+        openapi_url=None,  # `operations` has it, and the page that shows it
         redoc_url=None,
         redirect_slashes=False,  # a redirect would lead to any host that the caller names, before anything is checked
     )
     app.state.draining = False
     for routes in (rank, rerank, embeddings, index, candidates, operations):
         app.include_router(routes.router)
-    app.openapi = partial(_described_once, app)  # type: ignore[method-assign]  # FastAPI's own way to replace it
+    document = openapi.describe(app)
+    app.openapi = lambda: document  # type: ignore[method-assign]  # FastAPI's own way to replace it
+    app.state.openapi_answer = JSONResponse(document)  # made once: it takes milliseconds, and nobody needs a key
     handlers.add_to(app, metrics)
     # The middleware added last is the outermost.
     app.add_middleware(BodyBound, limit=settings.max_body_bytes, metrics=metrics, in_form=of_route)
     app.add_middleware(HeadAsGet)
+    hosts = Hosts(settings.allowed_hosts, settings.host)
+    app.add_middleware(Sites, hosts=hosts, origins=settings.cors_origins, metrics=metrics, in_form=of_route)
     app.add_middleware(Requests, metrics=metrics, tracing=spans, in_form=of_route)
     if settings.cors_origins:  # outermost, so that a page can read an error, too
         app.add_middleware(
@@ -83,7 +88,7 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
             allow_headers=["*"],  # API keys among them; there are no cookies to guard
             expose_headers=["*"],
         )
-    metrics.create_routes((path, method.upper()) for path, at in app.openapi()["paths"].items() for method in at)
+    metrics.create_routes((path, method.upper()) for path, at in document["paths"].items() for method in at)
     return app
 
 
@@ -93,9 +98,3 @@ def _check_runner(settings: Settings, device: str) -> None:
         choice.candidates(settings.backend, settings.precision, torch.device(device))
     except InvalidInput as error:
         raise SettingsError(f"backend: {error}") from error
-
-
-def _described_once(app: FastAPI) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        app.openapi_schema = openapi.describe(app)
-    return app.openapi_schema

@@ -9,8 +9,8 @@ RankingError
                       IdempotencyMismatch, ModelNotServed, NoTexts, DialectUnknown
   ServiceError
     of a request      BodyMalformed, BodyTooLarge, BodyTimeout, MediaTypeUnsupported, HeaderInvalid, ClientGone
-    of a caller       Unauthenticated, Forbidden, RateLimited
-    of the server     NotReady, Draining, Overloaded, InferenceFailed, StoreReadOnly
+    of a caller       Unauthenticated, Forbidden, RateLimited, HostNotAllowed, OriginNotAllowed
+    of the server     NotReady, Draining, Overloaded, BodiesHeld, InferenceFailed, StoreReadOnly
     of time           DeadlineExceeded: TextsLeft; TimeTooShort
     of expectations   GenerationMismatch, RevisionNotReached
     never answered    SettingsError, WorkerFailed, ServiceUnreachable
@@ -114,6 +114,26 @@ class Forbidden(ServiceError):
         super().__init__(f"this needs an API key with the scope {scope}")
 
 
+class HostNotAllowed(ServiceError):
+    """The request names a host as which this server may not be called."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"the server may not be called as {host[:128]!r}: whoever runs it can name that host in the setting "
+            "allowed_hosts (POLYRANK_ALLOWED_HOSTS)"
+        )
+
+
+class OriginNotAllowed(ServiceError):
+    """A page of another site wants to change or compute something."""
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(
+            f"pages of {origin[:128]!r} may not call this server: whoever runs it can name that origin in the setting "
+            "cors_origins (POLYRANK_CORS_ORIGINS)"
+        )
+
+
 class RateLimited(ServiceError):
     """The caller has used up its rate for now."""
 
@@ -147,6 +167,15 @@ class Overloaded(ServiceError):
     def __init__(self, waiting: int, retry_after_seconds: int = 1) -> None:
         super().__init__(f"{waiting} requests are waiting already; try again in {retry_after_seconds} s")
         self.retry_after_seconds = retry_after_seconds
+
+
+class BodiesHeld(ServiceError):
+    """The large bodies of all requests in progress take more room than they may."""
+
+    retry_after_seconds = 1
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"other large requests hold the {limit} bytes that there are for bodies; try again in 1 s")
 
 
 class DeadlineExceeded(ServiceError):

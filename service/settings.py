@@ -5,6 +5,7 @@ variables, variables over the file. The constructor uses its arguments alone.
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -26,6 +27,7 @@ from polyrank.service.variables import API_KEY, CONFIG, PREFIX
 
 CANDIDATES_CEILING = 100_000
 _MOST_CONFIG_BYTES = 1 << 20
+HOST = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*|[\da-f.]*:[\da-f:.]*", re.ASCII | re.IGNORECASE)  # no port
 
 
 class Settings(BaseSettings):
@@ -62,6 +64,11 @@ class Settings(BaseSettings):
         default="open", description="whether `/metrics` needs an admin key"
     )
     tracing: bool = Field(default=False, description="send spans to the collector that the `OTEL_*` variables name")
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="names as which callers reach the server, besides loopback names and the address it listens on; "
+        "`*.shop.example`: all that end so; `*`: any; separated by commas in the variable",
+    )
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="pages of these origins may call from a browser; separated by commas in the variable"
     )
@@ -168,10 +175,18 @@ class Settings(BaseSettings):
     def _take_empty_as_none(cls, path: object) -> object:
         return path or None
 
-    @field_validator("cors_origins", mode="before")
+    @field_validator("allowed_hosts", "cors_origins", mode="before")
     @classmethod
     def _split_at_commas(cls, given: object) -> object:
         return tuple(filter(None, map(str.strip, given.split(",")))) if isinstance(given, str) else given
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _check_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        for host in hosts:
+            if not HOST.fullmatch(host):
+                raise ValueError(f"{host!r} is no host; write rank.shop.example, *.shop.example, an address or *")
+        return tuple(host.lower() for host in hosts)
 
     @field_validator("cors_origins")
     @classmethod

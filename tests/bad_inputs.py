@@ -16,7 +16,7 @@ from polyrank.service.settings import Settings
 BOUND = 1 << 20
 # A refusal takes less than 50 ms, and keeps nobody else waiting longer; a busy machine may be five times as slow.
 SECONDS = 0.25
-HEAD = b"POST /rank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 ASK = b'{"context": "a"}'
 
 

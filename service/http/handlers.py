@@ -54,16 +54,13 @@ async def _on_http(request: Request, error: HTTPException) -> Response:
     slug, title = kinds.get(error.status_code, ("http-error", error.detail))
     problem = ProblemAnswer(Kind(error.status_code, slug, title), error.detail, request.state.request_id)
     problem.headers.update(error.headers or {})
-    if error.status_code == 405 and (methods := _methods(request)):
-        problem.headers["Allow"] = methods
+    if error.status_code == 405:
+        problem.headers["Allow"] = _methods(request)
     return of_route(request.scope, problem)
 
 
 def _methods(request: Request) -> str:
-    """Return all methods of the request's path, as the header Allow lists them; a route knows only its own.
-
-    Empty for plain Starlette routes such as `/docs`, whose error lists all methods already.
-    """
+    """Return all methods of the request's path, as the header Allow lists them; a route knows only its own."""
     path = getattr(request.scope.get("route"), "path", None)
     here = [route for route in iter_route_contexts(request.app.routes) if route.path_format == path]
     methods = {method for route in here for method in route.methods or ()}

@@ -10,6 +10,7 @@ from starlette.responses import RedirectResponse, Response
 
 from polyrank import __version__
 from polyrank.service.errors import Draining, NotReady
+from polyrank.service.http import docs_page
 from polyrank.service.http.compat import served_models, tei
 from polyrank.service.http.native.responses import ModelOut
 from polyrank.service.http.plumbing.described import fails
@@ -98,6 +99,19 @@ _READY: dict[str, Any] = {**_ALIVE, "responses": fails(NotReady, Draining)}
 async def root() -> Response:
     """Lead to the API's documentation."""
     return RedirectResponse("/docs")
+
+
+@router.get("/docs", include_in_schema=False, dependencies=[OPEN])
+async def documentation() -> Response:
+    """Show the API's documentation."""
+    return docs_page.page
+
+
+@router.get("/openapi.json", include_in_schema=False, dependencies=[OPEN])
+async def description(request: Request) -> Response:
+    """Describe the API."""
+    answer: Response = request.app.state.openapi_answer
+    return answer
 
 
 @router.get("/livez", **_ALIVE)

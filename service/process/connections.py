@@ -1,27 +1,36 @@
-"""HTTP connections with bounds: on their number, and on the time and size of a request's head.
+"""HTTP connections with bounds: on their number, on the time of a request's head, and on answers that nobody reads.
 
-uvicorn bounds none of these, and when it stops it closes idle connections only.
+uvicorn bounds none of these, and when it stops it closes idle connections only. `incoming.py` bounds what is sent.
 """
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 from uuid import uuid4
 
-import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+import h11
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
 from polyrank.service.http.plumbing.problems import Kind, ProblemAnswer
+from polyrank.service.process.incoming import HEAD_BYTES, HEAD_LINES, Incoming
 
 HEAD_SECONDS: Final = 10.0
-HEAD_BYTES: Final = 32 * 1024
 # A connection that is to be closed is read for so long: closing on unread data would reset it and lose the answer.
 LINGER_SECONDS: Final = 1.0
+# A client that takes nothing of its answer for so long is cut off.
+UNREAD_SECONDS: Final = 10.0
+# All connections together may hold so many bytes of answers; the clients that have left most unread are cut off.
+UNREAD_BYTES: Final = 256 * 1024 * 1024
+# What comes at once is parsed in such pieces, so that no bound is overshot by more.
+PIECE_BYTES: Final = 16 * 1024
 
 MALFORMED: Final = Kind(400, "malformed-request", "This is not HTTP")
 TOO_SLOW: Final = Kind(408, "head-timeout", "The head came too slowly")
 TOO_LARGE: Final = Kind(431, "head-too-large", "The head is too large")
+UNKNOWN_CODING: Final = Kind(501, "unknown-coding", "The transfer coding is not known")
 TOO_MANY: Final = Kind(503, "too-many-connections", "Too many connections are open")
 
 
@@ -36,21 +45,36 @@ class Connections(ServerState):
     def drain(self) -> None:
         """Let every answer from now on, also those in progress, be the last one of its connection."""
         self.draining = True
-        for connection in self.connections:
-            if isinstance(connection, Connection):
-                connection.end_after_answer()
+        for connection in self._open():
+            connection.end_after_answer()
+
+    def cut_off_unread(self) -> None:
+        """Cut off clients that do not read their answers; call it about once a second."""
+        unread = sorted(self._open(), key=Connection.look_at_unread)
+        total = sum(connection.unread_bytes for connection in unread)
+        while unread and unread[-1].unread_bytes:
+            largest = unread.pop()
+            if total > UNREAD_BYTES or largest.stalled:
+                self.count_rejected("unread")
+                largest.transport.abort()
+                total -= largest.unread_bytes
+
+    def _open(self) -> "list[Connection]":
+        return [connection for connection in self.connections if isinstance(connection, Connection)]
 
 
-class Connection(HttpToolsProtocol):
-    """A connection whose request heads are bounded in time and size."""
+class Connection(H11Protocol):
+    """A connection whose request heads are bounded in time, and its unread answers, too."""
 
     server_state: Connections
+    conn: Incoming
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.conn = Incoming()
+        self.unread_bytes = 0
+        self._read_at = self.loop.time()
         self._head_timer: asyncio.TimerHandle | None = None
-        self._in_head = True
-        self._head_bytes = 0
         self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -68,48 +92,70 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came; between requests that is a head."""
+        """Parse what came; between requests that is a head, and during one the next ones wait."""
+        if self._is_idle() and self._head_timer is None and not self._refused:
+            self._await_head(HEAD_SECONDS)
+        for at in range(0, len(data), PIECE_BYTES):
+            if self._refused:
+                return
+            super().data_received(data[at : at + PIECE_BYTES])
+            if self.conn.unread_bytes > HEAD_BYTES:  # while a request is answered: its answer is the last one
+                self._refused = True
+                self.end_after_answer()
+
+    def handle_events(self) -> None:
+        """Parse on; where that begins a request, its head is complete."""
         if self._refused:
             return
-        if self._is_idle() and self._head_timer is None:
-            self._await_head(HEAD_SECONDS)
-        if self._in_head:
-            self._head_bytes += len(data)
-        super().data_received(data)
-        if self._in_head and self._head_bytes > HEAD_BYTES:
-            self._refuse_large()
-
-    def on_headers_complete(self) -> None:
-        """Begin a request."""
-        self._stop_timer()
-        self._in_head, self._head_bytes = False, 0
-        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_BYTES:
-            self._refuse_large()
-            raise httptools.HttpParserError("too large")  # the parser stops; the answer is on its way
-        super().on_headers_complete()
-        if self.server_state.draining:
-            self.end_after_answer()
-
-    def on_message_complete(self) -> None:
-        """End a request; what comes next is the head of another one."""
-        super().on_message_complete()
-        self._in_head = True
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before:
+            self._stop_timer()
+            if self.server_state.draining:
+                self.end_after_answer()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP with a problem, as all errors."""
-        self._refuse(MALFORMED, msg)
+        """Answer what is not HTTP, or too much, with a problem, as all errors."""
+        error = sys.exception()
+        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else MALFORMED.status
+        what = str(error).partition(":")[0]  # what follows is what was sent
+        if status == TOO_LARGE.status:
+            self.server_state.count_rejected("too_large")
+            self._refuse(TOO_LARGE, f"at most {HEAD_BYTES} bytes and {HEAD_LINES} lines of headers, or of trailers")
+        elif status == UNKNOWN_CODING.status:
+            self._refuse(UNKNOWN_CODING, what)
+        else:
+            self._refuse(MALFORMED, what)
 
     def end_after_answer(self) -> None:
         """Close the connection after the answer in progress, and say so in the answer."""
-        if self.cycle is not None and not self.cycle.response_started:
+        if not self._is_idle():
             self.cycle.keep_alive = False
+            self.cycle.default_headers = [*self.cycle.default_headers, CLOSE_HEADER]
 
     def shutdown(self) -> None:
         """End soon: a request that has begun to arrive, or is in progress, is answered first."""
-        if self._is_idle() and self._head_timer is not None:
+        if self._refused or not self._is_idle():
+            self.end_after_answer()
+        elif self._head_timer is not None:
             self._await_head(LINGER_SECONDS)
         else:
             super().shutdown()
+
+    def look_at_unread(self) -> int:
+        """Return how many bytes of answers the client has yet to take."""
+        before, self.unread_bytes = self.unread_bytes, self.transport.get_write_buffer_size()
+        if not self.unread_bytes or self.unread_bytes < before:
+            self._read_at = self.loop.time()
+        return self.unread_bytes
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the client has taken nothing of its answer for too long."""
+        return self.loop.time() - self._read_at > UNREAD_SECONDS
+
+    def _should_upgrade(self) -> bool:
+        return False  # an upgrade is an offer; h11 reads the body, and the answer is one in HTTP/1.1
 
     def _is_idle(self) -> bool:
         return self.cycle is None or bool(self.cycle.response_complete)
@@ -124,29 +170,24 @@ class Connection(HttpToolsProtocol):
             self._head_timer = None
 
     def _refuse_slow(self) -> None:
-        if self._head_bytes:
+        if self.conn.unread_bytes:
             self.server_state.count_rejected("slow_head")
             self._refuse(TOO_SLOW, f"the head did not arrive within {HEAD_SECONDS:g} s")
         else:
             self.transport.close()
 
-    def _refuse_large(self) -> None:
-        self.server_state.count_rejected("too_large")
-        self._refuse(TOO_LARGE, f"at most {HEAD_BYTES} bytes of request line and headers")
-
     def _refuse(self, kind: Kind, detail: str, headers: dict[str, str] | None = None) -> None:
-        """Answer without the app, and close; where a request is in progress, its answer is the last one instead."""
-        if self._refused:
-            return
+        """Answer without the app, and close; a request whose body is still arriving is given up."""
         self._refused = True
         self._stop_timer()
         if not self._is_idle():
-            self.cycle.keep_alive = False
-            return
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         answer = ProblemAnswer(kind, detail, uuid4().hex)
         answer.headers.update({**(headers or {}), "Connection": "close"})
-        lines = [name + b": " + value + b"\r\n" for name, value in answer.raw_headers]
-        self.transport.write(b"".join([STATUS_LINE[kind.status], *lines, b"\r\n", bytes(answer.body)]))
+        fields = [*self.server_state.default_headers, *answer.raw_headers]
+        lines = [b"HTTP/1.1 %d %s" % (kind.status, STATUS_PHRASES[kind.status]), *map(b": ".join, fields)]
+        self.transport.write(b"\r\n".join([*lines, b"", bytes(answer.body)]))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.close)

@@ -23,6 +23,7 @@ from polyrank.service.resources import Resources
 
 KEEP_ALIVE_SECONDS = 75  # longer than a balancer's idle timeout, so that the balancer is the side that closes
 FINISH_SECONDS = 20
+TICKS_IN_A_SECOND = 10  # uvicorn's
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class DrainingServer(uvicorn.Server):
             uvicorn.Config(
                 app,
                 http=Connection,
+                headers=[("X-Content-Type-Options", "nosniff")],  # what a caller sent comes back in some problems
                 lifespan="off",  # the caller enters it, so that its errors reach the caller
                 access_log=False,
                 proxy_headers=False,  # nothing here asks who connects, or by which scheme
@@ -48,8 +50,6 @@ class DrainingServer(uvicorn.Server):
                 ws="none",
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=FINISH_SECONDS,
-                callback_notify=self._beat,
-                timeout_notify=1,
             )
         )
         self.server_state: Connections = Connections(held.settings.max_connections, held.metrics.count_rejected)
@@ -76,12 +76,12 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
         self._on_ready()
 
-    async def _beat(self) -> None:
-        if self._on_beat is not None and not self._engine.stuck:
-            self._on_beat()
-
     async def on_tick(self, counter: int) -> bool:
-        """Return whether it is time to stop accepting."""
+        """Look after what needs it about once a second; returns whether it is time to stop accepting."""
+        if counter % TICKS_IN_A_SECOND == 0:
+            self.server_state.cut_off_unread()
+            if self._on_beat is not None and not self._engine.stuck:
+                self._on_beat()
         is_over = self._stops_at is not None and time.monotonic() >= self._stops_at
         return await super().on_tick(counter) or is_over
 

@@ -136,7 +136,7 @@ def test_refusals_are_problems_and_name_no_key(server: Served) -> None:
 
 @pytest.mark.parametrize("announced", [b"Content-Length: 1000", b"Transfer-Encoding: chunked"])
 def test_the_body_is_not_waited_for(server: Served, announced: bytes) -> None:
-    head = b"POST /rank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = b"POST /rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     began = time.monotonic()
     assert server.raw(head + announced + b"\r\n\r\n").startswith(b"HTTP/1.1 401 ")
     assert time.monotonic() - began < 2
@@ -197,7 +197,7 @@ def test_without_keys_whatever_is_sent_is_taken(store: Path, caplog: pytest.LogC
             headers = {"Authorization": value}
             assert open_server.client.post("/rank", json={"context": "w1"}, headers=headers).status_code == 200
             assert open_server.client.get("/index", headers=headers).status_code == 200
-        answer = open_server.raw(b"GET /info HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \r\n\r\n")
+        answer = open_server.raw(b"GET /info HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 "), "what clients send that have no key"
     assert not [each for each in caplog.records if "key" in getattr(each, "fields", {})]
 
@@ -265,7 +265,7 @@ def test_a_page_can_read_every_error(server: Served, monkeypatch: pytest.MonkeyP
     assert [answer.status_code for answer in answers] == [401, 404, 500]
     assert {answer.headers["access-control-allow-origin"] for answer in answers} == {ORIGIN}
     lines = [f"{name}: {value}".encode() for name, value in {**origin, **too_large}.items()]
-    head = b"\r\n".join([b"POST /rank HTTP/1.1", b"Host: x", *lines, b"", b""])
+    head = b"\r\n".join([b"POST /rank HTTP/1.1", b"Host: localhost", *lines, b"", b""])
     refused = server.raw(head).lower()
     assert refused.startswith(b"http/1.1 413 ")
     assert f"access-control-allow-origin: {ORIGIN}".encode() in refused

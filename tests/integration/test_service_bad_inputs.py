@@ -159,7 +159,7 @@ def test_another_media_type_or_an_encoding(server: Served, headers: dict[str, st
 
 
 def test_a_missing_content_type(server: Served) -> None:
-    answer = server.raw(b'POST /rank HTTP/1.1\r\nHost: x\r\nContent-Length: 16\r\n\r\n{"context": "a"}')
+    answer = server.raw(b'POST /rank HTTP/1.1\r\nHost: localhost\r\nContent-Length: 16\r\n\r\n{"context": "a"}')
     assert answer.startswith(b"HTTP/1.1 415 ")
 
 

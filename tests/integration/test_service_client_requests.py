@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx2
 import pytest
+from in_process import TestClient
 from service_fakes import build_store, load
-from starlette.testclient import TestClient
 
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings

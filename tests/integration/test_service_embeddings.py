@@ -10,9 +10,9 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
+from in_process import TestClient
 from numpy.typing import NDArray
 from service_fakes import build_store, load, pool
-from starlette.testclient import TestClient
 from tiny import CLS, SEP, word_ids, write_checkpoint
 
 import polyrank

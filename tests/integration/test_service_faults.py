@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from command_line import call, left_half_written, pool_rows, write_rows
 from fakes import HashEncoder, pool
+from in_process import TestClient
 from redis_process import RedisProcess, vector_keys
 from service_fakes import build_store, load
 from service_fakes import pool as words
-from starlette.testclient import TestClient
 from unprivileged import bound_by_permissions, python_bound_by_permissions, read_only
 from updated import LiveStore
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import orjson
 import pytest
+from in_process import TestClient
 from service_fakes import pool
-from starlette.testclient import TestClient
 
 import polyrank
 from polyrank.index_builder.build.job_records import FAILED, RUNNING, JobRecord, JobRequest, JobStore

@@ -122,7 +122,7 @@ def test_clients_of_other_systems_get_there_too(start: Start) -> None:
 def test_what_clients_who_hang_up_have_waited_for_is_kept(start: Start) -> None:
     server = start()
     body = httpx2.Request("POST", server.url, json={"context": "w1", "candidates": TEXTS}).content
-    head = b"POST /rank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     for _ in range(ATTEMPTS):
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             connection.sendall(head % len(body) + body)

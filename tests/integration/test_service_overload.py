@@ -21,7 +21,7 @@ from polyrank.service.ranking.admission import TOKENS_A_REQUEST
 from polyrank.service.settings import Settings
 
 QUEUE = 4
-HEAD = b"POST /rank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 class Busy:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import orjson
 import pytest
+from in_process import TestClient
 from service_fakes import pool
-from starlette.testclient import TestClient
 
 import polyrank
 from polyrank.index_builder.build.pipeline import BuildOptions, build
@@ -167,12 +167,8 @@ def test_metrics_have_every_series_from_the_start(client: TestClient) -> None:
 
 def test_answers_of_an_index_count_as_certified_or_not(client: TestClient) -> None:
     def counted() -> dict[str, float]:
-        lines = client.get("/metrics").text.splitlines()
-        name = "polyrank_retrieval_certified_total"
-        return {
-            exact: float(next(line for line in lines if line.startswith(f'{name}{{exact="{exact}"}}')).split()[1])
-            for exact in ("true", "false")
-        }
+        value = client.app.state.resources.metrics.registry.get_sample_value
+        return {exact: value("polyrank_retrieval_certified_total", {"exact": exact}) for exact in ("true", "false")}
 
     before, kind = counted(), client.get("/index").json()["active"]["index"]
     rank(client)  # everything is scored

@@ -7,8 +7,8 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
+from in_process import TestClient
 from service_fakes import build_store, load, pool
-from starlette.testclient import TestClient
 
 import polyrank
 from polyrank.index_builder.build.pipeline import build

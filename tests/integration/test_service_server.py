@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import TestClient
 from server_process import HEADERS, Load, ServerProcess, get
 from service_fakes import pool
-from starlette.testclient import TestClient
 
 import polyrank
 from polyrank.index_builder.build.pipeline import build

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from in_process import TestClient
 from served import Served, serve
 from service_fakes import WordRanker, build_store, load, pool
-from starlette.testclient import TestClient
 
 from polyrank.index_builder.store import locks
 from polyrank.index_builder.store.generation_store import GenerationStore

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from in_process import TestClient
 from service_fakes import build_store, load
 from starlette.requests import Request
-from starlette.testclient import TestClient
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn

@@ -24,10 +24,11 @@ ASKS: Final = (
 READS: Final = (*ASKS, service.TimeTooShort)
 # Errors of every route that ranks texts, whose vectors are kept.
 RANKS: Final = (*READS, service.TextsLeft)
-REFUSALS: Final = (service.Unauthenticated, service.Forbidden, service.RateLimited)
+REFUSALS: Final = (service.Unauthenticated, service.Forbidden, service.OriginNotAllowed, service.RateLimited)
+_ALWAYS = (RankingError, Shortage, service.HostNotAllowed)
 _WITH_BODY = (
     *(service.BodyMalformed, service.BodyTimeout, service.TooManyValues, service.BodyTooLarge),
-    *(service.MediaTypeUnsupported, InvalidInput),
+    *(service.MediaTypeUnsupported, InvalidInput, service.BodiesHeld),
 )
 _RETRY_AFTER = {
     "description": "seconds after which to come back",
@@ -68,7 +69,7 @@ def fails(
         form: of the errors, refused keys included, on a route for other systems' clients; None: problem details.
     """
     titles: dict[int, dict[str, None]] = {}
-    for error in (RankingError, Shortage, *(_WITH_BODY if body else ()), *(REFUSALS if form else ()), *errors):
+    for error in (*_ALWAYS, *(_WITH_BODY if body else ()), *(REFUSALS if form else ()), *errors):
         kind = next(problems.TABLE[base] for base in error.__mro__ if base in problems.TABLE)
         status = problems.TOO_MANY_REQUESTS if form and issubclass(error, service.Overloaded) else kind.status
         titles.setdefault(status, {})[kind.title] = None

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyrank.model.errors import RankingError, shortage_in
-from polyrank.service.errors import BodyTooLarge
+from polyrank.service.errors import BodiesHeld, BodyTooLarge
 from polyrank.service.http.plumbing import problems
 from polyrank.service.observe.account import Account
 from polyrank.service.observe.metrics import UNMATCHED, Metrics
@@ -26,6 +26,9 @@ from polyrank.service.observe.tracing import Tracing, trace_id
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 DRAIN_SECONDS = 2.0
+# All bodies in flight together may take so many times the bound of one; bodies up to SMALL_BYTES do not count.
+BODIES_HELD = 8
+SMALL_BYTES = 64 * 1024
 KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 # Puts a problem in the form that the clients of a route expect.
@@ -115,13 +118,17 @@ class HeadAsGet:
 
 
 class BodyBound:
-    """Refuses a body over the bound, whether its length is announced or it comes in chunks."""
+    """Refuses a body over the bound, whether its length is announced or it comes in chunks.
+
+    Bodies in flight have a common bound, too: one that would exceed it raises BodiesHeld where it is read.
+    """
 
     def __init__(self, app: ASGIApp, limit: int, metrics: Metrics, in_form: InForm) -> None:
         self.app = app
         self.limit = limit
         self.metrics = metrics
         self.in_form = in_form
+        self._held, self._most_held = 0, BODIES_HELD * limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -132,16 +139,21 @@ class BodyBound:
         if announced.isascii() and announced.isdigit() and int(announced[:20]) > self.limit:
             await self._refuse(scope, receive, send, more=True)
             return
-        received = 0
+        received = held = 0
         answering, more = False, True
 
         async def receive_bounded() -> Message:
-            nonlocal received, more
+            nonlocal received, held, more
             message = await receive()
             received += len(message.get("body", b""))
             more = message.get("more_body", False)
             if received > self.limit:
                 raise BodyTooLarge(self.limit)
+            if received > SMALL_BYTES:
+                self._held += received - held
+                held = received
+                if self._held > self._most_held:
+                    raise BodiesHeld(self._most_held)
             return message
 
         async def send_watched(message: Message) -> None:
@@ -155,6 +167,8 @@ class BodyBound:
             if answering:
                 raise
             await self._refuse(scope, receive, send, more)
+        finally:
+            self._held -= held
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, more: bool) -> None:
         """Answer at once, then read on for a while: closing on unread data would reset the connection."""

@@ -1,0 +1,89 @@
+"""Refuses what browsers send for pages that may not call this server.
+
+A page of any site can make its visitors' browsers send requests here. It cannot choose `Host` and `Origin`: the first
+one names a host that it does not own unless it points its own name at this machine (DNS rebinding), and the second one
+names the page's site.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from polyrank.model.errors import RankingError
+from polyrank.service.errors import HostNotAllowed, OriginNotAllowed
+from polyrank.service.http.plumbing.middleware import InForm
+from polyrank.service.http.plumbing.problems import from_error, kind_of
+from polyrank.service.observe.metrics import Metrics
+
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Sites:
+    """Lets requests through that name an allowed host, and change something only for pages of allowed origins."""
+
+    def __init__(self, app: ASGIApp, hosts: "Hosts", origins: Sequence[str], metrics: Metrics, in_form: InForm) -> None:
+        self.app = app
+        self.is_allowed = lru_cache(maxsize=256)(hosts.allow)
+        self.origins = frozenset(origins)
+        self.metrics = metrics
+        self.in_form = in_form
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        try:
+            if scope["type"] == "http":
+                self._check(scope["method"], Headers(scope=scope))
+        except RankingError as error:
+            self.metrics.count_rejected(kind_of(error).rejected or "")
+            problem = from_error(error, scope["state"]["request_id"])
+            await self.in_form(scope, problem)(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    def _check(self, method: str, headers: Headers) -> None:
+        host, origin = headers.get("host"), headers.get("origin")
+        if host and not self.is_allowed(host):  # only HTTP/1.0 may leave it out, which no browser speaks
+            raise HostNotAllowed(host)
+        if origin is None or method in READING or headers.get("sec-fetch-site") == "same-origin":
+            return
+        if origin in self.origins or "*" in self.origins or origin.partition("://")[2] == host:
+            return
+        raise OriginNotAllowed(origin)
+
+
+class Hosts:
+    """The hosts as which a server may be called: its own address, names of this machine for itself, and those given.
+
+    `bound` is where it listens; a wildcard address stands for every address. A name that begins with `*.` stands for
+    all names that end so, and `*` for every name.
+    """
+
+    def __init__(self, given: Sequence[str], bound: str) -> None:
+        self._any = "*" in given
+        self._names = {"localhost", bound.lower(), *given}
+        self._ends = (".localhost", *(name[1:] for name in given if name.startswith("*.")))
+        self._bound = _address(bound)
+
+    def allow(self, host: str) -> bool:
+        """Whether a request may name this host; `host` is the header's value, perhaps with a port."""
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
+        except ValueError:
+            return False
+        if self._any or name in self._names or name.endswith(self._ends):
+            return True
+        address = _address(name)
+        if address is None:
+            return False
+        return address.is_loopback or self._bound is None or self._bound.is_unspecified or address == self._bound
+
+
+def _address(name: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(name)
+    except ValueError:
+        return None

@@ -1,0 +1,74 @@
+"""What a caller sends on a connection, as events of HTTP/1.1, with bounds on its parts.
+
+h11 parses it, and not llhttp (uvicorn's usual choice): h11 ignores an upgrade that nobody takes, reads one request at a
+time, bounds trailers and keeps them apart from headers. That costs about 0.07 ms a request.
+"""
+
+from typing import Final
+
+import h11
+
+HEAD_BYTES: Final = 32 * 1024
+HEAD_LINES: Final = 256
+# A body may come in so many chunks, and in one more for each so many bytes: a chunk of one byte takes h11 4 us.
+CHUNKS: Final = 1000
+BYTES_FOR_A_CHUNK: Final = 1024
+
+
+class Incoming(h11.Connection):
+    """h11's side of a server's connection; what is over a bound is a `h11.RemoteProtocolError`."""
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
+        self._lines = self._chunks = self._body_bytes = 0
+
+    @property
+    def unread_bytes(self) -> int:
+        """How many bytes wait to be parsed."""
+        return len(self.trailing_data[0])
+
+    def receive_data(self, data: bytes) -> None:
+        """Keep what came until `next_event` parses it."""
+        if self.their_state is h11.IDLE:
+            self._lines += data.partition(b"\r\n\r\n")[0].count(b"\n")
+        super().receive_data(data)
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """Parse the next event.
+
+        Raises:
+            h11.RemoteProtocolError: this is no HTTP, or more than may be sent; `error_status_hint` is the status.
+        """
+        if self.their_state is h11.IDLE and self._lines > HEAD_LINES:
+            raise h11.RemoteProtocolError("too many headers", error_status_hint=431)
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._lines = self._chunks = self._body_bytes = 0
+            _check_size(event)
+            _check_framing(event)
+        elif isinstance(event, h11.Data):
+            self._count(event)
+        return event
+
+    def _count(self, data: h11.Data) -> None:
+        self._chunks += data.chunk_start
+        self._body_bytes += len(data.data)
+        if self._chunks > CHUNKS + self._body_bytes // BYTES_FOR_A_CHUNK:
+            raise h11.RemoteProtocolError("the chunks of the body are too small")
+
+
+def _check_size(request: h11.Request) -> None:
+    """Refuse a large head that came at once; h11 bounds those that do not."""
+    if len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers) > HEAD_BYTES:
+        raise h11.RemoteProtocolError("too large a head", error_status_hint=431)
+
+
+def _check_framing(request: h11.Request) -> None:
+    """Refuse what two servers in a row could read differently: the end of the body decides where a request begins."""
+    framing = {name for name, _ in request.headers} & {b"content-length", b"transfer-encoding"}
+    if len(framing) > 1:
+        raise h11.RemoteProtocolError("Content-Length beside Transfer-Encoding")
+    if request.http_version == b"1.0" and b"transfer-encoding" in framing:
+        raise h11.RemoteProtocolError("Transfer-Encoding in HTTP/1.0")
+    if request.http_version not in (b"1.0", b"1.1"):
+        raise h11.RemoteProtocolError("this HTTP version is not spoken here")
