@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.text.assembly import Conversation, Truncation
+from polyrank.model.text.steps import finish, one_by_one
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotConfigured, TextsLeft, TimeTooShort
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.live.serving import Serving
@@ -127,8 +128,7 @@ class Engine:
     async def _tokenize_context(
         self, ranker: LateScorer, conversation: Conversation, timings: Timings
     ) -> tuple[list[int], Truncation]:
-        tokenize = partial(ranker.tokenize_context, conversation)
-        return await self._forwards.tokenize(tokenize, timings, letters=conversation.letters)
+        return await self._forwards.tokenize(ranker.context_steps(conversation), timings, letters=conversation.letters)
 
     async def _search_pool(self, search: PoolSearch) -> Ranked:
         """Search on the search thread; fetching vectors from Redis would hold it up, so that is done on another."""
@@ -224,7 +224,7 @@ class Engine:
         """Call a function for each text on the tokenizer's thread, between the work of others; errors as `rank`."""
         with self._admission.admitted(admission.tokenizer_tokens(texts), deadline):
             async with until(deadline):
-                return [await self._forwards.tokenize(partial(work, text), Timings()) for text in texts]
+                return await self._forwards.tokenize(one_by_one(work, texts), Timings())
 
     async def look_up(self, work: Callable[[], T]) -> T:
         """Call a short function that reads stored candidates."""
@@ -234,7 +234,7 @@ class Engine:
         """Try the model while it seems to have failed: a success makes the service ready again."""
         if self.failed is None or self.stuck:
             return
-        context, _ = serving.ranker.tokenize_context(Conversation.of("hello"))
+        context, _ = finish(serving.ranker.context_steps(Conversation.of("hello")))
         with suppress(InferenceFailed):
             await self._forwards.context(serving.ranker, context, math.inf, Timings())
             await self.encode(serving.ranker, ["hello"], math.inf)

@@ -2,16 +2,17 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.steps import Steps, finish, in_parts
 from polyrank.service.errors import DeadlineExceeded
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import Lane, Stage
@@ -21,7 +22,6 @@ from polyrank.service.ranking.batching.batcher import Batcher
 from polyrank.service.ranking.batching.lanes import OnBatch, Work
 from polyrank.service.ranking.stages import Threads, Timings
 
-TEXTS_A_TURN = 256  # tokenised in one go, in some 20 ms; after so many, others have their turn
 # So many letters are tokenised in half a millisecond. To hand them to a thread and take up the result costs the loop
 # nearly as much, and the request more.
 INLINE_LETTERS = 1000
@@ -46,25 +46,25 @@ class Forwards:
         self._tokenizer = Threads("tokenizer", 1)
 
     async def tokenize(
-        self, work: Callable[[], T], timings: Timings, stage: Stage = "tokenize", letters: float = math.inf
+        self, steps: Steps[T], timings: Timings, stage: Stage = "tokenize", letters: float = math.inf
     ) -> T:
-        """Call a function that tokenises so many letters: on the tokenizer's thread, or at once if there are few."""
+        """Tokenise so many letters: on the tokenizer's thread, where others come between two steps, or at once if few.
+
+        Cancelling drops the steps that have not begun.
+        """
         if letters <= INLINE_LETTERS:
-            return timings.measure(stage, work)
-        return await self._tokenizer.run(partial(timings.measure, stage, work), timings)
+            return timings.measure(stage, partial(finish, steps))
+        while True:
+            step = partial(timings.measure, stage, partial(_step, steps))
+            is_done, result = await self._tokenizer.run(step, timings)
+            if is_done:
+                return cast(T, result)
 
     async def tokenize_candidates(
         self, ranker: LateScorer, texts: Sequence[str], timings: Timings
     ) -> tuple[list[list[int]], int]:
         """Tokenise texts, with the work of others between many; also returns how many texts were cut."""
-        tokens: list[list[int]] = []
-        cut = 0
-        for start in range(0, len(texts), TEXTS_A_TURN):
-            work = partial(ranker.tokenize_candidates, texts[start : start + TEXTS_A_TURN])
-            some, cut_here = await self.tokenize(work, timings)
-            tokens += some
-            cut += cut_here
-        return tokens, cut
+        return await self.tokenize(_candidate_steps(ranker, texts), timings)
 
     async def context(
         self, ranker: LateScorer, context: list[int], deadline: float, timings: Timings
@@ -110,8 +110,8 @@ class Forwards:
             DeadlineExceeded: one of the two was missed, or would be.
             TimeTooShort: so many pairs cannot be read by the deadline.
         """
-        tokenize = partial(_split_pairs, scorer, conversation, texts)
-        pairs, lengths, truncation = await self.tokenize(tokenize, timings, "rerank")
+        steps = _split_pairs(scorer, conversation, texts)
+        pairs, lengths, truncation = await self.tokenize(steps, timings, "rerank")
         if time.monotonic() + self.batcher.predict("pair", lengths) > within:
             self.batcher.doubt("pair")
             raise DeadlineExceeded("the cross-encoder would take longer")
@@ -133,11 +133,33 @@ class Forwards:
         self.batcher.close()
 
 
+def _step(steps: Steps[T]) -> tuple[bool, T | None]:
+    """Do one step; returns whether it was the last one, and then the result."""
+    try:
+        next(steps)
+    except StopIteration as done:
+        return True, done.value
+    return False, None
+
+
+def _candidate_steps(ranker: LateScorer, texts: Sequence[str]) -> Steps[tuple[list[list[int]], int]]:
+    """Tokenise texts, part by part; also returns how many were cut."""
+    tokens: list[list[int]] = []
+    cut = 0
+    for part in in_parts(texts):
+        if tokens:
+            yield
+        some, cut_here = ranker.tokenize_candidates(part)
+        tokens += some
+        cut += cut_here
+    return tokens, cut
+
+
 def _split_pairs(
     scorer: PairScorer, conversation: Conversation, texts: Sequence[str]
-) -> tuple[list[Pairs], list[int], Truncation]:
+) -> Steps[tuple[list[Pairs], list[int], Truncation]]:
     """Tokenise pairs: each by itself, its length in tokens, and what was cut of all."""
-    pairs, truncation = scorer.tokenize_pairs(conversation, texts)
+    pairs, truncation = yield from scorer.pair_steps(conversation, texts)
     of_candidates = zip(pairs.owners, pairs.candidates, strict=True)
     lengths = [len(pairs.contexts[owner]) + len(candidate) for owner, candidate in of_candidates]
     return [pairs.take([at]) for at in range(len(lengths))], lengths, truncation

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from service_fakes import WordCross, WordRanker, asked, brute_force, build_store
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.search.scan.plain import PlainScan
-from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.steps import TEXTS_A_PART, Steps
 from polyrank.service.caching.caches import Caches
 from polyrank.service.errors import (
     DeadlineExceeded,
@@ -32,7 +34,7 @@ from polyrank.service.live.serving import Serving
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import admission, retrieval
 from polyrank.service.ranking.engine import Embeddings, Engine, EngineSettings
-from polyrank.service.ranking.forwards import TEXTS_A_TURN, PairScores
+from polyrank.service.ranking.forwards import PairScores
 from polyrank.service.ranking.retrieval import Found, PoolSearch
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
 from polyrank.service.settings import Settings
@@ -540,7 +542,7 @@ def test_stages_are_timed_and_truncation_is_told(scanned: Serving) -> None:
 
 
 def test_many_texts_are_tokenised_a_few_at_a_time(scanned: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts of others come between."""
+    """Texts of others come between, also where few texts have many letters."""
     sizes: list[int] = []
     tokenize = scanned.ranker.tokenize_candidates
 
@@ -549,12 +551,65 @@ def test_many_texts_are_tokenised_a_few_at_a_time(scanned: Serving, monkeypatch:
         return tokenize(texts)
 
     monkeypatch.setattr(scanned.ranker, "tokenize_candidates", watched)
-    texts = [f"w{n} " * (40 if n % 3 == 0 else 1) for n in range(2 * TEXTS_A_TURN + 10)]
+    texts = [f"w{n} " * (33 if n % 3 == 0 else 1) for n in range(2 * TEXTS_A_PART + 10)]
     ranked = rank(scanned, asked(candidates=tuple(Given(None, text) for text in texts), top_k=1000))
-    assert sizes == [TEXTS_A_TURN, TEXTS_A_TURN, 10]
+    assert sizes == [TEXTS_A_PART, TEXTS_A_PART, 10]
     assert ranked.truncation.candidates == len(texts[::3])
     alone = rank(scanned, asked(candidates=(Given(None, texts[300]),)))
     assert [place.late for place in ranked.places if place.index == 300] == [alone.places[0].late]
+    sizes.clear()
+    rank(scanned, asked(candidates=tuple(Given(None, f"w{n} " * 3000) for n in range(3))))
+    assert sizes == [1, 1, 1]
+
+
+class Steady(WordRanker):
+    """Tokenises every context in a thousand steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[str] = []
+
+    def context_steps(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
+        for _ in range(1000):
+            self.done.append(conversation.turns[0].text[0])
+            time.sleep(0.001)
+            yield
+        return [1], Truncation()
+
+    def steps(self, count: int) -> list[str]:
+        """Wait for so many steps from now on, and return whose they are."""
+        before, deadline = len(self.done), time.monotonic() + 30
+        while len(self.done) < before + count:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        return self.done[before : before + count]
+
+
+def test_others_come_between_the_steps_of_a_long_tokenisation(scanned: Serving) -> None:
+    ranker = Steady()
+    serving = replace(scanned, ranker=ranker)
+
+    async def scene() -> None:
+        engine = Engine(EngineSettings(), Metrics())
+        one, other = (asyncio.ensure_future(engine.rank(serving, asked(name * 2000))) for name in "ab")
+        assert sorted(await asyncio.to_thread(ranker.steps, 40)) in (["a"] * n + ["b"] * (40 - n) for n in (19, 20, 21))
+        async with asyncio.timeout(30):
+            await engine.embed(serving, ["w1"], math.inf)
+        one.cancel()
+        await asyncio.wait([one])
+        assert (await asyncio.to_thread(ranker.steps, 20)).count("a") <= 1, "what nobody waits for is not read"
+        assert len(ranker.done) < 1000
+        other.cancel()
+        engine.close()
+
+    asyncio.run(scene())
+
+
+def test_a_deadline_ends_a_long_tokenisation(scanned: Serving) -> None:
+    ranker = Steady()
+    with pytest.raises(DeadlineExceeded):
+        rank(replace(scanned, ranker=ranker), asked("a" * 2000, deadline=time.monotonic() + 0.05))
+    assert len(ranker.done) < 1000
 
 
 def test_ties_follow_the_pool(tmp_path: Path) -> None:
