@@ -2,7 +2,7 @@
 
 A request goes from stage to stage on the event loop. Whatever takes longer than a moment runs beside it:
 
-    tokenizer    one thread: texts to token ids, but for short contexts (forwards.py)
+    tokenizer    one thread: texts to token ids, but for short ones; one more thread for long ones (forwards.py)
     model        one thread: every forward pass of every model, batched over requests (batching/batcher.py)
     search       one thread: scans and FAISS, and the scores of vectors that are on this machine (retrieval.py)
     candidates   a few threads: stored texts, vectors from Redis and their scores (given.py, retrieval.py)
@@ -128,7 +128,7 @@ class Engine:
     async def _tokenize_context(
         self, ranker: LateScorer, conversation: Conversation, timings: Timings
     ) -> tuple[list[int], Truncation]:
-        return await self._forwards.tokenize(ranker.context_steps(conversation), timings, letters=conversation.letters)
+        return await self._forwards.tokenize(ranker.context_steps(conversation), conversation.letters, timings)
 
     async def _search_pool(self, search: PoolSearch) -> Ranked:
         """Search on the search thread; fetching vectors from Redis would hold it up, so that is done on another."""
@@ -224,7 +224,7 @@ class Engine:
         """Call a function for each text on the tokenizer's thread, between the work of others; errors as `rank`."""
         with self._admission.admitted(admission.tokenizer_tokens(texts), deadline):
             async with until(deadline):
-                return await self._forwards.tokenize(one_by_one(work, texts), Timings())
+                return await self._forwards.tokenize(one_by_one(work, texts), sum(map(len, texts)), Timings())
 
     async def look_up(self, work: Callable[[], T]) -> T:
         """Call a short function that reads stored candidates."""

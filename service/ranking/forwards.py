@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
-from polyrank.model.text.steps import Steps, finish, in_parts
+from polyrank.model.text.steps import LETTERS_A_PART, Steps, finish, in_parts
 from polyrank.service.errors import DeadlineExceeded
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import Lane, Stage
@@ -39,24 +39,23 @@ class PairScores(NamedTuple):
 
 
 class Forwards:
-    """The tokenizer's thread and the models' thread; `batch_tokens` as the batcher's `budget`."""
+    """The tokenizer's threads and the models' thread; `batch_tokens` as the batcher's `budget`."""
 
     def __init__(self, batch_tokens: int, metrics: Metrics, tracing: Tracing) -> None:
         self.batcher = Batcher(batch_tokens, metrics, tracing)
-        self._tokenizer = Threads("tokenizer", 1)
+        self._tokenizer, self._long_texts = Threads("tokenizer", 1), Threads("tokenizer-long", 1)
 
-    async def tokenize(
-        self, steps: Steps[T], timings: Timings, stage: Stage = "tokenize", letters: float = math.inf
-    ) -> T:
-        """Tokenise so many letters: on the tokenizer's thread, where others come between two steps, or at once if few.
+    async def tokenize(self, steps: Steps[T], letters: int, timings: Timings, stage: Stage = "tokenize") -> T:
+        """Tokenise so many letters: at once if they are few, else on a thread, where others come between two steps.
 
-        Cancelling drops the steps that have not begun.
+        Many letters have a thread of their own, so that nobody with few waits for them. Cancelling drops the steps that
+        have not begun.
         """
         if letters <= INLINE_LETTERS:
             return timings.measure(stage, partial(finish, steps))
+        thread = self._tokenizer if letters <= LETTERS_A_PART else self._long_texts
         while True:
-            step = partial(timings.measure, stage, partial(_step, steps))
-            is_done, result = await self._tokenizer.run(step, timings)
+            is_done, result = await thread.run(partial(timings.measure, stage, partial(_step, steps)), timings)
             if is_done:
                 return cast(T, result)
 
@@ -64,7 +63,7 @@ class Forwards:
         self, ranker: LateScorer, texts: Sequence[str], timings: Timings
     ) -> tuple[list[list[int]], int]:
         """Tokenise texts, with the work of others between many; also returns how many texts were cut."""
-        return await self.tokenize(_candidate_steps(ranker, texts), timings)
+        return await self.tokenize(_candidate_steps(ranker, texts), sum(map(len, texts)), timings)
 
     async def context(
         self, ranker: LateScorer, context: list[int], deadline: float, timings: Timings
@@ -111,7 +110,8 @@ class Forwards:
             TimeTooShort: so many pairs cannot be read by the deadline.
         """
         steps = _split_pairs(scorer, conversation, texts)
-        pairs, lengths, truncation = await self.tokenize(steps, timings, "rerank")
+        letters = conversation.letters + sum(map(len, texts))
+        pairs, lengths, truncation = await self.tokenize(steps, letters, timings, "rerank")
         if time.monotonic() + self.batcher.predict("pair", lengths) > within:
             self.batcher.doubt("pair")
             raise DeadlineExceeded("the cross-encoder would take longer")
@@ -130,6 +130,7 @@ class Forwards:
     def close(self) -> None:
         """Finish what has begun, drop what waits."""
         self._tokenizer.close()
+        self._long_texts.close()
         self.batcher.close()
 
 

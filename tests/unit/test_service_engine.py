@@ -321,7 +321,7 @@ def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> N
 def test_a_short_context_does_not_wait_while_long_texts_are_tokenised(scanned: Serving) -> None:
     async def scene() -> tuple[Ranked, Ranked]:
         engine, release = Engine(EngineSettings(), Metrics()), threading.Event()
-        busy = asyncio.ensure_future(engine.tokenize(lambda _: release.wait(60), ["many letters"], math.inf))
+        busy = asyncio.ensure_future(engine.tokenize(lambda _: release.wait(60), ["letters " * 1000], math.inf))
         try:
             async with asyncio.timeout(30):
                 short = await engine.rank(scanned, asked(TEXT))
@@ -338,6 +338,21 @@ def test_a_short_context_does_not_wait_while_long_texts_are_tokenised(scanned: S
     short, long = asyncio.run(scene())
     assert_same(short, brute_force(scanned, TEXT, 10))
     assert len(long.places) == 10
+
+
+def test_a_caller_with_many_letters_holds_up_nobody_with_few(scanned: Serving) -> None:
+    async def scene() -> Ranked:
+        engine, release = Engine(EngineSettings(), Metrics()), threading.Event()
+        busy = asyncio.ensure_future(engine.tokenize(lambda _: release.wait(60), ["letters " * 2500], math.inf))
+        try:
+            async with asyncio.timeout(30):
+                return await engine.rank(scanned, asked(" ".join([TEXT] * 100)))
+        finally:
+            release.set()
+            await busy
+            engine.close()
+
+    assert len(asyncio.run(scene()).places) == 10
 
 
 def test_a_deadline_that_is_over_costs_no_model_work(scanned: Serving) -> None:
