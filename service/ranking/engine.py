@@ -117,6 +117,7 @@ class Engine:
         """Rank the generation's candidates by late score."""
         context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
         codes = await self._forwards.context(serving.ranker, context, request.deadline, timings)
+        await self._read_fields(serving, request, timings)
         affordable = self._retrieval.affordable(serving, request)
         ranked = await self._search_pool(PoolSearch(serving, affordable, codes, timings))
         if ranked.plan in ("index", "selector"):
@@ -129,6 +130,16 @@ class Engine:
         self, ranker: LateScorer, conversation: Conversation, timings: Timings
     ) -> tuple[list[int], Truncation]:
         return await self._forwards.tokenize(ranker.context_steps(conversation), conversation.letters, timings)
+
+    async def _read_fields(self, serving: Serving, request: RankRequest, timings: Timings) -> None:
+        """Read the fields of the filter where they are new: part by part, and not on the search thread."""
+        if request.filter is None:
+            return
+        steps = serving.snapshot.reading(request.filter)
+        is_done = False
+        while not is_done:
+            step = partial(timings.measure, "retrieve", partial(_is_done, steps))
+            is_done = await self._candidates.run(step, timings)
 
     async def _search_pool(self, search: PoolSearch) -> Ranked:
         """Search on the search thread; fetching vectors from Redis would hold it up, so that is done on another."""
@@ -258,6 +269,15 @@ class Engine:
         if self.scorer is None:
             raise NotConfigured("rerank: no cross-encoder is loaded; start the server with --reranker MODEL")
         return self.scorer
+
+
+def _is_done(steps: Iterator[None]) -> bool:
+    """Do one step; returns whether there was none left."""
+    try:
+        next(steps)
+    except StopIteration:
+        return True
+    return False
 
 
 def _in_order(places: Sequence[RankedCandidate], scores: NDArray[np.float32]) -> list[RankedCandidate]:

@@ -15,6 +15,7 @@ import pytest
 from service_fakes import WordCross, WordRanker, asked, brute_force, build_store, open_serving, pool, rank
 
 from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.candidates import CandidateTable
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.search.scan.plain import PlainScan
 from polyrank.model.text.assembly import Conversation, Truncation
@@ -353,6 +354,34 @@ def test_a_caller_with_many_letters_holds_up_nobody_with_few(scanned: Serving) -
             engine.close()
 
     assert len(asyncio.run(scene()).places) == 10
+
+
+def test_a_new_field_in_a_filter_holds_up_nobody_and_ends_with_its_time(
+    scanned: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, read = threading.Event(), CandidateTable.metadata
+
+    def slowly(self: CandidateTable, *args: Any, **fields: Any) -> Any:
+        release.wait(60)
+        return read(self, *args, **fields)
+
+    monkeypatch.setattr(CandidateTable, "metadata", slowly)
+
+    async def scene() -> None:
+        engine = Engine(EngineSettings(), Metrics())
+        until = time.monotonic() + 0.3
+        filtered = asyncio.ensure_future(engine.rank(scanned, asked(TEXT, filter={"no": 1}, deadline=until)))
+        try:
+            await asyncio.sleep(0.05)
+            async with asyncio.timeout(30):
+                await engine.rank(scanned, asked(TEXT))
+                with pytest.raises(DeadlineExceeded):
+                    await filtered
+        finally:
+            release.set()
+            engine.close()
+
+    asyncio.run(scene())
 
 
 def test_a_deadline_that_is_over_costs_no_model_work(scanned: Serving) -> None:
