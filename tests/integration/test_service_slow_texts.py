@@ -31,7 +31,8 @@ from polyrank.service.settings import Settings
 INPUTS = int(os.environ.get("SOAK_EXAMPLES", "100"))
 LONGEST = 20_000  # letters of one text
 LETTERS = 8_000_000  # of one request: nearly 16 MiB in UTF-8
-MORE_SECONDS = 0.5  # than in calm
+MORE_SECONDS = 0.5  # than in calm, where the machine has nothing else to do
+MORE_SECONDS_BESIDE_OTHER_TESTS = 2.0
 
 
 @cache
@@ -168,8 +169,9 @@ def calm_wait(server: Served) -> float:
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_nobody_waits_for_slow_texts(server: Served, field: str) -> None:
-    calm = calm_wait(server)
-    assert longest_wait(server, field, "letters of two bytes", 0, 1_000_000, 300) <= calm + MORE_SECONDS
+    calm, letters = calm_wait(server), 1_000_000 if field == "index" else 2_000_000  # an update has no deadline
+    waited = longest_wait(server, field, "letters of two bytes", 0, letters, 300)
+    assert waited <= calm + MORE_SECONDS_BESIDE_OTHER_TESTS
 
 
 @pytest.mark.soak
