@@ -19,6 +19,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.steps import Steps
 from polyrank.model.text.tokenizer import Token
 from polyrank.service.caching.caches import Caches
 from polyrank.service.live.models import LoadRanker, PairScorer
@@ -65,6 +66,10 @@ class WordRanker:
     def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
         ids = [token for turn in conversation.turns for token in _tokens(turn.text)]
         return ids[-MAX_TOKENS:], Truncation(tokens=max(0, len(ids) - MAX_TOKENS))
+
+    def context_steps(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
+        yield
+        return self.tokenize_context(conversation)
 
     def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         ids = [_tokens(text) for text in texts]
@@ -116,7 +121,8 @@ class WordCross:
     fingerprint = sha256(b"overlap").hexdigest()
     max_input_tokens = 2 * MAX_TOKENS
 
-    def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
+    def pair_steps(self, conversation: Conversation, texts: Sequence[str]) -> Steps[tuple[Pairs, Truncation]]:
+        yield
         said = [token for turn in conversation.turns for token in _tokens(turn.text)]
         return Pairs([said], [_tokens(text) for text in texts], [0] * len(texts)), Truncation()
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from polyrank.index_builder.pool.rows import Candidate
 
 BATCH_ROWS = 8192
+PART_ROWS = 2048
 # A batch is also closed at this many bytes, to bound memory and stay below Arrow's 2 GiB a column.
 _BATCH_BYTES = 64 << 20
 _SCHEMA = pa.schema([("id", pa.string()), ("text", pa.string()), ("metadata", pa.string())])
@@ -73,6 +74,11 @@ class CandidateTable:
             raise ValueError(f"{path.name} has other columns than id, text, metadata")
         # Each batch points into the map: the strings stay on the disk until they are asked for.
         self._batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        self._parts = [
+            (place, offset)
+            for place, batch in enumerate(self._batches)
+            for offset in range(0, batch.num_rows, PART_ROWS)
+        ]
         self._starts: NDArray[np.int64] = np.cumsum([0] + [batch.num_rows for batch in self._batches], dtype=np.int64)
 
     def __len__(self) -> int:
@@ -97,10 +103,15 @@ class CandidateTable:
             ids, texts, _ = batch.columns
             yield cast(list[str], ids.to_pylist()), cast(list[str], texts.to_pylist())
 
-    def metadata(self, containing: str) -> Iterator[tuple[int, str]]:
-        """Yield (row, JSON) where the metadata, as JSON text without spaces, contains a piece of text."""
-        for start, batch in zip(self._starts.tolist(), self._batches, strict=False):
-            column = batch.column("metadata")
-            hits = pc.indices_nonzero(pc.match_substring(column, containing))
-            found = cast(list[str], column.take(hits).to_pylist())
-            yield from zip((start + hits.to_numpy()).tolist(), found, strict=True)
+    @property
+    def parts(self) -> int:
+        """How many parts of at most `PART_ROWS` rows there are for `metadata`."""
+        return len(self._parts)
+
+    def metadata(self, part: int, containing: str = "") -> list[tuple[int, str]]:
+        """Read (row, JSON) of a part's rows whose metadata, as JSON text without spaces, contains a piece of text."""
+        place, offset = self._parts[part]
+        column = self._batches[place].column("metadata").slice(offset, PART_ROWS)
+        hits = pc.indices_nonzero(pc.match_substring(column, containing))
+        found = cast(list[str], column.take(hits).to_pylist())
+        return list(zip((int(self._starts[place]) + offset + hits.to_numpy()).tolist(), found, strict=True))

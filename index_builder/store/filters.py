@@ -8,14 +8,15 @@ Equality is that of JSON, and strict: `true` is not 1, 1 is 1.0, and null matche
 metadata matches if any of its elements does; objects never match. A range contains numbers or strings, whichever its
 bounds are; strings compare by code point, which suits ISO dates. `$not` also lets through rows without the field.
 
-A table is read once for every field that filters name; the rows of the field's values are then kept as long as the
-table. For candidates in memory, which are few, they are found anew each time.
+A table's names of fields are read once, and its rows once for every field that filters name; both are kept as long as
+the table. So a field that no row has costs nothing. Reading is done in steps: whoever has other work to do between them
+calls `reading` before `matching_rows`. What one caller leaves unfinished, the next one continues. For candidates in
+memory, which are few, fields are read anew each time.
 """
 
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,24 +30,53 @@ from polyrank.index_builder.store.candidates import CandidateTable
 _Mask = NDArray[np.bool_]
 _Key = tuple[int, Any]  # (kind, value): in Python True equals 1, and None has no order
 
+_MOST_NAMES = 100_000  # of fields are kept for a table
+
 _NULL, _BOOLEAN, _NUMBER, _STRING = range(4)
 
-_postings: "WeakKeyDictionary[CandidateTable, dict[str, _Postings]]" = WeakKeyDictionary()
+_tables: "WeakKeyDictionary[CandidateTable, _Fields]" = WeakKeyDictionary()
 _lock = Lock()
 
 
 def matching_rows(table: CandidateTable, filter_: Mapping[str, Any]) -> NDArray[np.int64]:
     """The rows of a table that match a filter; ascending, (N,). An empty filter matches every row."""
-    return np.flatnonzero(_mask(len(table), partial(_of_table, table), filter_))
+    for _ in reading(table, filter_):
+        pass
+    return np.flatnonzero(_mask(len(table), _fields_of(table).postings, filter_))
 
 
 def matching_places(metadata: Sequence[Mapping[str, Any]], filter_: Mapping[str, Any]) -> NDArray[np.int64]:
     """The places in a list of metadata that match a filter; ascending, (N,)."""
 
     def of_field(field: str) -> _Postings:
-        return _Postings(len(metadata), ((at, cells[field]) for at, cells in enumerate(metadata) if field in cells))
+        postings = _Postings(len(metadata))
+        postings.add((at, cells[field]) for at, cells in enumerate(metadata) if field in cells)
+        return postings.in_order()
 
     return np.flatnonzero(_mask(len(metadata), of_field, filter_))
+
+
+def reading(table: CandidateTable, filter_: Mapping[str, Any]) -> Iterator[None]:
+    """Read what the fields of a filter hold, and pause after every part of the table."""
+    fields = _fields_of(table)
+    while fields.read_names(table):
+        yield
+    for field in _named(filter_):
+        while fields.read(table, field):
+            yield
+
+
+def _named(filter_: Mapping[str, Any]) -> set[str]:
+    """The names of the fields in a filter."""
+    names: set[str] = set()
+    for key, wanted in filter_.items():
+        if key == "$not":
+            names |= _named(wanted)
+        elif key in ("$and", "$or"):
+            names = names.union(*map(_named, wanted))
+        else:
+            names.add(key)
+    return names
 
 
 def _mask(size: int, of_field: "Callable[[str], _Postings]", filter_: Mapping[str, Any]) -> _Mask:
@@ -67,23 +97,68 @@ def _mask(size: int, of_field: "Callable[[str], _Postings]", filter_: Mapping[st
     return matching
 
 
-def _of_table(table: CandidateTable, field: str) -> "_Postings":
-    known = _postings.get(table, {}).get(field)
-    if known is not None:
-        return known
-    with _lock:  # two requests must not both read the table
-        fields = _postings.setdefault(table, {})
-        if field in fields:
-            return fields[field]
-        found = _Postings(len(table), _cells(table, field))
-        if found:  # fields that no row has are not kept: requests may name any number, and finding none is quick
-            fields[field] = found
-        return found
+def _fields_of(table: CandidateTable) -> "_Fields":
+    with _lock:
+        return _tables.setdefault(table, _Fields(len(table)))
 
 
-def _cells(table: CandidateTable, field: str) -> Iterator[tuple[int, Any]]:
-    """Yield the rows that have the field, with its value."""
-    for row, metadata in table.metadata(containing=f"{orjson.dumps(field).decode()}:"):
+class _Fields:
+    """What was read of a table's fields so far; several threads may read on."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._lock = Lock()
+        self._names: set[str] = set()
+        self._absent: set[str] = set()  # known only by reading, where there are too many names to keep
+        self._names_read = 0  # parts
+        self._known: dict[str, _Postings] = {}
+        self._unfinished: dict[str, tuple[_Postings, int]] = {}  # with the parts read
+
+    def postings(self, field: str) -> "_Postings":
+        """Return the rows of a field that has been read."""
+        known = self._known.get(field)
+        return _Postings(self._size).in_order() if known is None else known
+
+    def read_names(self, table: CandidateTable) -> bool:
+        """Read the names of fields in one more part of the table; returns whether there was one."""
+        with self._lock:
+            if self._names_read == table.parts:
+                return False
+            for _, metadata in table.metadata(self._names_read):
+                self._names.update(orjson.loads(metadata))
+            self._names_read += 1
+            if len(self._names) > _MOST_NAMES:
+                self._names_read = table.parts
+            return True
+
+    def read(self, table: CandidateTable, field: str) -> bool:
+        """Read a field in one more part of the table; returns whether there was one."""
+        with self._lock:
+            if field in self._known or not self._may_exist(field):
+                return False
+            postings, part = self._unfinished.pop(field, (_Postings(self._size), 0))
+            if part < table.parts:
+                postings.add(_cells(table, part, field))
+                self._unfinished[field] = postings, part + 1
+                return True
+            self._keep(field, postings)
+            return False
+
+    def _may_exist(self, field: str) -> bool:
+        return field not in self._absent if len(self._names) > _MOST_NAMES else field in self._names
+
+    def _keep(self, field: str, postings: "_Postings") -> None:
+        if postings.in_order().is_found:
+            self._known[field] = postings
+            return
+        if len(self._absent) >= _MOST_NAMES:  # requests may name any number
+            self._absent.clear()
+        self._absent.add(field)
+
+
+def _cells(table: CandidateTable, part: int, field: str) -> Iterator[tuple[int, Any]]:
+    """Yield the rows of a part that have the field, with its value."""
+    for row, metadata in table.metadata(part, containing=f"{orjson.dumps(field).decode()}:"):
         value = orjson.loads(metadata)
         if field in value:
             yield row, value[field]
@@ -92,26 +167,38 @@ def _cells(table: CandidateTable, field: str) -> Iterator[tuple[int, Any]]:
 class _Postings:
     """The rows of one field by value, in the order of the values. Takes 16 bytes a row, and a key a distinct value."""
 
-    def __init__(self, size: int, cells: Iterable[tuple[int, Any]]) -> None:
+    def __init__(self, size: int) -> None:
         self._size = size
-        numbers: dict[_Key, int] = {}
-        row_numbers, rows, present = array("q"), array("q"), array("q")
+        self._numbers: dict[_Key, int] = {}
+        self._unordered = array("q"), array("q"), array("q")  # numbers of values, their rows; rows that have the field
+
+    def add(self, cells: Iterable[tuple[int, Any]]) -> None:
+        """Take in rows, which ascend, and their values."""
+        numbers, rows, present = self._unordered
         for row, value in cells:
             present.append(row)
             for key in _keys(value):
-                row_numbers.append(numbers.setdefault(key, len(numbers)))
+                numbers.append(self._numbers.setdefault(key, len(self._numbers)))
                 rows.append(row)
+
+    def in_order(self) -> "_Postings":
+        """Sort what was taken in, which must come before any question; returns itself."""
+        row_numbers, rows, present = self._unordered
         self._present = np.array(present, np.int64)
-        self._values = sorted(numbers)
-        place = np.empty(len(numbers), np.int64)
-        place[[numbers[key] for key in self._values]] = np.arange(len(numbers))
+        self._values = sorted(self._numbers)
+        place = np.empty(len(self._numbers), np.int64)
+        place[[self._numbers[key] for key in self._values]] = np.arange(len(self._numbers))
         places = place[np.array(row_numbers, np.int64)]
         order = np.argsort(places, kind="stable")
         self._rows = np.array(rows, np.int64)[order]
-        self._starts = np.searchsorted(places[order], np.arange(len(numbers) + 1))
+        self._starts = np.searchsorted(places[order], np.arange(len(self._numbers) + 1))
+        self._numbers, self._unordered = {}, (array("q"), array("q"), array("q"))
+        return self
 
-    def __len__(self) -> int:
-        return len(self._present)
+    @property
+    def is_found(self) -> bool:
+        """Whether any row has the field."""
+        return len(self._present) > 0
 
     def mask(self, wanted: Any) -> _Mask:
         """Whether each row matches, (N,)."""

@@ -8,7 +8,7 @@ Added rows are in memory, in one buffer that all snapshots of a generation share
 the part that it knows of.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store.filters import matching_places, matching_rows
+from polyrank.index_builder.store.filters import matching_places, matching_rows, reading
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.update_log import Update
 
@@ -165,6 +165,10 @@ class Snapshot:
         is_added, own, added = self.split(np.asarray(rows, np.int64))
         built, new = iter(self.generation.candidates.rows(own)), iter(added.tolist())
         return [self._buffer.candidates[next(new)] if is_new else next(built) for is_new in is_added.tolist()]
+
+    def reading(self, filter_: Mapping[str, Any]) -> Iterator[None]:
+        """Read what `matching` needs, and pause after every part; `matching` reads what is left."""
+        return reading(self.generation.candidates, filter_)
 
     def matching(self, filter_: Mapping[str, Any]) -> Rows:
         """The rows that a filter lets through; ascending."""

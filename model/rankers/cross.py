@@ -13,6 +13,7 @@ from polyrank.model.inference.forwards import PairForwards
 from polyrank.model.inference.network import Network
 from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Turn, require_positive
 from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.steps import Steps
 
 
 class CrossRanker(PairForwards):
@@ -48,6 +49,10 @@ class CrossRanker(PairForwards):
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         """Return the token ids of the context and of each text, and what did not fit."""
         return self._assembler.pairs(conversation, texts)
+
+    def pair_steps(self, conversation: Conversation, texts: Sequence[str]) -> Steps[tuple[Pairs, Truncation]]:
+        """Do what `tokenize_pairs` does, in steps."""
+        return self._assembler.pair_steps(conversation, texts)
 
     def rank(
         self,

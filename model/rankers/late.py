@@ -11,6 +11,7 @@ from polyrank.model.inference.forwards import LateForwards
 from polyrank.model.inference.network import Network
 from polyrank.model.search import topk
 from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Turn, require_positive
+from polyrank.model.text.steps import Steps
 from polyrank.model.text.tokenizer import Token
 
 
@@ -50,6 +51,10 @@ class LateRanker(LateForwards):
     def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
         """Return the token ids of a context, and what did not fit."""
         return self._assembler.context(conversation)
+
+    def context_steps(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
+        """Do what `tokenize_context` does, in steps."""
+        return self._assembler.context_steps(conversation)
 
     def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """Return the token ids of each candidate, and how many were cut."""

@@ -3,18 +3,22 @@
 Rules of assembly version 1. The persona comes first and takes at most half of the budget; then the turns, oldest
 first. If they do not fit, whole turns are dropped, oldest first. The newest turn is never dropped: if it alone is too
 long it loses tokens from its beginning, because a reply answers the end of what was said. Candidates lose their end.
-Every cut is reported.
+Every cut is reported. Of a long text no more is read than these rules need (reading.py).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.reading import Reader
+from polyrank.model.text.steps import Steps, finish, in_parts, pause_after
 from polyrank.model.text.tokenizer import Tokenizer
 
 _FIRST_TURNS = 8  # most conversations keep no more turns, and take one call of the tokenizer
+# Tokens that are cut are counted in so many letters of the newest turn, and in so many of the persona.
+COUNTED_LETTERS = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,10 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """What did not fit: turns dropped, tokens cut from the turns and persona kept, candidates that lost their end."""
+    """What did not fit: turns dropped, tokens cut from the turns and persona kept, candidates that lost their end.
+
+    Tokens are counted in the last `COUNTED_LETTERS` letters of the newest turn, and in the first ones of the persona.
+    """
 
     turns: int = 0
     tokens: int = 0
@@ -67,6 +74,7 @@ class Assembler:
 
     def __init__(self, tokenizer: Tokenizer, config: ModelConfig) -> None:
         self.tokenizer = tokenizer
+        self._reader = Reader(tokenizer)
         self._config = config
         assembly = config.assembly
         self._turn_separator = tokenizer.marker(assembly.turn_separator)
@@ -76,11 +84,11 @@ class Assembler:
 
     def context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
         """Return the token ids of a context, special tokens included, and what was cut."""
-        return self._context(conversation, self.tokenizer.suffix)
+        return finish(self.context_steps(conversation))
 
     def candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """Return the token ids of each candidate, special tokens included, and how many candidates were cut."""
-        return self._candidates(texts, self.tokenizer.prefix, self.tokenizer.suffix)
+        return finish(self._wrapped_candidates(texts))
 
     def pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         """Return the input of a Cross-encoder, and what was cut.
@@ -88,66 +96,93 @@ class Assembler:
         The ids of a context and of a candidate, one after the other, make one sequence. For a residual Cross-encoder
         both are wrapped as if alone, because its Poly-encoder reads them so.
         """
+        return finish(self.pair_steps(conversation, texts))
+
+    def context_steps(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
+        """Do what `context` does, in steps."""
+        return self._context(conversation, self.tokenizer.suffix)
+
+    def pair_steps(self, conversation: Conversation, texts: Sequence[str]) -> Steps[tuple[Pairs, Truncation]]:
+        """Do what `pairs` does, in steps."""
         tokenizer, prefix = self.tokenizer, 0
         if self._config.residual:
-            context, truncation = self.context(conversation)
-            candidates, cut = self.candidates(texts)
+            context, truncation = yield from self.context_steps(conversation)
+            candidates, cut = yield from self._wrapped_candidates(texts)
             prefix = len(tokenizer.prefix)
         else:
-            context, truncation = self._context(conversation, tokenizer.pair_separator)
-            candidates, cut = self._candidates(texts, [], tokenizer.pair_suffix)
+            context, truncation = yield from self._context(conversation, tokenizer.pair_separator)
+            candidates, cut = yield from self._candidates(texts, [], tokenizer.pair_suffix)
         pairs = Pairs([context], candidates, [0] * len(candidates), prefix)
         return pairs, replace(truncation, candidates=cut)
 
-    def _context(self, conversation: Conversation, suffix: list[int]) -> tuple[list[int], Truncation]:
+    def _wrapped_candidates(self, texts: Sequence[str]) -> Steps[tuple[list[list[int]], int]]:
+        return self._candidates(texts, self.tokenizer.prefix, self.tokenizer.suffix)
+
+    def _context(self, conversation: Conversation, suffix: list[int]) -> Steps[tuple[list[int], Truncation]]:
         prefix = self.tokenizer.prefix
         budget = self._config.max_context_tokens - len(prefix) - len(suffix)
-        persona, persona_cut = self._persona(conversation.persona, budget // 2)
-        turns, dropped, turns_cut = self._turns(conversation.turns, budget - len(persona))
+        persona, persona_cut = yield from self._persona(conversation.persona, budget // 2)
+        turns, dropped, turns_cut = yield from self._turns(conversation.turns, budget - len(persona))
         return [*prefix, *persona, *turns, *suffix], Truncation(dropped, persona_cut + turns_cut)
 
-    def _candidates(self, texts: Sequence[str], prefix: list[int], suffix: list[int]) -> tuple[list[list[int]], int]:
+    def _candidates(
+        self, texts: Sequence[str], prefix: list[int], suffix: list[int]
+    ) -> Steps[tuple[list[list[int]], int]]:
         room = self._config.max_candidate_tokens - len(prefix) - len(suffix)
-        bodies = self.tokenizer.encode(texts)
+        bodies = yield from self._reader.beginnings(texts, room + 1)
         return [[*prefix, *body[:room], *suffix] for body in bodies], sum(len(body) > room for body in bodies)
 
-    def _persona(self, sentences: Sequence[str], budget: int) -> tuple[list[int], int]:
-        """Return the persona's ids, cut at the end to fit and ending in the separator, and the number of tokens cut."""
+    def _persona(self, sentences: Sequence[str], budget: int) -> Steps[tuple[list[int], int]]:
+        """Make the persona's ids, cut at the end to fit and ending in the separator; also returns how many were cut."""
         facts = [sentence for sentence in sentences if sentence.strip()]
         if not facts:
             return [], 0
-        ids = list(self._persona_marker)
-        for fact in self.tokenizer.encode(facts):
-            ids += fact + self._persona_separator
+        ids, letters = list(self._persona_marker), 0
+        for part in in_parts(facts):
+            for fact in (yield from self._reader.beginnings(part, budget + 1, COUNTED_LETTERS)):
+                ids += fact + self._persona_separator
+            yield from pause_after(part)
+            letters += sum(map(len, part))
+            if letters > COUNTED_LETTERS and len(ids) > budget:
+                break
         if len(ids) <= budget:
             return ids, 0
         kept = max(0, budget - len(self._persona_separator))
         return (ids[:kept] + self._persona_separator)[:budget], len(ids) - budget
 
-    def _turns(self, turns: Sequence[Turn], budget: int) -> tuple[list[int], int, int]:
-        """Return the ids of the newest turns that fit whole, the turns dropped, and the tokens cut from the newest."""
+    def _turns(self, turns: Sequence[Turn], budget: int) -> Steps[tuple[list[int], int, int]]:
+        """Make the ids of the newest turns that fit whole; also returns the turns dropped, and the newest one's cut."""
         newest_first = [turn for turn in reversed(turns) if turn.text.strip()]
-        allowed = newest_first[: self._config.assembly.max_turns]
-        encoded = self._encode_turns(allowed)
-        newest = next(encoded)
-        cut = max(0, len(newest) - budget)
-        kept, used = [newest[cut:]], len(newest) - cut
-        for ids in encoded:
-            used += len(self._turn_separator) + len(ids)
-            if used > budget:
-                break
-            kept.append(ids)
+        newest, *older = newest_first[: self._config.assembly.max_turns]
+        ids = self._marker_of(newest) + (yield from self._reader.end(newest.text, budget, COUNTED_LETTERS))
+        yield from pause_after([newest.text])
+        cut = max(0, len(ids) - budget)
+        kept = [ids[cut:], *(yield from self._older(older, budget - len(ids) + cut))]
         joined = kept[-1]
         for ids in reversed(kept[:-1]):
             joined = joined + self._turn_separator + ids
         return joined, len(newest_first) - len(kept), cut
 
-    def _encode_turns(self, turns: Sequence[Turn]) -> Iterator[list[int]]:
-        """Yield the ids of each turn; tokenises turns in growing groups, so that old ones out of reach cost nothing."""
+    def _older(self, turns: Sequence[Turn], room: int) -> Steps[list[list[int]]]:
+        """Make the ids of as many turns as fit whole with their separators; `turns` and ids are newest first.
+
+        Turns are read in growing groups, so that old ones out of reach cost nothing.
+        """
+        kept: list[list[int]] = []
         start, count = 0, _FIRST_TURNS
         while start < len(turns):
             group = turns[start : start + count]
-            encoded = self.tokenizer.encode([turn.text for turn in group])
-            for turn, ids in zip(group, encoded, strict=True):
-                yield self._role_markers.get(turn.role or "", []) + ids
+            texts = [turn.text for turn in group]
+            read = yield from self._reader.beginnings(texts, room + 1)
+            for turn, text_ids in zip(group, read, strict=True):
+                ids = self._marker_of(turn) + text_ids
+                room -= len(self._turn_separator) + len(ids)
+                if room < 0:
+                    return kept
+                kept.append(ids)
+            yield from pause_after(texts)
             start, count = start + count, 2 * count
+        return kept
+
+    def _marker_of(self, turn: Turn) -> list[int]:
+        return self._role_markers.get(turn.role or "", [])

@@ -7,16 +7,17 @@ are cut to length by polyrank.model.text.assembly and padded by the batch.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from tokenizers import Tokenizer as RustTokenizer
 
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.inputs import read_input
+from polyrank.model.text.steps import FEW_LETTERS
 
 # Texts of so many letters in all, such as most conversations, are encoded one by one, in a millisecond at most. Waking
 # the library's threads, which share a batch, would take longer than they save.
-_FEW_LETTERS = 2048
+_NO_UNICODE = "a text is not a string of Unicode characters (a lone surrogate?)"
 _MOST_BYTES = 1 << 28
 
 
@@ -34,6 +35,8 @@ class Tokenizer:
     Attributes:
         prefix, suffix: ids around a single sequence, e.g. [CLS] and [SEP].
         pair_separator, pair_suffix: ids between and after the two sequences of a pair.
+        separates_words: a word's tokens depend on that word alone, as in WordPiece; not so without a pre-tokenizer.
+        longest_added: letters of the longest token that was added to the vocabulary and is not special; 0: none was.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,6 +51,7 @@ class Tokenizer:
         self._rust.encode_special_tokens = True  # "[SEP]" typed by a user is text, not a separator
         try:
             self._learn_special_tokens()
+            self._learn_words()
         except Exception as error:  # ValueError and IndexError from here, bare Exception from the Rust library
             raise CheckpointInvalid(f"{path} cannot encode the letter a, alone and as a pair: {error}") from error
 
@@ -60,6 +64,13 @@ class Tokenizer:
         self.prefix, self.suffix = single[:at], single[at + n :]
         self.pair_separator, self.pair_suffix = pair[at + n : second], pair[second + n :]
 
+    def _learn_words(self) -> None:
+        """Learn whether words are tokenised each by itself, and the letters of the longest token that may join some."""
+        _, words = self.words("a a")
+        self.separates_words = len(set(words)) > 1
+        added = self._rust.get_added_tokens_decoder().values()
+        self.longest_added = max((len(token.content) for token in added if not token.special), default=0)
+
     @property
     def separator(self) -> str:
         """The special token that ends a sequence, such as [SEP]; empty if there is none."""
@@ -71,11 +82,22 @@ class Tokenizer:
         Raises InvalidInput for another type than a string, or half of a surrogate pair.
         """
         try:
-            if sum(map(len, texts)) <= _FEW_LETTERS:
+            if sum(map(len, texts)) <= FEW_LETTERS:  # waking the library's threads, which share a batch, takes longer
                 return [self._rust.encode(text, add_special_tokens=False).ids for text in texts]
             return [encoding.ids for encoding in self._rust.encode_batch_fast(texts, add_special_tokens=False)]
         except TypeError as error:
-            raise InvalidInput("a text is not a string of Unicode characters (a lone surrogate?)") from error
+            raise InvalidInput(_NO_UNICODE) from error
+
+    def words(self, text: str) -> tuple[list[int], list[int]]:
+        """Return the ids of a text, as `encode`, and for each the number of its word, ascending from 0.
+
+        Raises InvalidInput as `encode`.
+        """
+        try:  # a batch, because it lets go of the interpreter lock
+            [encoding] = self._rust.encode_batch([text], add_special_tokens=False)
+        except TypeError as error:
+            raise InvalidInput(_NO_UNICODE) from error
+        return encoding.ids, cast(list[int], encoding.word_ids)  # None is for special tokens
 
     def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Token]]:
         """Return the tokens of each text, uncut; `wrapped`: with the special tokens around a single sequence."""

@@ -40,6 +40,7 @@ def _ranked(
 ) -> dict[str, Any]:
     from polyrank.model.rankers.load import load, load_cross
     from polyrank.model.text.assembly import Conversation
+    from polyrank.model.text.steps import finish
     from polyrank.service.http.native.responses import answer_of
     from polyrank.service.live.models import LateScorer
     from polyrank.service.live.serving import Opener
@@ -52,7 +53,7 @@ def _ranked(
     runs = ("cpu", *_runner(disk), disk)
 
     def warm_up(ranker: LateScorer) -> None:  # else compiling would count as the request's time
-        ranker.encode_context_batch([ranker.tokenize_context(conversation)[0]])
+        ranker.encode_context_batch([finish(ranker.context_steps(conversation))[0]])
 
     opener = Opener(lambda *_: None, None, lambda name: load(name, *runs), warm_up=warm_up)
     serving = opener.serve(generation, store.updates.of(generation.manifest))

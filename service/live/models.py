@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from polyrank.model.inference.names import Choice
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.steps import Steps, finish
 from polyrank.model.text.tokenizer import Token
 
 # Loads a generation's model from its directory. Any: what comes is checked by its architecture.
@@ -32,8 +33,8 @@ class LateScorer(Protocol):
     def choice(self) -> Choice | None:
         """How it was chosen what runs; None: there was no choice."""
 
-    def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
-        """Return token ids, and what did not fit."""
+    def context_steps(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
+        """Make token ids, in steps; also returns what did not fit."""
 
     def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """Return the token ids of each text, and how many texts were cut."""
@@ -67,8 +68,8 @@ class PairScorer(Protocol):
     def choice(self) -> Choice | None:
         """How it was chosen what runs; None: there was no choice."""
 
-    def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
-        """Join the context with each text; also returns what did not fit."""
+    def pair_steps(self, conversation: Conversation, texts: Sequence[str]) -> Steps[tuple[Pairs, Truncation]]:
+        """Join the context with each text, in steps; also returns what did not fit."""
 
     def score_pair_batch(self, pairs: Pairs) -> NDArray[np.float32]:
         """Score tokenised pairs in one forward pass, (B,)."""
@@ -83,12 +84,13 @@ def warm_up_ranker(ranker: LateScorer) -> None:
     """Encode contexts and candidates of usual lengths."""
     for words, count in _TEXTS:
         text = "hello " * words
-        ranker.encode_context_batch([ranker.tokenize_context(Conversation.of(text))[0]] * count)
+        context, _ = finish(ranker.context_steps(Conversation.of(text)))
+        ranker.encode_context_batch([context] * count)
         ranker.encode_candidate_batch(ranker.tokenize_candidates([text] * count)[0])
 
 
 def warm_up_scorer(scorer: PairScorer) -> None:
     """Score pairs of usual lengths."""
     for words, count in _PAIRS:
-        pairs, _ = scorer.tokenize_pairs(Conversation.of("hello " * words), ["hello there"] * count)
+        pairs, _ = finish(scorer.pair_steps(Conversation.of("hello " * words), ["hello there"] * count))
         scorer.score_pair_batch(pairs)

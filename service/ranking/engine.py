@@ -2,7 +2,7 @@
 
 A request goes from stage to stage on the event loop. Whatever takes longer than a moment runs beside it:
 
-    tokenizer    one thread: texts to token ids, but for short contexts (forwards.py)
+    tokenizer    one thread: texts to token ids, but for short ones; one more thread for long ones (forwards.py)
     model        one thread: every forward pass of every model, batched over requests (batching/batcher.py)
     search       one thread: scans and FAISS, and the scores of vectors that are on this machine (retrieval.py)
     candidates   a few threads: stored texts, vectors from Redis and their scores (given.py, retrieval.py)
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.text.assembly import Conversation, Truncation
+from polyrank.model.text.steps import finish, one_by_one
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotConfigured, TextsLeft, TimeTooShort
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.live.serving import Serving
@@ -118,6 +119,7 @@ class Engine:
         """Rank the generation's candidates by late score."""
         context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
         codes = await self._forwards.context(serving.ranker, context, request.deadline, timings)
+        await self._read_fields(serving, request, timings)
         affordable = self._retrieval.affordable(serving, request)
         ranked = await self._search_pool(PoolSearch(serving, affordable, codes, timings))
         if ranked.plan in ("index", "selector"):
@@ -129,8 +131,17 @@ class Engine:
     async def _tokenize_context(
         self, ranker: LateScorer, conversation: Conversation, timings: Timings
     ) -> tuple[list[int], Truncation]:
-        tokenize = partial(ranker.tokenize_context, conversation)
-        return await self._forwards.tokenize(tokenize, timings, letters=conversation.letters)
+        return await self._forwards.tokenize(ranker.context_steps(conversation), conversation.letters, timings)
+
+    async def _read_fields(self, serving: Serving, request: RankRequest, timings: Timings) -> None:
+        """Read the fields of the filter where they are new: part by part, and not on the search thread."""
+        if request.filter is None:
+            return
+        steps = serving.snapshot.reading(request.filter)
+        is_done = False
+        while not is_done:
+            step = partial(timings.measure, "retrieve", partial(_is_done, steps))
+            is_done = await self._candidates.run(step, timings)
 
     async def _search_pool(self, search: PoolSearch) -> Ranked:
         """Search on the search thread; fetching vectors from Redis would hold it up, so that is done on another."""
@@ -226,7 +237,7 @@ class Engine:
         """Call a function for each text on the tokenizer's thread, between the work of others; errors as `rank`."""
         with self._admission.admitted(admission.tokenizer_tokens(texts), deadline):
             async with until(deadline):
-                return [await self._forwards.tokenize(partial(work, text), Timings()) for text in texts]
+                return await self._forwards.tokenize(one_by_one(work, texts), sum(map(len, texts)), Timings())
 
     async def look_up(self, work: Callable[[], T]) -> T:
         """Call a short function that reads stored candidates."""
@@ -236,7 +247,7 @@ class Engine:
         """Try the model while it seems to have failed: a success makes the service ready again."""
         if self.failed is None or self.stuck:
             return
-        context, _ = serving.ranker.tokenize_context(Conversation.of("hello"))
+        context, _ = finish(serving.ranker.context_steps(Conversation.of("hello")))
         with suppress(InferenceFailed):
             await self._forwards.context(serving.ranker, context, math.inf, Timings())
             await self.encode(serving.ranker, ["hello"], math.inf)
@@ -260,6 +271,15 @@ class Engine:
         if self.scorer is None:
             raise NotConfigured("rerank: no cross-encoder is loaded; start the server with --reranker MODEL")
         return self.scorer
+
+
+def _is_done(steps: Iterator[None]) -> bool:
+    """Do one step; returns whether there was none left."""
+    try:
+        next(steps)
+    except StopIteration:
+        return True
+    return False
 
 
 def _in_order(places: Sequence[RankedCandidate], scores: NDArray[np.float32]) -> list[RankedCandidate]:

@@ -2,16 +2,17 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.steps import LETTERS_A_PART, Steps, finish, in_parts
 from polyrank.service.errors import DeadlineExceeded, TimeTooShort
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import Lane, Stage
@@ -21,8 +22,6 @@ from polyrank.service.ranking.batching.batcher import Batcher
 from polyrank.service.ranking.batching.lanes import OnBatch, Work
 from polyrank.service.ranking.stages import Threads, Timings
 
-# Tokenised in one go, in some 20 ms; after so many texts or letters, others have their turn.
-TEXTS_A_TURN, LETTERS_A_TURN = 256, 2**15
 # So many letters are tokenised in half a millisecond. To hand them to a thread and take up the result costs the loop
 # nearly as much, and the request more.
 INLINE_LETTERS = 1000
@@ -40,47 +39,41 @@ class PairScores(NamedTuple):
 
 
 class Forwards:
-    """The tokenizer's thread and the models' thread; `batch_tokens` as the batcher's `budget`."""
+    """The tokenizer's threads and the models' thread; `batch_tokens` as the batcher's `budget`."""
 
     def __init__(self, batch_tokens: int, metrics: Metrics, tracing: Tracing) -> None:
         self.batcher = Batcher(batch_tokens, metrics, tracing)
-        self._tokenizer = Threads("tokenizer", 1)
+        self._tokenizer, self._long_texts = Threads("tokenizer", 1), Threads("tokenizer-long", 1)
 
-    async def tokenize(
-        self, work: Callable[[], T], timings: Timings, stage: Stage = "tokenize", letters: float = math.inf
-    ) -> T:
-        """Call a function that tokenises so many letters: on the tokenizer's thread, or at once if there are few."""
+    async def tokenize(self, steps: Steps[T], letters: int, timings: Timings, stage: Stage = "tokenize") -> T:
+        """Tokenise so many letters: at once if they are few, else on a thread, where others come between two steps.
+
+        Many letters have a thread of their own, so that nobody with few waits for them. Cancelling drops the steps that
+        have not begun.
+        """
         if letters <= INLINE_LETTERS:
-            return timings.measure(stage, work)
-        return await self._tokenizer.run(partial(timings.measure, stage, work), timings)
+            return timings.measure(stage, partial(finish, steps))
+        thread = self._tokenizer if letters <= LETTERS_A_PART else self._long_texts
+        while True:
+            is_done, result = await thread.run(partial(timings.measure, stage, partial(_step, steps)), timings)
+            if is_done:
+                return cast(T, result)
 
     async def tokenize_candidates(
         self, ranker: LateScorer, texts: Sequence[str], deadline: float, timings: Timings
     ) -> tuple[list[list[int]], int]:
-        """Tokenise texts; also returns how many texts were cut. Raises TimeTooShort as `_in_turns`."""
-        parts = await self._in_turns(ranker.tokenize_candidates, texts, deadline, timings, "tokenize")
-        return [ids for tokens, _ in parts for ids in tokens], sum(cut for _, cut in parts)
-
-    async def _in_turns(
-        self,
-        tokenize: Callable[[Sequence[str]], T],
-        texts: Sequence[str],
-        deadline: float,
-        timings: Timings,
-        stage: Stage,
-    ) -> list[T]:
-        """Tokenise texts a few at a time, with the work of others in between; returns the result of each turn.
+        """Tokenise texts, with the work of others between many; also returns how many texts were cut.
 
         Raises:
             TimeTooShort: this alone takes longer than there is time, so the same request would never get any further.
         """
-        done: list[T] = []
         half = (deadline - time.monotonic()) / 2
-        for start, end in _turns(texts):
-            if timings.seconds[stage] > half and 0 < start < len(texts) / 2:
-                raise TimeTooShort(len(texts), start)
-            done.append(await self.tokenize(partial(tokenize, texts[start:end]), timings, stage))
-        return done
+
+        def check(done: int) -> None:
+            if timings.seconds["tokenize"] > half and done < len(texts) / 2:
+                raise TimeTooShort(len(texts), done)
+
+        return await self.tokenize(_candidate_steps(ranker, texts, check), sum(map(len, texts)), timings)
 
     async def context(
         self, ranker: LateScorer, context: list[int], deadline: float, timings: Timings
@@ -124,18 +117,15 @@ class Forwards:
 
         Raises:
             DeadlineExceeded: one of the two was missed, or would be.
-            TimeTooShort: so many pairs cannot be tokenised or read by the deadline.
+            TimeTooShort: so many pairs cannot be read by the deadline.
         """
-        tokenize = partial(_split_pairs, scorer, conversation)
-        parts = await self._in_turns(tokenize, texts, deadline, timings, "rerank")
-        pairs = [pair for part in parts for pair in part.pairs]
-        lengths = [length for part in parts for length in part.lengths]
+        steps = _split_pairs(scorer, conversation, texts)
+        letters = conversation.letters + sum(map(len, texts))
+        pairs, lengths, truncation = await self.tokenize(steps, letters, timings, "rerank")
         if time.monotonic() + self.batcher.predict("pair", lengths) > within:
             self.batcher.doubt("pair")
             raise DeadlineExceeded("the cross-encoder would take longer")
         scores = await self._run("pair", Work(_PairBatch(scorer), pairs, lengths), deadline, timings)
-        cut = sum(part.truncation.candidates for part in parts)
-        truncation = replace(parts[0].truncation, candidates=cut) if parts else Truncation()
         return PairScores(np.array(scores, np.float32), truncation, sum(lengths), timings.seconds)
 
     async def _run(self, lane: Lane, work: Work, deadline: float, timings: Timings) -> list[Any]:
@@ -150,17 +140,33 @@ class Forwards:
     def close(self) -> None:
         """Finish what has begun, drop what waits."""
         self._tokenizer.close()
+        self._long_texts.close()
         self.batcher.close()
 
 
-def _turns(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield where the texts of each turn begin and end."""
-    start = letters = 0
-    for at, text in enumerate(texts, 1):
-        letters += len(text)
-        if at - start == TEXTS_A_TURN or letters >= LETTERS_A_TURN or at == len(texts):
-            yield start, at
-            start, letters = at, 0
+def _step(steps: Steps[T]) -> tuple[bool, T | None]:
+    """Do one step; returns whether it was the last one, and then the result."""
+    try:
+        next(steps)
+    except StopIteration as done:
+        return True, done.value
+    return False, None
+
+
+def _candidate_steps(
+    ranker: LateScorer, texts: Sequence[str], check: Callable[[int], None]
+) -> Steps[tuple[list[list[int]], int]]:
+    """Tokenise texts, part by part; also returns how many were cut. `check` is told how many are done."""
+    tokens: list[list[int]] = []
+    cut = 0
+    for part in in_parts(texts):
+        if tokens:
+            check(len(tokens))
+            yield
+        some, cut_here = ranker.tokenize_candidates(part)
+        tokens += some
+        cut += cut_here
+    return tokens, cut
 
 
 class _SplitPairs(NamedTuple):
@@ -171,8 +177,8 @@ class _SplitPairs(NamedTuple):
     truncation: Truncation
 
 
-def _split_pairs(scorer: PairScorer, conversation: Conversation, texts: Sequence[str]) -> _SplitPairs:
-    pairs, truncation = scorer.tokenize_pairs(conversation, texts)
+def _split_pairs(scorer: PairScorer, conversation: Conversation, texts: Sequence[str]) -> Steps[_SplitPairs]:
+    pairs, truncation = yield from scorer.pair_steps(conversation, texts)
     of_candidates = zip(pairs.owners, pairs.candidates, strict=True)
     lengths = [len(pairs.contexts[owner]) + len(candidate) for owner, candidate in of_candidates]
     return _SplitPairs([pairs.take([at]) for at in range(len(lengths))], lengths, truncation)

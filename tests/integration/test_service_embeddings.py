@@ -178,7 +178,7 @@ def test_tokenizing_keeps_to_its_deadline_and_to_the_tokenizers_thread(
         return [[] for _ in texts]
 
     monkeypatch.setattr(words.app.state.resources.live.current.ranker, "pieces", slow)
-    late = words.post("/tokenize", json={"inputs": ["w1"] * 100}, headers={"X-Request-Timeout-Ms": "120"})
+    late = words.post("/tokenize", json={"inputs": ["w1 w2 w3 w4"] * 100}, headers={"X-Request-Timeout-Ms": "120"})
     assert late.status_code == 504, "the texts are read one at a time"
     assert len(threads) < 10, "what had not begun was dropped"
     assert {name.split("_")[0] for name in threads} == {"tokenizer"}

@@ -8,7 +8,7 @@ import pytest
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store import filters
 from polyrank.index_builder.store.candidates import CandidateTable, CandidateWriter
-from polyrank.index_builder.store.filters import matching_rows
+from polyrank.index_builder.store.filters import matching_rows, reading
 
 
 def table(path: Path, *metadata: dict[str, Any]) -> CandidateTable:
@@ -88,24 +88,35 @@ def test_all_fields_must_match(tmp_path: Path) -> None:
     assert matching_rows(pool, {}).tolist() == list(range(30))
 
 
-def test_a_field_is_read_once_whoever_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    passes = []
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
+    """The parts of a table that are read, and what was looked for."""
+    parts: list[tuple[int, str]] = []
     read = CandidateTable.metadata
-    monkeypatch.setattr(CandidateTable, "metadata", lambda self, containing: passes.append(1) or read(self, containing))
-    pool = table(tmp_path, *({"f": i % 5} for i in range(2000)))
+
+    def watched(self: CandidateTable, part: int, containing: str = "") -> list[tuple[int, str]]:
+        parts.append((part, containing))
+        return read(self, part, containing)
+
+    monkeypatch.setattr(CandidateTable, "metadata", watched)
+    return parts
+
+
+def test_a_field_is_read_once_whoever_asks(tmp_path: Path, reads: list[tuple[int, str]]) -> None:
+    pool = table(tmp_path, *({"f": i % 5} for i in range(5000)))
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda i: matching_rows(pool, {"f": [i % 5]}), range(40)))
-    assert all((rows == np.arange(i % 5, 2000, 5)).all() for i, rows in enumerate(found))
-    assert len(passes) == 1
+    assert all((rows == np.arange(i % 5, 5000, 5)).all() for i, rows in enumerate(found))
+    assert reads == [(part, containing) for containing in ("", '"f":') for part in range(3)]
 
 
 def test_what_was_found_goes_with_its_table(tmp_path: Path) -> None:
-    before = len(filters._postings)
+    before = len(filters._tables)
     pool = table(tmp_path, {"f": 1})
     matching_rows(pool, {"f": [1]})
-    assert len(filters._postings) == before + 1
+    assert len(filters._tables) == before + 1
     del pool
-    assert len(filters._postings) == before
+    assert len(filters._tables) == before
 
 
 def test_fields_of_any_name_and_at_any_depth_are_told_apart(tmp_path: Path) -> None:
@@ -115,9 +126,39 @@ def test_fields_of_any_name_and_at_any_depth_are_told_apart(tmp_path: Path) -> N
     assert matching_rows(pool, {"quoted": [1]}).tolist() == []
 
 
-def test_names_of_fields_that_no_row_has_are_not_kept(tmp_path: Path) -> None:
-    pool = table(tmp_path, {"f": 1})
-    for i in range(100):
-        assert matching_rows(pool, {f"no{i}": [1]}).tolist() == []
-    matching_rows(pool, {"f": [2]})
-    assert list(filters._postings[pool]) == ["f"]
+def unknown(count: int, first: int = 0) -> dict[str, Any]:
+    return {"$or": [{f"no{n}": 1} for n in range(first, first + count)]}
+
+
+def test_fields_that_no_row_has_cost_no_reading(tmp_path: Path, reads: list[tuple[int, str]]) -> None:
+    pool = table(tmp_path, *({"f": i} for i in range(5000)))
+    assert matching_rows(pool, unknown(64)).tolist() == []
+    assert len(reads) == pool.parts, "the names of fields are read once"
+    assert matching_rows(pool, unknown(64, 64)).tolist() == []
+    assert len(matching_rows(pool, {"$not": unknown(64)})) == 5000
+    assert len(reads) == pool.parts
+
+
+def test_where_there_are_too_many_names_to_keep_them_each_is_looked_for_once(
+    tmp_path: Path, reads: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filters, "_MOST_NAMES", 10)
+    pool = table(tmp_path, *({f"f{i}": i} for i in range(3000)))
+    for _ in range(3):
+        assert matching_rows(pool, {"f2999": {"exists": True}}).tolist() == [2999]
+        assert matching_rows(pool, {"no": 1}).tolist() == []
+    assert [containing for _, containing in reads] == ["", *['"f2999":'] * 2, *['"no":'] * 2]
+    for i in range(30):
+        assert matching_rows(pool, {f"no{i}": 1}).tolist() == []
+    assert matching_rows(pool, {"no": 1, "f7": 7}).tolist() == []
+    assert matching_rows(pool, {"f7": 7}).tolist() == [7]
+
+
+def test_what_one_caller_leaves_the_next_one_continues(tmp_path: Path, reads: list[tuple[int, str]]) -> None:
+    pool = table(tmp_path, *({"f": i % 2} for i in range(9000)))
+    for _ in range(4):
+        steps = reading(pool, {"f": 1})
+        next(steps), next(steps)
+    assert matching_rows(pool, {"f": 1}).tolist() == list(range(1, 9000, 2))
+    assert len(reads) == 2 * pool.parts
+    assert list(reading(pool, {"f": 0})) == []

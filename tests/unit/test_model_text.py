@@ -8,7 +8,7 @@ from tiny import CLS, SEP, UNK, word_ids, write_base
 
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import InvalidInput
-from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Turn
+from polyrank.model.text.assembly import COUNTED_LETTERS, Assembler, Conversation, Truncation, Turn
 from polyrank.model.text.pairs import Pairs
 from polyrank.model.text.tokenizer import Tokenizer
 
@@ -193,11 +193,16 @@ def test_a_special_token_typed_by_a_user_is_text(build: Build, name: str) -> Non
 class Counting(Tokenizer):
     """Counts the texts it encodes."""
 
-    texts = 0
+    texts = letters = 0
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         self.texts += len(texts)
+        self.letters += sum(map(len, texts))
         return super().encode(texts)
+
+    def words(self, text: str) -> tuple[list[int], list[int]]:
+        self.letters += len(text)
+        return super().words(text)
 
 
 def test_a_conversation_of_thousands_of_turns_costs_what_is_kept(tmp_path: Path) -> None:
@@ -216,6 +221,41 @@ def test_few_tokens_of_many_letters_do_not_end_the_search(build: Build) -> None:
     """A long unknown word is one token and spaces are none, so a text of many characters may still fit."""
     made = build().context(said("w1", "x" * 100_000, "w2" + " " * 100_000 + "w3", "w4"))
     assert made == ([CLS, *ids("w1 |"), UNK, *ids("| w2 w3 | w4"), SEP], Truncation())
+
+
+LONG = "w1 w2 w3 " * 1_000_000
+
+
+@pytest.mark.parametrize("persona", [(LONG,), ("w1 w2 " * 3000,) * 100], ids=["one fact", "many"])
+def test_of_long_texts_only_the_tokens_that_are_kept_are_read(tmp_path: Path, persona: tuple[str, ...]) -> None:
+    tokenizer = Counting(write_base(tmp_path / "base", seed=0) / "tokenizer.json")
+    sizes = {"max_context_tokens": 22, "max_candidate_tokens": 8}
+    assembler = Assembler(tokenizer, ModelConfig(architecture="bi", base_name="", **sizes))
+    tokenizer.letters = 0
+    made, truncation = assembler.context(said(LONG, LONG + "w5", persona=persona))
+    assert made == [CLS, *ids(persona[0][:90])[:9], SEP, *ids("w1 w2 w3 w1 w2 w3 w1 w2 w3 w5"), SEP]
+    assert truncation.turns == 1
+    assert truncation.tokens > 10_000, "those read are counted"
+    assert tokenizer.letters < 4 * COUNTED_LETTERS
+
+
+def test_of_a_long_candidate_only_the_tokens_that_are_kept_are_read(tmp_path: Path) -> None:
+    tokenizer = Counting(write_base(tmp_path / "base", seed=0) / "tokenizer.json")
+    assembler = Assembler(tokenizer, ModelConfig(architecture="bi", base_name="", max_candidate_tokens=8))
+    tokenizer.letters = 0
+    spaces = " " * 100_000
+    made, cut = assembler.candidates([LONG, f"w1 {spaces}", f"w1{spaces}w2 w3 w4 w5 w6 w7{spaces}", spaces + LONG])
+    assert made == [wrapped(each) for each in ("w1 w2 w3 w1 w2 w3", "w1", "w1 w2 w3 w4 w5 w6", "w1 w2 w3 w1 w2 w3")]
+    assert cut == 3
+    assert tokenizer.letters < 2_000_000, "twice what it takes to find so many tokens"
+
+
+def test_tokens_cut_are_counted_to_the_last_one_in_what_a_server_takes(build: Build) -> None:
+    """A server takes turns and facts of up to 20,000 letters, unless its operator allows more."""
+    text = "w1 w2 " * 3333
+    made, truncation = build(context_tokens := 30).context(said(text, persona=("w3 " * 10_000,)))
+    assert len(made) == context_tokens + 2
+    assert truncation == Truncation(tokens=10_001 - 15 + 6666 - 15)
 
 
 def test_half_a_surrogate_pair_is_refused(build: Build) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ import pytest
 from service_fakes import WordCross, WordRanker, asked, brute_force, build_store, open_serving, pool, rank
 
 from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.candidates import CandidateTable
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.search.scan import Status
+from polyrank.model.text import steps
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.steps import TEXTS_A_PART, Steps
 from polyrank.service.caching.caches import Caches
 from polyrank.service.errors import (
     DeadlineExceeded,
@@ -30,9 +34,9 @@ from polyrank.service.errors import (
 )
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import admission, forwards, retrieval
+from polyrank.service.ranking import admission, retrieval
 from polyrank.service.ranking.engine import Embeddings, Engine, EngineSettings
-from polyrank.service.ranking.forwards import TEXTS_A_TURN, PairScores
+from polyrank.service.ranking.forwards import PairScores
 from polyrank.service.ranking.retrieval import Found, PoolSearch
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
 from polyrank.service.settings import Settings
@@ -319,7 +323,7 @@ def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> N
 def test_a_short_context_does_not_wait_while_long_texts_are_tokenised(scanned: Serving) -> None:
     async def scene() -> tuple[Ranked, Ranked]:
         engine, release = Engine(EngineSettings(), Metrics()), threading.Event()
-        busy = asyncio.ensure_future(engine.tokenize(lambda _: release.wait(60), ["many letters"], math.inf))
+        busy = asyncio.ensure_future(engine.tokenize(lambda _: release.wait(60), ["letters " * 1000], math.inf))
         try:
             async with asyncio.timeout(30):
                 short = await engine.rank(scanned, asked(TEXT))
@@ -336,6 +340,49 @@ def test_a_short_context_does_not_wait_while_long_texts_are_tokenised(scanned: S
     short, long = asyncio.run(scene())
     assert_same(short, brute_force(scanned, TEXT, 10))
     assert len(long.places) == 10
+
+
+def test_a_caller_with_many_letters_holds_up_nobody_with_few(scanned: Serving) -> None:
+    async def scene() -> Ranked:
+        engine, release = Engine(EngineSettings(), Metrics()), threading.Event()
+        busy = asyncio.ensure_future(engine.tokenize(lambda _: release.wait(60), ["letters " * 2500], math.inf))
+        try:
+            async with asyncio.timeout(30):
+                return await engine.rank(scanned, asked(" ".join([TEXT] * 100)))
+        finally:
+            release.set()
+            await busy
+            engine.close()
+
+    assert len(asyncio.run(scene()).places) == 10
+
+
+def test_a_new_field_in_a_filter_holds_up_nobody_and_ends_with_its_time(
+    scanned: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, read = threading.Event(), CandidateTable.metadata
+
+    def slowly(self: CandidateTable, *args: Any, **fields: Any) -> Any:
+        release.wait(60)
+        return read(self, *args, **fields)
+
+    monkeypatch.setattr(CandidateTable, "metadata", slowly)
+
+    async def scene() -> None:
+        engine = Engine(EngineSettings(), Metrics())
+        until = time.monotonic() + 0.3
+        filtered = asyncio.ensure_future(engine.rank(scanned, asked(TEXT, filter={"no": 1}, deadline=until)))
+        try:
+            await asyncio.sleep(0.05)
+            async with asyncio.timeout(30):
+                await engine.rank(scanned, asked(TEXT))
+                with pytest.raises(DeadlineExceeded):
+                    await filtered
+        finally:
+            release.set()
+            engine.close()
+
+    asyncio.run(scene())
 
 
 def test_a_deadline_that_is_over_costs_no_model_work(scanned: Serving) -> None:
@@ -510,7 +557,7 @@ def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_c
         return tokenize(texts)
 
     monkeypatch.setattr(slow.ranker, "tokenize_candidates", slowly)
-    monkeypatch.setattr(forwards, "TEXTS_A_TURN", 10)
+    monkeypatch.setattr(steps, "TEXTS_A_PART", 10)
 
     async def scene() -> tuple[Any, Any]:
         with pytest.raises(TimeTooShort):
@@ -565,7 +612,7 @@ def test_stages_are_timed_and_truncation_is_told(scanned: Serving) -> None:
 
 
 def test_many_texts_are_tokenised_a_few_at_a_time(scanned: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts of others come between."""
+    """Texts of others come between, also where few texts have many letters."""
     sizes: list[int] = []
     tokenize = scanned.ranker.tokenize_candidates
 
@@ -574,41 +621,65 @@ def test_many_texts_are_tokenised_a_few_at_a_time(scanned: Serving, monkeypatch:
         return tokenize(texts)
 
     monkeypatch.setattr(scanned.ranker, "tokenize_candidates", watched)
-    texts = [f"w{n} " * (40 if n % 3 == 0 else 1) for n in range(2 * TEXTS_A_TURN + 10)]
+    texts = [f"w{n} " * (33 if n % 3 == 0 else 1) for n in range(2 * TEXTS_A_PART + 10)]
     ranked = rank(scanned, asked(candidates=tuple(Given(None, text) for text in texts), top_k=1000))
-    assert sizes == [TEXTS_A_TURN, TEXTS_A_TURN, 10]
+    assert sizes == [TEXTS_A_PART, TEXTS_A_PART, 10]
     assert ranked.truncation.candidates == len(texts[::3])
     alone = rank(scanned, asked(candidates=(Given(None, texts[300]),)))
     assert [place.late for place in ranked.places if place.index == 300] == [alone.places[0].late]
     sizes.clear()
-    monkeypatch.setattr(forwards, "LETTERS_A_TURN", 60)
-    rank(scanned, asked(candidates=tuple(Given(None, "w1 " * count) for count in (1, 100, 1, 10, 10, 1))))
-    assert sizes == [2, 3, 1], "of long texts fewer"
+    rank(scanned, asked(candidates=tuple(Given(None, f"w{n} " * 3000) for n in range(3))))
+    assert sizes == [1, 1, 1]
 
 
-def test_many_pairs_are_tokenised_a_few_at_a_time(scanned: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts of others come between."""
-    sizes: list[int] = []
+class Steady(WordRanker):
+    """Tokenises every context in a thousand steps."""
 
-    class Counted(WordCross):
-        def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
-            sizes.append(len(texts))
-            return super().tokenize_pairs(conversation, texts)[0], Truncation(1, 2, len(texts))
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[str] = []
 
-    monkeypatch.setattr(forwards, "TEXTS_A_TURN", 4)
-    texts = [f"w{n} w1" for n in range(10)]
+    def context_steps(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
+        for _ in range(1000):
+            self.done.append(conversation.turns[0].text[0])
+            time.sleep(0.001)
+            yield
+        return [1], Truncation()
 
-    async def scene() -> PairScores:
-        engine = Engine(EngineSettings(), Metrics(), Counted())
-        try:
-            return await engine.score_pairs(Conversation.of("w1 w5"), texts, math.inf)
-        finally:
-            engine.close()
+    def steps(self, count: int) -> list[str]:
+        """Wait for so many steps from now on, and return whose they are."""
+        before, deadline = len(self.done), time.monotonic() + 30
+        while len(self.done) < before + count:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        return self.done[before : before + count]
 
-    read = asyncio.run(scene())
-    assert sizes == [4, 4, 2]
-    assert read.scores.tolist() == [1.0 + (n == 5) for n in range(10)]
-    assert read.truncation == Truncation(1, 2, 10)
+
+def test_others_come_between_the_steps_of_a_long_tokenisation(scanned: Serving) -> None:
+    ranker = Steady()
+    serving = replace(scanned, ranker=ranker)
+
+    async def scene() -> None:
+        engine = Engine(EngineSettings(), Metrics())
+        one, other = (asyncio.ensure_future(engine.rank(serving, asked(name * 2000))) for name in "ab")
+        assert sorted(await asyncio.to_thread(ranker.steps, 40)) in (["a"] * n + ["b"] * (40 - n) for n in (19, 20, 21))
+        async with asyncio.timeout(30):
+            await engine.embed(serving, ["w1"], math.inf)
+        one.cancel()
+        await asyncio.wait([one])
+        assert (await asyncio.to_thread(ranker.steps, 20)).count("a") <= 1, "what nobody waits for is not read"
+        assert len(ranker.done) < 1000
+        other.cancel()
+        engine.close()
+
+    asyncio.run(scene())
+
+
+def test_a_deadline_ends_a_long_tokenisation(scanned: Serving) -> None:
+    ranker = Steady()
+    with pytest.raises(DeadlineExceeded):
+        rank(replace(scanned, ranker=ranker), asked("a" * 2000, deadline=time.monotonic() + 0.05))
+    assert len(ranker.done) < 1000
 
 
 def test_ties_follow_the_pool(tmp_path: Path) -> None:

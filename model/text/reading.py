@@ -1,0 +1,101 @@
+"""Reads no more of a long text than the tokens that are needed from it.
+
+A tokenizer reads a text from end to end, and 20,000 letters made for it take a tenth of a second. An encoder sees the
+first or the last few dozen tokens. So of a long text a part is tokenised, and a longer part if that gives too few.
+
+The tokens are those of the whole text, for tokenizers that separate words (WordPiece, and BPE or Unigram with a
+pre-tokenizer): where the text was cut, the words that may be others without the cut are left out.
+
+* A word's tokens depend on that word alone, and where a word ends depends on what stands there. So the last word of a
+  part is left out. A part at the end of a text begins at a single space between two letters, where a word begins.
+* Normalisation changes a letter together with the combining marks behind it. So no part is cut before such a mark.
+* A token that was added to the vocabulary may join several words, but no more of them than it has letters. So as many
+  more words are left out, and no text is read from its end in parts.
+
+Other tokenizers read a text as one word. There a part has so many letters that what depends on the cut is far behind
+the tokens that are kept.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from unicodedata import combining
+
+from polyrank.model.text.steps import Steps, in_parts
+from polyrank.model.text.tokenizer import Tokenizer
+
+# Texts of so many letters are read whole. It is enough for most models' candidates, at five letters a token.
+_SHORT_LETTERS = 1024
+_LETTERS_A_TOKEN = 16
+_LETTERS_A_TOKEN_WITHOUT_WORDS = 64
+
+_SINGLE_SPACE = re.compile(r"(?<=\S) (?=\S)")
+
+
+class Reader:
+    """Reads the beginnings and ends of texts by a tokenizer; thread-safe.
+
+    All methods raise InvalidInput as `Tokenizer.encode` does, and pause where others should have their turn.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._separates, self._joined = tokenizer.separates_words, tokenizer.longest_added
+        self._letters_a_token = _LETTERS_A_TOKEN if self._separates else _LETTERS_A_TOKEN_WITHOUT_WORDS
+
+    def beginnings(self, texts: Sequence[str], tokens: int, letters: int = 0) -> Steps[list[list[int]]]:
+        """Read so many tokens of each text from its beginning, or more; all if it has no more.
+
+        Texts of up to `letters` are read whole, and those of a usual length for so many tokens.
+        """
+        letters = max(letters, _SHORT_LETTERS, tokens * self._letters_a_token)
+        found: list[list[int]] = []
+        for part in in_parts(texts):
+            if found:
+                yield
+            read = self._tokenizer.encode([text if len(text) <= letters else "" for text in part])
+            for at, text in enumerate(part):
+                if len(text) > letters:
+                    read[at] = yield from self._beginning(text, tokens, letters)
+            found += read
+        return found
+
+    def _beginning(self, text: str, tokens: int, letters: int) -> Steps[list[int]]:
+        while (cut := _end_of_part(text, letters)) < len(text):
+            ids, words = self._tokenizer.words(text[:cut])
+            certain = bisect_left(words, words[-1] - self._joined) if words and self._separates else len(ids)
+            if certain >= tokens:
+                return ids[:certain]
+            letters *= 2
+            yield
+        return self._tokenizer.encode([text])[0]
+
+    def end(self, text: str, tokens: int, letters: int) -> Steps[list[int]]:
+        """Read so many tokens of a text up to its end, or more; all if it has no more, or up to so many letters."""
+        while (cut := 0 if self._joined else _beginning_of_part(text, letters)) > 0:
+            ids, words = self._tokenizer.words(text[cut:])
+            uncertain = bisect_right(words, 0) if self._separates else 0
+            if len(ids) - uncertain >= tokens:
+                return ids[uncertain:]
+            letters *= 2
+            yield
+        return self._tokenizer.encode([text])[0]
+
+
+def _end_of_part(text: str, letters: int) -> int:
+    """Return where a part of about so many letters ends: before a space if there is one, never before a mark."""
+    if len(text) <= letters:
+        return len(text)
+    space = text.rfind(" ", letters // 2, letters)
+    cut = letters if space < 0 else space
+    while cut < len(text) and combining(text[cut]):
+        cut += 1
+    return cut
+
+
+def _beginning_of_part(text: str, letters: int) -> int:
+    """Return where a part of at most so many letters up to the end begins, at a single space; 0: there is none."""
+    if len(text) <= letters:
+        return 0
+    space = _SINGLE_SPACE.search(text, len(text) - letters, len(text) - letters // 2)
+    return space.start() if space else 0
