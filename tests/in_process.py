@@ -9,5 +9,5 @@ class TestClient(starlette.testclient.TestClient):
 
     __test__ = False  # not a class of tests
 
-    def __init__(self, app: FastAPI) -> None:
-        super().__init__(app, base_url="http://localhost")
+    def __init__(self, app: FastAPI, raise_server_exceptions: bool = True) -> None:
+        super().__init__(app, "http://localhost", raise_server_exceptions)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from brute_force import paper_scores
+from in_process import TestClient
 from service_fakes import WordRanker, asked, build_store, count_nothing, load, pool, rank
-from starlette.testclient import TestClient
 
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.pool.rows import Candidate

@@ -160,9 +160,9 @@ def test_metrics_have_every_series_from_the_start(client: TestClient) -> None:
         'polyrank_scan_info{fallback="false",kind=',
     ):
         assert line in text, line
-    client.get("/some/path/nobody/has")
+    client.get("/some/path/unheard/of")
     assert 'route="unmatched"' in client.get("/metrics").text
-    assert "nobody" not in client.get("/metrics").text
+    assert "unheard" not in client.get("/metrics").text
 
 
 def test_answers_of_an_index_count_as_certified_or_not(client: TestClient) -> None:
