@@ -183,9 +183,12 @@ def _check(scores: NDArray[np.float32], codes: Tensor, longest: float | None) ->
     """Raise VectorsDamaged for scores (n,) that are no numbers or, given the longest row, out of bounds.
 
     A score is a weighted mean of the products of a row with the codes, none of which exceeds the product of the
-    lengths. A file that is mapped can change after its checksum was taken.
+    lengths. A file that is mapped can change after its checksum was taken. Codes that are no numbers tell nothing of
+    the rows, so their scores are left to the caller.
     """
-    limit = math.inf if longest is None else _SLACK * _length(codes) * longest + 2**-100
+    if not math.isfinite(length := _length(codes)):
+        return
+    limit = math.inf if longest is None else _SLACK * length * longest + 2**-100
     largest = float(np.abs(scores).max(initial=0.0))  # not a number if any is none
     if not largest <= limit:
         raise VectorsDamaged(largest, limit)

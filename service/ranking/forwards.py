@@ -161,8 +161,8 @@ def _candidate_steps(
     cut = 0
     for part in in_parts(texts):
         if tokens:
-            check(len(tokens))
             yield
+            check(len(tokens))
         some, cut_here = ranker.tokenize_candidates(part)
         tokens += some
         cut += cut_here

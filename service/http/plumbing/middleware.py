@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyrank.model.errors import RankingError, shortage_in
-from polyrank.service.errors import BodiesHeld, BodyTooLarge
+from polyrank.service.errors import BodiesHeld, BodyTooLarge, InferenceFailed
 from polyrank.service.http.plumbing import problems
 from polyrank.service.observe.account import Account
 from polyrank.service.observe.metrics import UNMATCHED, Metrics
@@ -68,7 +68,7 @@ class Requests:
             try:
                 await self.app(scope, receive, send_named)
             except Exception as error:
-                shortage = shortage_in(error)
+                shortage = None if isinstance(error, InferenceFailed) else shortage_in(error)  # it may fail for ever
                 log.error("request %s failed: %s", request_id, shortage or "", exc_info=None if shortage else error)
                 if not status:
                     problem = problems.from_error(shortage or RankingError("unexpected"), request_id)
