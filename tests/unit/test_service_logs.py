@@ -73,10 +73,12 @@ def test_nobody_waits_for_a_reader_and_what_is_dropped_is_counted_and_told(pipe:
             log.info("the last one")
             writer.flush()
             os.close(pipe.writes)
-    *written, told, last = map(json.loads, lines.result())
-    assert {line["message"] for line in written} == {WIDE}
+    *others, last = map(json.loads, lines.result())
+    written = [line for line in others if line["message"] == WIDE]
+    gaps = [line for line in others if line["message"] != WIDE]  # more than one, if the writer made room in between
     assert len(written) + dropped == 500
-    assert (told["level"], told["message"], told["lines"]) == ("warning", "log lines were dropped", dropped + 1)
+    assert {(gap["level"], gap["message"]) for gap in gaps} == {("warning", "log lines were dropped")}
+    assert sum(gap["lines"] for gap in gaps) == dropped + 1
     assert last["message"] == "the last one"
 
 
@@ -103,12 +105,11 @@ def test_a_log_that_cannot_be_written_is_counted() -> None:
 
 
 def test_a_writer_that_is_closed_ends(pipe: Pipe) -> None:
-    before = len(writers())
+    before = set(writers())
     writer = LineWriter(pipe.writes, MUCH)
-    assert len(writers()) == before + 1
+    [thread] = set(writers()) - before
     with logger(writer) as log:
         log.info("one")
-        [thread] = writers()[-1:]
     thread.join(10)
-    assert len(writers()) == before
+    assert not thread.is_alive()
     assert pipe.rest() == ["one"]
