@@ -145,11 +145,11 @@ class Chooser:
         return Findings(self._seconds, self._verdicts[part])
 
     def learn(self, part: str, found: Findings) -> None:
-        """Take over what was found out before about a part; speeds that are known stay."""
+        """Take over what was found out before about a part; what is known here stays."""
         if not self._seconds and found.seconds:
             with _measuring:
                 self._seconds = _measured.setdefault(tuple(self.backends), found.seconds)
-        if part not in self._verdicts:
+        if not self._verdicts.get(part):
             self._verdicts[part] = dict(found.verdicts)
             for runner, why in found.verdicts.items():
                 if why:

@@ -164,10 +164,12 @@ def test_a_back_end_that_was_chosen_before_and_fails_now_is_left(
     assert "back-end refused" in caplog.messages
 
 
+@pytest.mark.parametrize("backend", ["openvino", "auto"])
 def test_of_several_that_start_together_one_compiles(
-    tmp_path: Path, disk: DiskCache, unread: list[str], monkeypatch: pytest.MonkeyPatch
+    backend: str, tmp_path: Path, disk: DiskCache, unread: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = checkpoint(tmp_path)
+    monkeypatch.setattr(choice, "measured", lambda forwards, _: {each: 1 + 9 * (each != OPENVINO) for each in forwards})
     right = openvino_backend.compiled
     compiles = []
 
@@ -178,7 +180,8 @@ def test_of_several_that_start_together_one_compiles(
 
     monkeypatch.setattr(openvino_backend, "compiled", slowly)
     with ThreadPoolExecutor(3) as pool:
-        made = list(pool.map(lambda _: load(path, backend="openvino", precision="float32", disk=disk), range(3)))
+        made = list(pool.map(lambda _: load(path, backend=backend, precision="float32", disk=disk), range(3)))
+    assert {each.backend for each in made} == {"openvino"}
     assert len(compiles) == len(unread) == 1
     texts = made[0].tokenize_candidates(TEXTS)[0]
     for each in made[1:]:
