@@ -15,6 +15,8 @@ Weights = Literal["base", "adapter", "full"]
 
 FORMAT_VERSION = 1
 ASSEMBLY_VERSION = 1
+EVIDENCE_VERSION = 1
+_MOST = 1e6  # of a weight; sums of such weights stay finite in float32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +46,36 @@ class AssemblyConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EvidenceConfig:
+    """How words count in the score, beside the vectors (polyrank.model.evidence).
+
+    Attributes:
+        version: version of the features and of what is a word; a checkpoint of another version is refused.
+        late_weight: factor on the score of the vectors.
+        weights: factor on each feature, by its name; features without one count nothing.
+        k1, b: of BM25: how much a second occurrence of a word counts, and how much long texts are discounted.
+        decay: how much a turn's words count, relative to those of the turn after it.
+    """
+
+    version: int = EVIDENCE_VERSION
+    late_weight: float = 1.0
+    weights: Mapping[str, float] = field(default_factory=dict)
+    k1: float = 1.2
+    b: float = 0.75
+    decay: float = 0.5
+
+    def __post_init__(self) -> None:
+        _require_types(self, "evidence.")
+        _require(self.version == EVIDENCE_VERSION, f"evidence.version {self.version} is not {EVIDENCE_VERSION}")
+        _require(0 < self.late_weight <= _MOST, f"evidence.late_weight must be above 0, and at most {_MOST:.0f}")
+        for name, weight in self.weights.items():  # also false for what is no number
+            _require(abs(weight) <= _MOST, f"evidence.weights.{name} must lie between -{_MOST:.0f} and {_MOST:.0f}")
+        _require(0 <= self.k1 <= _MOST, f"evidence.k1 must lie between 0 and {_MOST:.0f}")
+        for name in ("b", "decay"):
+            _require(0 <= getattr(self, name) <= 1, f"evidence.{name} must lie between 0 and 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     """Architecture facts of a checkpoint.
 
@@ -64,6 +96,7 @@ class ModelConfig:
         code_scale: factor on the logits of the code attention.
         score_scale: factor on the dot products of context vectors and candidate embedding.
         max_context_tokens, max_candidate_tokens: limits for one text, special tokens included.
+        evidence: how words count in the score; None: they do not.
         training: free-form summary of the training run; not part of the model's identity.
     """
 
@@ -83,6 +116,7 @@ class ModelConfig:
     max_context_tokens: int = 360
     max_candidate_tokens: int = 72
     assembly: AssemblyConfig = field(default_factory=AssemblyConfig)
+    evidence: EvidenceConfig | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -102,6 +136,8 @@ class ModelConfig:
         """Return the object that `polyrank.json` holds."""
         flat = asdict(self)
         base = {"name": flat.pop("base_name"), "sha256": flat.pop("base_sha256")}
+        if self.evidence is None:  # as it was before there was evidence, so that fingerprints stay
+            del flat["evidence"]
         return {"format_version": FORMAT_VERSION, "base": base, **flat}
 
     @classmethod
@@ -116,6 +152,10 @@ class ModelConfig:
         _require(isinstance(assembly, dict), "assembly is missing")
         _refuse_unknown(flat, {f.name for f in fields(cls)} - {"base_name", "base_sha256"}, "")
         _refuse_unknown(assembly, {f.name for f in fields(AssemblyConfig)}, "assembly.")
+        if (evidence := flat.pop("evidence", None)) is not None:
+            _require(isinstance(evidence, dict), "evidence must be an object")
+            _refuse_unknown(evidence, {f.name for f in fields(EvidenceConfig)}, "evidence.")
+            flat["evidence"] = EvidenceConfig(**evidence)
         flat |= {"base_name": base["name"], "base_sha256": base["sha256"]}
         try:
             return cls(assembly=AssemblyConfig(**assembly), **flat)
@@ -133,7 +173,7 @@ def _refuse_unknown(raw: Mapping[str, Any], known: set[str], prefix: str) -> Non
     _require(not unknown, f"unknown field {prefix}{', '.join(unknown)}; written by a newer release?")
 
 
-def _require_types(config: AssemblyConfig | ModelConfig, prefix: str) -> None:
+def _require_types(config: AssemblyConfig | EvidenceConfig | ModelConfig, prefix: str) -> None:
     """Check each field against its annotation: JSON may hold any type anywhere."""
     for name, hint in get_type_hints(type(config)).items():
         value = getattr(config, name)

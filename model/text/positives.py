@@ -6,7 +6,6 @@ example), because the examples themselves are streamed.
 
 from array import array
 from collections.abc import Iterable
-from hashlib import blake2b
 
 import numpy as np
 import orjson
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.hashes import hash64
 
 
 def text_key(text: str) -> int:
@@ -24,7 +24,7 @@ def text_key(text: str) -> int:
     >>> text_key("yesplease") == text_key("yes please")
     False
     """
-    return _hash(_normal(text).encode())
+    return hash64(_normal(text).encode())
 
 
 class Positives:
@@ -60,12 +60,8 @@ def context_key(conversation: Conversation) -> int:
     """Hash a context to 64 bits; equal for turns and personas that differ only in case and white space."""
     turns = [_normal(turn.text) for turn in conversation.turns]
     persona = [_normal(fact) for fact in conversation.persona]
-    return _hash(orjson.dumps([[turn for turn in turns if turn], [fact for fact in persona if fact]]))
+    return hash64(orjson.dumps([[turn for turn in turns if turn], [fact for fact in persona if fact]]))
 
 
 def _normal(text: str) -> str:
     return " ".join(text.casefold().split())
-
-
-def _hash(content: bytes) -> int:
-    return int.from_bytes(blake2b(content, digest_size=8).digest(), "little")

@@ -1,11 +1,13 @@
 """polyrank.json: what is written is read back, and nothing else is let in."""
 
 import json
+import re
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from polyrank.model.config import AssemblyConfig, ModelConfig
+from polyrank.model.config import AssemblyConfig, EvidenceConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 
 
@@ -119,3 +121,41 @@ def test_what_is_needed_is_missed(field: str) -> None:
 
 def test_whole_numbers_are_numbers() -> None:
     assert ModelConfig.from_json(raw(score_scale=20)).score_scale == 20
+
+
+def evidence(**changes: Any) -> dict[str, Any]:
+    return {"evidence": asdict(EvidenceConfig(weights={"last": 0.5}, late_weight=2)) | changes}
+
+
+def test_evidence_is_read_back() -> None:
+    config = ModelConfig(
+        architecture="bi", base_name="tiny", evidence=EvidenceConfig(weights={"last": -1, "said": 2.5})
+    )
+    assert ModelConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+def test_a_checkpoint_without_evidence_has_the_file_that_it_always_had() -> None:
+    assert "evidence" not in raw()
+    assert ModelConfig.from_json(raw(evidence=None)).evidence is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"evidence": []}, "evidence must be an object"),
+        (evidence(lexical=1), "unknown field evidence.lexical"),
+        (evidence(version=2), "evidence.version 2 is not 1"),
+        (evidence(late_weight=0), "evidence.late_weight must be above 0"),
+        (evidence(late_weight=float("nan")), "evidence.late_weight must be above 0"),
+        (evidence(late_weight=float("inf")), "evidence.late_weight must be above 0"),
+        (evidence(weights={"last": "much"}), "evidence.weights is"),
+        (evidence(weights={"last": float("nan")}), "evidence.weights.last must lie between"),
+        (evidence(weights={"last": 1e7}), "evidence.weights.last must lie between"),
+        (evidence(k1=-1), "evidence.k1 must lie between"),
+        (evidence(b=1.5), "evidence.b must lie between 0 and 1"),
+        (evidence(decay=float("nan")), "evidence.decay must lie between 0 and 1"),
+    ],
+)
+def test_evidence_that_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointInvalid, match=re.escape(message)):
+        ModelConfig.from_json(raw(**changes))

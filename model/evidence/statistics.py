@@ -1,0 +1,89 @@
+"""How common each word is in a pool, which says how much it tells."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.model.evidence.counts import count_words
+
+_TEXTS_AT_ONCE = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Counts over a pool of texts, all of them whole numbers.
+
+    Attributes:
+        texts: how many texts there are.
+        words: how many words they have together.
+        keys: the hash of each distinct word (`key_of`), (V,), ascending.
+        frequencies: how many texts have the word, (V,).
+    """
+
+    texts: int
+    words: int
+    keys: NDArray[np.uint64]
+    frequencies: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, pool: Iterable[str]) -> "Statistics":
+        """Count a pool's words; memory grows with the distinct words, not with the texts."""
+        total = cls(0, 0, np.empty(0, np.uint64), np.empty(0, np.int64))
+        remaining = iter(pool)
+        while chunk := list(islice(remaining, _TEXTS_AT_ONCE)):
+            counts = count_words(chunk)
+            frequencies = np.bincount(counts.words, minlength=len(counts.keys))
+            total = total.plus(cls(len(chunk), int(counts.lengths.sum()), counts.keys, frequencies))
+        return total
+
+    def plus(self, other: "Statistics") -> "Statistics":
+        """Return the statistics of two pools together."""
+        keys, place = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
+        frequencies = np.zeros(len(keys), np.int64)
+        np.add.at(frequencies, place, np.concatenate([self.frequencies, other.frequencies]))
+        return Statistics(self.texts + other.texts, self.words + other.words, keys, frequencies)
+
+    @property
+    def average_length(self) -> float:
+        """Words of an average text; 1 where there are none."""
+        return self.words / self.texts if self.words else 1.0
+
+    def idf(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """Return how much each word tells, (n,): above 0, and most for a word that no text has.
+
+        `log(1 + (N - n + 0.5) / (n + 0.5))` of N texts, n of which have the word: the form of Robertson and Zaragoza
+        2009 ("The Probabilistic Relevance Framework: BM25 and Beyond"), kept above 0 as Lucene does.
+
+        >>> from polyrank.model.evidence.words import key_of
+        >>> one = Statistics.of(["a lamp", "a chair", "a table"])
+        >>> one.idf(np.array([key_of("a"), key_of("lamp"), key_of("desk")], np.uint64)).round(3)
+        array([0.134, 0.981, 2.079])
+        """
+        # One by one: NumPy's logarithm may differ between processors in the last bit.
+        terms = (1 + (self.texts - n + 0.5) / (n + 0.5) for n in self._frequencies_of(keys).tolist())
+        return np.array([math.log(term) for term in terms])
+
+    def _frequencies_of(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        if not len(self.keys):
+            return np.zeros(len(keys), np.int64)
+        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where(self.keys[places] == keys, self.frequencies[places], 0)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what `from_arrays` wants, by name."""
+        return {
+            "totals": np.array([self.texts, self.words], np.int64),
+            "keys": self.keys,
+            "frequencies": self.frequencies,
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "Statistics":
+        """Restore statistics from `arrays()`, which may be memory-mapped."""
+        texts, words = arrays["totals"].tolist()
+        return cls(texts, words, arrays["keys"], arrays["frequencies"])

@@ -1,0 +1,124 @@
+"""The words of many candidates, as an inverted index: from a word to the rows that have it.
+
+All arrays may be memory-mapped; a query reads the entries of its own words alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.model.evidence.counts import WordCounts, count_words
+from polyrank.model.evidence.features import COLUMNS
+from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.evidence.words import key_of, normalised
+
+
+@dataclass(frozen=True, slots=True)
+class WordTable:
+    """What the evidence of N rows is computed from.
+
+    Attributes:
+        statistics: of the pool that says how common a word is; the rows need not be part of it.
+        keys: the hash of each distinct word of the rows (`key_of`), (V,), ascending.
+        starts: where the entries of each word begin, and where the last one's end, (V + 1,).
+        rows: the rows that have the word, (entries,), ascending for each word.
+        weights: the BM25 weight of the word in the row, without its idf, (entries,).
+        columns: the numbers of each row, (len(COLUMNS), N).
+        texts: the hash of each row's normalised text (`key_of`), (N,), ascending.
+        texts_rows: the row that each of them belongs to, (N,), ascending for equal texts.
+    """
+
+    statistics: Statistics
+    keys: NDArray[np.uint64]
+    starts: NDArray[np.int64]
+    rows: NDArray[np.int32]
+    weights: NDArray[np.float32]
+    columns: NDArray[np.float32]
+    texts: NDArray[np.uint64]
+    texts_rows: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, texts: Sequence[str], statistics: Statistics, k1: float, b: float) -> "WordTable":
+        """Build the table of texts, one a row; `k1` and `b` are BM25's (`bm25_weights`)."""
+        counts = count_words(texts)
+        lengths = counts.lengths.tolist()
+        numbers = [
+            [column(text, length) for text, length in zip(texts, lengths, strict=True)] for column in COLUMNS.values()
+        ]
+        hashes = np.array([key_of(normalised(text)) for text in texts], np.uint64)
+        order = np.argsort(hashes, kind="stable")
+        return cls(
+            statistics,
+            counts.keys,
+            np.searchsorted(counts.words, np.arange(len(counts.keys) + 1)).astype(np.int64),
+            counts.rows.astype(np.int32),
+            bm25_weights(counts, statistics.average_length, k1, b),
+            np.array(numbers, np.float32).reshape(len(COLUMNS), len(texts)),
+            hashes[order],
+            order.astype(np.int32),
+        )
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.texts)
+
+    def word_sums(self, keys: NDArray[np.uint64], factors: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the sum of factor times weight over each row's words, (N,).
+
+        A row's terms are added in the order of their keys, so its sum is the same to the bit in whatever table it is.
+
+        keys: hashes of words, (n,), distinct and ascending; those that no row has add nothing. factors: (n,).
+        """
+        if not len(self.keys):
+            return np.zeros(len(self))
+        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        known = self.keys[places] == keys
+        places, factors = places[known], factors[known]
+        spans = list(zip(self.starts[places].tolist(), self.starts[places + 1].tolist(), strict=True))
+        rows = np.concatenate([self.rows[start:end] for start, end in spans] or [self.rows[:0]])
+        terms = np.concatenate([self.weights[start:end] for start, end in spans] or [self.weights[:0]]).astype(
+            np.float64
+        )
+        terms *= np.repeat(factors, [end - start for start, end in spans])
+        return np.bincount(rows, terms, len(self)).astype(np.float64)
+
+    def column(self, name: str) -> NDArray[np.float32]:
+        """Return a number of each row by its name in COLUMNS, (N,)."""
+        found: NDArray[np.float32] = self.columns[list(COLUMNS).index(name)]
+        return found
+
+    def rows_with(self, key: int) -> NDArray[np.int32]:
+        """Return the rows whose normalised text has that key."""
+        first = np.searchsorted(self.texts, np.uint64(key), side="left")
+        last = np.searchsorted(self.texts, np.uint64(key), side="right")
+        return self.texts_rows[first:last]
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all arrays by name, without the statistics."""
+        return {name: getattr(self, name) for name in _ARRAYS}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], statistics: Statistics) -> "WordTable":
+        """Restore a table from `arrays()`, which may be memory-mapped, and its statistics."""
+        return cls(statistics, **{name: arrays[name] for name in _ARRAYS})
+
+
+_ARRAYS = tuple(field.name for field in fields(WordTable) if field.name != "statistics")
+
+
+def bm25_weights(counts: WordCounts, average_length: float, k1: float, b: float) -> NDArray[np.float32]:
+    """Return BM25's weight of each word in each text, without its idf, (entries,).
+
+    `tf (k1 + 1) / (tf + k1 (1 - b + b length / average_length))` (Robertson and Zaragoza 2009, section 3.4).
+
+    k1: how much a second occurrence counts, from 0 (nothing). b: how much long texts are discounted, from 0 to 1.
+
+    >>> bm25_weights(count_words(["a a", "b"]), 2.0, 1.0, 0.0)
+    array([1.3333334, 1.       ], dtype=float32)
+    """
+    times = counts.times.astype(np.float64)
+    discount = 1 - b + b * (counts.lengths[counts.rows] / average_length)
+    return (times * (k1 + 1) / (times + k1 * discount)).astype(np.float32)

@@ -1,0 +1,71 @@
+"""The lexical part of the score."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from polyrank.model.config import EvidenceConfig
+from polyrank.model.errors import CheckpointInvalid
+from polyrank.model.evidence.evidence import Evidence
+from polyrank.model.evidence.features import FEATURES
+from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.text.assembly import COUNTED_LETTERS, Conversation
+
+TEXTS = ["I sell lamps", "we have ORD-77-A in stock", "my boat is blue", "yes", "the lamp?", "no idea"]
+
+
+def values(weights: dict[str, float], *turns: str, persona: tuple[str, ...] = ()) -> NDArray[np.float32]:
+    evidence = Evidence(EvidenceConfig(weights=weights))
+    table = evidence.table(TEXTS, Statistics.of(TEXTS))
+    return evidence.values(Conversation.of(turns, persona), table)
+
+
+@pytest.mark.parametrize(
+    ("feature", "turns", "persona", "best"),
+    [
+        ("persona", ("hi",), ("I like my boat",), 2),
+        ("last", ("hi", "ord-77-a please"), (), 1),
+        ("before", ("hello", "a lamp please", "sure"), (), 4),
+        ("older", ("a blue boat", "x", "y"), (), 2),
+        ("said", ("Yes!", "x"), (), 3),
+    ],
+)
+def test_each_feature_finds_its_reply(
+    feature: str, turns: tuple[str, ...], persona: tuple[str, ...], best: int
+) -> None:
+    found = values({feature: 1.0}, *turns, persona=persona)
+    assert found.argmax() == best
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(values({feature: -1.0}, *turns, persona=persona), -found)
+
+
+def test_longer_texts_have_a_larger_length() -> None:
+    assert values({"length": 1.0}, "hi").argmax() == 1
+
+
+def test_no_weight_is_no_evidence() -> None:
+    assert not values({}, *TEXTS, persona=tuple(TEXTS)).any()
+    assert not values(dict.fromkeys(FEATURES, 0.0), *TEXTS, persona=tuple(TEXTS)).any()
+
+
+def test_features_add_up() -> None:
+    parts = [values({name: 0.5}, *TEXTS, persona=("lamps",)) for name in FEATURES]
+    together = values(dict.fromkeys(FEATURES, 0.5), *TEXTS, persona=("lamps",))
+    np.testing.assert_allclose(together, np.sum(parts, axis=0, dtype=np.float64), rtol=1e-6)
+
+
+def test_what_lies_far_back_is_not_read() -> None:
+    far = values({"older": 1.0}, "boat", "x " * COUNTED_LETTERS, "hello", "hi")
+    near = values({"older": 1.0}, "boat", "x", "hello", "hi")
+    assert not far[2]
+    assert near[2]
+
+
+def test_the_largest_weights_stay_finite() -> None:
+    weights = dict.fromkeys(FEATURES, 1e6)
+    assert np.isfinite(values(weights, *["boat " * 5_000] * 3, persona=("boat " * 5_000,))).all()
+
+
+def test_a_feature_of_a_newer_release_is_refused() -> None:
+    with pytest.raises(CheckpointInvalid, match=r"evidence\.weights has unknown rhyme; written by a newer release"):
+        Evidence(EvidenceConfig(weights={"rhyme": 1.0}))
