@@ -1,0 +1,52 @@
+"""A table made of parts is the table of all texts, to the bit, however they are cut."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyrank.model.evidence.joining import TableInParts, joined
+from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.evidence.table import WordTable
+
+WORDS = st.sampled_from(["a", "lamp", "Lamp!", "boat", "ord-1-x", "v2.3", "?", "the", "über", "77"])
+TEXTS = st.lists(st.lists(WORDS, max_size=6).map(" ".join), max_size=12)
+
+
+def assert_equal(found: WordTable, expected: WordTable) -> None:
+    for name, array in expected.arrays().items():
+        assert found.arrays()[name].dtype == array.dtype, name
+        np.testing.assert_array_equal(found.arrays()[name], array, name)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(TEXTS, min_size=1, max_size=4), TEXTS)
+def test_parts_make_the_whole(parts: list[list[str]], others: list[str]) -> None:
+    texts = [text for part in parts for text in part]
+    statistics, counted = Statistics.of(texts + others), Statistics.of(texts)
+    tables = [WordTable.of(part, statistics, 1.2, 0.75) for part in parts]
+    expected = WordTable.of(texts, statistics, 1.2, 0.75)
+    assert_equal(joined(tables), expected)
+    whole = TableInParts(counted.keys, counted.frequencies, len(texts))
+    for table in tables:
+        whole.add(table)
+    found = whole.finished(statistics)
+    assert_equal(found, expected)
+    assert found.statistics is statistics
+
+
+def test_what_was_joined_is_not_changed_by_joining() -> None:
+    statistics = Statistics.of(["a lamp", "a boat"])
+    first, second = (WordTable.of([text], statistics, 1.2, 0.75) for text in ("a lamp", "a boat"))
+    before = {name: array.copy() for name, array in first.arrays().items()}
+    assert len(joined([first, second])) == 2
+    for name, array in before.items():
+        np.testing.assert_array_equal(first.arrays()[name], array)
+    assert joined([first]).rows_with(int(first.texts[0])).tolist() == [0]
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["?", ""]])
+def test_rows_without_words(texts: list[str]) -> None:
+    statistics = Statistics.of(texts)
+    table = WordTable.of(texts, statistics, 1.2, 0.75)
+    assert_equal(joined([table, table]), WordTable.of(texts * 2, statistics, 1.2, 0.75))
