@@ -1,5 +1,6 @@
 """Stand-ins that are quick and known through and through."""
 
+import json
 from collections.abc import Callable, Sequence
 from hashlib import shake_128
 from pathlib import Path
@@ -9,6 +10,13 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation import Generation
+from polyrank.model.config import EvidenceConfig, ModelConfig
+
+EVIDENCE = EvidenceConfig(
+    late_weight=2.0,
+    weights={"persona": 0.7, "last": 0.3, "before": 0.2, "older": 0.1, "said": -5.0, "length": 0.4},
+    k1=1.1,
+)
 
 
 class HashEncoder:
@@ -18,8 +26,14 @@ class HashEncoder:
     architecture = "bi"
     backend, precision = "none", "float32"
 
-    def __init__(self, dim: int = 8, fingerprint: str = "0123456789abcdef" * 4, longest: int = 1000) -> None:
-        self.dim, self.fingerprint, self.longest = dim, fingerprint, longest
+    def __init__(
+        self,
+        dim: int = 8,
+        fingerprint: str = "0123456789abcdef" * 4,
+        longest: int = 1000,
+        evidence: EvidenceConfig | None = None,
+    ) -> None:
+        self.dim, self.fingerprint, self.longest, self.evidence = dim, fingerprint, longest, evidence
 
     def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """The text's bytes."""
@@ -42,7 +56,9 @@ class HashEncoder:
     def save(self, directory: Path) -> None:
         """A checkpoint of two files."""
         directory.mkdir()
-        (directory / "polyrank.json").write_text(f'{{"fingerprint": "{self.fingerprint}"}}\n')
+        config = ModelConfig(architecture="bi", base_name="hash", evidence=self.evidence).to_json()
+        stored = config if self.evidence else {"fingerprint": self.fingerprint}
+        (directory / "polyrank.json").write_text(json.dumps(stored))
         (directory / "tokenizer.json").write_text("{}\n")
 
 

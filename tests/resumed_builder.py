@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fakes import HashEncoder, pool
+from fakes import EVIDENCE, HashEncoder, pool
 from numpy.typing import NDArray
 from nursery import tell
 
@@ -25,7 +25,7 @@ from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.store import candidates
 
 SHARD = 16
-ENCODER = HashEncoder(dim=32, longest=7)  # cuts some texts
+ENCODER = HashEncoder(dim=32, longest=7, evidence=EVIDENCE)  # cuts some texts
 
 
 def run(order: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Compaction: build the active generation anew with the updates made to it. Nothing is encoded, and no answer changes.
 
-Rows keep their order, so that ties break as before. Updates made meanwhile are given to the new generation when it
-takes the old one's place.
+Rows keep their order, so that ties break as before, and the statistics of the words stay those of the pool that was
+built. Updates made meanwhile are given to the new generation when it takes the old one's place.
 """
 
 import shutil
@@ -57,7 +57,15 @@ def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = 
             replaces=current,
         )
         vectors = partial(_stored_vectors, snapshot)
-        return build(_ModelFiles(opened), _candidates(snapshot), root, options, vectors=vectors, progress=progress)
+        return build(
+            _ModelFiles(opened),
+            _candidates(snapshot),
+            root,
+            options,
+            vectors=vectors,
+            statistics=opened.words.table.statistics if opened.words else None,
+            progress=progress,
+        )
     finally:
         opened.close()
 

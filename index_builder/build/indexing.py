@@ -14,6 +14,7 @@ from polyrank.index_builder.index.recall import EXACT, Recall, measured
 from polyrank.index_builder.store.candidates import CandidateTable
 from polyrank.index_builder.store.generation import CANDIDATES_FILE, INDEX_FILE
 from polyrank.index_builder.vectors.encoder import ContextEncoder, Model
+from polyrank.model.text.assembly import Conversation
 
 # How many contexts "auto" times searches with, and how many candidates make one where no real ones are given.
 _CONTEXTS = 12
@@ -58,8 +59,6 @@ def _made_of_candidates(directory: Path, model: Model, matrix: NDArray[Any]) -> 
 
     A model that encodes no contexts is taken for a Bi-encoder: a candidate's vector stands for a context.
     """
-    from polyrank.model.text.assembly import Conversation  # imports tokenizers; only a build that measures needs it
-
     starts = np.linspace(0, len(matrix) - _TURNS, _CONTEXTS).astype(np.int64).tolist()
     if not isinstance(model, ContextEncoder):
         return [np.asarray(matrix[[start]], np.float32) for start in starts]

@@ -1,6 +1,6 @@
 """The way of a build, from a pool to a published generation.
 
-    pool -> ingest -> encode -> index -> manifest -> (copy to Redis) -> publish -> activate
+    pool -> ingest -> words -> encode -> index -> manifest -> (copy to Redis) -> publish -> activate
 
 The pool is checked and written to the candidate table before anything is encoded, so that a bad pool fails early. All
 files are written to a temporary directory, which is renamed when it is complete. A build that fails or is cancelled
@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.build.counting import count_pool
 from polyrank.index_builder.build.encoding import Encoded, VectorSource, encode, encoded_by
 from polyrank.index_builder.build.indexing import make_index, search_times
 from polyrank.index_builder.build.ingest import Ingested, ingest
@@ -44,6 +45,7 @@ from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_te
 from polyrank.index_builder.vectors.local import LocalEmbeddings
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.errors import InvalidInput
+from polyrank.model.evidence.statistics import Statistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,7 @@ def build(
     options: BuildOptions = _DEFAULT,
     *,
     vectors: VectorSource | None = None,
+    statistics: Statistics | None = None,
     progress: OnProgress = no_progress,
 ) -> BuildResult:
     """Encode a pool and publish it as a new generation.
@@ -124,10 +127,11 @@ def build(
         root: the store's directory; made if need be.
         options: the index, its tuning, what to copy and what to activate.
         vectors: makes the vectors instead of the model, which need not be a `CandidateEncoder` then.
-        progress: called with (stage, done, total) before each step. The stages are "read" (total unknown); "resume" if
-            a killed build has left shards; "encode" and "append" in turns, from the first row that is left to encode;
-            "choose" if the index is chosen by measured times; "index"; "recall" if it is measured; "manifest"; "redis"
-            if asked for; "rename"; "CURRENT" if activated.
+        statistics: by which words count, if they do for the model; None: those of the pool.
+        progress: called with (stage, done, total) before each step. The stages are "read" (total unknown); "words" if
+            they count for the model, two steps a row; "resume" if a killed build has left shards; "encode" and "append"
+            in turns, from the first row that is left to encode; "choose" if the index is chosen by measured times;
+            "index"; "recall" if it is measured; "manifest"; "redis" if asked for; "rename"; "CURRENT" if activated.
             An exception that it raises ends the build.
 
     Raises:
@@ -152,10 +156,11 @@ def build(
                 rows = ingest(pool, directory / CANDIDATES_FILE, log, options.max_rejected, clock)
                 if options.chosen is None:
                     choose_index(options.index, rows.count, model.dim)  # refuses too few rows before they are encoded
+                model.save(directory / MODEL_DIRECTORY)
+                count_pool(directory, statistics, clock)
                 encoded = encode(directory, model, options.dtype, vectors or encoded_by(model), leftover, clock)
                 content = _Content(rows, encoded, *_indexed(store, directory, model, options, clock))
                 clock("manifest", 0, 1)
-                model.save(directory / MODEL_DIRECTORY)
                 manifest = _write_manifest(directory, model, options, revision, content, clock)
                 _check_and_copy(directory, redis, copies, clock)
                 clock("rename", 0, 1)

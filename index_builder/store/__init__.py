@@ -1,7 +1,7 @@
 """The store: a directory of generations with their updates.
 
 generation_store   GenerationStore: the directory; list, open, publish, activate, roll back, collect
-generation         Generation: one of them, open; manifest and candidates read its files
+generation         Generation: one of them, open; manifest, candidates and words read its files
 snapshot           Snapshot: a generation with its updates; filters finds rows by their metadata
 updates            UpdateLogs: who may write updates, and what a new generation receives
 update_log         UpdateLog: the file

@@ -1,4 +1,4 @@
-"""One generation, opened and checked: vectors, ids, candidates and index, which belong together."""
+"""One generation, opened and checked: vectors, ids, candidates, index and words, which belong together."""
 
 import os
 from dataclasses import dataclass
@@ -10,8 +10,9 @@ from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.store.candidates import CandidateTable
 from polyrank.index_builder.store.layout import TEMPORARY_PREFIX, why_not_plain
 from polyrank.index_builder.store.manifest import MANIFEST_FILE, FileEntry, Manifest
+from polyrank.index_builder.store.words import Words, evidence_of, open_words
 from polyrank.index_builder.vectors.local import IDS_FILE, MATRIX_FILE, LocalEmbeddings
-from polyrank.model.errors import shortage_in
+from polyrank.model.errors import CheckpointInvalid, shortage_in
 
 CANDIDATES_FILE = "candidates.arrow"
 INDEX_FILE = "index.faiss"
@@ -26,6 +27,7 @@ class Generation:
         candidates: ids, texts and metadata by row.
         embeddings: vectors by row, and rows by id.
         index: None if the matrix is scanned instead.
+        words: None if words do not count for the model.
     """
 
     path: Path
@@ -33,6 +35,7 @@ class Generation:
     candidates: CandidateTable
     embeddings: LocalEmbeddings
     index: CandidateIndex | None
+    words: Words | None
 
     @property
     def id(self) -> str:
@@ -62,7 +65,7 @@ class Generation:
             _check_files(path, manifest, verify, needs_matrix)
             return cls._mapped(path, manifest)
         # pyarrow's errors are ValueErrors. An OSError means that a file cannot be read.
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, CheckpointInvalid) as error:
             raise shortage_in(error) or GenerationCorrupt(manifest.id, str(error)) from error
 
     @classmethod
@@ -79,7 +82,9 @@ class Generation:
         for name, count in counts.items():
             if count != manifest.count:
                 raise ValueError(f"{name} is of {count} candidates, the manifest says {manifest.count}")
-        return cls(path, manifest, candidates, embeddings, index)
+        evidence = evidence_of(path / MODEL_DIRECTORY)
+        words = open_words(path, evidence, manifest.count) if evidence else None
+        return cls(path, manifest, candidates, embeddings, index, words)
 
     def close(self) -> None:
         """Drop the maps of the files; arrays that were taken from them stay valid."""

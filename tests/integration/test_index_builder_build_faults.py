@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from fakes import HashEncoder, assert_whole, pool
+from fakes import EVIDENCE, HashEncoder, assert_whole, pool
 from redis_process import RedisProcess, vector_keys
 
 from polyrank.index_builder.build import pipeline
@@ -162,15 +162,18 @@ def test_unknown_options_are_told_before_anything_is_read(root: Path, options: d
     assert_untouched(root)
 
 
-@pytest.mark.parametrize("stage", ["read", "encode", "append", "index", "recall", "manifest", "redis", "rename"])
+@pytest.mark.parametrize(
+    "stage", ["read", "words", "encode", "append", "index", "recall", "manifest", "redis", "rename"]
+)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_whatever_ends_a_build_leaves_nothing(root: Path, stage: str, error: type, redis_url: str) -> None:
     def fail(announced: str, _done: int, _total: int | None) -> None:
         if announced == stage:
             raise error
 
+    encoder = HashEncoder(evidence=EVIDENCE)
     with pytest.raises(error):
-        build(HashEncoder(), pool(40), root, BuildOptions(index="flat", redis_url=redis_url), progress=fail)
+        build(encoder, pool(40), root, BuildOptions(index="flat", redis_url=redis_url), progress=fail)
     assert_untouched(root)
     with RedisEmbeddings(redis_url, "x", 8, "float16", 5)._client as client:
         assert vector_keys(client) == []
@@ -200,6 +203,7 @@ def _no_room(*_given: object) -> None:
         (candidates.CandidateWriter, "add"),
         (EmbeddingsWriter, "put_many"),
         (EmbeddingsWriter, "commit"),
+        (os, "posix_fallocate"),
         (HashEncoder, "save"),
         (Manifest, "to_json"),
         (GenerationStore, "publish"),
@@ -212,25 +216,29 @@ def test_a_full_disk_is_one_clear_line_wherever_it_strikes(
     with monkeypatch.context() as patched:
         patched.setattr(*broken, _no_room)
         with pytest.raises(DiskFull) as caught:
-            build(HashEncoder(), pool(40), root, BuildOptions(index="flat"))
+            build(HashEncoder(evidence=EVIDENCE), pool(40), root, BuildOptions(index="flat"))
     assert str(caught.value) == (f"no room left under {root}: No space left on device; free some space and try again")
     assert_untouched(root)
 
 
-@pytest.mark.parametrize(("limit", "stage"), [(300, "read"), (200_000, "append"), (400_000, "index")])
+@pytest.mark.parametrize(
+    ("limit", "stage"), [(300, "read"), (120_000, "words"), (200_000, "append"), (400_000, "index")]
+)
 def test_the_operating_systems_own_refusal_is_one_clear_line(root: Path, limit: int, stage: str) -> None:
-    """A file size limit in a child strikes the table, the matrix and the index: in pyarrow, Python and FAISS."""
+    """A file size limit in a child strikes the files of one stage: in pyarrow, NumPy, Python or FAISS."""
     script = f"""
         import resource, sys
         from pathlib import Path
-        from fakes import HashEncoder, pool
+        from fakes import EVIDENCE, HashEncoder
         from polyrank.index_builder.build.pipeline import BuildOptions, build
         from polyrank.index_builder.errors import DiskFull
+        from polyrank.index_builder.pool.rows import Candidate
         resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
         stages = []
+        pool = [Candidate(f"c{{i}}", "a b c d e f g h i j k l m n o p q r", {{}}) for i in range(2000)]
         try:
             build(
-                HashEncoder(dim=64), pool(2000), Path({str(root)!r}), BuildOptions(index="flat"),
+                HashEncoder(dim=64, evidence=EVIDENCE), pool, Path({str(root)!r}), BuildOptions(index="flat"),
                 progress=lambda stage, *_: stages.append(stage),
             )
         except DiskFull as error:

@@ -180,10 +180,21 @@ def test_wherever_it_was_killed_a_build_makes_what_it_would_have_made(
     assert_alike(tmp_path, uninterrupted, attempts=2)
 
 
+def test_killed_while_it_counts_words_a_build_begins_anew(
+    nursery: Nursery, tmp_path: Path, uninterrupted: Manifest
+) -> None:
+    nursery.start(tmp_path, kill=("words", 14))
+    assert nursery.wait() == ([], None, -signal.SIGKILL)
+    assert [path.name for path in (tmp_path / "generations").glob(".tmp-*/words")] == ["words"]
+    nursery.start(tmp_path)
+    assert nursery.wait() == ([i * SHARD for i in range(SHARDS)], 0, 0)
+    assert_alike(tmp_path, uninterrupted)
+
+
 def test_killed_while_it_takes_over_a_build_can_be_resumed_still(
     nursery: Nursery, killed: Path, uninterrupted: Manifest
 ) -> None:
-    for stage in ("read", "resume", "encode"):
+    for stage in ("read", "words", "resume", "encode"):
         nursery.start(killed, kill=(stage, 1))
         assert nursery.wait() == ([], None, -signal.SIGKILL)
     assert built(killed)[1] == [7, 8, 9, 10]

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import HashEncoder, assert_whole, pool
+from fakes import EVIDENCE, HashEncoder, assert_whole, pool
 
 from polyrank.index_builder.build import compaction
 from polyrank.index_builder.build.compaction import compact
@@ -15,6 +15,7 @@ from polyrank.index_builder.index.choice import SearchTimes, choose_index
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
+from polyrank.model.evidence.statistics import Statistics
 
 ENCODER = HashEncoder()
 
@@ -192,3 +193,18 @@ def test_rows_are_read_a_batch_at_a_time(store: GenerationStore, monkeypatch: py
     opened = store.open(compact(store.root).generation)
     assert_whole(opened, ENCODER, [*pool(20), Candidate("x", "new")])
     opened.close()
+
+
+def test_words_count_as_before_and_a_rebuild_counts_them_anew(tmp_path: Path) -> None:
+    encoder = HashEncoder(evidence=EVIDENCE)
+    before = GenerationStore(tmp_path).open(build(encoder, pool(20), tmp_path).generation)
+    store = GenerationStore(tmp_path)
+    update(store, [Candidate("c3", "new 3", {}), Candidate("x", "text 7 text")], ["c5", "c9"])
+    after = store.snapshot(store.open(compact(tmp_path).generation))
+    texts = [each.text for each in after.candidates(after.all_rows)]
+    rebuilt = store.open(build(encoder, after.candidates(after.all_rows), tmp_path).generation)
+    statistics = [each.words.table.statistics for each in (before, after.generation, rebuilt) if each.words]
+    expected = [Statistics.of([each.text for each in pool(20)])] * 2 + [Statistics.of(texts)]
+    for found, counted in zip(statistics, expected, strict=True):
+        for name, array in counted.arrays().items():
+            np.testing.assert_array_equal(found.arrays()[name], array)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import HashEncoder, assert_whole, pool
+from fakes import EVIDENCE, HashEncoder, assert_whole, pool
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
@@ -13,7 +13,7 @@ from polyrank.index_builder.store.generation import Generation, describe_files
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
 
-ENCODER = HashEncoder()
+ENCODER = HashEncoder(evidence=EVIDENCE)
 OLD, NEW = pool(40, "old "), pool(60, "new ")
 FILES = [
     "manifest.json",
@@ -23,6 +23,8 @@ FILES = [
     "index.faiss",
     "model/polyrank.json",
     "model/tokenizer.json",
+    *(f"words/{name}.npy" for name in ("keys", "starts", "rows", "weights", "columns", "texts", "texts_rows")),
+    *(f"words/statistics-{name}.npy" for name in ("totals", "keys", "frequencies")),
 ]
 
 

@@ -1,0 +1,54 @@
+"""A stage of a build: count the words of the candidate table, and write the inverted index of them.
+
+The texts are read twice: once for how common each word is, once to write every entry to its place. Memory grows with
+the distinct words, and by 12 bytes a candidate while the hashes of the texts are sorted.
+"""
+
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+
+from polyrank.index_builder.build.progress import StageClock
+from polyrank.index_builder.store.candidates import CandidateTable
+from polyrank.index_builder.store.generation import CANDIDATES_FILE, MODEL_DIRECTORY
+from polyrank.index_builder.store.words import evidence_of, new_files, write_statistics
+from polyrank.model.evidence.joining import TableInParts
+from polyrank.model.evidence.statistics import Statistics
+
+# Counting takes some 50 bytes of memory for each letter of the texts that are counted together.
+_LETTERS_AT_ONCE = 1 << 20
+
+
+def count_pool(directory: Path, statistics: Statistics | None, clock: StageClock) -> None:
+    """Write the words of the candidate table in the build's directory, if they count for the model that lies there.
+
+    `statistics` are those by which words count; None: those of the table itself.
+    """
+    if (evidence := evidence_of(directory / MODEL_DIRECTORY)) is None:
+        return
+    table = CandidateTable(directory / CANDIDATES_FILE)
+    clock("words", 0, 2 * len(table))
+    counted = reduce(Statistics.plus, map(Statistics.of, _parts(table, clock)), Statistics.of([]))
+    statistics = statistics or counted
+    files = TableInParts(counted.keys, counted.frequencies, len(table), new_files(directory))
+    for texts in _parts(table, clock):
+        files.add(evidence.table(texts, statistics))
+    files.finished(statistics)
+    write_statistics(directory, statistics)
+
+
+def _parts(table: CandidateTable, clock: StageClock) -> Iterator[list[str]]:
+    """Yield the texts of the table in order, some at a time, and announce each part when it was used."""
+    for _, batch in table.batches():
+        part: list[str] = []
+        letters = 0
+        for text in batch:
+            part.append(text)
+            letters += len(text)
+            if letters >= _LETTERS_AT_ONCE:
+                yield part
+                clock.advance(len(part))
+                part, letters = [], 0
+        if part:
+            yield part
+            clock.advance(len(part))

@@ -1,0 +1,164 @@
+"""How words count in a generation: the evidence of its model, and the inverted index of its candidates' words.
+
+    words/<name>.npy              which rows have a word: the arrays of polyrank.model.evidence.table.WordTable
+    words/statistics-<name>.npy   how common each word was in the pool when it was built: those of Statistics
+
+The files are memory-mapped. A generation whose model counts no words has none of them.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from polyrank.model.checkpoint.files import CONFIG_FILE, read_object
+from polyrank.model.config import ModelConfig
+from polyrank.model.evidence.evidence import Evidence
+from polyrank.model.evidence.features import COLUMNS
+from polyrank.model.evidence.joining import NewArray
+from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.evidence.table import WordTable
+
+WORDS_DIRECTORY = "words"
+
+_TABLE: Mapping[str, DTypeLike] = {
+    "keys": np.uint64,
+    "starts": np.int64,
+    "rows": np.int32,
+    "weights": np.float32,
+    "columns": np.float32,
+    "texts": np.uint64,
+    "texts_rows": np.int32,
+}
+_STATISTICS: Mapping[str, DTypeLike] = {
+    "statistics-totals": np.int64,
+    "statistics-keys": np.uint64,
+    "statistics-frequencies": np.int64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How words count in a generation.
+
+    Attributes:
+        evidence: of the model.
+        table: of the generation's own rows, with the statistics that hold for every other text as well.
+    """
+
+    evidence: Evidence
+    table: WordTable
+
+    def table_of(self, texts: Sequence[str]) -> WordTable:
+        """Build the table of other texts, one a row."""
+        return self.evidence.table(texts, self.table.statistics)
+
+
+def evidence_of(model: Path) -> Evidence | None:
+    """Return the evidence of the model in a directory; None where words do not count.
+
+    Raises:
+        CheckpointInvalid: its polyrank.json is damaged, or of a newer release.
+    """
+    path = model / CONFIG_FILE
+    config = read_object(path) if path.is_file() else {}
+    if config.get("evidence") is None:
+        return None
+    found = ModelConfig.from_json(config).evidence
+    return None if found is None else Evidence(found)
+
+
+def open_words(directory: Path, evidence: Evidence, count: int) -> Words:
+    """Open the words of a generation of `count` candidates, in its directory.
+
+    Raises:
+        ValueError: a file is missing or no array, or the files do not fit each other or the count.
+        OSError: one cannot be read.
+    """
+    table = {name: _mapped(directory, name, dtype) for name, dtype in _TABLE.items()}
+    statistics = {
+        name.removeprefix("statistics-"): _mapped(directory, name, dtype) for name, dtype in _STATISTICS.items()
+    }
+    _check_statistics(statistics)
+    _check_table(table, count)
+    return Words(evidence, WordTable.from_arrays(table, Statistics.from_arrays(statistics)))
+
+
+def new_files(directory: Path) -> NewArray:
+    """Prepare the words of the generation in a directory; the arrays of its table become files there."""
+    (directory / WORDS_DIRECTORY).mkdir()
+    return partial(_new_file, directory)
+
+
+def write_statistics(directory: Path, statistics: Statistics) -> None:
+    """Write the statistics beside the table in a generation's directory."""
+    for name, array in statistics.arrays().items():
+        np.save(_path(directory, f"statistics-{name}"), array)
+
+
+def _path(directory: Path, name: str) -> Path:
+    return directory / WORDS_DIRECTORY / f"{name}.npy"
+
+
+def _new_file(directory: Path, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    path = _path(directory, name)
+    array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    # Without this, writing to a hole in the file would kill the process if the disk is full.
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return np.asarray(array)
+
+
+def _mapped(directory: Path, name: str, dtype: DTypeLike) -> NDArray[Any]:
+    path = _path(directory, name)
+    if not path.is_file():
+        raise ValueError(f"its model counts words, and {WORDS_DIRECTORY}/{name}.npy is missing; build it again")
+    try:
+        array = np.asarray(np.lib.format.open_memmap(path, "r"))
+    except ValueError as error:
+        raise ValueError(f"{WORDS_DIRECTORY}/{name}.npy: {error}") from error
+    if array.dtype != dtype:
+        raise ValueError(f"{WORDS_DIRECTORY}/{name}.npy holds {array.dtype}, not {np.dtype(dtype)}")
+    return array
+
+
+def _check_statistics(arrays: Mapping[str, NDArray[Any]]) -> None:
+    _check_shape("statistics-totals", arrays["totals"], (2,))
+    _check_shape("statistics-frequencies", arrays["frequencies"], (arrays["keys"].size,))
+    _check_ascending("statistics-keys", arrays["keys"], strictly=True)
+
+
+def _check_table(arrays: Mapping[str, NDArray[Any]], count: int) -> None:
+    _check_shape("starts", arrays["starts"], (arrays["keys"].size + 1,))
+    _check_shape("rows", arrays["rows"], (int(arrays["starts"][-1]),))
+    _check_shape("weights", arrays["weights"], arrays["rows"].shape)
+    _check_shape("columns", arrays["columns"], (len(COLUMNS), count))
+    _check_shape("texts", arrays["texts"], (count,))
+    _check_shape("texts_rows", arrays["texts_rows"], (count,))
+    _check_ascending("keys", arrays["keys"], strictly=True)
+    _check_ascending("starts", arrays["starts"], strictly=True)
+    _check_ascending("texts", arrays["texts"])
+    _check_within("starts", arrays["starts"][:1], 1)
+    _check_within("rows", arrays["rows"], count)
+    _check_within("texts_rows", arrays["texts_rows"], count)
+
+
+def _check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise ValueError(f"{WORDS_DIRECTORY}/{name}.npy has the shape {array.shape}, and {shape} would fit")
+
+
+def _check_ascending(name: str, array: NDArray[Any], strictly: bool = False) -> None:
+    before, after = array[:-1], array[1:]
+    if array.ndim != 1 or not (before < after if strictly else before <= after).all():
+        raise ValueError(f"{WORDS_DIRECTORY}/{name}.npy is not in ascending order")
+
+
+def _check_within(name: str, array: NDArray[Any], end: int) -> None:
+    if array.size and not 0 <= array.min() <= array.max() < end:
+        raise ValueError(f"{WORDS_DIRECTORY}/{name}.npy is not within 0..{end - 1}")
