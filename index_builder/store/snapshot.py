@@ -5,13 +5,13 @@ removes the row that had the id before. A row keeps its number as long as the ge
 their order at every revision, and also after a compaction, which keeps the order of the rows.
 
 Added rows are in memory, in one buffer that all snapshots of a generation share. It only grows, and each snapshot sees
-the part that it knows of.
+the part that it knows of. Their words are in tables that never change; a few tables cover all rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,28 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.filters import matching_places, matching_rows, reading
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.update_log import Update
+from polyrank.model.evidence.joining import joined
+from polyrank.model.evidence.table import WordTable
+from polyrank.model.text.assembly import Conversation
 
 Rows = NDArray[np.int64]
 
 _NONE: Rows = np.empty(0, np.int64)
+# A table of words is joined with the one before it, unless that has more than so many times as many rows. So there are
+# few tables (five for 100,000 rows that came one by one), and a row is copied some 8 times for each of them.
+_STEP = 16
+
+
+class WordValues(NamedTuple):
+    """What words say for rows.
+
+    Attributes:
+        own: for the generation's own rows, (N,).
+        added: for all rows ever added, (>= A,); `added` of the snapshot says which of them count.
+    """
+
+    own: NDArray[np.float32]
+    added: NDArray[np.float32]
 
 
 class _AddedRows:
@@ -76,12 +94,13 @@ class Snapshot:
     added: Rows
     _buffer: _AddedRows
     _seen: int  # rows of the buffer
+    _tables: tuple[WordTable, ...]  # the words of these rows, in their order; none where words do not count
 
     @classmethod
     def of(cls, generation: Generation) -> "Snapshot":
         """The generation as it was built."""
         buffer = _AddedRows(generation.embeddings.dim, generation.embeddings.dtype)
-        return cls(generation, generation.manifest.revision, 0, _NONE, _NONE, buffer, 0)
+        return cls(generation, generation.manifest.revision, 0, _NONE, _NONE, buffer, 0, ())
 
     def updated(self, updates: Sequence[Update]) -> "Snapshot":
         """The snapshot after more updates. For one thread at a time, and on the latest snapshot only."""
@@ -105,7 +124,17 @@ class Snapshot:
             removed=np.union1d(self.removed, np.array(sorted(removed - {-1}), np.int64)),
             added=np.fromiter(alive, np.int64, len(alive)),
             _seen=len(self._buffer.candidates),
+            _tables=self._tables_with(self._buffer.candidates[self._seen :]),
         )
+
+    def _tables_with(self, new: Sequence[Candidate]) -> tuple[WordTable, ...]:
+        words = self.generation.words
+        if words is None or not new:
+            return self._tables
+        tables = [*self._tables, words.table_of([candidate.text for candidate in new])]
+        while len(tables) > 1 and len(tables[-2]) <= _STEP * len(tables[-1]):
+            tables[-2:] = [joined(tables[-2:])]
+        return tuple(tables)
 
     @property
     def _built(self) -> int:
@@ -132,6 +161,14 @@ class Snapshot:
     def longest_added(self) -> float:
         """A length that no added vector exceeds."""
         return self._buffer.longest
+
+    def word_values(self, conversation: Conversation) -> WordValues | None:
+        """What words say for each row after a conversation: `Evidence.values`. None if they do not count."""
+        words = self.generation.words
+        if words is None:
+            return None
+        own, *added = (words.evidence.values(conversation, table) for table in (words.table, *self._tables))
+        return WordValues(own, np.concatenate([np.empty(0, np.float32), *added]))
 
     def rows(self, ids: Sequence[str]) -> Rows:
         """The rows of the ids, (N,); -1 for an id that is not there."""

@@ -16,6 +16,7 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.text.assembly import Conversation
 
 ENCODER = HashEncoder()
 
@@ -198,9 +199,16 @@ def test_rows_are_read_a_batch_at_a_time(store: GenerationStore, monkeypatch: py
 def test_words_count_as_before_and_a_rebuild_counts_them_anew(tmp_path: Path) -> None:
     encoder = HashEncoder(evidence=EVIDENCE)
     before = GenerationStore(tmp_path).open(build(encoder, pool(20), tmp_path).generation)
-    store = GenerationStore(tmp_path)
+    store, said = GenerationStore(tmp_path), Conversation.of(["text 4 or text 7", "new 3 new"])
     update(store, [Candidate("c3", "new 3", {}), Candidate("x", "text 7 text")], ["c5", "c9"])
+    snapshot = store.snapshot(before)
+    values = snapshot.word_values(said)
+    assert values is not None
+    kept = np.concatenate([np.delete(values.own, snapshot.removed), values.added[snapshot.added]])
     after = store.snapshot(store.open(compact(tmp_path).generation))
+    compacted = after.word_values(said)
+    assert compacted is not None
+    assert compacted.own.tobytes() == kept.tobytes()
     texts = [each.text for each in after.candidates(after.all_rows)]
     rebuilt = store.open(build(encoder, after.candidates(after.all_rows), tmp_path).generation)
     statistics = [each.words.table.statistics for each in (before, after.generation, rebuilt) if each.words]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import HashEncoder, pool
+from fakes import EVIDENCE, HashEncoder, pool
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
@@ -13,6 +13,9 @@ from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import Update
+from polyrank.model.evidence.evidence import Evidence
+from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.text.assembly import Conversation
 
 ENCODER = HashEncoder()
 
@@ -194,3 +197,69 @@ def test_a_snapshot_is_read_while_the_next_ones_are_made(snapshot: Snapshot) -> 
     for reader in readers:
         reader.join()
     assert faults == []
+
+
+@pytest.fixture(scope="module")
+def with_words(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    """Of c0 to c5, whose words count."""
+    root = tmp_path_factory.mktemp("store")
+    built = build(HashEncoder(evidence=EVIDENCE), pool(6), root)
+    return Snapshot.of(GenerationStore(root).open(built.generation))
+
+
+SAID = Conversation.of(["text 2 is old", "what of text 4 and new 7?", "new 3"], persona=["I am text 5"])
+
+
+def assert_words_of_all(snapshot: Snapshot, added: list[str]) -> None:
+    """They are those of one table of all texts."""
+    evidence, texts = Evidence(EVIDENCE), [each.text for each in pool(6)]
+    expected = evidence.values(SAID, evidence.table(texts + added, Statistics.of(texts)))
+    found = snapshot.word_values(SAID)
+    assert found is not None
+    assert np.concatenate(found).tobytes() == expected.tobytes()
+    assert (found.own.shape, found.added.shape) == ((6,), (len(added),))
+
+
+def test_words_do_not_count_unless_the_model_says_so(snapshot: Snapshot) -> None:
+    assert snapshot.updated([update(1, {"a": "new 3"})]).word_values(SAID) is None
+
+
+def test_words_of_added_rows_count_by_the_statistics_of_the_pool(with_words: Snapshot) -> None:
+    assert_words_of_all(with_words, [])
+    after = with_words.updated([update(1, {"a": "new 3", "c2": "text 2 is old"}), update(2, {"b": "new 7 new"})])
+    assert_words_of_all(after, ["new 3", "text 2 is old", "new 7 new"])
+    assert_words_of_all(after.updated([update(3, {}, ("a", "c0"))]), ["new 3", "text 2 is old", "new 7 new"])
+    assert_words_of_all(with_words, [])
+
+
+def test_words_of_many_updates_are_in_few_tables_and_the_past_keeps_its_own(
+    with_words: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"new {n % 9} of {n}" for n in range(700)]
+    snapshots = [with_words]
+    for n, text in enumerate(texts):
+        snapshots.append(snapshots[-1].updated([update(n + 1, {f"n{n}": text})]))
+    for n in (700, 699, 273, 17, 16, 1):
+        assert_words_of_all(snapshots[n], texts[:n])
+    at_once = snapshots[-1].updated([update(701, {f"m{n}": text for n, text in enumerate(texts)})])
+    assert_words_of_all(at_once, [*texts, *texts])
+    read: list[int] = []
+    values = Evidence.values
+    monkeypatch.setattr(Evidence, "values", lambda *given: read.append(len(given[2])) or values(*given))
+    snapshots[-1].word_values(SAID)
+    assert len(read) <= 4, "a table of the pool, and at most three of 700 added rows"
+    read.clear()
+    at_once.word_values(SAID)
+    assert read == [6, 1400]
+
+
+def test_an_error_amid_an_update_leaves_the_words_as_they_were(
+    with_words: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = with_words.updated([update(1, {"a": "new 3"})])
+    with monkeypatch.context() as patched:
+        patched.setattr(Evidence, "table", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            once.updated([update(2, {"b": "new 7"})])
+    assert_words_of_all(once, ["new 3"])
+    assert_words_of_all(once.updated([update(2, {"b": "text 5"})]), ["new 3", "text 5"])

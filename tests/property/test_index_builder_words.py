@@ -1,0 +1,97 @@
+"""Words count the same, to the bit, in the pool, in updates and after a compaction: as in one table of all texts."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from fakes import HashEncoder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from polyrank.index_builder.build.compaction import compact
+from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.snapshot import Snapshot
+from polyrank.index_builder.store.update_log import Update
+from polyrank.model.config import EvidenceConfig
+from polyrank.model.evidence.evidence import Evidence
+from polyrank.model.evidence.features import FEATURES
+from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.text.assembly import Conversation
+
+TEXTS = st.lists(
+    st.sampled_from(["a", "lamp", "Lamp!", "boat", "ord-1-x", "v2.3", "?", "the", "über", "77"]), min_size=1, max_size=6
+).map(" ".join)
+IDS = st.sampled_from([f"c{n}" for n in range(20)])
+CHANGES = st.tuples(st.dictionaries(IDS, TEXTS, max_size=5), st.lists(IDS, unique=True, max_size=3))
+SAID = st.builds(Conversation.of, st.lists(TEXTS, min_size=1, max_size=4), st.lists(TEXTS, max_size=2))
+WEIGHT = st.floats(-10, 10, allow_nan=False, width=32)
+EVIDENCE = st.builds(
+    lambda weights, k1, b, decay: EvidenceConfig(
+        weights=dict(zip(FEATURES, weights, strict=True)), k1=k1, b=b, decay=decay
+    ),
+    st.lists(WEIGHT, min_size=len(FEATURES), max_size=len(FEATURES)),
+    st.floats(0, 3),
+    st.floats(0, 1),
+    st.floats(0, 1),
+)
+
+
+@contextmanager
+def opened(store: GenerationStore) -> Iterator[Snapshot]:
+    generation = store.open(str(store.current()), verify=False)
+    try:
+        yield store.snapshot(generation)
+    finally:
+        generation.close()
+
+
+def values_of_all(snapshot: Snapshot, said: Conversation) -> NDArray[np.float32]:
+    """Of the rows that are there, in their order."""
+    found = snapshot.word_values(said)
+    assert found is not None
+    return np.concatenate([np.delete(found.own, snapshot.removed), found.added[snapshot.added]])
+
+
+def write(store: GenerationStore, revision: int, upserts: dict[str, str], deletes: list[str]) -> None:
+    manifest, encoder = store.manifest(str(store.current())), HashEncoder()
+    log = store.updates.of(manifest)
+    log.catch_up()
+    vectors = np.array([encoder.vector(text) for text in upserts.values()]).reshape(-1, encoder.dim)
+    log.append(Update(revision, [Candidate(each, text, {}) for each, text in upserts.items()], vectors, deletes))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    config=EVIDENCE,
+    pool=st.dictionaries(IDS, TEXTS, min_size=1),
+    changes=st.lists(CHANGES, max_size=8),
+    compacted_after=st.integers(0, 8),
+    said=SAID,
+)
+def test_every_text_counts_as_in_one_table_of_all(
+    config: EvidenceConfig,
+    pool: dict[str, str],
+    changes: list[tuple[dict[str, str], list[str]]],
+    compacted_after: int,
+    said: Conversation,
+) -> None:
+    evidence, statistics, held = Evidence(config), Statistics.of(pool.values()), dict(pool)
+    with tempfile.TemporaryDirectory() as directory:
+        rows = [Candidate(each, text, {}) for each, text in pool.items()]
+        build(HashEncoder(evidence=config), rows, Path(directory))
+        store = GenerationStore(Path(directory))
+        for revision, (upserts, deletes) in enumerate(changes, start=1):
+            write(store, revision, upserts, deletes)
+            for each in (*deletes, *upserts):
+                held.pop(each, None)
+            held.update(upserts)
+            if held and revision == compacted_after and (upserts or deletes):
+                compact(Path(directory))
+            with opened(store) as snapshot:
+                expected = evidence.values(said, evidence.table(list(held.values()), statistics))
+                assert values_of_all(snapshot, said).tobytes() == expected.tobytes()
