@@ -62,3 +62,8 @@ def _word_sums(table: WordTable, factors: Factors) -> NDArray[np.float64]:
     keys, first = np.unique(np.array([key_of(word) for word in factors], np.uint64), return_index=True)
     given = np.array(list(factors.values()), np.float64)[first]
     return table.word_sums(keys, given * table.statistics.rarity(keys))
+
+
+def feature_table(context: ReadContext, table: WordTable) -> NDArray[np.float64]:
+    """Return each feature of each row by itself, (N, F), in the order of FEATURES."""
+    return np.column_stack([weighted_sum(context, table, {name: 1.0}) for name in FEATURES])
