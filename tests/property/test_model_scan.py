@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyrank.model.search.scan import Additions, Query, prepare
-from polyrank.model.search.scan.quantised import bounds, product
+from polyrank.model.search.scan.quantised import bounds, cut, product
 from polyrank.model.search.scan.quantised import scan as quantised_scan
 from polyrank.model.search.scan.quantised.scan import QuantisedScan
 from polyrank.model.search.topk import TopK, scores_of
@@ -29,7 +29,12 @@ BLOCK_ROWS = 32
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give a small pool many blocks, stages and parts."""
+    """Give a small pool many blocks, stages, parts and tiers."""
+    monkeypatch.setattr(cut, "_FIRST", 10)
+    monkeypatch.setattr(cut, "_GROWTH", 2)
+    monkeypatch.setattr(cut, "_LOWEST", 1 / 2)
+    monkeypatch.setattr(cut, "_TIER", 0)
+    monkeypatch.setattr(quantised_scan, "_LEAST_PART", 20)
     monkeypatch.setattr(bounds, "BLOCK_ROWS", BLOCK_ROWS)
     monkeypatch.setattr(bounds, "_PART_ROWS", 10)
     monkeypatch.setattr(bounds, "_SAMPLE_ROWS", 40)

@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 
 from polyrank.model.search.additions import Additions
 
-_GROWTH = 4  # of the rows above a cut, from one tier to the next
+_FIRST = 256  # rows in the first tier
+_GROWTH = 8  # of the rows above a cut, from one tier to the next
 _LOWEST = 1 / 8  # share of the rows that may lie above the cut
-_LOOK = 1 / 4  # time of a look at a row of a tier; that of scoring a survivor is 1
+# Times in which so many survivors are scored: of a look at a row of a tier, and of a tier however few rows it has.
+_LOOK = 1 / 4
+_TIER = 300
 
 
 class Cut:
@@ -53,30 +56,36 @@ class Cut:
         if self._allowed is not None:
             sample, largest = sample[self._allowed[sample]], largest[self._allowed[sample]]
         values = self._values[sample]
-        cuts = np.sort(values)[::-1][_ranks(len(values))]
+        share = len(values) / len(self._values)
+        cuts = np.sort(values)[::-1][_ranks(len(values), share)]
         for at, cut in enumerate(cuts):
             left = values <= self.height
-            if _cheapest(np.r_[self.height, cuts[at:]], values[left], largest[left], bar(), self._late_weight) == 0:
+            times = _times(np.r_[self.height, cuts[at:]], values[left], largest[left], bar(), self._late_weight)
+            if times[0] <= times[1:].min() + _TIER * share:
                 return
             tier = (self._values > cut) & (self._values <= self.height)
             yield np.flatnonzero(tier if self._allowed is None else tier & self._allowed)
             self.height = float(cut)
 
 
-def _ranks(count: int) -> NDArray[np.int64]:
-    """Return the places, in falling order, of the numbers of a sample at which it may be cut."""
-    ranks: NDArray[np.int64] = _GROWTH ** np.arange(12)
-    return ranks[ranks < _LOWEST * count]
+def _ranks(sampled: int, share: float) -> list[int]:
+    """Return the places in the falling order of a sample, a share of the pool, at which it may be cut."""
+    lowest = int(_LOWEST * sampled)
+    ranks, rank = [], max(1, int(_FIRST * share))
+    while rank < lowest:
+        ranks.append(rank)
+        rank *= _GROWTH
+    return [*ranks, lowest] if lowest else []
 
 
-def _cheapest(
+def _times(
     cuts: NDArray[np.float64],
     values: NDArray[np.float32],
     largest: NDArray[np.float32],
     bar: float,
     late_weight: float,
-) -> int:
-    """Return which of the cuts takes the least time, by a sample's numbers added and largest `s`, both (n,)."""
+) -> NDArray[np.float64]:
+    """Estimate what each of the cuts (C,) takes for a sample with numbers added and largest `s`, both (n,)."""
     survives = largest >= ((bar - cuts) / late_weight)[:, None]
-    times = np.where(values > cuts[:, None], _LOOK, survives).sum(axis=1)
-    return int(times.argmin())
+    times: NDArray[np.float64] = np.where(values > cuts[:, None], _LOOK, survives).sum(axis=1)
+    return times
