@@ -5,6 +5,7 @@
     python benchmarks/scan.py compare --random-bert
     python benchmarks/scan.py growth  --cache DIR ...
     python benchmarks/scan.py least   --cache DIR ...
+    python benchmarks/scan.py added   --cache DIR ...
     python benchmarks/scan.py columns
 
 Replies and contexts are files of dialogues; they are encoded once and kept in DIR, as index_kinds.py does.
@@ -16,7 +17,8 @@ rows, unblocked as published, and in blocks of 2048 rows. FAISS flat gets one qu
 ask, and is measured with its defaults and with its matrix product, which by default it uses only for many more queries.
 Answers are checked against scoring every row. `growth` measures processor time, which other processes cannot lengthen,
 and bytes of memory, from N = 10,000 on. `least` says from how many rows on bytes are faster than the stored rows, by
-the number of code vectors.
+the number of code vectors. `added` compares the processor time of queries that add a number to the score of each row
+with that of queries that add nothing, by how the numbers are distributed.
 
 `columns` measures what a component of a row costs in the product of bytes, by their number D, over random bytes: in one
 pass, and in blocks of 512 columns whose float32 products are added.
@@ -44,7 +46,7 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 from polyrank.model.architectures.attention import code_attention
-from polyrank.model.search.scan import Query, Scan, prepare
+from polyrank.model.search.scan import Additions, Query, Scan, prepare
 from polyrank.model.search.scan.quantised import scan as quantised
 from polyrank.model.search.scan.quantised.product import ZERO, ByteProduct
 from polyrank.model.search.scan.quantised.scan import QuantisedScan
@@ -116,9 +118,10 @@ def tabled(what: str, took: dict[str, list[float]]) -> list[dict[str, Any]]:
     return rows
 
 
-def check(scan: Scan, matrix: Matrix, contexts: Codes) -> None:
-    for codes, best in zip(contexts, scan.top_k([Query(each, K) for each in contexts]), strict=True):
-        scores = scores_of(matrix, codes)
+def check(scan: Scan, matrix: Matrix, contexts: Codes, additions: Additions | None = None) -> None:
+    queries = [Query(each, K, None, additions) for each in contexts]
+    for codes, best in zip(contexts, scan.top_k(queries), strict=True):
+        scores = scores_of(matrix, codes, additions)
         expected = np.lexsort((np.arange(len(scores)), -scores))[:K]
         if not (np.array_equal(best.rows, expected) and np.array_equal(best.scores, scores[expected])):
             sys.exit("the scan's answer is not that of scoring every row")
@@ -166,8 +169,8 @@ def compare(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> l
     return rows
 
 
-def one_of(scan: Scan, contexts: Codes, number: int) -> None:
-    scan.top_k([Query(contexts[number % len(contexts)], K)])
+def one_of(scan: Scan, contexts: Codes, number: int, additions: Additions | None = None) -> None:
+    scan.top_k([Query(contexts[number % len(contexts)], K, None, additions)])
 
 
 def rank(contexts: Codes) -> None:
@@ -213,6 +216,31 @@ def least(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> lis
             sides = {name: partial(one_of, scan, codes) for name, scan in scans.items()}
             rows += tabled(f"{m} codes, {size} rows", rounds(sides, arguments.rounds, processor_seconds))
     return rows
+
+
+def numbers(size: int, rng: np.random.Generator) -> dict[str, NDArray[np.float64]]:
+    """Draw what queries add to the scores of a pool, (N,) each, beside late scores with a deviation of 1.5."""
+    tail = rng.exponential(0.6, size) + np.where(rng.random(size) < 0.03, rng.uniform(2, 5, size), 0)
+    return {
+        "nothing but zeros": np.zeros(size),
+        "a tail: 3 % of the rows high, the others low": tail,
+        "the tail, and -0.1 to 0.1 for each row": tail + rng.uniform(-0.1, 0.1, size),
+        "the tail, and 2 for half of the rows": tail + np.where(rng.random(size) < 0.5, 2, 0),
+        "2 to 4 for 5 % of the rows": np.where(rng.random(size) < 0.05, rng.uniform(2, 4, size), 0),
+        "3 for 1 % of the rows": np.where(rng.random(size) < 0.01, 3, 0),
+        "3 for 5 % of the rows": np.where(rng.random(size) < 0.05, 3, 0),
+    }
+
+
+def added(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Compare queries that add numbers with those that add none."""
+    scan, rng = prepare(matrix), np.random.default_rng(arguments.seed)
+    sides: dict[str, Callable[[int], Any]] = {OURS: partial(one_of, scan, contexts)}
+    for name, values in numbers(len(matrix), rng).items():
+        additions = Additions(1.0, values.astype(np.float32))
+        check(scan, matrix, contexts[:2], additions)
+        sides[name] = partial(one_of, scan, contexts, additions=additions)
+    return tabled(f"{len(matrix)} rows", rounds(sides, arguments.rounds, processor_seconds))
 
 
 def columns(arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -285,7 +313,7 @@ def resident() -> int:
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("compare", "growth", "least", "columns"))
+    parser.add_argument("what", choices=("compare", "growth", "least", "added", "columns"))
     parser.add_argument("--random-bert", action="store_true")
     parser.add_argument("--model", default="checkpoints/chat-poly")
     parser.add_argument("--replies", type=Path, nargs="+", default=[])
@@ -312,10 +340,10 @@ def main(given: Sequence[str] | None = None) -> None:
         matrix, contexts = encoded(arguments)
         rng = np.random.default_rng(arguments.seed)
         contexts = contexts[rng.permutation(len(contexts))]
-        matrix = matrix if arguments.what != "compare" else grown(matrix, arguments.size, rng)
+        matrix = matrix if arguments.what not in ("compare", "added") else grown(matrix, arguments.size, rng)
     print(machine(), f"seed {arguments.seed}, N {len(matrix)}, contexts {contexts.shape}, {arguments.rounds} rounds")
     rank(contexts)
-    measure = {"compare": compare, "growth": growth, "least": least}[arguments.what]
+    measure = {"compare": compare, "growth": growth, "least": least, "added": added}[arguments.what]
     written(arguments.output, measure(matrix, contexts, arguments))
 
 

@@ -50,19 +50,14 @@ class EvidenceConfig:
     """How words count in the score, beside the vectors (polyrank.model.evidence).
 
     Attributes:
-        version: version of the features and of what is a word; a checkpoint of another version is refused.
+        version: version of the features and all their constants; a checkpoint of another version is refused.
         late_weight: factor on the score of the vectors.
         weights: factor on each feature, by its name; features without one count nothing.
-        k1, b: of BM25: how much a second occurrence of a word counts, and how much long texts are discounted.
-        decay: how much a turn's words count, relative to those of the turn after it.
     """
 
     version: int = EVIDENCE_VERSION
     late_weight: float = 1.0
     weights: Mapping[str, float] = field(default_factory=dict)
-    k1: float = 1.2
-    b: float = 0.75
-    decay: float = 0.5
 
     def __post_init__(self) -> None:
         _require_types(self, "evidence.")
@@ -70,9 +65,6 @@ class EvidenceConfig:
         _require(0 < self.late_weight <= _MOST, f"evidence.late_weight must be above 0, and at most {_MOST:.0f}")
         for name, weight in self.weights.items():  # also false for what is no number
             _require(abs(weight) <= _MOST, f"evidence.weights.{name} must lie between -{_MOST:.0f} and {_MOST:.0f}")
-        _require(0 <= self.k1 <= _MOST, f"evidence.k1 must lie between 0 and {_MOST:.0f}")
-        for name in ("b", "decay"):
-            _require(0 <= getattr(self, name) <= 1, f"evidence.{name} must lie between 0 and 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

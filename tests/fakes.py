@@ -14,8 +14,7 @@ from polyrank.model.config import EvidenceConfig, ModelConfig
 
 EVIDENCE = EvidenceConfig(
     late_weight=2.0,
-    weights={"persona": 0.7, "last": 0.3, "before": 0.2, "older": 0.1, "said": -5.0, "length": 0.4},
-    k1=1.1,
+    weights={"persona": 0.7, "told": -0.1, "last": 0.3, "before": 0.2, "older": 0.1, "said": -5.0, "length": 0.4},
 )
 
 

@@ -14,6 +14,7 @@ from polyrank.index_builder.store.generation import CANDIDATES_FILE, MODEL_DIREC
 from polyrank.index_builder.store.words import evidence_of, new_files, write_statistics
 from polyrank.model.evidence.joining import TableInParts
 from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.evidence.table import WordTable
 
 # Counting takes some 50 bytes of memory for each letter of the texts that are counted together.
 _LETTERS_AT_ONCE = 1 << 20
@@ -24,15 +25,16 @@ def count_pool(directory: Path, statistics: Statistics | None, clock: StageClock
 
     `statistics` are those by which words count; None: those of the table itself.
     """
-    if (evidence := evidence_of(directory / MODEL_DIRECTORY)) is None:
+    if evidence_of(directory / MODEL_DIRECTORY) is None:
         return
     table = CandidateTable(directory / CANDIDATES_FILE)
     clock("words", 0, 2 * len(table))
     counted = reduce(Statistics.plus, map(Statistics.of, _parts(table, clock)), Statistics.of([]))
     statistics = statistics or counted
-    files = TableInParts(counted.keys, counted.frequencies, len(table), new_files(directory))
+    tells = statistics.rarity(counted.keys) > 0
+    files = TableInParts(counted.keys[tells], counted.frequencies[tells], len(table), new_files(directory))
     for texts in _parts(table, clock):
-        files.add(evidence.table(texts, statistics))
+        files.add(WordTable.of(texts, statistics))
     files.finished(statistics)
     write_statistics(directory, statistics)
 

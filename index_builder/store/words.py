@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_object
 from polyrank.model.config import ModelConfig
 from polyrank.model.evidence.evidence import Evidence
-from polyrank.model.evidence.features import COLUMNS
+from polyrank.model.evidence.features import ROW_FEATURES
 from polyrank.model.evidence.joining import NewArray
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
@@ -56,7 +56,7 @@ class Words:
 
     def table_of(self, texts: Sequence[str]) -> WordTable:
         """Build the table of other texts, one a row."""
-        return self.evidence.table(texts, self.table.statistics)
+        return WordTable.of(texts, self.table.statistics)
 
 
 def evidence_of(model: Path) -> Evidence | None:
@@ -137,7 +137,7 @@ def _check_table(arrays: Mapping[str, NDArray[Any]], count: int) -> None:
     _check_shape("starts", arrays["starts"], (arrays["keys"].size + 1,))
     _check_shape("rows", arrays["rows"], (int(arrays["starts"][-1]),))
     _check_shape("weights", arrays["weights"], arrays["rows"].shape)
-    _check_shape("columns", arrays["columns"], (len(COLUMNS), count))
+    _check_shape("columns", arrays["columns"], (len(ROW_FEATURES), count))
     _check_shape("texts", arrays["texts"], (count,))
     _check_shape("texts_rows", arrays["texts_rows"], (count,))
     _check_ascending("keys", arrays["keys"], strictly=True)

@@ -1,7 +1,5 @@
 """The lexical part of the score: a weighted sum of features over all rows of a table."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,7 +7,6 @@ from polyrank.model.config import EvidenceConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.evidence.features import FEATURES, ROW_FEATURES, TEXT_FEATURES, WORD_FEATURES, Factors
 from polyrank.model.evidence.reading import ReadContext, read
-from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
 from polyrank.model.evidence.words import key_of
 from polyrank.model.text.assembly import Conversation
@@ -36,37 +33,37 @@ class Evidence:
         self.late_weight = float(config.late_weight)
         self._weights = {name: float(config.weights[name]) for name in FEATURES if config.weights.get(name)}
 
-    def table(self, texts: Sequence[str], statistics: Statistics) -> WordTable:
-        """Build the table of texts, one a row, that `values` wants."""
-        return WordTable.of(texts, statistics, self.config.k1, self.config.b)
-
     def values(self, conversation: Conversation, table: WordTable) -> NDArray[np.float32]:
         """Return the lexical part of each row's score, (N,), finite.
 
         A text's value depends on the conversation and the table's statistics alone: it is the same to the bit in every
         table.
         """
-        return weighted_sum(read(conversation), table, self._weights, self.config.decay).astype(np.float32)
+        return weighted_sum(read(conversation), table, self._weights).astype(np.float32)
 
 
-def weighted_sum(context: ReadContext, table: WordTable, weights: Factors, decay: float) -> NDArray[np.float64]:
+def weighted_sum(context: ReadContext, table: WordTable, weights: Factors) -> NDArray[np.float64]:
     """Return the sum of the features by their weights for each row, (N,); features without a weight count 0."""
     factors: dict[str, float] = {}
     for name in (name for name in WORD_FEATURES if name in weights):
-        for word, factor in WORD_FEATURES[name].factors(context, decay).items():
+        for word, factor in WORD_FEATURES[name](context).items():
             factors[word] = factors.get(word, 0.0) + weights[name] * factor
     sums = _word_sums(table, factors)
     for name in (name for name in ROW_FEATURES if name in weights):
-        feature = ROW_FEATURES[name]
-        sums += weights[name] * feature.factor(context) * table.column(feature.column).astype(np.float64)
+        sums += weights[name] * table.column(name).astype(np.float64)
     for name in (name for name in TEXT_FEATURES if name in weights):
-        for text, value in TEXT_FEATURES[name].values(context).items():
+        for text, value in TEXT_FEATURES[name](context).items():
             sums[table.rows_with(key_of(text))] += weights[name] * value
     return sums
 
 
 def _word_sums(table: WordTable, factors: Factors) -> NDArray[np.float64]:
-    """Return, for each row, the sum of factor, idf and BM25 weight over its words, (N,)."""
+    """Return, for each row, the sum of factor, rarity and BM25 weight over its words, (N,)."""
     keys, first = np.unique(np.array([key_of(word) for word in factors], np.uint64), return_index=True)
     given = np.array(list(factors.values()), np.float64)[first]
-    return table.word_sums(keys, given * table.statistics.idf(keys))
+    return table.word_sums(keys, given * table.statistics.rarity(keys))
+
+
+def feature_table(context: ReadContext, table: WordTable) -> NDArray[np.float64]:
+    """Return each feature of each row by itself, (N, F), in the order of FEATURES."""
+    return np.column_stack([weighted_sum(context, table, {name: 1.0}) for name in FEATURES])

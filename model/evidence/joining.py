@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from polyrank.model.evidence.features import COLUMNS
+from polyrank.model.evidence.features import ROW_FEATURES
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
 
@@ -25,7 +25,7 @@ class TableInParts:
     Entries are written to their places at once, so that the arrays may be mapped files larger than the memory.
 
     Args:
-        keys: the hash of each distinct word of all rows, (V,), ascending.
+        keys: the hash of each distinct word of all rows that tells something, (V,), ascending.
         frequencies: how many of the rows have it, (V,).
         count: how many rows there will be.
         new_array: where the table will be.
@@ -44,7 +44,7 @@ class TableInParts:
             "starts": new_array("starts", (len(keys) + 1,), np.int64),
             "rows": new_array("rows", (entries,), np.int32),
             "weights": new_array("weights", (entries,), np.float32),
-            "columns": new_array("columns", (len(COLUMNS), count), np.float32),
+            "columns": new_array("columns", (len(ROW_FEATURES), count), np.float32),
             "texts": new_array("texts", (count,), np.uint64),
             "texts_rows": new_array("texts_rows", (count,), np.int32),
         }

@@ -1,50 +1,62 @@
-"""A conversation as the features read it: the words of its parts, newest turn first."""
+"""A conversation as the features read it: words, by who said them and when."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from polyrank.model.evidence.words import words
-from polyrank.model.text.assembly import COUNTED_LETTERS, Conversation
-
-
-class SpokenTurn(NamedTuple):
-    """A turn that has text, and its words."""
-
-    text: str
-    words: tuple[str, ...]
+from polyrank.model.text.assembly import COUNTED_LETTERS, Conversation, Turn
 
 
 @dataclass(frozen=True, slots=True)
 class ReadContext:
-    """A conversation, read: persona and turns by their words; turns without text are left out.
+    """What the features know of a conversation.
 
     Attributes:
-        persona: the words of each fact.
-        turns: newest first.
+        persona: the words of the persona.
+        turns: the text of each turn that is not blank, newest first.
+        newest: for each word of the turns, how many turns ago it was last said; 0 in the newest turn.
+        own: the words that the replying side has said.
     """
 
-    persona: tuple[tuple[str, ...], ...]
-    turns: tuple[SpokenTurn, ...]
+    persona: frozenset[str]
+    turns: tuple[str, ...]
+    newest: dict[str, int]
+    own: frozenset[str]
 
 
 def read(conversation: Conversation) -> ReadContext:
     """Read a conversation: of the persona the first COUNTED_LETTERS letters, of the turns as many, newest first.
 
-    What lies beyond them is not read, so that a huge context costs no more than a long one.
+    What lies beyond them is not read, so that a huge context costs no more than a long one. The newest turn is the
+    other side's. If it has a role, so are all turns of that role; if not, the sides take turns.
+
+    >>> context = read(Conversation.of(["A boat?", "My boat is old", "How old?"], "I sail"))
+    >>> context.newest["old"], context.newest["boat"], sorted(context.own), sorted(context.persona)
+    (0, 1, ['boat', 'is', 'my', 'old'], ['i', 'sail'])
     """
-    persona = tuple(tuple(words(fact)) for fact in _within(conversation.persona))
-    texts = _within(turn.text for turn in reversed(conversation.turns))
-    return ReadContext(persona, tuple(SpokenTurn(text, tuple(words(text))) for text in texts))
+    turns = list(_within(reversed(conversation.turns)))
+    newest: dict[str, int] = {}
+    own: set[str] = set()
+    for age, turn in enumerate(turns):
+        said = words(turn.text)
+        for word in said:
+            newest.setdefault(word, age)
+        if _is_own(turn, age, turns[0].role):
+            own.update(said)
+    persona = (word for fact in _within(map(Turn, conversation.persona)) for word in words(fact.text))
+    return ReadContext(frozenset(persona), tuple(turn.text for turn in turns), newest, frozenset(own))
 
 
-def _within(texts: Iterable[str]) -> list[str]:
-    """Keep the first texts that are not blank, up to COUNTED_LETTERS letters in all; the last one may lose its end."""
-    kept, room = [], COUNTED_LETTERS
-    for text in texts:
+def _is_own(turn: Turn, age: int, other: str | None) -> bool:
+    return age % 2 == 1 if other is None else turn.role is not None and turn.role != other
+
+
+def _within(turns: Iterable[Turn]) -> Iterator[Turn]:
+    """Yield the first turns that are not blank, up to COUNTED_LETTERS letters in all; the last one may lose its end."""
+    room = COUNTED_LETTERS
+    for turn in turns:
         if room <= 0:
-            break
-        if text.strip():
-            kept.append(text[:room])
-            room -= len(text)
-    return kept
+            return
+        if turn.text.strip():
+            yield Turn(turn.text[:room], turn.role)
+            room -= len(turn.text)

@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.evidence.counts import WordCounts, count_words
-from polyrank.model.evidence.features import COLUMNS
+from polyrank.model.evidence.features import ROW_FEATURES
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.words import key_of, normalised
+
+_K1, _B = 0.9, 0.4  # as in Anserini; on held-out training dialogues other values did as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +24,11 @@ class WordTable:
 
     Attributes:
         statistics: of the pool that says how common a word is; the rows need not be part of it.
-        keys: the hash of each distinct word of the rows (`key_of`), (V,), ascending.
+        keys: the hash of each distinct word of the rows that tells something (`key_of`), (V,), ascending.
         starts: where the entries of each word begin, and where the last one's end, (V + 1,).
         rows: the rows that have the word, (entries,), ascending for each word.
-        weights: the BM25 weight of the word in the row, without its idf, (entries,).
-        columns: the numbers of each row, (len(COLUMNS), N).
+        weights: the BM25 weight of the word in the row, without its rarity, (entries,).
+        columns: the row features of each row, (len(ROW_FEATURES), N).
         texts: the hash of each row's normalised text (`key_of`), (N,), ascending.
         texts_rows: the row that each of them belongs to, (N,), ascending for equal texts.
     """
@@ -41,13 +43,10 @@ class WordTable:
     texts_rows: NDArray[np.int32]
 
     @classmethod
-    def of(cls, texts: Sequence[str], statistics: Statistics, k1: float, b: float) -> "WordTable":
-        """Build the table of texts, one a row; `k1` and `b` are BM25's (`bm25_weights`)."""
-        counts = count_words(texts)
-        lengths = counts.lengths.tolist()
-        numbers = [
-            [column(text, length) for text, length in zip(texts, lengths, strict=True)] for column in COLUMNS.values()
-        ]
+    def of(cls, texts: Sequence[str], statistics: Statistics) -> "WordTable":
+        """Build the table of texts, one a row."""
+        counts = _telling(count_words(texts), statistics)
+        numbers = [[feature(count) for count in counts.lengths.tolist()] for feature in ROW_FEATURES.values()]
         hashes = np.array([key_of(normalised(text)) for text in texts], np.uint64)
         order = np.argsort(hashes, kind="stable")
         return cls(
@@ -55,8 +54,8 @@ class WordTable:
             counts.keys,
             np.searchsorted(counts.words, np.arange(len(counts.keys) + 1)).astype(np.int64),
             counts.rows.astype(np.int32),
-            bm25_weights(counts, statistics.average_length, k1, b),
-            np.array(numbers, np.float32).reshape(len(COLUMNS), len(texts)),
+            bm25_weights(counts, statistics.average_length),
+            np.array(numbers, np.float32).reshape(len(ROW_FEATURES), len(texts)),
             hashes[order],
             order.astype(np.int32),
         )
@@ -86,8 +85,8 @@ class WordTable:
         return np.bincount(rows, terms, len(self)).astype(np.float64)
 
     def column(self, name: str) -> NDArray[np.float32]:
-        """Return a number of each row by its name in COLUMNS, (N,)."""
-        found: NDArray[np.float32] = self.columns[list(COLUMNS).index(name)]
+        """Return a row feature of each row, (N,)."""
+        found: NDArray[np.float32] = self.columns[list(ROW_FEATURES).index(name)]
         return found
 
     def rows_with(self, key: int) -> NDArray[np.int32]:
@@ -109,16 +108,25 @@ class WordTable:
 _ARRAYS = tuple(field.name for field in fields(WordTable) if field.name != "statistics")
 
 
-def bm25_weights(counts: WordCounts, average_length: float, k1: float, b: float) -> NDArray[np.float32]:
+def _telling(counts: WordCounts, statistics: Statistics) -> WordCounts:
+    """Leave out the words that tell nothing: they are few, and most entries are theirs."""
+    tells = statistics.rarity(counts.keys) > 0
+    kept = tells[counts.words]
+    place = np.cumsum(tells) - 1
+    return WordCounts(
+        counts.keys[tells], place[counts.words[kept]], counts.rows[kept], counts.times[kept], counts.lengths
+    )
+
+
+def bm25_weights(counts: WordCounts, average_length: float) -> NDArray[np.float32]:
     """Return BM25's weight of each word in each text, without its idf, (entries,).
 
-    `tf (k1 + 1) / (tf + k1 (1 - b + b length / average_length))` (Robertson and Zaragoza 2009, section 3.4).
+    `tf (k1 + 1) / (tf + k1 (1 - b + b length / average_length))` (Robertson and Zaragoza 2009, section 3.4). `k1` is
+    how much a second occurrence counts, and `b` how much long texts are discounted.
 
-    k1: how much a second occurrence counts, from 0 (nothing). b: how much long texts are discounted, from 0 to 1.
-
-    >>> bm25_weights(count_words(["a a", "b"]), 2.0, 1.0, 0.0)
-    array([1.3333334, 1.       ], dtype=float32)
+    >>> bm25_weights(count_words(["a a", "b"]), 1.5)
+    array([1.2582781, 1.0674157], dtype=float32)
     """
     times = counts.times.astype(np.float64)
-    discount = 1 - b + b * (counts.lengths[counts.rows] / average_length)
-    return (times * (k1 + 1) / (times + k1 * discount)).astype(np.float32)
+    discount = 1 - _B + _B * (counts.lengths[counts.rows] / average_length)
+    return (times * (_K1 + 1) / (times + _K1 * discount)).astype(np.float32)

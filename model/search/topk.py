@@ -4,8 +4,12 @@ The score of a row is the closed form of candidate attention over the stored vec
 must tie, so a score may not depend on the row's place in a block or on the machine's matrix kernels. Therefore float32
 only finds the rows that can be among the best, and these finalists are scored again in float64.
 
+A query can add a number to each row's score (`additions.py`). Then the score is `late_weight * closed form + number`,
+computed in float64 and rounded to float32.
+
 Pruning: `score <= max_i s_i`, because the softmax weights of Humeau et al. are a convex combination. A row whose
 largest `s_i` stays below the k-th best score so far needs no softmax. After the first blocks almost no row needs one.
+With additions `late_weight * max_i s_i + number` bounds the score in the same way, because the late weight is positive.
 """
 
 import math
@@ -18,7 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyrank.model.errors import VectorsDamaged
-from polyrank.model.search.rounding import rounding
+from polyrank.model.search.additions import Additions, added
+from polyrank.model.search.rounding import RELATIVE, rounding
 
 _BLOCK_ELEMENTS = 2**19  # of a block's rows, (size, D), or of its product, (size, M): 2 MB in float32 stay in cache
 _BLOCK_ROWS = 128  # at least
@@ -41,8 +46,9 @@ def top_k(
     rows: NDArray[np.int64] | None = None,
     longest: float | None = None,
     kept: NDArray[np.bool_] | None = None,
+    additions: Additions | None = None,
 ) -> TopK:
-    """Find the k best rows by candidate attention.
+    """Find the k best rows by candidate attention, and by what is added to it.
 
     Args:
         matrix: candidate embeddings, (N, D) float16 or float32; may be memory-mapped.
@@ -51,12 +57,13 @@ def top_k(
         rows: score only these rows, ascending; best for few of them. None: all.
         longest: `longest_row(matrix)` or more, if it is known; saves a pass over the rows, and shows rows that changed.
         kept: which rows to score, (N,); best for many of them. Not together with `rows`.
+        additions: what to add to the scores; None: nothing.
 
     Returns:
         Rows of `matrix` and scores, exactly those of scoring every row and sorting by (-score, row).
 
     Raises:
-        VectorsDamaged: a score cannot be, given the length of the longest row.
+        VectorsDamaged: a score by attention cannot be, given the length of the longest row.
     """
     n = len(rows) if rows is not None else len(matrix) if kept is None else int(np.count_nonzero(kept))
     if min(n, k) <= 0:
@@ -65,14 +72,14 @@ def top_k(
         stored, vectors = torch.from_numpy(matrix), torch.from_numpy(codes)
         chosen = None if rows is None else torch.from_numpy(rows)
         mask = None if kept is None else torch.from_numpy(kept)
-        margin = math.inf
+        best = None
         if n > max(k, _FEW_ROWS):
-            margin = rounding(vectors, longest_row(matrix) if longest is None else longest)
-        if margin == math.inf:  # few rows, or products that overflow in float32
+            best = Best.of(k, vectors, longest_row(matrix) if longest is None else longest, additions)
+        if best is None or best.margin == math.inf:  # few rows, or products that overflow in float32
             finalists = _all_of(len(matrix), chosen, mask)
         else:
-            finalists = _finalists(_Blocks(stored, chosen, len(codes)), vectors, Best(k, margin), mask)
-        return ranked(stored, vectors, finalists, k, longest)
+            finalists = _finalists(_Blocks(stored, chosen, len(codes)), vectors, best, mask, additions)
+        return ranked(stored, vectors, finalists, k, longest, additions)
 
 
 def longest_row(matrix: NDArray[np.floating]) -> float:
@@ -85,10 +92,13 @@ def longest_row(matrix: NDArray[np.floating]) -> float:
         )
 
 
-def scores_of(matrix: NDArray[np.floating], codes: NDArray[np.float32]) -> NDArray[np.float32]:
+def scores_of(
+    matrix: NDArray[np.floating], codes: NDArray[np.float32], additions: Additions | None = None
+) -> NDArray[np.float32]:
     """Score every row of `matrix` (N, D) against one context's `codes` (M, D); returns (N,), as `top_k` scores."""
     with torch.inference_mode():
-        return canonical_scores(torch.from_numpy(matrix), torch.from_numpy(codes), torch.arange(len(matrix)))
+        rows = torch.arange(len(matrix))
+        return added(_late(torch.from_numpy(matrix), torch.from_numpy(codes), rows), rows, additions).float().numpy()
 
 
 def _all_of(count: int, chosen: Tensor | None, kept: Tensor | None) -> Tensor:
@@ -97,18 +107,20 @@ def _all_of(count: int, chosen: Tensor | None, kept: Tensor | None) -> Tensor:
     return torch.arange(count) if kept is None else kept.nonzero()[:, 0]
 
 
-def _finalists(blocks: "_Blocks", codes: Tensor, best: "Best", kept: Tensor | None) -> Tensor:
-    """Find the kept rows whose float32 score is within rounding of the k-th best, in row order."""
+def _finalists(
+    blocks: "_Blocks", codes: Tensor, best: "Best", kept: Tensor | None, additions: Additions | None
+) -> Tensor:
+    """Find the kept rows whose computed score is within rounding of the k-th best, in row order."""
     transposed = codes.T.contiguous()
     products = torch.empty(blocks.size, len(codes))
     for block, rows in blocks:
         s = torch.mm(block, transposed, out=products[: len(block)])  # (rows, M)
-        reaches = ~(s.amax(dim=1) < best.threshold - best.margin)  # so is what is no number, which `best` refuses
+        reaches = ~(added(s.amax(dim=1), rows, additions) < best.bar)  # so is what is no number, which `best` refuses
         alive = (reaches if kept is None else reaches & kept[rows]).nonzero()[:, 0]
         if kept is None and 2 * len(alive) > len(rows):  # not worth selecting: the threshold drops the others
-            best.add(closed_form(s), rows)
+            best.add(added(closed_form(s), rows, additions), rows)
         elif len(alive):
-            best.add(closed_form(s[alive]), rows[alive])
+            best.add(added(closed_form(s[alive]), rows[alive], additions), rows[alive])
     return best.rows.sort().values
 
 
@@ -138,22 +150,38 @@ class Best:
     Attributes:
         threshold: the k-th best score so far.
         margin: how far below the k-th best a computed score can be, by rounding, and still be among the k best.
-        rows: those within the margin of the threshold.
+        rows: those that reach the bar.
     """
 
-    def __init__(self, k: int, margin: float) -> None:
+    def __init__(self, k: int, margin: float, relative: float = 0.0) -> None:
+        """Begin without rows; `relative` is what the margin grows by, as a share of the threshold."""
         self.margin = margin
         self.threshold = float("-inf")
         self.rows = torch.empty(0, dtype=torch.int64)
+        self._relative = relative
         self._k = k
         self._scores = torch.empty(0)
+
+    @classmethod
+    def of(cls, k: int, codes: Tensor, longest: float, additions: Additions | None) -> "Best":
+        """Begin a search with codes (M, D) among rows up to a length; the margin is infinite if products overflow."""
+        if additions is None:
+            return cls(k, rounding(codes, longest))
+        return cls(k, rounding(codes, longest, additions.late_weight), RELATIVE)
+
+    @property
+    def bar(self) -> float:
+        """What a computed score must reach for its row to be among the k best."""
+        if not math.isfinite(self.threshold):
+            return self.threshold
+        return self.threshold - self.margin - self._relative * abs(self.threshold)
 
     def expect(self, threshold: float) -> None:
         """Raise the threshold to a score that k rows are known to reach; these rows are yet to be added."""
         self.threshold = max(self.threshold, threshold)
 
     def add(self, scores: Tensor, rows: Tensor) -> None:
-        """Add new rows (n,) with their scores (n,), and drop the rows that fall below the threshold.
+        """Add new rows (n,) with their scores (n,), and drop the rows that fall below the bar.
 
         Raises VectorsDamaged for a score that is no number.
         """
@@ -162,7 +190,7 @@ class Best:
         scores, rows = torch.cat([self._scores, scores]), torch.cat([self.rows, rows])
         if len(scores) >= self._k:
             self.expect(float(scores.topk(self._k).values[-1]))
-        keep = scores >= self.threshold - self.margin
+        keep = scores >= self.bar
         self._scores, self.rows = scores[keep], rows[keep]
 
 
@@ -171,20 +199,29 @@ def closed_form(s: Tensor) -> Tensor:
     return (s.softmax(dim=-1) * s).sum(dim=-1)
 
 
-def ranked(stored: Tensor, codes: Tensor, rows: Tensor, k: int, longest: float | None = None) -> TopK:
-    """Score rows (n,) as answers report it, and return the k best; `longest` and errors as `top_k`."""
-    scores = canonical_scores(stored, codes, rows)
-    _check(scores, codes, longest)
+def ranked(
+    stored: Tensor,
+    codes: Tensor,
+    rows: Tensor,
+    k: int,
+    longest: float | None = None,
+    additions: Additions | None = None,
+) -> TopK:
+    """Score rows (n,) as answers report it, and return the k best; `longest`, `additions` and errors as `top_k`."""
+    late = _late(stored, codes, rows)
+    _check(late.float().numpy(), codes, longest)
+    scores = added(late, rows, additions).float().numpy()
     order = np.lexsort((rows.numpy(), -scores))[:k]
     return TopK(rows.numpy()[order], scores[order])
 
 
 def _check(scores: NDArray[np.float32], codes: Tensor, longest: float | None) -> None:
-    """Raise VectorsDamaged for scores (n,) that are no numbers or, given the longest row, out of bounds.
+    """Raise VectorsDamaged for late scores (n,) that are no numbers or, given the longest row, out of bounds.
 
-    A score is a weighted mean of the products of a row with the codes, none of which exceeds the product of the
-    lengths. A file that is mapped can change after its checksum was taken. Codes that are no numbers tell nothing of
-    the rows, so their scores are left to the caller.
+    A late score is a weighted mean of the products of a row with the codes, none of which exceeds the product of the
+    lengths. What a query adds has no such bounds, so it is not part of these scores. A file that is mapped can change
+    after its checksum was taken. Codes that are no numbers tell nothing of the rows, so their scores are left to the
+    caller.
     """
     if not math.isfinite(length := _length(codes)):
         return
@@ -198,11 +235,11 @@ def _length(codes: Tensor) -> float:
     return float(torch.linalg.vector_norm(codes, dim=1, dtype=torch.float64).max())
 
 
-def canonical_scores(stored: Tensor, codes: Tensor, rows: Tensor) -> NDArray[np.float32]:
-    """Score rows (n,) of the stored matrix against codes (M, D) as answers report it, (n,)."""
+def _late(stored: Tensor, codes: Tensor, rows: Tensor) -> Tensor:
+    """Score rows (n,) of the stored matrix against codes (M, D) by candidate attention, (n,) float64."""
     exact = codes.double().T.contiguous()
     parts = [
-        closed_form(stored.index_select(0, rows[start : start + _FINAL_ROWS]).double() @ exact).float()
+        closed_form(stored.index_select(0, rows[start : start + _FINAL_ROWS]).double() @ exact)
         for start in range(0, max(1, len(rows)), _FINAL_ROWS)
     ]
-    return torch.cat(parts).numpy()
+    return torch.cat(parts)

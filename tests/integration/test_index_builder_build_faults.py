@@ -222,12 +222,17 @@ def test_a_full_disk_is_one_clear_line_wherever_it_strikes(
 
 
 @pytest.mark.parametrize(
-    ("limit", "stage"), [(300, "read"), (120_000, "words"), (200_000, "append"), (400_000, "index")]
+    ("limit", "stage", "length"),
+    [(300, "read", 2), (240_000, "words", 32), (200_000, "append", 2), (400_000, "index", 2)],
 )
-def test_the_operating_systems_own_refusal_is_one_clear_line(root: Path, limit: int, stage: str) -> None:
-    """A file size limit in a child strikes the files of one stage: in pyarrow, NumPy, Python or FAISS."""
+def test_the_operating_systems_own_refusal_is_one_clear_line(root: Path, limit: int, stage: str, length: int) -> None:
+    """A file size limit in a child strikes the files of one stage: in pyarrow, NumPy, Python or FAISS.
+
+    Each word is in 50 of 2000 texts, and takes three bytes of the table and four of a file of words.
+    """
     script = f"""
         import resource, sys
+        from itertools import product
         from pathlib import Path
         from fakes import EVIDENCE, HashEncoder
         from polyrank.index_builder.build.pipeline import BuildOptions, build
@@ -235,7 +240,9 @@ def test_the_operating_systems_own_refusal_is_one_clear_line(root: Path, limit: 
         from polyrank.index_builder.pool.rows import Candidate
         resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
         stages = []
-        pool = [Candidate(f"c{{i}}", "a b c d e f g h i j k l m n o p q r", {{}}) for i in range(2000)]
+        names = ["".join(each) for each in product("abcdefghijklmnopqrstuvwxyz0123456789", repeat=2)]
+        texts = [" ".join(names[i // 50 * {length} :][:{length}]) for i in range(2000)]
+        pool = [Candidate(f"c{{i}}", text, {{}}) for i, text in enumerate(texts)]
         try:
             build(
                 HashEncoder(dim=64, evidence=EVIDENCE), pool, Path({str(root)!r}), BuildOptions(index="flat"),

@@ -8,6 +8,7 @@ from polyrank.model.config import EvidenceConfig
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.evidence.features import FEATURES
 from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.evidence.table import WordTable
 from polyrank.model.evidence.words import words
 from polyrank.model.text.assembly import Conversation
 
@@ -21,14 +22,10 @@ CONVERSATION = st.builds(
 )
 WEIGHT = st.floats(-10, 10, allow_nan=False, width=32)
 EVIDENCE = st.builds(
-    lambda weights, k1, b, decay: Evidence(
-        EvidenceConfig(weights=dict(zip(FEATURES, weights, strict=True)), k1=k1, b=b, decay=decay)
-    ),
+    lambda weights: Evidence(EvidenceConfig(weights=dict(zip(FEATURES, weights, strict=True)))),
     st.lists(WEIGHT, min_size=len(FEATURES), max_size=len(FEATURES)),
-    st.floats(0, 3),
-    st.floats(0, 1),
-    st.floats(0, 1),
 )
+FILLERS = Statistics.of(["what is the common"] * 300)  # so that other words are rare
 
 
 @settings(max_examples=200, deadline=None)
@@ -36,10 +33,10 @@ EVIDENCE = st.builds(
 def test_values_do_not_depend_on_the_other_rows(
     evidence: Evidence, conversation: Conversation, texts: list[str], others: list[str]
 ) -> None:
-    statistics = Statistics.of(texts + others)
-    whole = evidence.values(conversation, evidence.table(texts + others, statistics))
-    alone = [evidence.values(conversation, evidence.table([text], statistics))[0] for text in texts]
-    backwards = evidence.values(conversation, evidence.table([*reversed(texts)], statistics))[::-1]
+    statistics = FILLERS.plus(Statistics.of(texts + others))
+    whole = evidence.values(conversation, WordTable.of(texts + others, statistics))
+    alone = [evidence.values(conversation, WordTable.of([text], statistics))[0] for text in texts]
+    backwards = evidence.values(conversation, WordTable.of([*reversed(texts)], statistics))[::-1]
     np.testing.assert_array_equal(whole[: len(texts)].view(np.uint32), np.array(alone, np.float32).view(np.uint32))
     np.testing.assert_array_equal(backwards.view(np.uint32), whole[: len(texts)].view(np.uint32))
     assert np.isfinite(whole).all()
@@ -50,10 +47,10 @@ def test_values_do_not_depend_on_the_other_rows(
 def test_words_that_the_rows_lack_may_be_left_out_of_the_statistics(
     evidence: Evidence, conversation: Conversation, texts: list[str]
 ) -> None:
-    full = Statistics.of([*texts, "other words 99", "and more"])
+    full = FILLERS.plus(Statistics.of([*texts, "other words 99", "and more"]))
     own = np.isin(full.keys, Statistics.of(texts).keys)
     fewer = Statistics(full.texts, full.words, full.keys[own], full.frequencies[own])
-    found = [evidence.values(conversation, evidence.table(texts, statistics)) for statistics in (full, fewer)]
+    found = [evidence.values(conversation, WordTable.of(texts, statistics)) for statistics in (full, fewer)]
     np.testing.assert_array_equal(found[0].view(np.uint32), found[1].view(np.uint32))
     assert len(found[0]) == len(texts)
     assert not any(words(text) for text in texts) or own.any()

@@ -10,6 +10,7 @@ from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
 
 WORDS = st.sampled_from(["a", "lamp", "Lamp!", "boat", "ord-1-x", "v2.3", "?", "the", "über", "77"])
+MANY = Statistics.of(["the a"] * 1000)  # beside them some words are rare, and some common
 TEXTS = st.lists(st.lists(WORDS, max_size=6).map(" ".join), max_size=12)
 
 
@@ -23,11 +24,12 @@ def assert_equal(found: WordTable, expected: WordTable) -> None:
 @given(st.lists(TEXTS, min_size=1, max_size=4), TEXTS)
 def test_parts_make_the_whole(parts: list[list[str]], others: list[str]) -> None:
     texts = [text for part in parts for text in part]
-    statistics, counted = Statistics.of(texts + others), Statistics.of(texts)
-    tables = [WordTable.of(part, statistics, 1.2, 0.75) for part in parts]
-    expected = WordTable.of(texts, statistics, 1.2, 0.75)
+    statistics, counted = MANY.plus(Statistics.of(texts + others)), Statistics.of(texts)
+    tables = [WordTable.of(part, statistics) for part in parts]
+    expected = WordTable.of(texts, statistics)
     assert_equal(joined(tables), expected)
-    whole = TableInParts(counted.keys, counted.frequencies, len(texts))
+    tells = statistics.rarity(counted.keys) > 0
+    whole = TableInParts(counted.keys[tells], counted.frequencies[tells], len(texts))
     for table in tables:
         whole.add(table)
     found = whole.finished(statistics)
@@ -36,8 +38,8 @@ def test_parts_make_the_whole(parts: list[list[str]], others: list[str]) -> None
 
 
 def test_what_was_joined_is_not_changed_by_joining() -> None:
-    statistics = Statistics.of(["a lamp", "a boat"])
-    first, second = (WordTable.of([text], statistics, 1.2, 0.75) for text in ("a lamp", "a boat"))
+    statistics = MANY.plus(Statistics.of(["a lamp", "a boat"]))
+    first, second = (WordTable.of([text], statistics) for text in ("a lamp", "a boat"))
     before = {name: array.copy() for name, array in first.arrays().items()}
     assert len(joined([first, second])) == 2
     for name, array in before.items():
@@ -48,5 +50,5 @@ def test_what_was_joined_is_not_changed_by_joining() -> None:
 @pytest.mark.parametrize("texts", [[], [""], ["?", ""]])
 def test_rows_without_words(texts: list[str]) -> None:
     statistics = Statistics.of(texts)
-    table = WordTable.of(texts, statistics, 1.2, 0.75)
-    assert_equal(joined([table, table]), WordTable.of(texts * 2, statistics, 1.2, 0.75))
+    table = WordTable.of(texts, statistics)
+    assert_equal(joined([table, table]), WordTable.of(texts * 2, statistics))

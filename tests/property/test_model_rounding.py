@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from polyrank.model.search.rounding import rounding
-from polyrank.model.search.scan import Query, prepare
+from polyrank.model.search.scan import Additions, Query, prepare
 from polyrank.model.search.scan.plain import PlainScan
 from polyrank.model.search.topk import closed_form, longest_row, scores_of, top_k
 
@@ -47,6 +47,17 @@ def test_rows_that_float32_puts_in_the_wrong_order(m: int) -> None:
         assert found.rows.tolist() == [scores.argmax()]
 
 
+@pytest.mark.parametrize("late_weight", [1e-3, 1.0, 1e3])
+def test_rows_that_float32_puts_in_the_wrong_order_with_additions(late_weight: float) -> None:
+    """What is added leaves the order of the late scores, whose error the late weight multiplies."""
+    for seed in range(12):
+        rows, codes, ahead = misordered(128, seed)
+        additions = Additions(late_weight, np.full(len(rows), -20 * late_weight, np.float32))
+        assert 0 < late_weight * ahead <= rounding(torch.from_numpy(codes), longest_row(rows), late_weight)
+        scores = scores_of(rows, codes, additions)
+        assert top_k(rows, codes, 1, additions=additions).rows.tolist() == [scores.argmax()]
+
+
 def test_products_that_overflow_lose_no_row() -> None:
     """The best row has a product of 50, and one of -1e40 that gets no weight."""
     rng = np.random.default_rng(0)
@@ -59,8 +70,9 @@ def test_products_that_overflow_lose_no_row() -> None:
     assert expected[0] == 7
     assert top_k(matrix, codes, 5).rows.tolist() == expected.tolist()
     for scan in (PlainScan(matrix, longest_row(matrix)), prepare(matrix)):
-        [found] = scan.top_k([Query(codes, 5)])
-        assert found.rows.tolist() == expected.tolist()
+        unchanged = Additions(1.0, np.zeros(len(matrix), np.float32))
+        for found in scan.top_k([Query(codes, 5), Query(codes, 5, None, unchanged)]):
+            assert found.rows.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("worst", [math.inf, math.nan])

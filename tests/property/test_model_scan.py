@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from additions import LATE_WEIGHTS, VALUES, additions_of
+from brute_force import paper_scores
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.model.search.scan import Query, prepare
-from polyrank.model.search.scan.quantised import bounds, product
+from polyrank.model.search.scan import Additions, Query, prepare
+from polyrank.model.search.scan.quantised import bounds, cut, product
 from polyrank.model.search.scan.quantised import scan as quantised_scan
 from polyrank.model.search.scan.quantised.scan import QuantisedScan
 from polyrank.model.search.topk import TopK, scores_of
@@ -27,7 +29,12 @@ BLOCK_ROWS = 32
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give a small pool many blocks, stages and parts."""
+    """Give a small pool many blocks, stages, parts and tiers."""
+    monkeypatch.setattr(cut, "_FIRST", 10)
+    monkeypatch.setattr(cut, "_GROWTH", 2)
+    monkeypatch.setattr(cut, "_LOWEST", 1 / 2)
+    monkeypatch.setattr(cut, "_TIER", 0)
+    monkeypatch.setattr(quantised_scan, "_LEAST_PART", 20)
     monkeypatch.setattr(bounds, "BLOCK_ROWS", BLOCK_ROWS)
     monkeypatch.setattr(bounds, "_PART_ROWS", 10)
     monkeypatch.setattr(bounds, "_SAMPLE_ROWS", 40)
@@ -41,7 +48,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def brute_force(matrix: NDArray[Any], query: Query) -> TopK:
-    scores = scores_of(matrix, query.codes)
+    scores = scores_of(matrix, query.codes, query.additions)
     rows = np.arange(len(matrix)) if query.allowed is None else np.flatnonzero(query.allowed)
     rows = rows[np.lexsort((rows, -scores[rows]))][: max(0, query.k)]
     return TopK(rows, scores[rows])
@@ -153,6 +160,53 @@ def test_equals_scoring_every_row(pool: Pool, wanted: list[Wanted], seed: int) -
     assert_exact(pool.matrix(rng), queries)
 
 
+numbers = st.one_of(st.none(), st.tuples(st.sampled_from(list(VALUES)), st.sampled_from(LATE_WEIGHTS)))
+
+
+@settings(max_examples=250, deadline=None)
+@given(pools, st.lists(st.tuples(asked.map(lambda several: several[0]), numbers), min_size=1, max_size=5), st.data())
+def test_with_additions_equals_scoring_every_row(
+    pool: Pool, wanted: list[tuple[Wanted, tuple[str, float] | None]], data: st.DataObject
+) -> None:
+    """Queries with additions of their own and queries without any share a pass."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    queries = [
+        Query(
+            codes_of(kind, m, pool.d, scale, rng),
+            k,
+            None if share is None else rng.random(pool.n) < share,
+            None if added is None else additions_of(*added, pool.n, rng),
+        )
+        for (kind, m, scale, k, share), added in wanted
+    ]
+    assert_exact(pool.matrix(rng), queries)
+
+
+@pytest.mark.parametrize("d", [64, 384, 1024])
+@pytest.mark.parametrize("kind", VALUES)
+def test_with_additions_equals_brute_force_in_float64(d: int, kind: str) -> None:
+    for seed, late_weight in enumerate(LATE_WEIGHTS):
+        rng = np.random.default_rng(seed)
+        matrix = (rng.normal(size=(900, d)) / np.sqrt(d) + rng.normal(size=d) / np.sqrt(d)).astype(np.float16)
+        matrix[rng.integers(900, size=200)] = matrix[rng.integers(20, size=200)]
+        queries = [
+            Query(
+                (rng.normal(size=(8, d)) / np.sqrt(d) * 20).astype(np.float32),
+                10,
+                None if share is None else rng.random(900) < share,
+                None if added is None else additions_of(added, late_weight, 900, rng),
+            )
+            for added in (kind, None)
+            for share in (None, 0.6)
+        ]
+        for query, best in zip(queries, QuantisedScan(matrix).top_k(queries), strict=True):
+            scores = paper_scores(matrix, query.codes, query.additions)
+            rows = np.arange(900) if query.allowed is None else np.flatnonzero(query.allowed)
+            rows = rows[np.lexsort((rows, -scores[rows]))][:10]
+            np.testing.assert_array_equal(best.rows, rows)
+            np.testing.assert_array_max_ulp(best.scores, scores[rows], maxulp=1)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from((1e12, 1e-12, 1e-38, 1e-42, 1e-44)))
 def test_lengths_at_the_ends_of_float32(seed: int, scale: float) -> None:
@@ -244,6 +298,37 @@ def test_most_rows_are_left_out_where_bounds_can_tell(monkeypatch: pytest.Monkey
     matrix = rng.normal(size=(4000, 32)).astype(np.float16)
     assert_exact(matrix, [Query((rng.normal(size=(1, 32)) * 3).astype(np.float32), 5)])
     assert 5 <= sum(scored) < 400
+
+
+@pytest.mark.parametrize("kind", ["a few rows", "half of the rows", "a tail", "negative", "a little for each"])
+def test_most_rows_are_left_out_whatever_is_added(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows with large numbers must not make all others survive."""
+    scored: list[int] = []
+    score = quantised_scan._Search.score
+    monkeypatch.setattr(bounds, "_SAMPLE_ROWS", 1000)
+    monkeypatch.setattr(
+        quantised_scan._Search, "score", lambda self, rows: (scored.append(len(rows)), score(self, rows))[1]
+    )
+    rng = np.random.default_rng(0)
+    matrix = rng.normal(size=(4000, 32)).astype(np.float16)
+    codes = (rng.normal(size=(1, 32)) / 3).astype(np.float32)
+    assert_exact(matrix, [Query(codes, 5, None, additions_of(kind, 1.0, 4000, rng))])
+    assert 5 <= sum(scored) < 400
+
+
+def test_a_row_that_is_best_for_what_is_added_is_found_wherever_it_lies() -> None:
+    """No sample shows it, and its late score is the least of all."""
+    rng = np.random.default_rng(0)
+    matrix = rng.normal(size=(3000, 16)).astype(np.float16)
+    codes = rng.normal(size=(3, 16)).astype(np.float32)
+    late = scores_of(matrix, codes)
+    for far in range(-1, 40, 3):
+        row = int(np.argsort(late)[0]) if far < 0 else int(rng.integers(3000))
+        values = np.zeros(3000, np.float32)
+        values[row] = 2 * (late.max() - late.min())
+        query = Query(codes, 3, None, Additions(1.0, values))
+        assert brute_force(matrix, query).rows[0] == row
+        assert_exact(matrix, [query])
 
 
 def test_a_pool_that_bounds_cannot_tell_apart_is_scanned_by_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from statistics import median
 import numpy as np
 import pytest
 import torch
+from additions import additions_of
 from numpy.typing import NDArray
 
 from polyrank.model.search.scan import Query, prepare
@@ -33,11 +34,15 @@ def test_several_threads_get_the_rows_and_scores_of_scoring_every_row() -> None:
         )
         for m, k, share in shares
     ]
+    queries += [
+        Query((rng.normal(size=(m, DIM)) * 3).astype(np.float32), 10, None, additions_of(kind, 1.7, ROWS, rng))
+        for m, kind in ((64, "a tail"), (16, "a few rows"), (64, "one far above"), (64, "a little for each"))
+    ]
     with ThreadPoolExecutor(4) as threads:
         answers = list(threads.map(scan.top_k, [queries, queries[::-1], queries[2:], queries[:3]]))
     for own, found in zip([queries, queries[::-1], queries[2:], queries[:3]], answers, strict=True):
         for query, best in zip(own, found, strict=True):
-            scores = scores_of(matrix, query.codes)
+            scores = scores_of(matrix, query.codes, query.additions)
             rows = np.arange(ROWS) if query.allowed is None else np.flatnonzero(query.allowed)
             rows = rows[np.lexsort((rows, -scores[rows]))][: query.k]
             np.testing.assert_array_equal(best.rows, rows)

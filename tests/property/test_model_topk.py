@@ -5,11 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from additions import LATE_WEIGHTS, VALUES, additions_of
 from brute_force import paper_scores
 from golden import oracle
 from numpy.typing import NDArray
 
 import polyrank.model.search.topk
+from polyrank.model.search.additions import Additions
 from polyrank.model.search.topk import TopK, longest_row, scores_of, top_k
 
 torch.set_num_threads(1)  # on matrices this small threads only wait for each other
@@ -90,6 +92,63 @@ def test_equals_brute_force(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_same(case.found, case.expected)
     in_blocks_of(3 + seed % 29, monkeypatch)
     assert_same(case.found, case.expected)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_with_additions_equals_brute_force(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each seed tries another kind of numbers, late weight and size of blocks, and the rows as a mask as well."""
+    case, rng = Case.drawn(seed), np.random.default_rng(seed)
+    n, kinds = len(case.matrix), list(VALUES)
+    additions = additions_of(kinds[seed % len(kinds)], float(rng.choice(LATE_WEIGHTS)), n, rng)
+    rows = np.arange(n) if case.rows is None else case.rows
+    expected = best_of(paper_scores(case.matrix, case.codes, additions), rows, case.k)
+    kept = np.zeros(n, bool)
+    kept[rows] = True
+    for size in (400, 3 + seed % 29):
+        in_blocks_of(size, monkeypatch)
+        assert_same(top_k(case.matrix, case.codes, case.k, case.rows, additions=additions), expected)
+        assert_same(top_k(case.matrix, case.codes, case.k, kept=kept, additions=additions), expected)
+
+
+@pytest.mark.parametrize("d", [64, 384, 1024])
+@pytest.mark.parametrize("kind", VALUES)
+def test_with_additions_and_vectors_as_they_are_served_equals_brute_force(d: int, kind: str) -> None:
+    for seed, late_weight in enumerate(LATE_WEIGHTS):
+        rng = np.random.default_rng(seed)
+        matrix = (rng.normal(size=(1500, d)) / np.sqrt(d)).astype(np.float16)
+        matrix[rng.integers(1500, size=500)] = matrix[rng.integers(20, size=500)]
+        codes = (rng.normal(size=(16, d)) / np.sqrt(d) * 20).astype(np.float32)
+        additions = additions_of(kind, late_weight, 1500, rng)
+        expected = best_of(paper_scores(matrix, codes, additions), np.arange(1500), 20)
+        assert_same(top_k(matrix, codes, 20, additions=additions), expected)
+
+
+def test_zeros_with_a_late_weight_of_one_change_no_bit() -> None:
+    for seed in range(20):
+        case = Case.drawn(seed)
+        nothing = Additions(1.0, np.zeros(len(case.matrix), np.float32))
+        found = top_k(case.matrix, case.codes, case.k, case.rows, additions=nothing)
+        np.testing.assert_array_equal(found.rows, case.found.rows)
+        np.testing.assert_array_equal(found.scores.view(np.int32), case.found.scores.view(np.int32))
+
+
+@pytest.mark.parametrize("far", [1e4, -1e4, 1e7])
+def test_rows_that_tie_for_what_is_added_come_in_row_order(far: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Late scores differ by less than float32 holds beside a number so large: equal scores must not be pruned."""
+    in_blocks_of(16, monkeypatch)
+    rng = np.random.default_rng(0)
+    matrix = (rng.normal(size=(600, 16)) / 4).astype(np.float16)
+    codes = (rng.normal(size=(4, 16)) / 50).astype(np.float32)
+    additions = Additions(1.0, np.full(600, far, np.float32))
+    scores = paper_scores(matrix, codes, additions)
+    assert len(set(scores.tolist())) < 200, "or this shows nothing"
+    assert_same(top_k(matrix, codes, 9, additions=additions), best_of(scores, np.arange(600), 9))
+
+
+@pytest.mark.parametrize("late_weight", [0.0, -1.0, np.inf, np.nan])
+def test_a_late_weight_that_bounds_nothing_is_refused(late_weight: float) -> None:
+    with pytest.raises(ValueError, match="must be finite and above 0"):
+        Additions(late_weight, np.zeros(3, np.float32))
 
 
 def test_the_cases_reach_what_they_are_for() -> None:
@@ -221,3 +280,6 @@ def test_scores_of_are_those_of_top_k() -> None:
     codes = rng.normal(size=(4, 8)).astype(np.float32)
     found = top_k(matrix, codes, 100)
     np.testing.assert_array_equal(scores_of(matrix, codes)[found.rows], found.scores)
+    additions = additions_of("a tail", 0.83, 100, rng)
+    found = top_k(matrix, codes, 100, additions=additions)
+    np.testing.assert_array_equal(scores_of(matrix, codes, additions)[found.rows], found.scores)

@@ -198,7 +198,7 @@ def test_rows_are_read_a_batch_at_a_time(store: GenerationStore, monkeypatch: py
 
 def test_words_count_as_before_and_a_rebuild_counts_them_anew(tmp_path: Path) -> None:
     encoder = HashEncoder(evidence=EVIDENCE)
-    before = GenerationStore(tmp_path).open(build(encoder, pool(20), tmp_path).generation)
+    before = GenerationStore(tmp_path).open(build(encoder, pool(80), tmp_path).generation)
     store, said = GenerationStore(tmp_path), Conversation.of(["text 4 or text 7", "new 3 new"])
     update(store, [Candidate("c3", "new 3", {}), Candidate("x", "text 7 text")], ["c5", "c9"])
     snapshot = store.snapshot(before)
@@ -212,7 +212,7 @@ def test_words_count_as_before_and_a_rebuild_counts_them_anew(tmp_path: Path) ->
     texts = [each.text for each in after.candidates(after.all_rows)]
     rebuilt = store.open(build(encoder, after.candidates(after.all_rows), tmp_path).generation)
     statistics = [each.words.table.statistics for each in (before, after.generation, rebuilt) if each.words]
-    expected = [Statistics.of([each.text for each in pool(20)])] * 2 + [Statistics.of(texts)]
+    expected = [Statistics.of([each.text for each in pool(80)])] * 2 + [Statistics.of(texts)]
     for found, counted in zip(statistics, expected, strict=True):
         for name, array in counted.arrays().items():
             np.testing.assert_array_equal(found.arrays()[name], array)

@@ -14,13 +14,14 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
 
-SOME = ["lamp", "Desk!", "a", "the", "ord-12-x", "v2.3", "?", "über", "chair", "sail"]
+SOME = ["lamp", "Desk!", "a", "the", "v2.3", "?", "über", *(f"ord-{n}-x" for n in range(90))]
+SHARES = 1 / np.arange(1, len(SOME) + 1)  # the first are common, the last are rare
 
 
 def texts(count: int, seed: int = 0) -> list[str]:
     """Some of them equal, and some without a word."""
     chance = np.random.default_rng(seed)
-    return [" ".join(chance.choice(SOME, size=chance.integers(1, 7))) for _ in range(count)]
+    return [" ".join(chance.choice(SOME, chance.integers(1, 7), p=SHARES / SHARES.sum())) for _ in range(count)]
 
 
 def pool_of(given: list[str]) -> list[Candidate]:
@@ -43,8 +44,9 @@ def test_however_it_is_cut_the_table_is_that_of_all_texts(
     given = texts(100)
     opened = GenerationStore(tmp_path).open(build(HashEncoder(evidence=EVIDENCE), pool_of(given), tmp_path).generation)
     assert opened.words is not None
-    expected = WordTable.of(given, Statistics.of(given), EVIDENCE.k1, EVIDENCE.b)
+    expected = WordTable.of(given, Statistics.of(given))
     assert_equal(opened.words.table, expected)
+    assert 0 < len(expected.keys) < len(expected.statistics.keys), "common words are left out"
     assert opened.words.evidence.config == EVIDENCE
 
 
@@ -52,7 +54,7 @@ def test_however_it_is_cut_the_table_is_that_of_all_texts(
 def test_a_pool_with_hardly_any_words(tmp_path: Path, given: list[str]) -> None:
     opened = GenerationStore(tmp_path).open(build(HashEncoder(evidence=EVIDENCE), pool_of(given), tmp_path).generation)
     assert opened.words is not None
-    assert_equal(opened.words.table, WordTable.of(given, Statistics.of(given), EVIDENCE.k1, EVIDENCE.b))
+    assert_equal(opened.words.table, WordTable.of(given, Statistics.of(given)))
 
 
 def test_progress_tells_each_row_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

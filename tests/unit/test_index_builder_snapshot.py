@@ -15,6 +15,7 @@ from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.evidence.table import WordTable
 from polyrank.model.text.assembly import Conversation
 
 ENCODER = HashEncoder()
@@ -201,9 +202,9 @@ def test_a_snapshot_is_read_while_the_next_ones_are_made(snapshot: Snapshot) -> 
 
 @pytest.fixture(scope="module")
 def with_words(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    """Of c0 to c5, whose words count."""
+    """Of 80 candidates whose words count; all but "text" are rare."""
     root = tmp_path_factory.mktemp("store")
-    built = build(HashEncoder(evidence=EVIDENCE), pool(6), root)
+    built = build(HashEncoder(evidence=EVIDENCE), pool(80), root)
     return Snapshot.of(GenerationStore(root).open(built.generation))
 
 
@@ -212,12 +213,12 @@ SAID = Conversation.of(["text 2 is old", "what of text 4 and new 7?", "new 3"], 
 
 def assert_words_of_all(snapshot: Snapshot, added: list[str]) -> None:
     """They are those of one table of all texts."""
-    evidence, texts = Evidence(EVIDENCE), [each.text for each in pool(6)]
-    expected = evidence.values(SAID, evidence.table(texts + added, Statistics.of(texts)))
+    texts = [each.text for each in pool(80)]
+    expected = Evidence(EVIDENCE).values(SAID, WordTable.of(texts + added, Statistics.of(texts)))
     found = snapshot.word_values(SAID)
     assert found is not None
     assert np.concatenate(found).tobytes() == expected.tobytes()
-    assert (found.own.shape, found.added.shape) == ((6,), (len(added),))
+    assert (found.own.shape, found.added.shape) == ((80,), (len(added),))
 
 
 def test_words_do_not_count_unless_the_model_says_so(snapshot: Snapshot) -> None:
@@ -250,7 +251,7 @@ def test_words_of_many_updates_are_in_few_tables_and_the_past_keeps_its_own(
     assert len(read) <= 4, "a table of the pool, and at most three of 700 added rows"
     read.clear()
     at_once.word_values(SAID)
-    assert read == [6, 1400]
+    assert read == [80, 1400]
 
 
 def test_an_error_amid_an_update_leaves_the_words_as_they_were(
@@ -258,7 +259,7 @@ def test_an_error_amid_an_update_leaves_the_words_as_they_were(
 ) -> None:
     once = with_words.updated([update(1, {"a": "new 3"})])
     with monkeypatch.context() as patched:
-        patched.setattr(Evidence, "table", lambda *_: 1 / 0)
+        patched.setattr(WordTable, "of", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             once.updated([update(2, {"b": "new 7"})])
     assert_words_of_all(once, ["new 3"])

@@ -19,7 +19,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
 from polyrank.model.text.assembly import Conversation
 
-COUNT = 30
+COUNT = 80
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +54,15 @@ def test_the_words_are_opened_with_the_evidence_of_the_model(path: Path) -> None
     said = Conversation.of("text 7")
     values = words.evidence.values(said, words.table)
     assert np.argmin(values) == 7, "it was said already"
-    other = words.evidence.values(said, words.table_of(["text 7", "something else"]))
+    other = words.evidence.values(said, words.table_of(["text 7", "something else entirely"]))
     assert other[0] == values[7]
     assert other[1] not in values
 
 
 MISFITS: dict[str, tuple[str, Callable[[NDArray[Any]], NDArray[Any]], str]] = {
-    "a row beyond the count": ("rows", lambda a: put(a, 5, COUNT), "is not within 0..29"),
-    "a negative row": ("rows", lambda a: put(a, 5, -1), "is not within 0..29"),
-    "fewer rows than entries": ("rows", lambda a: a[:-1], r"has the shape \(59,\), and \(60,\) would fit"),
+    "a row beyond the count": ("rows", lambda a: put(a, 5, COUNT), "is not within 0..79"),
+    "a negative row": ("rows", lambda a: put(a, 5, -1), "is not within 0..79"),
+    "fewer rows than entries": ("rows", lambda a: a[:-1], r"has the shape \(79,\), and \(80,\) would fit"),
     "fewer weights than rows": ("weights", lambda a: a[:-1], "has the shape"),
     "weights of another type": ("weights", lambda a: a.astype(np.float64), "holds float64, not float32"),
     "keys out of order": ("keys", lambda a: a[::-1].copy(), "is not in ascending order"),
@@ -74,7 +74,7 @@ MISFITS: dict[str, tuple[str, Callable[[NDArray[Any]], NDArray[Any]], str]] = {
     "more columns than there are": ("columns", lambda a: np.concatenate([a, a]), "has the shape"),
     "texts out of order": ("texts", lambda a: a[::-1].copy(), "is not in ascending order"),
     "fewer texts": ("texts", lambda a: a[1:], "has the shape"),
-    "a text's row beyond the count": ("texts_rows", lambda a: put(a, 0, COUNT), "is not within 0..29"),
+    "a text's row beyond the count": ("texts_rows", lambda a: put(a, 0, COUNT), "is not within 0..79"),
     "fewer rows of texts": ("texts_rows", lambda a: a[1:], "has the shape"),
     "one total": ("statistics-totals", lambda a: a[:1], "has the shape"),
     "counted keys out of order": ("statistics-keys", lambda a: a[::-1].copy(), "is not in ascending order"),
@@ -102,7 +102,7 @@ def test_what_is_no_array_is_refused(path: Path, content: bytes) -> None:
 
 
 def test_objects_are_never_unpickled(path: Path) -> None:
-    np.save(path / "words" / "rows.npy", np.array([{}] * 60))
+    np.save(path / "words" / "rows.npy", np.array([{}] * COUNT))
     rewrite_manifest(path)
     with pytest.raises(GenerationCorrupt, match=r"words/rows\.npy: "):
         Generation.open(path)

@@ -9,6 +9,7 @@ from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.evidence.features import FEATURES
 from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.evidence.table import WordTable
 from polyrank.model.text.assembly import COUNTED_LETTERS, Conversation
 
 TEXTS = ["I sell lamps", "we have ORD-77-A in stock", "my boat is blue", "yes", "the lamp?", "no idea"]
@@ -16,7 +17,7 @@ TEXTS = ["I sell lamps", "we have ORD-77-A in stock", "my boat is blue", "yes", 
 
 def values(weights: dict[str, float], *turns: str, persona: tuple[str, ...] = ()) -> NDArray[np.float32]:
     evidence = Evidence(EvidenceConfig(weights=weights))
-    table = evidence.table(TEXTS, Statistics.of(TEXTS))
+    table = WordTable.of(TEXTS, Statistics.of([*TEXTS, *["what is common"] * 500]))
     return evidence.values(Conversation.of(turns, persona), table)
 
 
@@ -27,7 +28,7 @@ def values(weights: dict[str, float], *turns: str, persona: tuple[str, ...] = ()
         ("last", ("hi", "ord-77-a please"), (), 1),
         ("before", ("hello", "a lamp please", "sure"), (), 4),
         ("older", ("a blue boat", "x", "y"), (), 2),
-        ("said", ("Yes!", "x"), (), 3),
+        ("said", ("YES!", "x"), (), 3),
     ],
 )
 def test_each_feature_finds_its_reply(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import polyrank.model.search.scan
 from polyrank.model.errors import VectorsDamaged
-from polyrank.model.search.scan import Query, Scan, Status, prepare
+from polyrank.model.search.scan import Additions, Query, Scan, Status, prepare
 from polyrank.model.search.scan.gpu.guarded import GuardedScan
 from polyrank.model.search.scan.plain import PlainScan
 from polyrank.model.search.scan.quantised import product
@@ -184,3 +184,21 @@ def test_rows_that_change_under_a_scan_are_an_error_where_they_would_be_in_the_a
     matrix[:] = value
     with pytest.raises(VectorsDamaged, match="changed while it was in use"):
         scan.top_k([Query(codes, 5)])
+
+
+@pytest.mark.parametrize("added", [1e6, -1e6])
+@pytest.mark.parametrize("rows", [100, 5000])
+def test_what_is_added_is_not_taken_for_damage_and_hides_none(rows: int, added: float) -> None:
+    """Added numbers exceed whatever the lengths of the vectors allow for a score by attention."""
+    rng = np.random.default_rng(0)
+    matrix, codes = rng.normal(size=(rows, 16)).astype(np.float32), rng.normal(size=(3, 16)).astype(np.float32)
+    query = Query(codes, 5, None, Additions(0.5, np.full(rows, added, np.float32)))
+    scan = prepare(matrix)
+    [before] = scan.top_k([query])
+    assert np.abs(before.scores - added).max() < 100
+    matrix[before.rows[0]] = 300 * np.sign(codes.sum(axis=0))
+    with pytest.raises(VectorsDamaged, match="changed while it was in use"):
+        scan.top_k([query])
+    matrix[before.rows[0]] = np.nan
+    with pytest.raises(VectorsDamaged, match="changed while it was in use"):
+        scan.top_k([query])

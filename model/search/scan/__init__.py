@@ -13,6 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from polyrank.model.search.additions import Additions
 from polyrank.model.search.scan.gpu.guarded import GuardedScan
 from polyrank.model.search.scan.gpu.scan import GpuScan
 from polyrank.model.search.scan.plain import STORED_ROWS, PlainScan, Query, Scan, Status
@@ -20,7 +21,7 @@ from polyrank.model.search.scan.quantised.product import multiplies_bytes, refus
 from polyrank.model.search.scan.quantised.scan import IN_BYTES, LEAST_ROWS, QuantisedScan
 from polyrank.model.search.topk import longest_row
 
-__all__ = ["Query", "Scan", "Status", "prepare"]
+__all__ = ["Additions", "Query", "Scan", "Status", "prepare"]
 
 log = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.model.search.additions import Additions
 from polyrank.model.search.topk import TopK, top_k
 
 
@@ -17,11 +18,13 @@ class Query:
     Attributes:
         codes: the context vectors, (M, D), the score scale multiplied in.
         allowed: the rows that may be in the answer, (N,); None: all.
+        additions: what to add to the scores by candidate attention; None: nothing.
     """
 
     codes: NDArray[np.float32]
     k: int
     allowed: NDArray[np.bool_] | None = None
+    additions: Additions | None = None
 
     def count(self, rows: int) -> int:
         """Count the allowed rows of a pool that has so many."""
@@ -85,4 +88,4 @@ class PlainScan:
         rows, kept = None, query.allowed
         if kept is not None and 2 * query.count(len(self._matrix)) <= len(self._matrix):
             rows, kept = np.flatnonzero(kept), None  # the other rows need not be read
-        return top_k(self._matrix, query.codes, query.k, rows, self.longest, kept)
+        return top_k(self._matrix, query.codes, query.k, rows, self.longest, kept, query.additions)

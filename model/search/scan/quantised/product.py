@@ -25,6 +25,7 @@ ZERO = 128  # the byte of a row that stands for 0
 _LARGEST_ROW, _LARGEST_CODE = 255, 127  # bytes, as they are multiplied
 _UNIT = 2.0**-24  # of rounding to float32, which holds every integer up to 1 / _UNIT
 _LONGEST = 2**15  # D: int32 holds the sums, and the bounds of bounds.py hold
+_LEAST_CHOSEN = 256  # rows
 _CHECKED_ROWS = 40
 _TIMED_ROWS, _TIMED_CODES = 4096, 64
 _TIMED_BYTES = 512 * 384  # of the rows, at most
@@ -47,6 +48,18 @@ class ByteProduct:
         """
         words = self._linear(rows, bias, torch.uint8).view(torch.int64).numpy()
         return np.flatnonzero(words != 0)  # takes half the time of torch's for so few
+
+    def rows_above(self, rows: Tensor, chosen: Tensor, bias: Tensor) -> Tensor:
+        """Find those of the chosen rows, (n,), of which any product plus bias is above a half.
+
+        Row 0 pads them to a power of two, since oneDNN compiles its kernel anew for another number of rows.
+        """
+        padded = torch.zeros(max(_LEAST_CHOSEN, 1 << (len(chosen) - 1).bit_length()), dtype=torch.int64)
+        padded[: len(chosen)] = chosen
+        found = self.groups_above(rows.index_select(0, padded), bias) // (len(self._ones) // GROUP)
+        is_above = torch.zeros(len(padded), dtype=torch.bool)
+        is_above[torch.from_numpy(found)] = True
+        return chosen[is_above[: len(chosen)]]
 
     def products(self, rows: Tensor) -> Tensor:
         """Return all products of rows (B, D) uint8, (B, P) float32."""

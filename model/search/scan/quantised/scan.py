@@ -6,6 +6,8 @@ float32 as the plain scan does, and the finalists among them in float64.
 
 The first k-th best score comes from the most promising rows of a sample, and it rises with each stage. Blocks are
 visited in an order that spreads over the pool, because neighbours are often alike.
+
+Where a query adds numbers to the scores, rows with large ones are looked at before the blocks (cut.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,9 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.model.search.rounding import rounding
+from polyrank.model.search.additions import added
 from polyrank.model.search.scan.plain import PlainScan, Query, Status
 from polyrank.model.search.scan.quantised.bounds import BLOCK_ROWS, QuantisedCodes, QuantisedRows, biases
+from polyrank.model.search.scan.quantised.cut import Cut
 from polyrank.model.search.scan.quantised.product import GROUP, ByteProduct
 from polyrank.model.search.topk import Best, TopK, closed_form, ranked
 
@@ -34,6 +37,7 @@ _PRODUCT_ELEMENTS = 2**20  # of the product of a part of a block: stays in cache
 _FIRST_BLOCKS = 2
 _STAGE_GROWTH = 4  # each stage looks at so many times the blocks of all stages before it
 _PROMISING = 4  # times k rows of the sample are scored for the first k-th best
+_LEAST_PART = 512  # rows
 _SCORED_ROWS = 4096  # survivors scored at a time in float32
 _PENDING = 2**18  # survivors that may wait to be scored
 _MOST_SURVIVORS = 0.3  # share of the rows looked at: with more, bounds are no help and the plain scan takes over
@@ -94,7 +98,7 @@ class _Pass:
         self._product = ByteProduct(self._codes.bytes)
         self._owners = self._codes.owners[::GROUP].numpy()
         self._looked_at = 0
-        self._part = max(256, _PRODUCT_ELEMENTS // len(self._codes.bytes))
+        self._part = max(_LEAST_PART, _PRODUCT_ELEMENTS // len(self._codes.bytes))
 
     def run(self) -> None:
         self._estimate()
@@ -120,6 +124,21 @@ class _Pass:
                 torch.amax(own, dim=1, out=into[part])
         for search, own in zip(self._searches, largest, strict=True):
             search.estimate(sample, own)
+            if search.cut is not None and not search.gave_up:
+                self._look_at_tiers(search, search.cut, sample, own)
+
+    def _look_at_tiers(self, search: "_Search", cut: Cut, sample: Tensor, largest: Tensor) -> None:
+        """Score survivors among the rows of each tier; `sample` and its `largest` as in `estimate`."""
+        codes, product = self._codes, self._product
+        if len(self._searches) > 1:
+            codes = QuantisedCodes.of([search.codes], self._rows.mean)
+            product = ByteProduct(codes.bytes)
+        blocks = torch.arange(len(self._rows.steps))
+        for tier in cut.tiers(sample.numpy(), largest.numpy(), lambda: search.best.bar):
+            for rows in _growing(torch.from_numpy(tier), self._part):
+                bars = torch.tensor([search.bar], dtype=torch.float64)
+                bias = biases(self._rows, codes, bars, blocks).amax(dim=0)  # the rows are of any block
+                search.score(product.rows_above(self._rows.bytes, rows, bias))
 
     def _stage(self, blocks: Tensor) -> None:
         """Find the survivors in some blocks, and score them."""
@@ -157,6 +176,7 @@ class _Search:
         query: what is searched for.
         codes: (M, D).
         best: the best of the rows scored so far.
+        cut: what divides the rows by the numbers added to them; None: nothing is added.
         gave_up: whether the plain scan must answer, because the bounds leave out too little or products overflow.
     """
 
@@ -169,20 +189,24 @@ class _Search:
         self._stored = stored
         self._allowed = None if query.allowed is None else torch.from_numpy(query.allowed)
         self._k = min(query.k, query.count(len(stored)))
-        self.best = Best(self._k, rounding(self.codes, longest))
+        self.best = Best.of(self._k, self.codes, longest, query.additions)
         self.gave_up = self.best.margin == torch.inf
+        self.cut = None if query.additions is None else Cut(query.additions, query.allowed)
 
     @property
     def bar(self) -> float:
         """What the largest `s` of a row must reach for the row to matter."""
-        return torch.inf if self.gave_up else self.best.threshold - self.best.margin
+        if self.gave_up:
+            return torch.inf
+        return self.best.bar if self.cut is None else self.cut.least(self.best.bar)
 
     def estimate(self, rows: Tensor, largest: Tensor) -> None:
         """Take a first threshold from the most promising of some rows (n,), by their approximate largest `s` (n,)."""
         if self._allowed is not None:
             rows, largest = rows[self._allowed[rows]], largest[self._allowed[rows]]
         if len(rows) >= self._k:
-            rows = rows[largest.topk(min(len(rows), _PROMISING * self._k)).indices]
+            bounds = added(largest, rows, self.query.additions)
+            rows = rows[bounds.topk(min(len(rows), _PROMISING * self._k)).indices]
             self.best.expect(float(self._scores(rows).topk(self._k).values[-1]))
 
     def add(self, rows: Tensor, looked_at: int) -> None:
@@ -194,15 +218,31 @@ class _Search:
             return
         if self._allowed is not None:
             rows = rows[self._allowed[rows]]
+        if self.cut is not None:
+            rows = rows[torch.from_numpy(self.cut.leaves(rows.numpy()))]
+        self.score(rows)
+
+    def score(self, rows: Tensor) -> None:
+        """Score rows (n,), all of them allowed and new."""
         for part in torch.split(rows, _SCORED_ROWS):
             self.best.add(self._scores(part), part)
 
     def result(self) -> TopK:
         """Return the best rows, once all survivors were added."""
-        return ranked(self._stored, self.codes, self.best.rows.sort().values, self._k, self._longest)
+        rows, additions = self.best.rows.sort().values, self.query.additions
+        return ranked(self._stored, self.codes, rows, self._k, self._longest, additions)
 
     def _scores(self, rows: Tensor) -> Tensor:
-        return closed_form(self._stored.index_select(0, rows).float() @ self._transposed)
+        late = closed_form(self._stored.index_select(0, rows).float() @ self._transposed)
+        return added(late, rows, self.query.additions)
+
+
+def _growing(rows: Tensor, most: int) -> Iterator[Tensor]:
+    """Split rows (n,) into parts, the first ones small: what they raise the threshold by spares work in the others."""
+    start, size = 0, _LEAST_PART
+    while start < len(rows):
+        yield rows[start : start + size]
+        start, size = start + size, min(most, _STAGE_GROWTH * size)
 
 
 def _spread(count: int) -> Tensor:

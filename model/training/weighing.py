@@ -1,0 +1,123 @@
+"""Weighs the evidence of a model: how much words count beside its vectors, by dialogues whose reply is known.
+
+Each example becomes a list: its reply, replies of other dialogues, and an earlier turn of its own conversation. Lists
+that a file brings along are not used: what is wrong in them was drawn in ways that features can see through.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.model.config import EvidenceConfig
+from polyrank.model.evidence.evidence import feature_table
+from polyrank.model.evidence.fit import Figures, ScoredList, fit, shares
+from polyrank.model.evidence.reading import read
+from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.evidence.table import WordTable
+from polyrank.model.evidence.words import normalised
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.search.topk import scores_of
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.positives import text_key
+from polyrank.model.training.data.corpus import Corpus
+
+SEEN_SHARE = 0.5  # of the late score, where the model was trained on dialogues of this kind
+_LISTS = 500  # of a file; more move no weight by much
+_OTHERS = 19
+_SEED = 0
+_CONTEXTS_AT_ONCE = 256
+
+
+class Weighed(NamedTuple):
+    """The evidence, how many lists it was fitted on, and R@1 with and without each feature."""
+
+    evidence: EvidenceConfig
+    lists: int
+    figures: dict[str, Figures]
+
+    def summary(self) -> dict[str, object]:
+        """Return what a checkpoint says of it."""
+        return {"lists": self.lists, "recall_at_1": {name: own._asdict() for name, own in self.figures.items()}}
+
+
+def weigh(ranker: LateRanker, corpora: Sequence[Corpus], seen: bool) -> Weighed:
+    """Fit the evidence of a model on files of dialogues.
+
+    seen: the model was trained on these files. Then only their selection slices are used, and the late score counts
+    less than it seems to be worth there.
+    """
+    files = [_scored_lists(ranker, corpus, seen) for corpus in corpora]
+    late_share = SEEN_SHARE if seen else 1.0
+    return Weighed(fit(files, late_share), sum(map(len, files)), shares(files, late_share))
+
+
+def _scored_lists(ranker: LateRanker, corpus: Corpus, seen: bool) -> list[ScoredList]:
+    held_out, others = list(corpus.examples(selection=True)), () if seen else corpus.examples()
+    examples = list(chain(held_out, others))
+    draw = random.Random(_SEED)
+    draw.shuffle(examples)
+    lists = _lists(examples[:_LISTS], draw)
+    statistics = Statistics.of(_replies(corpus))
+    return [
+        ScoredList(
+            late.astype(np.float64),
+            feature_table(read(each.example.conversation), WordTable.of(each.texts, statistics)),
+            each.repeats,
+            text_key(each.example.dialogue) % 2,
+        )
+        for each, late in zip(lists, _late_scores(ranker, lists), strict=True)
+    ]
+
+
+def _replies(corpus: Corpus) -> Iterable[str]:
+    """Return each distinct reply of the file: the pool that a server would answer from."""
+    return dict.fromkeys(example.response for example in chain(corpus.examples(selection=True), corpus.examples()))
+
+
+class _List(NamedTuple):
+    """An example and its candidates: the right reply first, and at the end `repeats` earlier turns."""
+
+    example: Dialogue
+    texts: list[str]
+    repeats: int
+
+
+def _lists(examples: Sequence[Dialogue], draw: random.Random) -> list[_List]:
+    replies = list({example.response: example.dialogue for example in examples}.items())
+    return [_list(example, replies, draw) for example in examples]
+
+
+def _list(example: Dialogue, replies: Sequence[tuple[str, str]], draw: random.Random) -> _List:
+    gold = normalised(example.response)
+    turns = {normalised(turn.text): turn.text for turn in example.conversation.turns}
+    turns.pop(gold, None)
+    wrong = []
+    for text, dialogue in draw.sample(replies, len(replies)):
+        if dialogue != example.dialogue and (form := normalised(text)) != gold and form not in turns:
+            wrong.append(text)
+        if len(wrong) == _OTHERS:
+            break
+    repeated = draw.sample(sorted(turns.values()), min(1, len(turns)))
+    return _List(example, [example.response, *wrong, *repeated], len(repeated))
+
+
+def _late_scores(ranker: LateRanker, lists: Sequence[_List]) -> list[NDArray[np.float32]]:
+    row_of: dict[str, int] = {}
+    for each in lists:
+        for text in each.texts:
+            row_of.setdefault(text, len(row_of))
+    embeddings = ranker.encode_candidates(ranker.tokenize_candidates(list(row_of))[0])
+    contexts = [ranker.tokenize_context(each.example.conversation)[0] for each in lists]
+    codes = [
+        own
+        for start in range(0, len(contexts), _CONTEXTS_AT_ONCE)
+        for own in ranker.encode_contexts(contexts[start : start + _CONTEXTS_AT_ONCE])
+    ]
+    return [
+        scores_of(embeddings[[row_of[text] for text in each.texts]], own)
+        for each, own in zip(lists, codes, strict=True)
+    ]
