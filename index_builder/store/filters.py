@@ -56,7 +56,7 @@ def matching_places(metadata: Sequence[Mapping[str, Any]], filter_: Mapping[str,
     return np.flatnonzero(_mask(len(metadata), of_field, filter_))
 
 
-def reading(table: CandidateTable, filter_: Mapping[str, Any]) -> Iterator[None]:
+def reading(table: CandidateTable, filter_: Mapping[str, Any]) -> Steps[None]:
     """Read what the fields of a filter hold, and pause after every part of the table."""
     fields = _fields_of(table)
     while fields.read_names(table):

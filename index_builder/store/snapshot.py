@@ -203,7 +203,7 @@ class Snapshot:
         built, new = iter(self.generation.candidates.rows(own)), iter(added.tolist())
         return [self._buffer.candidates[next(new)] if is_new else next(built) for is_new in is_added.tolist()]
 
-    def reading(self, filter_: Mapping[str, Any]) -> Iterator[None]:
+    def reading(self, filter_: Mapping[str, Any]) -> Steps[None]:
         """Read what `matching` needs, and pause after every part; `matching` reads what is left."""
         return reading(self.generation.candidates, filter_)
 

@@ -1,7 +1,7 @@
 """Work on texts that can be done a step at a time, so that other work has its turn between the steps."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 # Usual letters are tokenised at two or three million a second, the slowest ever found at a sixth of a million: Cyrillic
 # words of 100 letters that WordPiece knows letter by letter. So a part takes some 8 ms, and 100 ms at most.
@@ -25,6 +25,15 @@ def finish(steps: Steps[T]) -> T:
         except StopIteration as done:
             result: T = done.value
             return result
+
+
+def step(steps: Iterator[None]) -> tuple[bool, Any]:
+    """Do one step; returns whether it was the last one, and then the result."""
+    try:
+        next(steps)
+    except StopIteration as done:
+        return True, done.value
+    return False, None
 
 
 def one_by_one(work: Callable[[str], T], texts: Sequence[str]) -> Steps[list[T]]:

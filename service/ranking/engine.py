@@ -15,16 +15,17 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.text.assembly import Conversation, Truncation
-from polyrank.model.text.steps import finish, one_by_one
+from polyrank.model.text.steps import Steps, finish, one_by_one, step
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotConfigured, TextsLeft, TimeTooShort
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.live.serving import Serving
+from polyrank.service.observe.labels import Stage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing
 from polyrank.service.ranking import admission, given, retrieval
@@ -35,6 +36,7 @@ from polyrank.service.ranking.forwards import Forwards, PairScores
 from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget
 from polyrank.service.ranking.stages import Threads, Timings, side_by_side, until
 from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
+from polyrank.service.ranking.words import PoolWords, SentWords, pool_words, text_values
 
 CANDIDATE_THREADS = 4
 # Requests that share a pass over the pool: with more, the first of them would wait too long for the last.
@@ -118,10 +120,11 @@ class Engine:
     async def _rank_pool(self, serving: Serving, request: RankRequest, timings: Timings) -> Ranked:
         """Rank the generation's candidates by late score."""
         context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
-        codes = await self._forwards.context(serving.ranker, context, request.deadline, timings)
+        encode_context = partial(self._forwards.context, serving.ranker, context, request.deadline)
+        codes, words = await side_by_side(encode_context, partial(self._read_pool_words, serving, request), timings)
         await self._read_fields(serving, request, timings)
         affordable = self._retrieval.affordable(serving, request)
-        ranked = await self._search_pool(PoolSearch(serving, affordable, codes, timings))
+        ranked = await self._search_pool(PoolSearch(serving, affordable, codes, timings, words))
         if ranked.plan in ("index", "selector"):
             self._retrieval.learn(affordable, timings.seconds["retrieve"])
             if affordable.retrieve_k < request.retrieve_k:
@@ -137,11 +140,33 @@ class Engine:
         """Read the fields of the filter where they are new: part by part, and not on the search thread."""
         if request.filter is None:
             return
-        steps = serving.snapshot.reading(request.filter)
-        is_done = False
-        while not is_done:
-            step = partial(timings.measure, "retrieve", partial(_is_done, steps))
-            is_done = await self._candidates.run(step, timings)
+        await self._in_steps(serving.snapshot.reading(request.filter), "retrieve", timings)
+
+    async def _read_pool_words(self, serving: Serving, request: RankRequest, timings: Timings) -> PoolWords | None:
+        """Read what words say for every row; None where they do not count."""
+        if serving.generation.words is None:
+            return None
+        read = partial(pool_words, serving, request.conversation)
+        return await self._candidates.run(partial(timings.measure, "retrieve", read), timings)
+
+    async def _read_sent_words(
+        self, serving: Serving, request: RankRequest, texts: Sequence[str], timings: Timings
+    ) -> SentWords | None:
+        """Read what words say for the candidates that were sent, part by part; None where they do not count."""
+        words = serving.generation.words
+        if words is None:
+            return None
+        values = await self._in_steps(text_values(words, request.conversation, texts), "score", timings)
+        sends_ids = any(given.text is None for given in request.candidates or ())
+        pool = await self._read_pool_words(serving, request, timings) if sends_ids else None
+        return SentWords(words.evidence.late_weight, values, pool)
+
+    async def _in_steps(self, steps: Steps[T], stage: Stage, timings: Timings) -> T:
+        """Do steps on the threads "candidates", with the work of others between them."""
+        while True:
+            is_done, result = await self._candidates.run(partial(timings.measure, stage, partial(step, steps)), timings)
+            if is_done:
+                return cast(T, result)
 
     async def _search_pool(self, search: PoolSearch) -> Ranked:
         """Search on the search thread; fetching vectors from Redis would hold it up, so that is done on another."""
@@ -165,8 +190,12 @@ class Engine:
         new = [tokens[at] for at in texts.new.tolist()]
         encode_context = partial(self._forwards.context, serving.ranker, context, request.deadline)
         encode_texts = partial(self._encode_new, serving.ranker, texts, new, request.deadline)
-        codes, _ = await side_by_side(encode_context, encode_texts, timings)
-        ranked = await self._candidates.run(partial(given.rank, serving, request, codes, texts, timings), timings)
+        read_words = partial(self._read_sent_words, serving, request, texts.texts)
+        codes, (_, words) = await side_by_side(
+            encode_context, partial(side_by_side, encode_texts, read_words), timings
+        )
+        rank = partial(given.rank, serving, request, codes, texts, words, timings)
+        ranked = await self._candidates.run(rank, timings)
         read = len(context) + sum(map(len, tokens))
         return replace(ranked, truncation=replace(truncation, candidates=cut), tokens=read)
 
@@ -273,15 +302,6 @@ class Engine:
         return self.scorer
 
 
-def _is_done(steps: Iterator[None]) -> bool:
-    """Do one step; returns whether there was none left."""
-    try:
-        next(steps)
-    except StopIteration:
-        return True
-    return False
-
-
 def _in_order(places: Sequence[RankedCandidate], scores: NDArray[np.float32]) -> list[RankedCandidate]:
     """Order candidates by their cross-encoder scores (N,); equal scores keep the order given."""
     order = np.argsort(-scores, kind="stable").tolist()
@@ -294,6 +314,6 @@ def _most(one: Truncation, other: Truncation) -> Truncation:
 
 
 def _finite(places: list[RankedCandidate]) -> list[RankedCandidate]:
-    if not all(math.isfinite(place.late) for place in places):
+    if not all(math.isfinite(place.score) for place in places):
         raise InferenceFailed("a score is not finite")
     return places

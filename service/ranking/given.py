@@ -5,12 +5,14 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.vectors.codec import DTYPES, rounded
+from polyrank.model.search.additions import Additions
 from polyrank.model.search.topk import TopK, longest_row, top_k
 from polyrank.service.caching.vector_cache import Cached
 from polyrank.service.errors import InferenceFailed, UnknownCandidates
 from polyrank.service.live.serving import Serving
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import Given, Ranked, RankedCandidate, RankRequest
+from polyrank.service.ranking.words import SentWords
 
 
 class TextVectors:
@@ -68,9 +70,16 @@ def look_up(serving: Serving, request: RankRequest, timings: Timings) -> TextVec
 
 
 def rank(
-    serving: Serving, request: RankRequest, codes: NDArray[np.float32], sent_texts: TextVectors, timings: Timings
+    serving: Serving,
+    request: RankRequest,
+    codes: NDArray[np.float32],
+    sent_texts: TextVectors,
+    words: SentWords | None,
+    timings: Timings,
 ) -> Ranked:
     """Rank the candidates that were sent, by the context vectors `codes` (M, D); every text's vector is known.
+
+    words: None where they do not count.
 
     Raises:
         UnknownCandidates: only ids were sent, and the generation holds none of them.
@@ -91,11 +100,22 @@ def rank(
         matrix[is_text] = sent_texts.vectors
         matrix[~is_text] = gathered.vectors
         longest = max(serving.longest, longest_row(sent_texts.vectors)) if by_id else None
-        best = top_k(matrix, codes, request.depth, longest=longest)
+        additions = None if words is None else _additions(words, is_text, rows[rows >= 0])
+        best = top_k(matrix, codes, request.depth, longest=longest, additions=additions)
     with timings.timed("fetch"):
-        places = _places(serving, [known[at] for at in best.rows.tolist()], row_of, best)
+        lexical = None if additions is None else additions.values[best.rows].tolist()
+        places = _places(serving, [known[at] for at in best.rows.tolist()], row_of, best, lexical)
     ranked = Ranked(places=places, exact=True, scored=len(known), missing_ids=missing)
     return ranked if gathered.cache_available and sent_texts.cache_available else ranked.without("cache_unavailable")
+
+
+def _additions(words: SentWords, is_text: NDArray[np.bool_], rows: NDArray[np.int64]) -> Additions:
+    """Put the values of texts, and of the rows of the other candidates, in the order of the candidates."""
+    values = np.empty(len(is_text), np.float32)
+    values[is_text] = words.texts
+    if words.pool is not None:
+        values[~is_text] = words.pool.of(rows)
+    return Additions(words.late_weight, values)
 
 
 def _kept(request: RankRequest) -> list[tuple[int, Given]]:
@@ -105,15 +125,21 @@ def _kept(request: RankRequest) -> list[tuple[int, Given]]:
 
 
 def _places(
-    serving: Serving, chosen: list[tuple[int, Given]], row_of: dict[str, int], best: TopK
+    serving: Serving,
+    chosen: list[tuple[int, Given]],
+    row_of: dict[str, int],
+    best: TopK,
+    lexical: list[float] | None,
 ) -> list[RankedCandidate]:
     stored_ids = [given.id for _, given in chosen if given.text is None and given.id is not None]
     stored = iter(serving.snapshot.candidates(np.array([row_of[stored_id] for stored_id in stored_ids], np.int64)))
     places = []
-    for (at, given), score in zip(chosen, best.scores.tolist(), strict=True):
+    values = lexical or [None] * len(chosen)
+    for (at, given), score, value in zip(chosen, best.scores.tolist(), values, strict=True):
         if given.text is not None:
-            places.append(RankedCandidate(given.id, given.text, score, index=at))
+            places.append(RankedCandidate(given.id, given.text, score, index=at, lexical=value))
         else:
             candidate = next(stored)
-            places.append(RankedCandidate(candidate.id, candidate.text, score, candidate.metadata, index=at))
+            metadata = candidate.metadata
+            places.append(RankedCandidate(candidate.id, candidate.text, score, metadata, index=at, lexical=value))
     return places

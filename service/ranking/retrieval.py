@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.index.retrieval import retrieve
 from polyrank.index_builder.store.snapshot import Snapshot
+from polyrank.model.search.additions import Additions
 from polyrank.model.search.scan import Query
 from polyrank.model.search.topk import TopK, top_k
 from polyrank.service.live.serving import Serving
@@ -20,6 +21,7 @@ from polyrank.service.observe.labels import Plan
 from polyrank.service.ranking.batching.packing import Rate
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
+from polyrank.service.ranking.words import PoolWords, best_allowed, largest_of_others
 
 Rows = NDArray[np.int64]
 
@@ -46,6 +48,7 @@ class PoolSearch:
     request: RankRequest
     codes: NDArray[np.float32]  # context vectors (M, D)
     timings: Timings
+    words: PoolWords | None = None  # None: words do not count
 
     @property
     def scans(self) -> bool:
@@ -128,8 +131,8 @@ def rank(search: PoolSearch, found: Found) -> Ranked:
     with search.timings.timed("fetch"):
         candidates = search.serving.snapshot.candidates(best.rows)
     places = [
-        RankedCandidate(candidate.id, candidate.text, score, candidate.metadata)
-        for candidate, score in zip(candidates, best.scores.tolist(), strict=True)
+        RankedCandidate(candidate.id, candidate.text, score, candidate.metadata, lexical=lexical)
+        for candidate, score, lexical in zip(candidates, best.scores.tolist(), _lexical(search, best.rows), strict=True)
     ]
     exact = is_certain(best.scores, found.bound, search.request.depth)
     ranked = Ranked(places=places, exact=exact, scored=found.looked_at, plan=found.plan)
@@ -179,7 +182,12 @@ def _scanned(searches: Sequence[tuple[PoolSearch, _Allowed]]) -> Iterator[Found]
         return
     serving = searches[0][0].serving
     queries = [
-        Query(search.codes, search.request.depth, allowed.mask(serving.generation.manifest.count))
+        Query(
+            search.codes,
+            search.request.depth,
+            allowed.mask(serving.generation.manifest.count),
+            None if search.words is None else search.words.own,
+        )
         for search, allowed in searches
     ]
     for best, (_, allowed) in zip(serving.scan.top_k(queries), searches, strict=True):
@@ -201,13 +209,28 @@ def _indexed(search: PoolSearch, allowed: _Allowed, threads: int | None) -> Foun
         found = retrieve(index, codes, limit, only=only, threads=threads, least=request.depth)
     if len(found.rows) < min(request.depth, allowed.count):  # a graph may not lead to so many of those allowed
         return None
-    return Found(found.rows, None, len(found.rows), found.bound, plan)
+    rows, bound = found.rows, found.bound
+    if search.words is not None:
+        mask = allowed.mask(index.count)
+        values = search.words.values.own
+        rows = np.union1d(rows, best_allowed(values, mask, limit))
+        bound = _with_words(bound, search.words.late_weight, largest_of_others(values, mask, rows))
+    return Found(rows, None, len(rows), bound, plan)
+
+
+def _with_words(bound: float, late_weight: float, largest: float) -> float:
+    """Bound the score of rows that were not found, by their inner products and the largest value of words."""
+    if -np.inf in (bound, largest):
+        return -np.inf  # there are no other rows
+    return late_weight * (bound + CERTIFICATE_MARGIN * max(1.0, abs(bound))) + largest
 
 
 def _with_added(search: PoolSearch, allowed: _Allowed, found: Found) -> Found:
     """Add the best of what updates have added."""
     snapshot, depth = search.serving.snapshot, search.request.depth
-    added = top_k(snapshot.vectors_added, search.codes, depth, allowed.added, snapshot.longest_added)
+    additions = None if search.words is None else search.words.added
+    longest = snapshot.longest_added
+    added = top_k(snapshot.vectors_added, search.codes, depth, allowed.added, longest, additions=additions)
     rows = np.concatenate([found.rows, snapshot.numbered(added.rows)])
     looked_at = found.looked_at + len(allowed.added)
     # Vectors in Redis are scored as they are now, also where a scan of the copy here has found the best.
@@ -225,8 +248,15 @@ def _scored(search: PoolSearch, found: Found) -> tuple[TopK, bool]:
     with search.timings.timed("fetch"):
         gathered = search.serving.gather(found.rows, search.request.budget)
     with search.timings.timed("score"):
-        best = top_k(gathered.vectors, search.codes, search.request.depth, longest=search.serving.longest)
+        words, longest = search.words, search.serving.longest
+        additions = None if words is None else Additions(words.late_weight, words.of(found.rows))
+        best = top_k(gathered.vectors, search.codes, search.request.depth, longest=longest, additions=additions)
     return TopK(found.rows[best.rows], best.scores), gathered.cache_available
+
+
+def _lexical(search: PoolSearch, rows: Rows) -> Sequence[float | None]:
+    values: list[float] | None = None if search.words is None else search.words.of(rows).tolist()
+    return [None] * len(rows) if values is None else values
 
 
 class RetrievalBudget:

@@ -55,17 +55,24 @@ class RankedCandidate:
     """A candidate of a ranking.
 
     Attributes:
-        late: score by the Bi- or Poly-encoder.
+        score: by the Bi- or Poly-encoder and, where they count, by words.
         index: position among the candidates sent; None: it was retrieved.
+        lexical: the part of the score by words; None: they do not count for the model.
         cross: score by the cross-encoder; None: that did not read it.
     """
 
     id: str | None
     text: str
-    late: float
+    score: float
     metadata: dict[str, Any] = field(default_factory=dict)
     index: int | None = None
+    lexical: float | None = None
     cross: float | None = None
+
+    @property
+    def late(self) -> float:
+        """The part of the score by vectors."""
+        return self.score - (self.lexical or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,7 +106,7 @@ async def _score(held: Resources, served: Served, query: str, texts: Sequence[st
         scores = np.empty(len(texts), np.float32)
         for place in ranked.places:
             assert place.index is not None, "every candidate was sent"
-            scores[place.index] = place.late
+            scores[place.index] = place.score
         scored = _Scored(scores, ranked.tokens, ranked.truncation, ranked.seconds, ranked.degraded)
     if not np.isfinite(scored.scores).all():
         raise InferenceFailed("a score is not finite")

@@ -17,9 +17,10 @@ from polyrank.service.ranking.values import Ranked, RankedCandidate
 
 
 class ScoresOut(Out):
-    """The scores of each encoder that saw the candidate."""
+    """The parts of the score: `late` and `lexical` make it together, `cross` takes their place."""
 
-    late: float
+    late: float = Field(description="by vectors")
+    lexical: float | None = Field(default=None, description="by words; absent where they do not count for the model")
     cross: float | None = Field(default=None, description="absent where the cross-encoder did not read it")
 
 
@@ -52,14 +53,15 @@ def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
 
 def _result(rank: int, place: RankedCandidate) -> dict[str, Any]:
     """Return the fields of a `ResultOut`; those without a meaning for the candidate are absent, not null."""
+    lexical = {} if place.lexical is None else {"lexical": place.lexical}
     cross = {} if place.cross is None else {"cross": place.cross}
     return {
         "rank": rank,
         **({} if place.index is None else {"index": place.index}),
         "id": place.id,
         "text": place.text,
-        "score": cross.get("cross", place.late),
-        "scores": {"late": place.late, **cross},
+        "score": cross.get("cross", place.score),
+        "scores": {"late": place.late, **lexical, **cross},
         "metadata": place.metadata,
     }
 

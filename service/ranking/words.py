@@ -1,0 +1,92 @@
+"""What words say for the candidates of a request, beside the scores by vectors; on a thread, in parts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.index_builder.store.snapshot import WordValues
+from polyrank.index_builder.store.words import Words
+from polyrank.model.search.additions import Additions
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.steps import Steps, in_parts
+from polyrank.service.live.serving import Serving
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolWords:
+    """What words say for every row of a snapshot.
+
+    Attributes:
+        late_weight: of the scores by vectors beside it.
+        values: of the generation's own rows, and of the added ones.
+    """
+
+    late_weight: float
+    values: WordValues
+
+    @property
+    def own(self) -> Additions:
+        """What is added to the scores of the generation's own rows."""
+        return Additions(self.late_weight, self.values.own)
+
+    @property
+    def added(self) -> Additions:
+        """What is added to the scores of the added rows, counted from 0."""
+        return Additions(self.late_weight, self.values.added)
+
+    def of(self, rows: Rows) -> NDArray[np.float32]:
+        """Return the values of rows (n,) of the snapshot, (n,)."""
+        own, added = self.values
+        values = np.empty(len(rows), np.float32)
+        is_own = rows < len(own)
+        values[is_own], values[~is_own] = own[rows[is_own]], added[rows[~is_own] - len(own)]
+        return values
+
+
+def pool_words(serving: Serving, conversation: Conversation) -> PoolWords | None:
+    """Read what words say for every row; None where they do not count for the model."""
+    words, values = serving.generation.words, serving.snapshot.word_values(conversation)
+    return None if words is None or values is None else PoolWords(words.evidence.late_weight, values)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SentWords:
+    """What words say for the candidates that were sent.
+
+    Attributes:
+        late_weight: of the scores by vectors beside it.
+        texts: for the candidates that came as texts, (T,).
+        pool: for every row of the snapshot; None: no candidate came by its id alone.
+    """
+
+    late_weight: float
+    texts: NDArray[np.float32]
+    pool: PoolWords | None
+
+
+def text_values(words: Words, conversation: Conversation, texts: Sequence[str]) -> Steps[NDArray[np.float32]]:
+    """Read what words say for texts (T,) that were sent, (T,), in steps."""
+    values = [np.empty(0, np.float32)]
+    for part in in_parts(texts):
+        values.append(words.evidence.values(conversation, words.table_of(part)))
+        yield
+    return np.concatenate(values)
+
+
+def best_allowed(values: NDArray[np.float32], allowed: NDArray[np.bool_] | None, limit: int) -> Rows:
+    """Return the rows with the largest values of those allowed, at most `limit`, ascending."""
+    rows = np.arange(len(values)) if allowed is None else np.flatnonzero(allowed)
+    if len(rows) > limit:
+        rows = rows[np.argpartition(-values[rows], limit - 1)[:limit]]
+    return np.sort(rows)
+
+
+def largest_of_others(values: NDArray[np.float32], allowed: NDArray[np.bool_] | None, rows: Rows) -> float:
+    """Return the largest value of the rows that are allowed and not among `rows`; -inf: there are none."""
+    others = np.ones(len(values), bool) if allowed is None else allowed.copy()
+    others[rows] = False
+    return float(values.max(where=others, initial=-np.inf))
