@@ -188,7 +188,7 @@ def slow_updates(target: Target, draw: random.Random) -> str:
 
 def wide_filter(target: Target, draw: random.Random) -> str:
     """Filter by many fields that no candidate has."""
-    conditions = {f"unknown{draw.random()}": {"in": [*range(50)]} for _ in range(64)}
+    conditions = {f"unknown{draw.random()}": [*range(50)] for _ in range(64)}
     return target.call("POST", "/rank", {"context": "hello", "filter": conditions, "timeout_ms": 500})
 
 
