@@ -181,7 +181,7 @@ def slow_candidates(target: Target, draw: random.Random) -> str:
 def slow_updates(target: Target, draw: random.Random) -> str:
     """Add a few slow texts to the pool, or remove them."""
     if draw.random() < 0.3:
-        return target.call("DELETE", "/index/candidates", {"ids": HOSTILE_IDS})
+        return target.call("POST", "/index/candidates/delete", {"ids": HOSTILE_IDS})
     chosen = draw.sample(HOSTILE_IDS, k=draw.choice((1, 20)))
     return target.call("PUT", "/index/candidates", [{"id": each, "text": slow_text(draw)} for each in chosen])
 
