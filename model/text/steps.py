@@ -4,7 +4,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeVar
 
 # Usual letters are tokenised at two or three million a second, the slowest ever found at a sixth of a million: Cyrillic
-# words of 100 letters that WordPiece knows letter by letter. So a part takes some 8 ms, and 100 ms at most.
+# words of 100 letters that WordPiece knows letter by letter. So a part takes some 8 ms, and 100 ms at most. One text
+# alone may be longer: the newest turn and a fact are read in steps of 32,768 letters or more, 200 ms of such words.
 LETTERS_A_PART = 16_384
 TEXTS_A_PART = 256
 
