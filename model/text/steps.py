@@ -4,7 +4,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeVar
 
 # The slowest letters ever found are Cyrillic words of 100 letters that WordPiece knows letter by letter. They take more
-# than ten times as long as usual ones.
+# than ten times as long as usual ones. One text alone may be longer than a part: the newest turn and a fact are read in
+# steps of 32,768 letters or more.
 LETTERS_A_PART = 16_384
 TEXTS_A_PART = 256
 
