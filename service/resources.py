@@ -147,7 +147,8 @@ async def _repeat(what: str, look: Callable[[], Awaitable[None]], longest_pause:
             pause = min(2 * pause, longest_pause)
             shortage = shortage_in(error)
             fields = {"what": what, "why": str(shortage or error), "again_in_seconds": pause}
-            log.error("what is looked at every second failed", exc_info=None if shortage else error, extra={"fields": fields})
+            message = "what is looked at every second failed"
+            log.error(message, exc_info=None if shortage else error, extra={"fields": fields})
 
 
 async def _probe(engine: Engine, live: Live) -> None:
