@@ -11,8 +11,8 @@ from typing import Final, Protocol
 TURN_SECONDS: Final = 0.1
 
 
-class Waiter(Protocol):
-    """Who waits for a turn."""
+class Pipelined(Protocol):
+    """A connection on which a request waits for its turn."""
 
     def begin_next(self) -> None:
         """Begin the request that waits; called once in a turn."""
@@ -22,25 +22,25 @@ class Turns:
     """Gives turns in the order in which they were asked for; use it in the event loop only."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Waiter, None] = {}  # an ordered set
-        self._present: Waiter | None = None
+        self._waiting: dict[Pipelined, None] = {}  # an ordered set
+        self._present: Pipelined | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def ask(self, waiter: Waiter) -> None:
+    def ask(self, connection: Pipelined) -> None:
         """Wait for a turn; asking again changes nothing."""
-        self._waiting[waiter] = None
+        self._waiting[connection] = None
         if self._present is None:
             self._next()
 
-    def end(self, waiter: Waiter) -> None:
+    def end(self, connection: Pipelined) -> None:
         """Let the next one begin if it is this one's turn."""
-        if waiter is self._present:
+        if connection is self._present:
             self._next()
 
-    def leave(self, waiter: Waiter) -> None:
+    def leave(self, connection: Pipelined) -> None:
         """Wait no longer, and end the turn."""
-        self._waiting.pop(waiter, None)
-        self.end(waiter)
+        self._waiting.pop(connection, None)
+        self.end(connection)
 
     def _next(self) -> None:
         if self._timer is not None:
