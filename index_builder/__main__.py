@@ -31,6 +31,7 @@ from polyrank.model.inference.names import AUTO
 
 _REPORT_SECONDS = 0.5
 _LOOK_FOR_WITHDRAWAL_SECONDS = 0.5
+_END_WITHIN_SECONDS = 600.0  # a job that has ended waits so long to say so: nobody else knows what it has built
 _NICENESS = 10  # the server on the same machine goes first
 
 
@@ -104,14 +105,16 @@ def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
     except RankingError as error:
         final = reporter.record.finish(FAILED, error=str(error))
     except Exception as error:
-        jobs.update(reporter.record.finish(FAILED, error=f"{type(error).__name__}: {error}"))
+        failed = reporter.record.finish(FAILED, error=f"{type(error).__name__}: {error}")
+        with suppress(StoreBusy):  # the error says more
+            jobs.update(failed, within_seconds=_END_WITHIN_SECONDS)
         raise
     else:
         final = reporter.record.finish(SUCCEEDED, generation=generation)
     finally:
         ended.set()
         _handle_signals(signal.SIG_IGN)  # how the job ended is recorded, even if it is cancelled now
-    jobs.update(final)
+    jobs.update(final, within_seconds=_END_WITHIN_SECONDS)
     return 0 if final.state == SUCCEEDED else 1
 
 

@@ -35,11 +35,11 @@ class PoolEmpty(PoolError):
 
 
 class TooManyRejected(PoolError):
-    """More rows were rejected than the build allows."""
+    """More rows were rejected than the build allows. `rows` says of which: "200 rows", "the first 200 rows"."""
 
-    def __init__(self, rejected: int, total: int, allowed: float, log: Path, first: str) -> None:
+    def __init__(self, rejected: int, rows: str, allowed: float, log: Path, first: str) -> None:
         super().__init__(
-            f"{rejected} of {total} rows are bad, more than the {allowed:.2%} allowed; the first: {first}; see {log}"
+            f"{rejected} of {rows} are bad, more than the {allowed:.2%} allowed; the first: {first}; see {log}"
         )
         self.log = log
 

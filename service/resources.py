@@ -115,13 +115,13 @@ async def opened(
         updating = Updating(store, live, engine, metrics)
         compacting = Compacting(store, live, jobs, settings.compact_after)
         looks = (
-            partial(in_loader, live.follow),
-            updating.follow,
-            compacting.look,
-            partial(_probe, engine, live),
-            partial(asyncio.to_thread, access.look),
+            _repeat("the active generation", partial(in_loader, live.follow), LONGEST_PAUSE_SECONDS),
+            _repeat("the log of updates", updating.follow),
+            _repeat("compaction", compacting.look),
+            _repeat("the model", partial(_probe, engine, live)),
+            _repeat("the keys file", partial(asyncio.to_thread, access.look)),
         )
-        looking = [asyncio.create_task(_repeat(look)) for look in looks]
+        looking = [asyncio.create_task(each) for each in looks]
         try:
             yield Resources(settings, metrics, store, live, engine, jobs, updating, loader, access, results)
         finally:
@@ -135,8 +135,8 @@ async def opened(
             caches.close()
 
 
-async def _repeat(look: Callable[[], Awaitable[None]]) -> None:
-    """Look once a second what other processes have done to the store or the keys file; after failures less often."""
+async def _repeat(what: str, look: Callable[[], Awaitable[None]], longest_pause: float = 4 * LOOK_SECONDS) -> None:
+    """Look at something once a second, which `what` names in the log; after failures less often."""
     pause = LOOK_SECONDS
     while True:
         await asyncio.sleep(pause)
@@ -144,10 +144,10 @@ async def _repeat(look: Callable[[], Awaitable[None]]) -> None:
             await look()
             pause = LOOK_SECONDS
         except Exception as error:
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            pause = min(2 * pause, longest_pause)
             shortage = shortage_in(error)
-            fields = {"why": str(shortage or error), "again_in_seconds": pause}
-            message = "the store or the keys file could not be followed"
+            fields = {"what": what, "why": str(shortage or error), "again_in_seconds": pause}
+            message = "what is looked at every second failed"
             log.error(message, exc_info=None if shortage else error, extra={"fields": fields})
 
 

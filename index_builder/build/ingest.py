@@ -40,6 +40,7 @@ def ingest(
     clock("read", 0, None)
     count = rejected = 0
     first: Rejected | None = None
+    ended_early = False
     with ExitStack() as files:
         writer = files.enter_context(CandidateWriter(table))
         for row in pool:
@@ -55,12 +56,14 @@ def ingest(
                 if rejected <= MOST_LISTED:
                     bad_rows.write(orjson.dumps(asdict(row), option=orjson.OPT_APPEND_NEWLINE))
                 elif rejected > max_rejected * (count + rejected):
+                    ended_early = True
                     break
             if (count + rejected) % _ROWS_A_REPORT == 0:
                 clock("read", count + rejected, None)
     total = count + rejected
     if first is not None and rejected > max_rejected * total:
-        raise TooManyRejected(rejected, total, max_rejected, log, f"{first.file}:{first.line}: {first.reason}")
+        rows = f"the first {total} rows" if ended_early else f"{total} rows"
+        raise TooManyRejected(rejected, rows, max_rejected, log, f"{first.file}:{first.line}: {first.reason}")
     if count == 0:
         raise PoolEmpty("the pool holds no candidate" + (f"; the bad rows: {log}" if rejected else ""))
     return Ingested(count, rejected, log if rejected else None)

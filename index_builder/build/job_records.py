@@ -126,9 +126,12 @@ class JobStore:
                     self._path(old, suffix).unlink(missing_ok=True)
         return record
 
-    def update(self, record: JobRecord) -> None:
-        """Write a record. When the job has ended, its inline candidates are removed."""
-        with locked(self._jobs / "update.lock"):
+    def update(self, record: JobRecord, *, within_seconds: float | None = None) -> None:
+        """Write a record. When the job has ended, its inline candidates are removed.
+
+        `within_seconds`: how long to wait for the lock; None: as long as for every other.
+        """
+        with locked(self._jobs / "update.lock", within_seconds=within_seconds):
             self._write(record)
 
     def _write(self, record: JobRecord) -> None:
@@ -140,21 +143,14 @@ class JobStore:
     def get(self, job_id: str) -> JobRecord:
         """Read a job's record, else raise JobNotFound. A job whose process has died counts as failed."""
         record = self._read(job_id)
-        if not self._is_abandoned(record):
+        if (judged := self._judged(record)) is record:
             return record
         with suppress(OSError, StoreBusy), locked(self._jobs / "update.lock"):
             # The process that knows how the job ended may have written it meanwhile: read again, alone.
             record = self._read(job_id)
-            if self._is_abandoned(record):
-                record = self._given_up(record)
-                self._write(record)
-        # Where this process may not write, every reader comes to the same conclusion.
-        return self._given_up(record) if self._is_abandoned(record) else record
-
-    @staticmethod
-    def _given_up(record: JobRecord) -> JobRecord:
-        reason = "interrupted: the process that ran it is gone" if record.state == RUNNING else "it was never started"
-        return record.finish(FAILED, error=reason)
+            if (judged := self._judged(record)) is not record:
+                self._write(judged)
+        return judged  # where this process may not write, every reader comes to the same conclusion
 
     def records(self) -> list[JobRecord]:
         """All jobs, newest first. A record that cannot be read is left out."""
@@ -195,11 +191,19 @@ class JobStore:
         """Whether the process that runs a job has been asked to stop."""
         return self._path(job_id, ".cancel").exists()
 
-    def _is_abandoned(self, record: JobRecord) -> bool:
-        if record.state == RUNNING:
-            return not is_locked(self._path(record.id, ".lock"))
-        age = abs(datetime.now(UTC) - datetime.fromisoformat(record.created))  # the clock may have been set back
-        return record.state == QUEUED and age > _QUEUED_AT_MOST
+    def _judged(self, record: JobRecord) -> JobRecord:
+        """Return the record itself, or another one: failed if nobody will end the job, or younger.
+
+        A queued job of the future was created before the clock was set back. Its age is unknown and counts from now on.
+        """
+        if record.state == RUNNING and not is_locked(self._path(record.id, ".lock")):
+            return record.finish(FAILED, error="interrupted: the process that ran it is gone")
+        age = datetime.now(UTC) - datetime.fromisoformat(record.created)
+        if record.state == QUEUED and age > _QUEUED_AT_MOST:
+            return record.finish(FAILED, error="it was never started")
+        if record.state == QUEUED and age < -_QUEUED_AT_MOST:
+            return record.evolve(created=_now())
+        return record
 
     def _ids(self) -> list[str]:
         return sorted(path.stem for path in self._jobs.glob("*.json") if is_time_id(path.stem))

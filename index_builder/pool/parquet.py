@@ -2,7 +2,8 @@
 
 A few kilobytes of Parquet may stand for gigabytes: a value that repeats is stored once. So a column of little content
 stays as it is stored until a batch is known to be small. A large batch is unfolded row by row, and rows that are too
-large are not. A column of more content is read in batches of few rows, because keeping it as stored costs memory.
+large are not. A column of more content is unfolded at once, because keeping it as stored costs memory. The larger the
+rows of such columns are, the fewer are read at once.
 """
 
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ _BUFFER_BYTES = 1 << 20  # for each column; without it the pages of a whole row 
 _MOST_LIST_VALUES = 1 << 25  # of a column in a row group; the reader takes 8 bytes for each
 _MOST_TIMES = 1000  # what is stored of a column, against its compressed size
 _LITTLE_BYTES = 4 << 20  # stored of a column in a row group
+_MUCH_BYTES = 64 << 20  # stored in a row group; of columns of little content it may hold no more
+_MOST_TIMES_OF_MUCH = 100  # of a row group that holds more: a page, maybe all of it, is decompressed at once
 _BATCH_BYTES = 16 << 20
 
 
@@ -46,9 +49,11 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
             file = read(raw)
             _require_usable(path, file.schema_arrow)
             _require_bounded(path, file)
-            file = read(raw, read_dictionary=_kept_as_stored(file))
+            kept = _kept_as_stored(file)
+            rows_at_once = _batch_rows(path, file, kept)
+            file = read(raw, read_dictionary=[file.schema.column(at).path for at in kept])
             number = 0
-            for batch in file.iter_batches(_BATCH_ROWS):
+            for batch in file.iter_batches(rows_at_once):
                 for row in _rows(batch):
                     number += 1
                     yield number, row
@@ -86,14 +91,34 @@ def _chunks(file: "ParquetFile", column: int) -> list[Any]:
     return [file.metadata.row_group(group).column(column) for group in range(file.metadata.num_row_groups)]
 
 
-def _kept_as_stored(file: "ParquetFile") -> list[str]:
-    """Return the paths of the columns that hold little text in each row group, perhaps repeated very often."""
+def _kept_as_stored(file: "ParquetFile") -> list[int]:
+    """Return the columns that hold little text in each row group, perhaps repeated very often."""
     return [
-        file.schema.column(at).path
+        at
         for at in range(file.metadata.num_columns)
         if file.schema.column(at).physical_type == "BYTE_ARRAY"
         and all(chunk.total_uncompressed_size <= _LITTLE_BYTES for chunk in _chunks(file, at))
     ]
+
+
+def _batch_rows(path: Path, file: "ParquetFile", kept: list[int]) -> int:
+    """Return how many rows of each row group take, on average, at most `_BATCH_BYTES` in the columns that are not kept.
+
+    Raises PoolInvalid if a row group holds too much for its compressed size, or in the columns that are kept.
+    """
+    rows = _BATCH_ROWS
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        stored = [group.column(at).total_uncompressed_size for at in range(file.metadata.num_columns)]
+        small = sum(stored[at] for at in kept)
+        if small > _MUCH_BYTES:
+            raise PoolInvalid(path, f"the columns of a row group hold {small} bytes; write smaller row groups")
+        compressed = sum(group.column(at).total_compressed_size for at in range(file.metadata.num_columns))
+        if sum(stored) > max(_MUCH_BYTES, _MOST_TIMES_OF_MUCH * compressed):
+            many = f"{sum(stored)} bytes, more than {_MOST_TIMES_OF_MUCH} times its size"
+            raise PoolInvalid(path, f"a row group unfolds to {many}; write smaller row groups")
+        rows = min(rows, _BATCH_BYTES * max(1, group.num_rows) // max(1, sum(stored) - small))
+    return max(1, rows)
 
 
 def _is_text(kind: pa.DataType) -> bool:

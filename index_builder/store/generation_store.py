@@ -25,6 +25,7 @@ from polyrank.index_builder.errors import (
     GenerationCorrupt,
     GenerationError,
     GenerationNotFound,
+    StoreBusy,
 )
 from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generation import Generation, read_manifest
@@ -246,7 +247,9 @@ class GenerationStore:
 
         Args:
             old: the active generation.
-            new: its compaction, which the caller has just built; removed if it cannot take the place.
+            new: its compaction, which the caller has just built. It is removed if it cannot take the place. If another
+                process holds pointer.lock for too long, it stays, and a warning says so. A collection removes it once a
+                newer one is active.
             lease: held by the builder that built it.
             forget: see `leftovers.discard`.
 
@@ -258,12 +261,19 @@ class GenerationStore:
             with self._switching(self.manifest(new), lease=lease, instead_of=old):
                 self._pointer.replace(new, self.ids())
         except BaseException:
-            with self._changing():
-                useless = new in self.ids() and self.current_or_none() != new
-                temporary = self._unlist(new) if useless else None
-            if temporary:
-                discard(temporary, forget)
+            self._remove_useless(new, forget)
             raise
+
+    def _remove_useless(self, generation: str, forget: Forget) -> None:
+        try:
+            with self._changing():
+                useless = generation in self.ids() and self.current_or_none() != generation
+                temporary = self._unlist(generation) if useless else None
+        except StoreBusy as error:
+            log.warning("generation %s stays, though it cannot become active: %s", generation, error)
+            return
+        if temporary:
+            discard(temporary, forget)
 
     @contextmanager
     def _switching(
@@ -339,8 +349,9 @@ class GenerationStore:
                 yield lease
 
     def new_id(self, fingerprint: str) -> str:
-        """Make an id that sorts after every other of the store, even if the clock was set back."""
-        return new_time_id(self.ids(), fingerprint[:8])
+        """Make an id that sorts after every other of the store, even if the clock was set back; see `new_time_id`."""
+        strays = [stray.path.name for stray in self.strays() if is_time_id(stray.path.name)]  # links, perhaps
+        return new_time_id([*self.ids(), *strays], fingerprint[:8])
 
     def begin(self, generation: str) -> Path:
         """Create the temporary directory to build a generation in; the caller is the builder."""

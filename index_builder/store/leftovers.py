@@ -172,9 +172,12 @@ def _has_shards(temporary: Path) -> bool:
 def discard(temporary: Path, forget: Forget) -> None:
     """Remove a temporary directory and its journal, and forget the generation. Links in it are not followed.
 
+    What lies in the journal's place and is no plain file is left alone: no build has made it.
     If `forget` raises StoreUnavailable, the empty directory stays, and the next collection tries again.
     """
-    journal_of(temporary).unlink(missing_ok=True)
+    journal = journal_of(temporary)
+    if why_not_plain(journal, is_directory=False) is None:
+        journal.unlink(missing_ok=True)
     for entry in temporary.iterdir():
         shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
     try:

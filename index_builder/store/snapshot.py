@@ -8,7 +8,7 @@ Added rows are in memory, in one buffer that all snapshots of a generation share
 the part that it knows of. Their words are in tables that never change; a few tables cover all rows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from polyrank.index_builder.store.update_log import Update
 from polyrank.model.evidence.joining import joined
 from polyrank.model.evidence.table import WordTable
 from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.steps import Steps
 
 Rows = NDArray[np.int64]
 

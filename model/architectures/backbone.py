@@ -3,12 +3,18 @@
 The library transformers is imported when a transformer is built: a compiled model runs without it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
 from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+import orjson
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.errors import CheckpointInvalid
@@ -17,9 +23,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 _NEEDED = ("hidden_size", "max_position_embeddings", "vocab_size")
-# Far above every published encoder. A transformer is built before its weights are read, and takes memory by then.
-_MOST_LAYERS = 1000
-_MOST_PARAMETERS = 16e9
+_LARGEST_NUMBER = 10_000_000  # far above every size in a published config.json; lists are made of so many layers
 
 
 class Backbone(nn.Module):
@@ -29,11 +33,13 @@ class Backbone(nn.Module):
         dim: D, the hidden size.
         max_tokens: the longest sequence that the position embeddings allow.
         vocabulary: number of token ids.
+
+    Raises CheckpointInvalid where the config describes no transformer, or one of more than `most_parameters`.
     """
 
-    def __init__(self, config: "PretrainedConfig") -> None:
+    def __init__(self, config: "PretrainedConfig", most_parameters: int | None = None) -> None:
         super().__init__()
-        self.transformer: Any = _transformer(config)
+        self.transformer: Any = _transformer(config, most_parameters)
         if getattr(self.transformer, "pooler", None) is not None:
             self.transformer.pooler = None  # a head for next-sentence prediction, which no encoder here reads
         self.dim: int = config.hidden_size
@@ -56,31 +62,38 @@ def read_backbone_config(directory: Path) -> "PretrainedConfig":
 
     path = directory / "config.json"
     try:
+        large = [each for each in _whole_numbers(orjson.loads(path.read_bytes())) if each > _LARGEST_NUMBER]
+        if large:
+            raise CheckpointInvalid(f"{path} claims a size of {large[0]}; at most {_LARGEST_NUMBER} is taken")
         config: PretrainedConfig = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+    except CheckpointInvalid:
+        raise
     except Exception as error:  # transformers raises anything from KeyError to its own types
         raise CheckpointInvalid(f"{path} cannot be used: {_one_line(error)}") from error
     lacking = [name for name in _NEEDED if not isinstance(getattr(config, name, None), int)]
     if lacking:
         raise CheckpointInvalid(f"{path} describes no text encoder: a {config.model_type} has no {lacking[0]}")
-    if (layers := _whole(config, "num_hidden_layers")) > _MOST_LAYERS:
-        raise CheckpointInvalid(f"{path} claims {layers} layers; at most {_MOST_LAYERS} are built")
-    if (parameters := _parameters(config)) > _MOST_PARAMETERS:
-        many = f"{float(parameters):.3g} parameters; at most {_MOST_PARAMETERS:.3g} are built"
-        raise CheckpointInvalid(f"{path} claims {many}")
     return config
 
 
-def _parameters(config: "PretrainedConfig") -> int:
-    """Estimate the number of parameters: embeddings, four projections of the attention, two of the feed-forward."""
-    a_layer = 4 * _whole(config, "hidden_size") + 2 * _whole(config, "intermediate_size")
-    embedded = sum(_whole(config, name) for name in ("vocab_size", "max_position_embeddings", "type_vocab_size"))
-    return _whole(config, "hidden_size") * (embedded + _whole(config, "num_hidden_layers") * a_layer)
+def _whole_numbers(value: object) -> Iterator[int]:
+    """Yield every whole number in parsed JSON."""
+    if isinstance(value, int):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _whole_numbers(each)
 
 
-def _whole(config: "PretrainedConfig", name: str) -> int:
-    """Return a size; 0 where the family has none of this name, or not one number."""
-    size = getattr(config, name, 0)
-    return size if isinstance(size, int) else 0
+def parameters_in(path: Path) -> int:
+    """Count the parameters in a safetensors file by its header; raises CheckpointInvalid as `read_weights`."""
+    if not path.is_file():
+        raise CheckpointInvalid(f"{path.parent}: {path.name} is missing")
+    try:
+        with safe_open(path, "pt") as file:
+            return sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118 - it is no mapping
+    except Exception as error:  # as in `read_weights`
+        raise CheckpointInvalid(f"{path} cannot be read as safetensors: {error}") from error
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -107,15 +120,43 @@ def load_base_weights(backbone: Backbone, weights: Mapping[str, Tensor], source:
         raise CheckpointInvalid(f"the weights of {source} lack {len(missing)} tensors, the first is {missing[0]}")
 
 
-def _transformer(config: "PretrainedConfig") -> Any:
+def _transformer(config: "PretrainedConfig", most_parameters: int | None) -> Any:
     from transformers import AutoModel
 
     build: Callable[..., Any] = AutoModel.from_config
     try:
-        # None overrides what config.json asks for: transformers takes "sdpa", or "eager" where there is none.
-        return build(config, attn_implementation=None)
+        with _bounded(most_parameters):
+            # None overrides what config.json asks for: transformers takes "sdpa", or "eager" where there is none.
+            return build(config, attn_implementation=None)
+    except CheckpointInvalid:
+        raise
     except Exception as error:  # sizes that do not fit each other raise torch's or transformers' own errors
         raise CheckpointInvalid(f"no transformer can be built from config.json: {_one_line(error)}") from error
+
+
+@contextmanager
+def _bounded(most_parameters: int | None) -> Iterator[None]:
+    """Raise CheckpointInvalid as soon as modules that this thread makes in the block have too many parameters.
+
+    A tensor is counted before anything is written to it, so it has taken no memory by then.
+    """
+    thread, count = get_ident(), 0
+
+    def add(_module: nn.Module, _name: str, parameter: Tensor | None) -> None:
+        nonlocal count
+        if parameter is None or most_parameters is None or get_ident() != thread:
+            return
+        count += parameter.numel()
+        if count > most_parameters:
+            raise CheckpointInvalid(
+                f"config.json claims more than {most_parameters} parameters, many more than model.safetensors holds"
+            )
+
+    hook = register_module_parameter_registration_hook(add)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _one_line(error: Exception) -> str:

@@ -8,7 +8,13 @@ from pkgutil import resolve_name
 
 from torch import Tensor
 
-from polyrank.model.architectures.backbone import Backbone, load_base_weights, read_backbone_config, read_weights
+from polyrank.model.architectures.backbone import (
+    Backbone,
+    load_base_weights,
+    parameters_in,
+    read_backbone_config,
+    read_weights,
+)
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.checkpoint.adapter import merge, split
@@ -28,6 +34,11 @@ from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.tokenizer import Tokenizer
 
 Encoder = LateEncoder | CrossEncoder
+
+# transformers builds parts that many files lack, such as the pooler. They are smaller than the rest. A transformer of
+# few parameters is built in any case: how it differs from the file is told then.
+_BUILT_TIMES = 2
+_FEW_PARAMETERS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +60,8 @@ class StoredModel:
         Raises CheckpointInvalid where they are damaged, do not fit, or are not those that were found: the fingerprint
         would not be theirs.
         """
-        encoder = build(self.files.config, self.files.source)
+        first_read = self.base.directory if self.base else self.files.source
+        encoder = build(self.files.config, self.files.source, first_read / WEIGHTS_FILE)
         if self.base is not None:
             load_base(encoder, self.base)
         _load_own(encoder, self.files)
@@ -105,16 +117,20 @@ def begin_from_base(name: str, config: ModelConfig) -> tuple[Encoder, Checkpoint
     """
     base = resolve_base(name)
     config = replace(config, base_name=base.name, base_sha256=base.sha256 if config.weights != "full" else "")
-    encoder = build(config, base.directory)
+    encoder = build(config, base.directory, base.directory / WEIGHTS_FILE)
     load_base(encoder, base)
     return encoder, CheckpointFiles(config, base.directory, own_tensors(encoder) or None)
 
 
-def build(config: ModelConfig, directory: Path) -> Encoder:
-    """Build the encoder around the transformer that config.json in `directory` describes; weights are random."""
+def build(config: ModelConfig, directory: Path, weights: Path | None = None) -> Encoder:
+    """Build the encoder around the transformer that config.json in `directory` describes; weights are random.
+
+    Raises CheckpointInvalid if the transformer has far more parameters than the file `weights`, which is to be read.
+    """
     backbone_config = read_backbone_config(directory)
+    most_parameters = max(_FEW_PARAMETERS, _BUILT_TIMES * parameters_in(weights)) if weights is not None else None
     encoder: Encoder = resolve_name(ARCHITECTURES[config.architecture].encoder).build(
-        config, partial(Backbone, backbone_config)
+        config, partial(Backbone, backbone_config, most_parameters)
     )
     longest, allowed = encoder.longest_input, min(backbone.max_tokens for backbone in _backbones(encoder).values())
     if longest > allowed:

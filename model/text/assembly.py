@@ -154,7 +154,7 @@ class Assembler:
         """Make the ids of the newest turns that fit whole; also returns the turns dropped, and the newest one's cut."""
         newest_first = [turn for turn in reversed(turns) if turn.text.strip()]
         newest, *older = newest_first[: self._config.assembly.max_turns]
-        ids = self._marker_of(newest) + (yield from self._reader.end(newest.text, budget, COUNTED_LETTERS))
+        ids = self._marker_of(newest) + (yield from self._reader.end(newest.text, budget + 1, COUNTED_LETTERS))
         yield from pause_after([newest.text])
         cut = max(0, len(ids) - budget)
         kept = [ids[cut:], *(yield from self._older(older, budget - len(ids) + cut))]

@@ -10,10 +10,14 @@ pre-tokenizer): where the text was cut, the words that may be others without the
   part is left out. A part at the end of a text begins at a single space between two letters, where a word begins.
 * Normalisation changes a letter together with the combining marks behind it. So no part is cut before such a mark.
 * A token that was added to the vocabulary may join several words, but no more of them than it has letters. So as many
-  more words are left out, and no text is read from its end in parts.
+  more words are left out. There is one exception: where added tokens overlap ("no no" in "no no no no"), the end of a
+  text may give other tokens than the whole text, because the cut decides which words are joined.
 
 Other tokenizers read a text as one word. There a part has so many letters that what depends on the cut is far behind
 the tokens that are kept.
+
+A part that gives too few tokens is doubled. So a word of millions of letters, or a letter with millions of marks, is
+read whole in one step.
 """
 
 import re
@@ -71,10 +75,14 @@ class Reader:
         return self._tokenizer.encode([text])[0]
 
     def end(self, text: str, tokens: int, letters: int) -> Steps[list[int]]:
-        """Read so many tokens of a text up to its end, or more; all if it has no more, or up to so many letters."""
-        while (cut := 0 if self._joined else _beginning_of_part(text, letters)) > 0:
+        """Read so many tokens of a text up to its end, or more; all if it has no more.
+
+        Texts of up to `letters` are read whole, and those of a usual length for so many tokens.
+        """
+        letters = max(letters, tokens * self._letters_a_token)
+        while (cut := _beginning_of_part(text, letters)) > 0:
             ids, words = self._tokenizer.words(text[cut:])
-            uncertain = bisect_right(words, 0) if self._separates else 0
+            uncertain = bisect_right(words, self._joined) if self._separates else 0
             if len(ids) - uncertain >= tokens:
                 return ids[uncertain:]
             letters *= 2

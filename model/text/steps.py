@@ -1,15 +1,19 @@
 """Work on texts that can be done a step at a time, so that other work has its turn between the steps."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-# Usual letters are tokenised at two or three million a second, the slowest ever found at a sixth of a million: Cyrillic
-# words of 100 letters that WordPiece knows letter by letter. So a part takes some 8 ms, and 100 ms at most.
+# The slowest letters ever found are Cyrillic words of 100 letters that WordPiece knows letter by letter. They take more
+# than ten times as long as usual ones. One text alone may be longer than a part: the newest turn and a fact are read in
+# steps of 32,768 letters or more.
 LETTERS_A_PART = 16_384
 TEXTS_A_PART = 256
 
 # Letters that are tokenised in one or two milliseconds.
 FEW_LETTERS = 2048
+
+# What a text costs beside its letters is as much as so many letters.
+LETTERS_FOR_A_TEXT = 16
 
 T = TypeVar("T")
 
@@ -27,7 +31,7 @@ def finish(steps: Steps[T]) -> T:
             return result
 
 
-def step(steps: Iterator[None]) -> tuple[bool, Any]:
+def step(steps: Steps[T]) -> tuple[bool, T | None]:
     """Do one step; returns whether it was the last one, and then the result."""
     try:
         next(steps)
@@ -36,12 +40,20 @@ def step(steps: Iterator[None]) -> tuple[bool, Any]:
     return False, None
 
 
+def letters_worth(texts: Sequence[str]) -> int:
+    """Return what it costs to tokenise texts, in letters."""
+    return sum(map(len, texts)) + LETTERS_FOR_A_TEXT * len(texts)
+
+
 def one_by_one(work: Callable[[str], T], texts: Sequence[str]) -> Steps[list[T]]:
-    """Call a function for each text, and pause after each."""
-    found = []
+    """Call a function for each text, and pause after every few letters."""
+    found, letters = [], 0
     for text in texts:
         found.append(work(text))
-        yield
+        letters += letters_worth([text])
+        if letters > FEW_LETTERS:
+            yield
+            letters = 0
     return found
 
 

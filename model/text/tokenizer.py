@@ -15,8 +15,6 @@ from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.inputs import read_input
 from polyrank.model.text.steps import FEW_LETTERS
 
-# Texts of so many letters in all, such as most conversations, are encoded one by one, in a millisecond at most. Waking
-# the library's threads, which share a batch, would take longer than they save.
 _NO_UNICODE = "a text is not a string of Unicode characters (a lone surrogate?)"
 _MOST_BYTES = 1 << 28
 

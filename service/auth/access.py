@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from polyrank.model.errors import shortage_in
 from polyrank.service.auth import keys
 from polyrank.service.auth.keys import Key, Scope
 from polyrank.service.errors import Forbidden, RateLimited, SettingsError, Unauthenticated
@@ -84,16 +85,23 @@ class Access:
         self._in_force = self._made_of(keys.read(path) if path else (), {})
 
     def look(self) -> None:
-        """Read the keys file if it has changed; a broken one changes nothing and is logged once."""
+        """Read the keys file if it has changed; a broken one changes nothing and is logged once.
+
+        Raises:
+            SettingsError: the system lacks something for the moment, such as descriptors; the next look reads again.
+        """
         if self._path is None or (stamp := _stamp(self._path)) == self._stamp:
-            return
-        self._stamp = stamp  # taken before the file is read, so that the next look sees a change in between
+            return  # the stamp is from before the file is read, so that the next look sees a change in between
         try:
             read = keys.read(self._path)
         except SettingsError as error:
+            if shortage_in(error):
+                raise  # the file is not to blame, and a key that it revokes must not stay in force
+            self._stamp = stamp
             self._metrics.count_keys_reload("refused")
             log.error("the keys read before stay in force: %s", error)
             return
+        self._stamp = stamp
         self._in_force = self._made_of(read, self._in_force.buckets)
         self._metrics.count_keys_reload("ok")
         log.info("keys read", extra={"fields": {"keys": len(read)}})

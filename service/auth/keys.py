@@ -94,7 +94,7 @@ def read(path: Path) -> tuple[Key, ...]:
     try:
         return _File.model_validate_json(read_input(path, MOST_FILE_BYTES)).keys
     except OSError as error:
-        raise SettingsError(f"keys_file: {path} cannot be read: {error.strerror}") from None
+        raise SettingsError(f"keys_file: {path} cannot be read: {error.strerror}") from error
     except ValidationError as error:
         [first, *_] = error.errors(include_input=False, include_url=False, include_context=False)
         where = ".".join(str(part) for part in first["loc"])

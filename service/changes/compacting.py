@@ -5,6 +5,7 @@ import logging
 
 from polyrank.index_builder.errors import JobConflict
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.model.errors import shortage_in
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.live.switching import Live
 
@@ -22,7 +23,11 @@ class Compacting:
         self._generation, self._due = "", after
 
     async def look(self) -> None:
-        """Start one if it is due and nothing else is being built."""
+        """Start one if it is due and nothing else is being built.
+
+        Raises:
+            OSError: the system lacks something for the moment, such as descriptors; the next look tries again.
+        """
         current = self._live.current
         if not self._after or current is None:
             return
@@ -38,6 +43,8 @@ class Compacting:
         except JobConflict:
             return  # tried again at the next look
         except OSError as error:
+            if shortage_in(error):
+                raise
             self._due = 2 * changed
             log.warning("nothing can be compacted from here", extra={"fields": {"why": error}})
             return

@@ -50,7 +50,24 @@ class JsonFormat(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str).decode()
+        try:
+            return orjson.dumps(line, default=str).decode()
+        except orjson.JSONEncodeError:
+            return orjson.dumps({_plain(name): orjson.Fragment(_json(value)) for name, value in line.items()}).decode()
+
+
+def _json(value: object) -> bytes:
+    """Encode a value; as a text where JSON has no other form for it: half of a surrogate pair, more than 64 bits."""
+    import orjson
+
+    try:
+        return orjson.dumps(value, default=str)
+    except orjson.JSONEncodeError:
+        return orjson.dumps(_plain(value))
+
+
+def _plain(value: object) -> str:
+    return str(value).encode("utf-8", "backslashreplace").decode()
 
 
 class LineWriter(logging.Handler):
@@ -78,7 +95,10 @@ class LineWriter(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Hand a line to the writer, or drop it."""
-        line = self._encoded(record)
+        try:
+            line = self._encoded(record)
+        except Exception as error:  # whoever logs must not fail by it, nor wait for standard error
+            line = self._encoded(_unformatted(record, error))
         with self._changed:
             if self._closed or self._bytes + len(line) > self._most:
                 self._dropped(1)
@@ -130,6 +150,13 @@ class LineWriter(logging.Handler):
         with self._changed:
             self._changed.wait_for(lambda: bool(self._lines) or self._closed)
             return self._lines.popleft() if self._lines else None
+
+
+def _unformatted(record: logging.LogRecord, error: Exception) -> logging.LogRecord:
+    """Return what is logged in place of a record that cannot be formatted: whence it comes, and the error's name."""
+    fields = {"where": f"{record.module}:{record.lineno}", "why": type(error).__name__}
+    told = {"levelno": logging.ERROR, "levelname": "ERROR", "fields": fields}
+    return logging.makeLogRecord({"name": record.name, "msg": "a log line could not be formatted", **told})
 
 
 def _written(descriptor: int, line: bytes) -> bool:

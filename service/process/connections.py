@@ -16,6 +16,7 @@ from uvicorn.server import ServerState
 
 from polyrank.service.http.plumbing.problems import Kind, ProblemAnswer
 from polyrank.service.process.incoming import HEAD_BYTES, HEAD_LINES, Incoming
+from polyrank.service.process.pipelined import Turns
 
 HEAD_SECONDS: Final = 10.0
 # A connection that is to be closed is read for so long: closing on unread data would reset it and lose the answer.
@@ -35,12 +36,13 @@ TOO_MANY: Final = Kind(503, "too-many-connections", "Too many connections are op
 
 
 class Connections(ServerState):
-    """What the connections of a server share: how many may be open, and whether it drains (`drain`)."""
+    """What the connections of a server share: how many may be open, whether it drains, and whose turn it is."""
 
     def __init__(self, most: int, count_rejected: Callable[[str], None]) -> None:
         super().__init__()
         self.most, self.count_rejected = most, count_rejected
         self.draining = False
+        self.turns = Turns()
 
     def drain(self) -> None:
         """Let every answer from now on, also those in progress, be the last one of its connection."""
@@ -50,7 +52,10 @@ class Connections(ServerState):
 
     def cut_off_unread(self) -> None:
         """Cut off clients that do not read their answers; call it about once a second."""
-        unread = sorted(self._open(), key=Connection.look_at_unread)
+        unread = self._open()
+        for connection in unread:
+            connection.look_at_unread()
+        unread.sort(key=lambda connection: connection.unread_bytes)
         total = sum(connection.unread_bytes for connection in unread)
         while unread and unread[-1].unread_bytes:
             largest = unread.pop()
@@ -64,7 +69,7 @@ class Connections(ServerState):
 
 
 class Connection(H11Protocol):
-    """A connection whose request heads are bounded in time, and its unread answers, too."""
+    """A connection with bounds on the time of a head and on unread answers; pipelined requests wait for a turn."""
 
     server_state: Connections
     conn: Incoming
@@ -76,6 +81,7 @@ class Connection(H11Protocol):
         self._read_at = self.loop.time()
         self._head_timer: asyncio.TimerHandle | None = None
         self._refused = False
+        self._waits = False  # for a turn
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Wait for the first head, or refuse the connection where too many are open."""
@@ -87,8 +93,9 @@ class Connection(H11Protocol):
             self._await_head(HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer."""
+        """Stop the timer, and hand the turn on."""
         self._stop_timer()
+        self.server_state.turns.leave(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -96,16 +103,17 @@ class Connection(H11Protocol):
         if self._is_idle() and self._head_timer is None and not self._refused:
             self._await_head(HEAD_SECONDS)
         for at in range(0, len(data), PIECE_BYTES):
-            if self._refused:
+            if self._refused or self.conn.their_state is h11.MUST_CLOSE:  # nothing may follow the last request
                 return
             super().data_received(data[at : at + PIECE_BYTES])
-            if self.conn.unread_bytes > HEAD_BYTES:  # while a request is answered: its answer is the last one
+            # While a request is answered: its answer is the last one.
+            if self.conn.unread_bytes > HEAD_BYTES and not self._waits:
                 self._refused = True
                 self.end_after_answer()
 
     def handle_events(self) -> None:
         """Parse on; where that begins a request, its head is complete."""
-        if self._refused:
+        if self._refused or self._waits:
             return
         before = self.cycle
         super().handle_events()
@@ -113,6 +121,34 @@ class Connection(H11Protocol):
             self._stop_timer()
             if self.server_state.draining:
                 self.end_after_answer()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request; one that has already come waits for its turn, and reading does, too."""
+        self.server_state.turns.end(self)
+        is_next = self.conn.their_state is h11.DONE and self.conn.unread_bytes > 0
+        self._waits = is_next and not self.transport.is_closing()
+        super().on_response_complete()
+        if self._waits:
+            self.flow.pause_reading()
+            self.server_state.turns.ask(self)
+
+    def begin_next(self) -> None:
+        """Parse on in this turn, unless the client leaves answers unread: then `resume_writing` asks for another."""
+        if self._waits and not self.flow.write_paused and not self.transport.is_closing():
+            self._waits = False
+            self.flow.resume_reading()
+            self.handle_events()
+            if not self._is_idle():
+                return
+            if not self._refused:  # this was a part of a head
+                self._await_head(HEAD_SECONDS)
+        self.server_state.turns.end(self)
+
+    def resume_writing(self) -> None:
+        """Go on once the client has read."""
+        super().resume_writing()
+        if self._waits:
+            self.server_state.turns.ask(self)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP, or too much, with a problem, as all errors."""
@@ -137,17 +173,16 @@ class Connection(H11Protocol):
         """End soon: a request that has begun to arrive, or is in progress, is answered first."""
         if self._refused or not self._is_idle():
             self.end_after_answer()
-        elif self._head_timer is not None:
+        elif self._head_timer is not None or self._waits:
             self._await_head(LINGER_SECONDS)
         else:
             super().shutdown()
 
-    def look_at_unread(self) -> int:
-        """Return how many bytes of answers the client has yet to take."""
+    def look_at_unread(self) -> None:
+        """Note how many bytes of answers the client has yet to take, and when it last took some."""
         before, self.unread_bytes = self.unread_bytes, self.transport.get_write_buffer_size()
         if not self.unread_bytes or self.unread_bytes < before:
             self._read_at = self.loop.time()
-        return self.unread_bytes
 
     @property
     def stalled(self) -> bool:
@@ -177,17 +212,23 @@ class Connection(H11Protocol):
             self.transport.close()
 
     def _refuse(self, kind: Kind, detail: str, headers: dict[str, str] | None = None) -> None:
-        """Answer without the app, and close; a request whose body is still arriving is given up."""
+        """Answer without the app, and close; a request whose body is still arriving is given up.
+
+        Where that request has its answer, or a part of it, there is no other: a client would take it for the next one.
+        """
         self._refused = True
         self._stop_timer()
         if not self._is_idle():
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        answer = ProblemAnswer(kind, detail, uuid4().hex)
-        answer.headers.update({**(headers or {}), "Connection": "close"})
-        fields = [*self.server_state.default_headers, *answer.raw_headers]
-        lines = [b"HTTP/1.1 %d %s" % (kind.status, STATUS_PHRASES[kind.status]), *map(b": ".join, fields)]
-        self.transport.write(b"\r\n".join([*lines, b"", bytes(answer.body)]))
+        if not (self.conn.in_body and self.cycle.response_started):
+            self._write(ProblemAnswer(kind, detail, uuid4().hex), headers or {})
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    def _write(self, answer: ProblemAnswer, headers: dict[str, str]) -> None:
+        answer.headers.update({**headers, "Connection": "close"})
+        fields = [*self.server_state.default_headers, *answer.raw_headers]
+        lines = [b"HTTP/1.1 %d %s" % (answer.status_code, STATUS_PHRASES[answer.status_code])]
+        self.transport.write(b"\r\n".join([*lines, *map(b": ".join, fields), b"", bytes(answer.body)]))

@@ -6,7 +6,9 @@ prometheus_client maps files of a directory. Where a disk or /dev/shm fills, wri
 any time, and nothing that was counted is lost.
 """
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,11 +45,20 @@ class MetricFiles:
         return list(self._files.values())
 
     def link(self) -> None:
-        """Make the directory and the links in it, as far as they are missing; OSError where that cannot be done."""
+        """Make the directory and the links in it, as far as they are missing or wrong.
+
+        Raises:
+            OSError: that cannot be done, or something of another user stands in the directory's place.
+        """
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = self.directory.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "made by another user, or a link; remove it", str(self.directory))
         for name, descriptor in self._files.items():
-            if not os.path.lexists(path := self.directory / name):
-                path.symlink_to(f"/proc/self/fd/{descriptor}")
+            path, target = self.directory / name, f"/proc/self/fd/{descriptor}"
+            if not path.is_symlink() or os.readlink(path) != target:
+                path.unlink(missing_ok=True)
+                path.symlink_to(target)
 
     def forget_gauges(self, slot: int) -> None:
         """Forget what a process that has ended showed of itself; what it counted stays."""

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.text.assembly import Conversation, Truncation
-from polyrank.model.text.steps import Steps, finish, one_by_one, step
+from polyrank.model.text.steps import Steps, finish, letters_worth, one_by_one, step
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotConfigured, TextsLeft, TimeTooShort
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.live.serving import Serving
@@ -191,9 +191,7 @@ class Engine:
         encode_context = partial(self._forwards.context, serving.ranker, context, request.deadline)
         encode_texts = partial(self._encode_new, serving.ranker, texts, new, request.deadline)
         read_words = partial(self._read_sent_words, serving, request, texts.texts)
-        codes, (_, words) = await side_by_side(
-            encode_context, partial(side_by_side, encode_texts, read_words), timings
-        )
+        codes, (_, words) = await side_by_side(encode_context, partial(side_by_side, encode_texts, read_words), timings)
         rank = partial(given.rank, serving, request, codes, texts, words, timings)
         ranked = await self._candidates.run(rank, timings)
         read = len(context) + sum(map(len, tokens))
@@ -263,10 +261,10 @@ class Engine:
         return Embeddings(stacked, sum(map(len, tokens)), cut, timings.seconds)
 
     async def tokenize(self, work: Callable[[str], T], texts: Sequence[str], deadline: float) -> list[T]:
-        """Call a function for each text on the tokenizer's thread, between the work of others; errors as `rank`."""
+        """Call a function for each text, as `Forwards.tokenize` does steps; errors as `rank`."""
         with self._admission.admitted(admission.tokenizer_tokens(texts), deadline):
             async with until(deadline):
-                return await self._forwards.tokenize(one_by_one(work, texts), sum(map(len, texts)), Timings())
+                return await self._forwards.tokenize(one_by_one(work, texts), letters_worth(texts), Timings())
 
     async def look_up(self, work: Callable[[], T]) -> T:
         """Call a short function that reads stored candidates."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
-from polyrank.model.text.steps import LETTERS_A_PART, Steps, finish, in_parts
+from polyrank.model.text.steps import Steps, finish, in_parts, letters_worth, step
 from polyrank.service.errors import DeadlineExceeded, TimeTooShort
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import Lane, Stage
@@ -20,11 +21,14 @@ from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
 from polyrank.service.ranking.batching.batcher import Batcher
 from polyrank.service.ranking.batching.lanes import OnBatch, Work
-from polyrank.service.ranking.stages import Threads, Timings
+from polyrank.service.ranking.stages import FairThread, Timings, lower_priority
 
 # So many letters are tokenised in half a millisecond. To hand them to a thread and take up the result costs the loop
 # nearly as much, and the request more.
 INLINE_LETTERS = 1000
+# More letters go to the thread for long texts. The slowest letters known take some 20 ms here: nobody waits long for a
+# step of another that has begun.
+SHARED_LETTERS = 4096
 
 T = TypeVar("T")
 
@@ -43,21 +47,24 @@ class Forwards:
 
     def __init__(self, batch_tokens: int, metrics: Metrics, tracing: Tracing) -> None:
         self.batcher = Batcher(batch_tokens, metrics, tracing)
-        self._tokenizer, self._long_texts = Threads("tokenizer", 1), Threads("tokenizer-long", 1)
+        self._tokenizer, self._long_texts = FairThread("tokenizer"), FairThread("tokenizer-long", lower_priority)
 
     async def tokenize(self, steps: Steps[T], letters: int, timings: Timings, stage: Stage = "tokenize") -> T:
-        """Tokenise so many letters: at once if they are few, else on a thread, where others come between two steps.
+        """Tokenise what costs so many letters: at once if they are few, else on a thread, step by step.
 
-        Many letters have a thread of their own, so that nobody with few waits for them. Cancelling drops the steps that
-        have not begun.
+        The next step is that of whoever has had the fewest, and then of whoever has the fewest letters. Many letters
+        have a thread of their own. Its priority is lower, because the library, which holds no lock of Python, would
+        take processors from the model. Cancelling drops the steps that have not begun.
         """
         if letters <= INLINE_LETTERS:
             return timings.measure(stage, partial(finish, steps))
-        thread = self._tokenizer if letters <= LETTERS_A_PART else self._long_texts
-        while True:
-            is_done, result = await thread.run(partial(timings.measure, stage, partial(_step, steps)), timings)
+        thread = self._tokenizer if letters <= SHARED_LETTERS else self._long_texts
+        one = partial(timings.measure, stage, partial(step, steps))
+        for had in count():
+            is_done, result = await thread.run(had, letters, one, timings)
             if is_done:
-                return cast(T, result)
+                break
+        return cast(T, result)
 
     async def tokenize_candidates(
         self, ranker: LateScorer, texts: Sequence[str], deadline: float, timings: Timings
@@ -73,7 +80,7 @@ class Forwards:
             if timings.seconds["tokenize"] > half and done < len(texts) / 2:
                 raise TimeTooShort(len(texts), done)
 
-        return await self.tokenize(_candidate_steps(ranker, texts, check), sum(map(len, texts)), timings)
+        return await self.tokenize(_candidate_steps(ranker, texts, check), letters_worth(texts), timings)
 
     async def context(
         self, ranker: LateScorer, context: list[int], deadline: float, timings: Timings
@@ -120,7 +127,7 @@ class Forwards:
             TimeTooShort: so many pairs cannot be read by the deadline.
         """
         steps = _split_pairs(scorer, conversation, texts)
-        letters = conversation.letters + sum(map(len, texts))
+        letters = conversation.letters + letters_worth(texts)
         pairs, lengths, truncation = await self.tokenize(steps, letters, timings, "rerank")
         if time.monotonic() + self.batcher.predict("pair", lengths) > within:
             self.batcher.doubt("pair")
@@ -142,15 +149,6 @@ class Forwards:
         self._tokenizer.close()
         self._long_texts.close()
         self.batcher.close()
-
-
-def _step(steps: Steps[T]) -> tuple[bool, T | None]:
-    """Do one step; returns whether it was the last one, and then the result."""
-    try:
-        next(steps)
-    except StopIteration as done:
-        return True, done.value
-    return False, None
 
 
 def _candidate_steps(

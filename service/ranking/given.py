@@ -1,5 +1,7 @@
 """Ranking candidates that were sent along, as texts or by their ids (retrieval.py finds others)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -134,7 +136,7 @@ def _places(
     stored_ids = [given.id for _, given in chosen if given.text is None and given.id is not None]
     stored = iter(serving.snapshot.candidates(np.array([row_of[stored_id] for stored_id in stored_ids], np.int64)))
     places = []
-    values = lexical or [None] * len(chosen)
+    values: Sequence[float | None] = lexical or [None] * len(chosen)
     for (at, given), score, value in zip(chosen, best.scores.tolist(), values, strict=True):
         if given.text is not None:
             places.append(RankedCandidate(given.id, given.text, score, index=at, lexical=value))

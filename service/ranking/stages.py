@@ -2,14 +2,21 @@
 
 import asyncio
 import math
+import os
+import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import count
 from typing import Any, TypeVar
 
 from polyrank.service.errors import DeadlineExceeded
 from polyrank.service.observe.labels import STAGES, Stage
+
+# So much is added to a thread's niceness: beside a thread that computes all the time it gets a tenth of a processor.
+LOWER_BY = 10
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -57,10 +64,10 @@ class Timings:
 
 
 class Threads:
-    """Threads that run functions in the order in which they come."""
+    """Threads that run functions in the order in which they come; each thread calls `at_start` first."""
 
-    def __init__(self, name: str, count: int) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=count, thread_name_prefix=name)
+    def __init__(self, name: str, count: int, at_start: Callable[[], None] | None = None) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=count, thread_name_prefix=name, initializer=at_start)
 
     async def run(self, work: Callable[[], T], timings: Timings) -> T:
         """Run a function; cancelling drops it if it has not begun.
@@ -77,6 +84,59 @@ class Threads:
     def close(self) -> None:
         """Finish what has begun, drop what waits."""
         self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+class FairThread:
+    """A thread that does steps of many works: first of what has had the fewest, then of what has the fewest letters."""
+
+    def __init__(self, name: str, at_start: Callable[[], None] | None = None) -> None:
+        self._thread = Threads(name, 1, at_start)
+        self._changing = threading.Lock()
+        self._numbers = count()  # those that are equal in both go in the order in which they come
+        self._waiting: dict[tuple[int, int, int], tuple[Future[Any], Callable[[], Any]]] = {}
+
+    async def run(self, had: int, letters: int, step: Callable[[], T], timings: Timings) -> T:
+        """Do a step of a work that has had so many; cancelling and timings as `Threads.run`."""
+        place, done = (had, letters, next(self._numbers)), Future[T]()
+        done.add_done_callback(lambda _: self._let_go(place))  # of what was cancelled, at once
+        with timings.queued():
+            with self._changing:
+                self._waiting[place] = done, step
+            self._thread.submit(self._turn)
+            return await asyncio.wrap_future(done)
+
+    def _let_go(self, place: tuple[int, int, int]) -> None:
+        with self._changing:
+            self._waiting.pop(place, None)
+
+    def _turn(self) -> None:
+        """Do the first step in line. Each step brings a turn, so some turns find nothing after one was cancelled."""
+        with self._changing:
+            if not self._waiting:
+                return
+            done, step = self._waiting.pop(min(self._waiting))
+        if done.set_running_or_notify_cancel():
+            try:
+                done.set_result(step())
+            except BaseException as error:  # as an executor does, so that no caller waits for ever
+                done.set_exception(error)
+
+    def close(self) -> None:
+        """Finish what has begun, drop what waits."""
+        self._thread.close()
+        with self._changing:
+            left = [done for done, _ in self._waiting.values()]
+        for done in left:
+            done.cancel()
+
+
+def lower_priority() -> None:
+    """Let this thread have the processors that others leave; nothing is done where only processes have priorities."""
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        with suppress(OSError):
+            niceness = os.getpriority(os.PRIO_PROCESS, thread) + LOWER_BY
+            os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from served import serve
 from service_fakes import build_store, load, pool
 
 from polyrank.index_builder.build import job_records
-from polyrank.index_builder.build.job_records import FAILED, SUCCEEDED, JobRequest, JobStore
+from polyrank.index_builder.build.job_records import FAILED, QUEUED, RUNNING, SUCCEEDED, JobRequest, JobStore
 from polyrank.index_builder.errors import BuildBusy
 from polyrank.index_builder.store import locks
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -33,6 +33,9 @@ Jump = Callable[[float], None]
 def jump(monkeypatch: pytest.MonkeyPatch) -> Jump:
     """Moves the wall clock of this process, as every module of ours sees it."""
     real, loaded = time.time, [each for each in sys.modules.values() if each is not None]
+    ours = [each for each in loaded if each.__name__.startswith("polyrank.")]
+    dated = [each for each in ours if vars(each).get("datetime") is datetime]
+    assert dated
 
     def jumping(seconds: float) -> None:
         class Shifted(datetime):
@@ -41,9 +44,6 @@ def jump(monkeypatch: pytest.MonkeyPatch) -> Jump:
                 return datetime.now(tz) + timedelta(seconds=seconds)
 
         monkeypatch.setattr(time, "time", lambda: real() + seconds)
-        ours = [each for each in loaded if each.__name__.startswith("polyrank.")]
-        dated = [each for each in ours if vars(each).get("datetime") is datetime]
-        assert dated
         for module in dated:
             monkeypatch.setattr(module, "datetime", Shifted)
 
@@ -133,8 +133,21 @@ def test_a_clock_that_is_set_back_keeps_no_dead_job_queued(tmp_path: Path, jump:
     jobs = JobStore(tmp_path)
     never_started = jobs.create(JobRequest(pool=()))
     jump(-HOUR)
+    assert jobs.get(never_started.id).state == QUEUED
+    jump(-HOUR + 55)
+    assert jobs.get(never_started.id).state == QUEUED
+    jump(-HOUR + 65)
     assert jobs.get(never_started.id).state == FAILED
     assert jobs.active() is None
+
+
+def test_a_clock_that_is_set_back_ends_no_job_that_waits_for_its_builder(tmp_path: Path, jump: Jump) -> None:
+    jobs = JobStore(tmp_path)
+    waiting = jobs.create(JobRequest(pool=()))
+    jump(-90)
+    assert jobs.active() is not None
+    with jobs.running(waiting.id) as running:
+        assert running.state == RUNNING
 
 
 @JUMPS

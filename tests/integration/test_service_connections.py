@@ -1,18 +1,24 @@
 """Connections that send little, much, or nothing, as bytes on a socket."""
 
+import asyncio
 import json
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from served import Served, serve
 from service_fakes import build_store, load
+from starlette.middleware.base import RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import Response
 
 from polyrank.service.app import create_app
-from polyrank.service.process import connections
+from polyrank.service.process import connections, pipelined
 from polyrank.service.settings import Settings
 
 READYZ = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -92,6 +98,13 @@ def test_a_head_that_comes_too_slowly_is_refused(server: Served, connection: soc
     assert server.metric("rejected_total", reason="slow_head") == before + 1
 
 
+def test_a_head_behind_another_request_may_not_come_too_slowly(connection: socket.socket) -> None:
+    connection.sendall(READYZ + READYZ[:-2])
+    answer, between, refusal = rest(connection).rpartition(b"HTTP/1.1 ")
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert problem(between + refusal) == (408, "head-timeout")
+
+
 def test_empty_lines_do_not_keep_a_connection_open(connection: socket.socket) -> None:
     connection.sendall(READYZ)
     assert connection.recv(65536).startswith(b"HTTP/1.1 200")
@@ -154,6 +167,41 @@ def test_an_answer_goes_before_the_refusal_of_what_follows_it(connection: socket
     answer, between, refusal = rest(connection).rpartition(b"HTTP/1.1 ")
     assert answer.startswith(b"HTTP/1.1 200")
     assert problem(between + refusal) == (400, "malformed-request")
+
+
+def test_pipelined_requests_begin_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipelined, "TURN_SECONDS", 60)  # so whoever hangs up must hand it on
+    build_store(tmp_path)
+    app = create_app(Settings(store=tmp_path), load)
+    seen: Counter[object] = Counter()
+    present = [0]
+    gone: list[object] = []
+
+    @app.middleware("http")
+    async def watch(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        seen[request.client] += 1
+        behind = seen[request.client] > 1 and request.client not in gone  # nobody waits for the end of those
+        present.append(present[-1] + behind)
+        await asyncio.sleep(0.01)
+        answer = await call_next(request)
+        present.append(present[-1] - behind)
+        return answer
+
+    with serve(app) as served, ExitStack() as stack:
+        opened = [socket.create_connection(("127.0.0.1", served.port), timeout=5) for _ in range(6)]
+        gone += [each.getsockname() for each in opened[:3]]
+        for each in opened:
+            stack.enter_context(each)
+            each.sendall(READYZ * 6)
+        time.sleep(0.03)
+        for each in opened[:3]:
+            each.close()
+        for each in opened[3:]:
+            answers = b""
+            while answers.count(b"HTTP/1.1 200") < 6:
+                answers += (piece := each.recv(65536))
+                assert piece, "closed"
+    assert max(present) == 1
 
 
 def test_no_more_connections_than_may_be(server: Served) -> None:

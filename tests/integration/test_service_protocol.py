@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import IO
@@ -26,6 +26,10 @@ LIVEZ = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 CHUNK = b"%x\r\n%s\r\n" % (len(ASK), ASK)
 LENGTH = b"Content-Length: %d\r\n" % len(ASK)
+TOO_LONG = b"%x\r\n" % (2 * BOUND) + b"a" * 2 * BOUND + b"\r\n"
+LINES = b"\n" * 2 * HEAD_LINES + ASK
+LONG = b"Content-Length: %d\r\n" % len(LINES)
+HOST = b"Host: localhost\r\n"
 UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n"
 # One exchange may take so long, and the process may grow by so much; the machine may be busy.
 SECONDS = 2.0
@@ -34,32 +38,38 @@ GROWTH = 16 << 20
 
 @dataclass(frozen=True)
 class Exchange:
-    """Bytes for a connection, the statuses of the answers, and whether the server ends the connection then."""
+    """Packets for a connection, the statuses of the answers, and whether the server ends the connection then."""
 
     name: str
-    sent: bytes
+    packets: tuple[bytes, ...]
     statuses: tuple[int, ...]
     ends: bool = False
 
 
-def get(fields: bytes = b"Host: localhost\r\n", line: bytes = b"GET /livez HTTP/1.1") -> bytes:
+def get(fields: bytes = HOST, line: bytes = b"GET /livez HTTP/1.1") -> bytes:
     return line + b"\r\n" + fields + b"\r\n"
 
 
 def field(line: bytes) -> bytes:
-    return get(b"Host: localhost\r\n" + line + b"\r\n")
+    return get(HOST + line + b"\r\n")
 
 
 def post(fields: bytes, body: bytes = ASK) -> bytes:
     return HEAD + fields + b"\r\n" + body
 
 
-def goes_on(name: str, sent: bytes, *statuses: int) -> Exchange:
-    return Exchange(name, sent, statuses)
+def goes_on(name: str, sent: bytes | tuple[bytes, ...], *statuses: int) -> Exchange:
+    return Exchange(name, sent if isinstance(sent, tuple) else (sent,), statuses)
 
 
-def ends(name: str, sent: bytes, *statuses: int) -> Exchange:
-    return Exchange(name, sent, statuses, ends=True)
+def ends(name: str, sent: bytes | tuple[bytes, ...], *statuses: int) -> Exchange:
+    return replace(goes_on(name, sent, *statuses), ends=True)
+
+
+def cut(sent: bytes, before_end: int) -> tuple[bytes, bytes]:
+    """Cut a request so many bytes before the end of its head."""
+    at = sent.index(b"\r\n\r\n") + 4 - before_end
+    return sent[:at], sent[at:]
 
 
 UPGRADES = [
@@ -108,6 +118,11 @@ FIELDS = [
     ends("an endless value", LIVEZ[:-2] + b"X-A: " + b"a" * 200_000, 431),
     ends("many fields", field(b"X-A: a\r\n" * HEAD_LINES), 431),
     ends("many empty fields", field(b"a:\r\n" * 8_000), 431),
+    ends("many fields behind a good request", LIVEZ + get(HOST + b"a:\r\n" * 6_000), 200, 431),
+    goes_on("as many fields as may be", get(HOST + b"a:\r\n" * (HEAD_LINES - 1)), 200),
+    goes_on("as many, and their end later", cut(get(HOST + b"a:\r\n" * (HEAD_LINES - 1)), 2), 200),
+    *(goes_on(f"a body of many lines, cut {cut_at}", cut(post(LONG, LINES), cut_at), 200) for cut_at in range(5)),
+    goes_on("a body of many lines after bare LF", post(LONG, LINES).replace(b"\r\n", b"\n"), 200),
 ]
 HOSTS = [
     ends("no host", get(b""), 400),
@@ -175,6 +190,9 @@ IN_CHUNKS = [
     ends("thousands", CHUNKED + b"1\r\na\r\n" * 2 * CHUNKS, 400),
     ends("a long extension", CHUNKED + b"3;" + b"a" * 100_000, 431),
     ends("a trailer that is none", CHUNKED + CHUNK + b"0\r\nX(A): a\r\n\r\n", 400),
+    goes_on("as many trailers as may be", CHUNKED + CHUNK + b"0\r\n" + b"a:\r\n" * HEAD_LINES + b"\r\n", 200),
+    ends("many trailers", CHUNKED + CHUNK + b"0\r\n" + b"a:\r\n" * (HEAD_LINES + 1) + b"\r\n", 431),
+    ends("a malformed chunk after too many bytes", (CHUNKED + TOO_LONG, b"zz\r\n"), 413),
     ends("large trailers", CHUNKED + CHUNK + b"0\r\nX-A: " + b"a" * 100_000, 431),
 ]
 CONNECTIONS = [
@@ -186,6 +204,7 @@ CONNECTIONS = [
     ends("HTTP/1.0 without a host", b"GET /livez HTTP/1.0\r\n\r\n", 200),
     ends("the last one", field(b"Connection: close"), 200),
     ends("one after the last one", field(b"Connection: close") + LIVEZ, 200),
+    ends("much after the last one", post(b"Connection: close\r\n" + LENGTH) + LIVEZ * 1000, 200),
     goes_on("a connection of nonsense", field(b"Connection: , ,x"), 200),
     goes_on("one that waits for leave", post(b"Expect: 100-continue\r\n" + LENGTH), 100, 200),
     goes_on("one answered before its body", post(b"Content-Encoding: gzip\r\n" + LENGTH), 415),
@@ -244,7 +263,7 @@ def test_the_table_is_large() -> None:
 def test_an_exchange(server: Served, exchange: Exchange) -> None:
     held, began = resident_bytes(), time.monotonic()
     with connected(server) as connection, connection.makefile("rb") as reader:
-        send(connection, exchange.sent)
+        send(connection, *exchange.packets)
         for status in exchange.statuses:
             got = answer(reader)
             assert got is not None, f"ended before the answer {status}"
@@ -266,6 +285,16 @@ def test_an_exchange(server: Served, exchange: Exchange) -> None:
             assert after[0] == 200, "what followed was read as part of it"
     assert time.monotonic() - began < SECONDS
     assert resident_bytes() - held < GROWTH
+
+
+def test_a_malformed_body_gets_no_second_answer(server: Served) -> None:
+    with connected(server) as connection, connection.makefile("rb") as reader:
+        send(connection, HEAD + b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n")
+        got = answer(reader)
+        assert got is not None
+        assert got[0] == 415
+        send(connection, b"zz\r\n")
+        assert answer(reader) is None
 
 
 @pytest.mark.parametrize("framing", ["length", "chunks"])
@@ -369,6 +398,20 @@ def wait_until(condition: Callable[[], bool]) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+def test_clients_that_do_not_read_hold_up_no_other_that_pipelines(server: Served) -> None:
+    with ExitStack() as stack:
+        for _ in range(10):
+            deaf = stack.enter_context(connected(server, read_bytes=4096))
+            send(deaf, get(line=b"GET /openapi.json HTTP/1.1") * 60)
+        connection = stack.enter_context(connected(server))
+        send(connection, LIVEZ * 20)
+        with connection.makefile("rb") as reader:
+            for _ in range(20):
+                got = answer(reader)
+                assert got is not None
+                assert got[0] == 200
 
 
 def test_unread_answers_together_have_a_bound(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:

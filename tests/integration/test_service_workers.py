@@ -122,6 +122,14 @@ def test_a_killed_worker_is_replaced_and_no_new_connection_fails(pair: Pair) -> 
     wait_for(lambda: pair.metrics("http_requests_in_flight") == {"": 1.0})
 
 
+def test_a_worker_that_sigbus_ended_is_logged_as_such(pair: Pair) -> None:
+    victim, before = min(pair.workers()), pair.server.logged().count("a worker is ready")
+    os.kill(victim, signal.SIGBUS)
+    wait_for(lambda: f"serving process {victim} was ended by SIGBUS" in pair.server.logged())
+    wait_for(lambda: len(pair.workers() - {victim}) == 2)
+    wait_for(lambda: pair.server.logged().count("a worker is ready") > before)
+
+
 def test_metrics_need_no_disk_and_outlive_their_directory(pair: Pair) -> None:
     other, victim = sorted(pair.workers())  # the older one is ready, whatever was killed before
     environment = Path(f"/proc/{other}/environ").read_bytes().split(b"\0")

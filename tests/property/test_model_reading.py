@@ -163,3 +163,22 @@ def test_a_tokenizer_that_joins_words_reads_usual_texts_as_if_whole(kind: str) -
     assert end[-10:] == whole[-10:]
     assert len(end) < len(whole)
     assert finish(Reader(tokenizer(kind)).beginnings([text[:640]], 10)) == tokenizer(kind).encode([text[:640]])
+
+
+@pytest.mark.parametrize("kind", JOINING)
+def test_a_tokenizer_that_joins_words_reads_enough_for_many_tokens(kind: str) -> None:
+    corpus = " ".join(CORPUS * 3)
+    for left_out in range(0, 40, 2):
+        text = corpus[: len(corpus) - left_out]
+        part = text[text.index(" ", len(text) - 2048) :]
+        tokens = len(tokenizer(kind).encode([part])[0])
+        end = finish(Reader(tokenizer(kind)).end(text, tokens, 2048))
+        assert end[-tokens:] == tokenizer(kind).encode([text])[0][-tokens:]
+
+
+@pytest.mark.parametrize("kind", ["added tokens", "added tokens of WordPiece"])
+def test_of_a_long_text_only_a_part_is_read_from_its_end_beside_added_tokens(kind: str) -> None:
+    text = "foo bar late. " * 10_000
+    end = finish(Reader(tokenizer(kind)).end(text, 10, 1000))
+    assert end[-10:] == tokenizer(kind).encode([text])[0][-10:]
+    assert len(end) < 1000

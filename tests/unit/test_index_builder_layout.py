@@ -7,7 +7,7 @@ import pytest
 from fakes import HashEncoder, pool
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
-from polyrank.index_builder.errors import GenerationCorrupt
+from polyrank.index_builder.errors import BuildError, GenerationCorrupt
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.leftovers import Journal
 
@@ -82,6 +82,17 @@ def test_strays_are_named_and_stop_nothing(
     assert stray.exists()
 
 
+@pytest.mark.parametrize("kind", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("elsewhere")])
+def test_a_stray_in_the_place_of_a_killed_builds_journal_stops_nothing(store: GenerationStore, kind: object) -> None:
+    assert callable(kind)
+    killed = store.begin(ID)
+    stray = killed.with_name(f".journal-{ID}")
+    kind(stray)
+    build(HashEncoder(), pool(5), store.root)
+    assert not killed.exists()
+    assert [each.path for each in store.strays()] == [stray]
+
+
 @pytest.mark.parametrize("name", [ID, f".tmp-{ID}", f".journal-{ID}"])
 def test_a_pipe_under_a_good_name_is_a_stray(store: GenerationStore, name: str) -> None:
     os.mkfifo(store.root / "generations" / name)
@@ -113,3 +124,16 @@ def test_an_id_follows_those_of_a_far_future(store: GenerationStore) -> None:
     (store.root / "generations" / future).mkdir()
     built = build(HashEncoder(), pool(5), store.root, BuildOptions(activate=False)).generation
     assert built > future
+
+
+def test_an_id_follows_that_of_a_generation_that_is_a_link(store: GenerationStore, tmp_path: Path) -> None:
+    future = "99980131T235959999999-1a2b3c4d"
+    store.path(future).symlink_to(tmp_path)
+    assert build(HashEncoder(), pool(5), store.root, BuildOptions(activate=False)).generation > future
+
+
+def test_the_last_id_of_all_is_named_where_none_can_follow(store: GenerationStore) -> None:
+    last = "99981231T235959999999-1a2b3c4d"
+    store.path(last).mkdir()
+    with pytest.raises(BuildError, match=f"no id can follow {last}; remove what has this name"):
+        build(HashEncoder(), pool(5), store.root)

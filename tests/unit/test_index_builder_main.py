@@ -4,7 +4,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from fakes import HashEncoder
 from polyrank.index_builder import __main__ as builder
 from polyrank.index_builder.build.job_records import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.build.pipeline import BuildResult, build
+from polyrank.index_builder.store import locks
 from polyrank.index_builder.store.generation_store import GenerationStore
 
 
@@ -86,10 +89,10 @@ def test_a_signal_cancels_until_others_see_the_generation(
 @pytest.mark.usefixtures("own_signals")
 def test_a_signal_after_the_build_has_failed_leaves_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Signalled(JobStore):
-        def update(self, record: JobRecord) -> None:
+        def update(self, record: JobRecord, *, within_seconds: float | None = None) -> None:
             if record.is_finished:
                 os.kill(os.getpid(), signal.SIGTERM)
-            super().update(record)
+            super().update(record, within_seconds=within_seconds)
 
     monkeypatch.setattr(builder, "JobStore", Signalled)
     run_with(tmp_path, monkeypatch, lambda _name: HashEncoder())
@@ -97,3 +100,36 @@ def test_a_signal_after_the_build_has_failed_leaves_its_reason(tmp_path: Path, m
     assert builder.main() == 1
     (record,) = JobStore(tmp_path).records()
     assert (record.state, record.error) == (FAILED, "the pool holds no candidate")
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_a_job_that_succeeded_waits_long_for_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = ExitStack()
+
+    def build_beside_a_held_lock(*arguments: Any, **options: Any) -> BuildResult:
+        result = build(*arguments, **options)
+        held.enter_context(locks.locked(tmp_path / "jobs" / "update.lock"))
+        Timer(0.3, held.close).start()
+        return result
+
+    monkeypatch.setattr(locks, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(builder, "build", build_beside_a_held_lock)
+    job_id = run_with(tmp_path, monkeypatch, lambda _name: HashEncoder())
+    assert builder.main() == 0
+    record = JobStore(tmp_path).get(job_id)
+    assert (record.state, record.generation) == (SUCCEEDED, GenerationStore(tmp_path).current())
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_an_error_that_cannot_be_recorded_is_raised_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as held:
+
+        def fail(_name: str) -> HashEncoder:
+            held.enter_context(locks.locked(tmp_path / "jobs" / "update.lock"))
+            raise ValueError("why")
+
+        monkeypatch.setattr(locks, "WAIT_SECONDS", 0.01)
+        monkeypatch.setattr(builder, "_END_WITHIN_SECONDS", 0.01, raising=False)
+        run_with(tmp_path, monkeypatch, fail)
+        with pytest.raises(ValueError, match="why"):
+            builder.main()

@@ -139,3 +139,30 @@ def test_more_values_than_a_row_group_may_hold(tmp_path: Path) -> None:
     values = pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), pa.nulls(count, pa.int8()))
     with pytest.raises(PoolInvalid, match="write smaller row groups"):
         read(tmp_path, {"text": ["x"], "n": values})
+
+
+def test_many_columns_of_one_long_string_each_are_refused(tmp_path: Path) -> None:
+    long = pa.DictionaryArray.from_arrays(pa.array([0] * 128, pa.int32()), pa.array(["x" * 3_000_000]))
+    columns = {"text": ["x"] * 128} | dict.fromkeys(map(str, range(250)), long)
+    with pytest.raises(PoolInvalid, match="write smaller row groups"):
+        read(tmp_path, columns, compression="zstd", dictionary_pagesize_limit=1 << 30)
+
+
+def write_large_rows(path: Path, count: int) -> None:
+    """Write rows of 2 MB into one row group that is compressed to a 700th."""
+    noise = ["".join(sha256(b"%d %d" % (n, m)).hexdigest() for m in range(80)) for n in range(count)]
+    table = pa.table({"text": ["x" * 2_000_000 + each for each in noise]})
+    pq.write_table(table, path, use_dictionary=False, compression="zstd")
+
+
+def test_of_large_rows_few_are_read_at_once(tmp_path: Path) -> None:
+    write_large_rows(tmp_path / "pool.parquet", 30)
+    before = pa.total_allocated_bytes()
+    peak = max(pa.total_allocated_bytes() for _ in read_pool([tmp_path / "pool.parquet"]))
+    assert peak - before < 60_000_000 + 30_000_000, "its one page, and a batch"
+
+
+def test_large_rows_in_a_small_row_group_are_refused(tmp_path: Path) -> None:
+    write_large_rows(tmp_path / "pool.parquet", 40)
+    with pytest.raises(PoolInvalid, match="more than 100 times its size; write smaller row groups"):
+        list(read_pool([tmp_path / "pool.parquet"]))

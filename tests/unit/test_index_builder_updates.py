@@ -24,8 +24,9 @@ from polyrank.index_builder.errors import (
     StoreBusy,
 )
 from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store import locks
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.locks import is_locked
+from polyrank.index_builder.store.locks import is_locked, locked
 from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.pointer import Pointer
 from polyrank.index_builder.store.update_log import Update, UpdateLog
@@ -532,6 +533,24 @@ def test_a_successor_that_cannot_take_the_place_is_removed_whatever_the_reason(s
     assert (store.store.current(), store.store.ids(), forgotten) == (first, [first], [second])
     with pytest.raises(GenerationNotFound):
         store.store.replace_active(first, second)
+
+
+@pytest.mark.parametrize(("lock", "stays"), [("log/write.lock", False), ("pointer.lock", True)])
+def test_a_successor_that_finds_a_held_lock_is_removed_or_named(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lock: str, stays: bool
+) -> None:
+    first = store.build()
+    second = store.build(activate=False)
+    with monkeypatch.context() as patch, locked(store.root / lock):
+        patch.setattr(locks, "WAIT_SECONDS", 0.01)
+        with pytest.raises(StoreBusy, match=lock):
+            store.store.replace_active(first, second)
+    assert (store.store.current(), store.store.ids()) == (first, [first, second] if stays else [first])
+    assert (f"generation {second} stays" in caplog.text) is stays
+    third = store.build(activate=False)
+    store.store.replace_active(first, third)
+    store.store.gc(keep=1)
+    assert store.store.ids() == [third]
 
 
 def test_an_overtaken_successor_is_told_before_anything_is_encoded(store: Store) -> None:

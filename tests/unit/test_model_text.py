@@ -258,6 +258,12 @@ def test_tokens_cut_are_counted_to_the_last_one_in_what_a_server_takes(build: Bu
     assert truncation == Truncation(tokens=10_001 - 15 + 6666 - 15)
 
 
+def test_a_cut_is_counted_where_a_part_holds_just_the_tokens_kept(build: Build) -> None:
+    part = (" w32 " + " ".join(f"w{n}" for n in range(1, 11))).ljust(COUNTED_LETTERS)
+    made = build(10).context(said("w30 w31" + part))
+    assert made == (wrapped("w1 w2 w3 w4 w5 w6 w7 w8 w9 w10"), Truncation(tokens=3))
+
+
 def test_half_a_surrogate_pair_is_refused(build: Build) -> None:
     with pytest.raises(InvalidInput, match="Unicode"):
         build().context(said("w1 \ud83d"))

@@ -1,11 +1,13 @@
 """Who may do what, how often, and what a changed keys file does to a server that runs."""
 
+import errno
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from no_descriptors import no_descriptors
 
 from polyrank.service.auth import keys
 from polyrank.service.auth.access import ANYBODY, Access, TokenBucket
@@ -138,6 +140,38 @@ def test_a_broken_file_leaves_the_keys_and_is_told_once(
     with pytest.raises(Unauthenticated):
         fixture.call("reader")
     assert fixture.reloads("ok") == 1
+
+
+@pytest.mark.parametrize("why", [errno.EMFILE, errno.ENOMEM, errno.ESTALE])
+def test_a_file_that_cannot_be_read_for_the_moment_is_read_at_the_next_look(
+    path: Path, why: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixture = Fixture(path)
+    write(path, boss={})
+
+    def fail(*_: object) -> bytes:
+        raise OSError(why, os.strerror(why))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(keys, "read_input", fail)
+        for _ in range(2):
+            with pytest.raises(SettingsError, match=os.strerror(why)):
+                fixture.access.look()
+    assert fixture.call("reader") == "reader"
+    fixture.access.look()
+    with pytest.raises(Unauthenticated):
+        fixture.call("reader")
+    assert (fixture.reloads("ok"), fixture.reloads("refused")) == (1, 0)
+
+
+def test_a_shortage_of_descriptors_keeps_no_revoked_key(path: Path) -> None:
+    fixture = Fixture(path)
+    write(path, boss={})
+    with no_descriptors(), pytest.raises(SettingsError, match="Too many open files"):
+        fixture.access.look()
+    fixture.access.look()
+    with pytest.raises(Unauthenticated):
+        fixture.call("reader")
 
 
 def test_a_key_has_its_own_rate_or_that_of_the_settings(path: Path) -> None:

@@ -264,6 +264,32 @@ def test_a_small_request_is_not_behind_all_of_a_large_one(bench: Bench) -> None:
     assert {100, 101} <= {each for batch in batches[:3] for each in batch}
 
 
+def test_a_small_request_passes_however_many_large_ones(bench: Bench) -> None:
+    async def scene() -> list[Any]:
+        large = [bench.ask(*range(1, 41)) for _ in range(10)]
+        await a_moment()
+        small = bench.ask(100, 101)
+        await a_moment()
+        bench.release()
+        return await settled(*large, small)
+
+    behind_a_batch(bench, scene)
+    assert {100, 101} <= {*bench.model.batches[1]}
+
+
+def test_large_requests_get_a_batch_of_four_however_many_small_ones_wait(bench: Bench) -> None:
+    async def scene() -> list[Any]:
+        small = [bench.ask(n, lengths=[100]) for n in range(101, 121)]
+        large = bench.ask(*range(1, 41), lengths=[50] * 40)
+        await a_moment()
+        bench.release()
+        return await settled(*small, large)
+
+    behind_a_batch(bench, scene)
+    is_large = ["L" if each[0] <= 40 else "S" for each in bench.model.batches[1:]]
+    assert "SSSLSSSLSSSLSSSL" in "".join(is_large), is_large
+
+
 def test_what_is_asked_for_twice_at_the_same_time_is_done_once(bench: Bench) -> None:
     async def scene() -> list[Any]:
         tasks = [bench.ask(7, key="seven"), bench.ask(7, key="seven"), bench.ask(8, key="eight")]

@@ -128,3 +128,14 @@ def test_a_store_that_cannot_be_written_is_told_once(live: Live, caplog: pytest.
         live.serve("a", changed)
         looks(compacting)
         assert live.jobs.started == started
+
+
+def test_what_the_system_lacks_for_the_moment_puts_nothing_off(live: Live) -> None:
+    compacting: Any = Compacting(live.store, live, live.jobs, 100)  # type: ignore[arg-type]  # as above
+    live.serve("a", 150)
+    live.jobs.fails = OSError(errno.EMFILE, "too many open files")
+    with pytest.raises(OSError, match="too many open files"):
+        looks(compacting)
+    live.jobs.fails = None
+    looks(compacting)
+    assert live.jobs.started == 1

@@ -323,7 +323,7 @@ def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> N
 def test_a_short_context_does_not_wait_while_long_texts_are_tokenised(scanned: Serving) -> None:
     async def scene() -> tuple[Ranked, Ranked]:
         engine, release = Engine(EngineSettings(), Metrics()), threading.Event()
-        busy = asyncio.ensure_future(engine.tokenize(lambda _: release.wait(60), ["letters " * 1000], math.inf))
+        busy = asyncio.ensure_future(engine.tokenize(lambda _: release.wait(60), ["letters " * 500], math.inf))
         try:
             async with asyncio.timeout(30):
                 short = await engine.rank(scanned, asked(TEXT))
@@ -345,7 +345,7 @@ def test_a_short_context_does_not_wait_while_long_texts_are_tokenised(scanned: S
 def test_a_caller_with_many_letters_holds_up_nobody_with_few(scanned: Serving) -> None:
     async def scene() -> Ranked:
         engine, release = Engine(EngineSettings(), Metrics()), threading.Event()
-        busy = asyncio.ensure_future(engine.tokenize(lambda _: release.wait(60), ["letters " * 2500], math.inf))
+        busy = asyncio.ensure_future(engine.tokenize(lambda _: release.wait(60), ["letters " * 600], math.inf))
         try:
             async with asyncio.timeout(30):
                 return await engine.rank(scanned, asked(" ".join([TEXT] * 100)))
@@ -673,6 +673,69 @@ def test_others_come_between_the_steps_of_a_long_tokenisation(scanned: Serving) 
         engine.close()
 
     asyncio.run(scene())
+
+
+class Halting(WordRanker):
+    """Tokenises every context in so many steps, each of which waits until the test lets it go on."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count, self.go_on = count, threading.Semaphore(0)
+        self.begun: list[str] = []
+
+    def context_steps(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
+        for _ in range(self.count):
+            self.begun.append(conversation.turns[0].text[0])
+            assert self.go_on.acquire(timeout=30)
+            yield
+        return [1], Truncation()
+
+    def wait(self, steps: int) -> None:
+        """Wait until so many steps have begun."""
+        deadline = time.monotonic() + 30
+        while len(self.begun) < steps:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+
+# Twenty callers, whose letters are slow, beside one: letters of each of them, steps they have had, letters of the one.
+@pytest.mark.parametrize(
+    ("letters", "had", "own"), [(4000, 0, 1140), (20_000, 0, 17_000), (1140, 25, 4000), (5000, 25, 16_000)]
+)
+def test_nobody_waits_for_more_than_one_step_of_twenty_slow_callers(
+    scanned: Serving, letters: int, had: int, own: int
+) -> None:
+    ranker = Halting(3)
+    serving = replace(scanned, ranker=ranker)
+
+    async def scene() -> None:
+        engine = Engine(EngineSettings(), Metrics())
+        slow = [asyncio.ensure_future(engine.rank(serving, asked("s" * letters))) for _ in range(20)]
+        await asyncio.to_thread(ranker.wait, 1)
+        for turn in range(had):
+            ranker.go_on.release()
+            await asyncio.to_thread(ranker.wait, turn + 2)
+        honest = asyncio.ensure_future(engine.rank(serving, asked("h" * own)))
+        await asyncio.sleep(0)
+        ranker.go_on.release(1000)
+        await asyncio.gather(honest, *slow)
+        engine.close()
+
+    asyncio.run(scene())
+    assert ranker.begun.index("h") == had + 1
+    assert ranker.begun.count("h") == 3
+
+
+def test_texts_are_work_however_short_they_are(scanned: Serving) -> None:
+    async def scene() -> list[str]:
+        engine = Engine(EngineSettings(), Metrics())
+        try:
+            return await engine.tokenize(lambda _: threading.current_thread().name, [""] * 1000, math.inf)
+        finally:
+            engine.close()
+
+    names = asyncio.run(scene())
+    assert (len(names), set(names)) == (1000, {"tokenizer-long_0"})
 
 
 def test_a_deadline_ends_a_long_tokenisation(scanned: Serving) -> None:

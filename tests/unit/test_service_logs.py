@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from polyrank.service.observe import logs
-from polyrank.service.observe.logs import JsonFormat, LineWriter
+from polyrank.service.observe.logs import JsonFormat, LineWriter, TextFormat
 
 WIDE = "x" * 1000
 MUCH = 1 << 20
@@ -113,3 +113,28 @@ def test_a_writer_that_is_closed_ends(pipe: Pipe) -> None:
     thread.join(10)
     assert not thread.is_alive()
     assert pipe.rest() == ["one"]
+
+
+@pytest.mark.parametrize("form", [TextFormat, JsonFormat])
+def test_a_line_that_cannot_be_formatted_fails_nobody_and_is_told(pipe: Pipe, form: type[logging.Formatter]) -> None:
+    writer = LineWriter(pipe.writes, MUCH)
+    writer.setFormatter(form())
+    with logger(writer) as log:
+        log.info("%d rows", "no number")
+        log.info("the next one")
+        writer.flush()
+    told, after = pipe.rest()
+    for part in ("a log line could not be formatted", "test_service_logs:", "TypeError"):
+        assert part in told
+    assert "the next one" in after
+
+
+def test_what_json_cannot_say_is_a_text(pipe: Pipe) -> None:
+    writer = LineWriter(pipe.writes, MUCH)
+    writer.setFormatter(JsonFormat())
+    with logger(writer) as log:
+        log.info("of \ud800", extra={"fields": {"file": "a\udcff", "large": 2**64, "rows": 7}})
+        writer.flush()
+    [line] = map(json.loads, pipe.rest())
+    assert (line["message"], line["file"]) == ("of \\ud800", "a\\udcff")
+    assert (line["large"], line["rows"], line["level"]) == (str(2**64), 7, "info")

@@ -65,6 +65,37 @@ def test_what_a_process_showed_of_itself_goes_with_it(files: MetricFiles) -> Non
     assert sorted(shown(files)) == [1.0, 4.0]
 
 
+def test_a_directory_that_is_not_its_own_is_not_used(
+    files: MetricFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(files.directory)
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    files.directory.symlink_to(elsewhere)
+    with pytest.raises(PermissionError, match="another user"):
+        files.link()
+    files.directory.unlink()
+    files.directory.mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: files.directory.stat().st_uid + 1)
+    with pytest.raises(PermissionError, match="another user"):
+        files.link()
+    assert [*elsewhere.iterdir(), *files.directory.iterdir()] == []
+    monkeypatch.undo()
+    files.link()
+    assert shown(files) == []
+
+
+def test_what_stands_in_the_place_of_a_link_is_replaced(files: MetricFiles, tmp_path: Path) -> None:
+    show(files, "counter", 0, 3.0)
+    for name in ("counter_0.db", "counter_1.db"):
+        (files.directory / name).unlink()
+    (files.directory / "counter_0.db").write_bytes(b"")
+    (files.directory / "counter_1.db").symlink_to(tmp_path / "of another")
+    files.link()
+    show(files, "counter", 1, 4.0)
+    assert shown(files) == [7.0]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before = len(os.listdir("/proc/self/fd"))

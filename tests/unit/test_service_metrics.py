@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from prometheus_client.multiprocess import mark_process_dead
@@ -86,3 +87,12 @@ def test_several_processes_are_read_as_one_and_what_a_dead_one_held_is_gone(tmp_
         '{format="1",generation="two",model="f"}'
     }
     assert series(text, "index_revision") == {"": 7.0}
+
+
+def test_the_text_is_kept_for_a_tenth_of_a_second_at_most() -> None:
+    metrics = Metrics()
+    made = metrics.render()
+    assert metrics.render() is made
+    metrics.count_job("failed")
+    time.sleep(0.11)
+    assert 'jobs_total{state="failed"} 1.0' in metrics.render().decode()

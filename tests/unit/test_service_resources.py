@@ -1,6 +1,10 @@
 """Old generations go, but never one that may be needed."""
 
 import asyncio
+import errno
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -110,6 +114,30 @@ def test_nothing_is_begun_any_more_when_the_jobs_are_closed(store: Fixture, monk
     monkeypatch.setattr(Jobs, "close", closing)
     asyncio.run(run())
     assert told == [5, 0]
+
+
+def test_what_fails_is_tried_again_with_growing_pauses(
+    store: Fixture, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resources, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(resources, "LONGEST_PAUSE_SECONDS", 0.1)
+    tried, enough = list[float](), threading.Event()
+
+    def fail(_: Live) -> None:
+        tried.append(time.monotonic())
+        if len(tried) == 6:
+            enough.set()
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def run() -> None:
+        async with resources.opened(store.settings, Metrics(), OFF, load, load):
+            assert await asyncio.to_thread(enough.wait, 30)
+
+    monkeypatch.setattr(Live, "follow", fail)
+    asyncio.run(run())
+    said = [record.__dict__["fields"]["again_in_seconds"] for record in caplog.records if record.levelname == "ERROR"]
+    assert said[:5] == [0.04, 0.08, 0.1, 0.1, 0.1]
+    assert all(later - one >= pause - 0.001 for one, later, pause in zip(tried, tried[1:], said, strict=False))
 
 
 def test_models_run_on_a_gpu_where_there_is_one_or_where_they_are_told_to(tmp_path: Path, monkeypatch) -> None:

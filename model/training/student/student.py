@@ -11,7 +11,7 @@ from torch import Tensor
 from polyrank.model.architectures.backbone import read_weights
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.checkpoint.adapter import split
-from polyrank.model.checkpoint.base import resolve_base
+from polyrank.model.checkpoint.base import BaseModel, resolve_base
 from polyrank.model.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles, read_config
 from polyrank.model.checkpoint.read import Encoder, build, load_base, own_tensors, read_checkpoint
 from polyrank.model.config import AssemblyConfig, ModelConfig
@@ -91,7 +91,7 @@ def _first_stage(config: TrainConfig) -> Path | None:
 def _from_base(config: TrainConfig) -> Student:
     base = resolve_base(config.base)
     source = _like_a_sentence_encoder(base.name, Tokenizer(base.directory / TOKENIZER_FILE).separator)
-    student = _untrained(_model_config(config, source, base.sha256), base.directory)
+    student = _untrained(_model_config(config, source, base.sha256), base.directory, base)
     load_base(student.encoder, base)
     _prepare(student.encoder, config)
     return student
@@ -110,7 +110,7 @@ def _adapters_from_checkpoint(config: TrainConfig, directory: Path, source: Mode
         why = f"{directory} holds full weights, which an adapter cannot refer to"
         raise InvalidInput(f"{why}; train without --lora-rank")
     base = resolve_base(source.base_name, source.base_sha256)
-    student = _untrained(_model_config(config, source, base.sha256), directory)
+    student = _untrained(_model_config(config, source, base.sha256), directory, base)
     load_base(student.encoder, base)
     _prepare(student.encoder, config)
     weights = directory / WEIGHTS_FILE
@@ -122,9 +122,10 @@ def _adapters_from_checkpoint(config: TrainConfig, directory: Path, source: Mode
     return student
 
 
-def _untrained(config: ModelConfig, directory: Path) -> Student:
+def _untrained(config: ModelConfig, directory: Path, base: BaseModel | None = None) -> Student:
     assembler = Assembler(Tokenizer(directory / TOKENIZER_FILE), config)
-    return Student(build(config, directory), config, directory, assembler)
+    weights = base.directory / WEIGHTS_FILE if base is not None else None
+    return Student(build(config, directory, weights), config, directory, assembler)
 
 
 def _like_a_sentence_encoder(base_name: str, separator: str) -> ModelConfig:

@@ -15,6 +15,8 @@ NATIVE = {
     # oneDNN keeps a primitive for each shape of batch, and shapes have no end: with its default bound of 1024 memory
     # grew by 170 MiB in 150 seconds. A forward needs a handful at a time; making one again had no measurable cost.
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32",
+    # Else tokenizers reads long lists on threads of its own, which take the model's cores.
+    "TOKENIZERS_PARALLELISM": "false",
 }
 
 

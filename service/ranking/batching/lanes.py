@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -11,8 +12,10 @@ from polyrank.service.ranking.batching.packing import pack
 
 # A batch is chosen from as many sequences as fill so many batches.
 WINDOW_BATCHES = 2
-# After so many batches' worth of one request those behind it come first.
+# After so many batches' worth of one long work those behind it come first.
 TURN_BATCHES = 2
+# So many batches of short works may follow each other while a long one waits.
+MOST_SHORT_BATCHES = 3
 
 # Takes the sequences of one batch, gives an output for each. Bound to a model, so sequences of two models never mix.
 RunBatch = Callable[[list[Any]], Sequence[Any] | NDArray[Any]]
@@ -92,7 +95,10 @@ class Entry(NamedTuple):
 
 
 class LaneQueue:
-    """Works in the order of their turns: first come, first served, but a long one lets others pass now and then.
+    """Works in the order of their turns.
+
+    Short works, of one batch at most, are first come, first served. They pass long ones, which take turns of two
+    batches among themselves, and one batch of four while short ones wait.
 
     Attributes:
         tokens: of all sequences that have not begun.
@@ -101,11 +107,14 @@ class LaneQueue:
     def __init__(self, budget: int) -> None:
         self.tokens = 0
         self._budget = budget
-        self._works: dict[Work, None] = {}
+        self._short: dict[Work, None] = {}
+        self._long: dict[Work, None] = {}
+        self._short_batches = 0  # since the last batch that began with a long work
 
     def add(self, work: Work) -> None:
-        """Put a work behind all others."""
-        self._works[work] = None
+        """Put a work behind all others of its kind."""
+        is_short = work.tokens <= self._budget or len(work.sequences) == 1
+        (self._short if is_short else self._long)[work] = None
         self.tokens += work.tokens
 
     def drop(self, work: Work) -> None:
@@ -113,15 +122,16 @@ class LaneQueue:
         self.tokens -= work.tokens
         work.tokens = 0
         work.pending.clear()
-        self._works.pop(work, None)
+        self._short.pop(work, None)
+        self._long.pop(work, None)
 
     def all(self) -> list[Work]:
         """Return every work that is not done."""
-        return list(self._works)
+        return [*self._short, *self._long]
 
     def expired(self, now: float) -> list[Work]:
         """Return the works whose waiters are all out of time."""
-        return [work for work in self._works if now > work.deadline]
+        return [work for work in self.all() if now > work.deadline]
 
     def take(self, now: float) -> list[Entry]:
         """Take the next batch, with the first in turn always in it; empty where nothing waits."""
@@ -136,16 +146,21 @@ class LaneQueue:
             work.turn += work.lengths[at]
             work.tokens -= work.lengths[at]
             self.tokens -= work.lengths[at]
+        self._short_batches = 0 if window[0].work in self._long else self._short_batches + 1
         for work in {work: None for work, _ in batch if work.turn >= TURN_BATCHES * self._budget}:
             work.turn = 0
-            self._works[work] = self._works.pop(work)
+            if work in self._long:
+                self._long[work] = self._long.pop(work)
         return batch
 
     def _window(self) -> list[Entry]:
         """Return a few batches' worth of what waits for the same model as the first, in order of turns."""
         window: list[Entry] = []
         tokens = 0
-        for work in self._works:
+        first, then = self._short, self._long
+        if self._short_batches >= MOST_SHORT_BATCHES:
+            first, then = then, first
+        for work in chain(first, then):
             if not work.pending or (window and work.run != window[0].work.run):
                 continue
             for at in work.pending:

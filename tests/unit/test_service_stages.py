@@ -1,0 +1,151 @@
+"""The thread that does steps of many works: whose turn it is, and what becomes of those that nobody waits for."""
+
+import asyncio
+import gc
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from weakref import WeakSet
+
+import pytest
+
+from polyrank.service.ranking.stages import FairThread, Timings, lower_priority
+
+
+class Text:
+    """Can be watched."""
+
+
+class Fixture:
+    """A thread that is busy until the gate opens, and the names of the steps that it did then."""
+
+    def __init__(self, thread: FairThread) -> None:
+        self.thread = thread
+        self.gate = threading.Event()
+        self.begun = threading.Event()
+        self.done: list[str] = []
+
+    async def busy(self) -> "asyncio.Future[None]":
+        def wait() -> None:
+            self.begun.set()
+            assert self.gate.wait(10)
+
+        first = asyncio.ensure_future(self.thread.run(0, 0, wait, Timings()))
+        await asyncio.to_thread(self.begun.wait, 10)
+        return first
+
+    async def queue(self, name: str, had: int, letters: int) -> "asyncio.Future[None]":
+        step = partial(self.done.append, name)
+        waiting = asyncio.ensure_future(self.thread.run(had, letters, step, Timings()))
+        await asyncio.sleep(0)
+        return waiting
+
+
+def played(scenario: Callable[[Fixture], Awaitable[None]]) -> list[str]:
+    fixture = Fixture(FairThread("steps"))
+
+    async def play() -> None:
+        await asyncio.wait_for(scenario(fixture), 20)
+
+    try:
+        asyncio.run(play())
+    finally:
+        fixture.gate.set()
+        fixture.thread.close()
+    return fixture.done
+
+
+def test_who_had_the_fewest_steps_goes_first_then_who_has_the_fewest_letters_then_who_came_first() -> None:
+    async def scenario(fixture: Fixture) -> None:
+        first = await fixture.busy()
+        places = [("late", 2, 5), ("long", 0, 90), ("had one", 1, 5), ("few", 0, 30), ("few, too", 0, 30)]
+        waiting = [await fixture.queue(*place) for place in places]
+        fixture.gate.set()
+        await asyncio.gather(first, *waiting)
+
+    assert played(scenario) == ["few", "few, too", "long", "had one", "late"]
+
+
+def test_what_is_cancelled_is_not_done_and_no_other_is_left_for_it() -> None:
+    async def scenario(fixture: Fixture) -> None:
+        first = await fixture.busy()
+        left, kept = await fixture.queue("left", 0, 1), await fixture.queue("kept", 0, 2)
+        left.cancel()
+        with suppress(asyncio.CancelledError):
+            await left
+        fixture.gate.set()
+        await asyncio.gather(first, kept)
+
+    assert played(scenario) == ["kept"]
+
+
+def test_what_is_cancelled_is_let_go_of_at_once() -> None:
+    async def scenario(fixture: Fixture) -> None:
+        first, text = await fixture.busy(), Text()
+        watched, step = WeakSet([text]), partial(id, text)
+        left = asyncio.ensure_future(fixture.thread.run(9, 9, step, Timings()))
+        await asyncio.sleep(0)
+        left.cancel()
+        await asyncio.wait([left])
+        del text, step, left
+        gc.collect()
+        assert not watched, "others may go before it for ever"
+        fixture.gate.set()
+        await first
+
+    played(scenario)
+
+
+def test_what_waits_when_the_thread_closes_is_cancelled() -> None:
+    async def scenario(fixture: Fixture) -> None:
+        first = await fixture.busy()
+        waiting = [await fixture.queue(f"{had}", had, 1) for had in (3, 2)]
+        closing = asyncio.ensure_future(asyncio.to_thread(fixture.thread.close))
+        await asyncio.sleep(0.01)
+        fixture.gate.set()
+        await asyncio.gather(closing, first)
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(each) for each in ended] == [asyncio.CancelledError] * 2
+
+    assert played(scenario) == []
+
+
+def test_an_error_is_its_step_s_alone() -> None:
+    async def scenario(fixture: Fixture) -> None:
+        with pytest.raises(ZeroDivisionError):
+            await fixture.thread.run(0, 0, lambda: 1 // 0, Timings())
+        await (await fixture.queue("next", 0, 0))
+
+    assert played(scenario) == ["next"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives threads priorities of their own")
+def test_a_thread_of_lower_priority_lowers_no_other() -> None:
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    async def told(thread: FairThread) -> int:
+        return await thread.run(0, 0, niceness, Timings())
+
+    lower, usual = FairThread("lower", lower_priority), FairThread("usual")
+    try:
+        assert asyncio.run(told(lower)) == min(19, niceness() + 10)
+        assert asyncio.run(told(usual)) == niceness()
+    finally:
+        lower.close()
+        usual.close()
+
+
+def test_where_no_priority_can_be_set_the_thread_works_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    thread = FairThread("lower", lower_priority)
+    try:
+        assert asyncio.run(thread.run(0, 0, lambda: 7, Timings())) == 7
+    finally:
+        thread.close()
