@@ -16,7 +16,11 @@ from numpy.typing import NDArray
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.words import evidence_of
+from polyrank.model.checkpoint.files import CONFIG_FILE
+from polyrank.model.config import EvidenceConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
+from polyrank.model.search.additions import Additions
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
 from polyrank.model.text.steps import Steps
@@ -57,10 +61,10 @@ class WordRanker:
     dim = DIM
     max_input_tokens = MAX_TOKENS
 
-    def __init__(self, seed: int = 0, name: str = "words") -> None:
-        self.seed = seed
+    def __init__(self, seed: int = 0, name: str = "words", evidence: EvidenceConfig | None = None) -> None:
+        self.seed, self.evidence = seed, evidence
         self.name = name
-        self.fingerprint = sha256(f"words {seed}".encode()).hexdigest()
+        self.fingerprint = sha256(f"words {seed}{evidence or ''}".encode()).hexdigest()
         self.on_encode: Callable[[], None] = lambda: None
 
     def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
@@ -110,6 +114,9 @@ class WordRanker:
     def save(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "words.json").write_text(json.dumps({"seed": self.seed}))
+        if self.evidence is not None:
+            config = ModelConfig(architecture="poly", base_name="words", evidence=self.evidence)
+            (directory / CONFIG_FILE).write_text(json.dumps(config.to_json()))
 
 
 class WordCross:
@@ -142,7 +149,8 @@ def load(path: str) -> Any:
     if not file.exists():
         raise ModelNotFound(f"no model {path}")
     try:
-        return WordRanker(json.loads(file.read_text())["seed"])
+        config = evidence_of(Path(path))
+        return WordRanker(json.loads(file.read_text())["seed"], evidence=config and config.config)
     except ValueError as error:
         raise CheckpointInvalid(str(error)) from error
 
@@ -208,18 +216,29 @@ def rank(serving: Serving, request: RankRequest, scorer: PairScorer | None = Non
     return asyncio.run(alone())
 
 
+def word_additions(serving: Serving, text: str, rows: NDArray[np.int64]) -> Additions | None:
+    """What words say for rows of a snapshot, one by one."""
+    words = serving.generation.words
+    if words is None:
+        return None
+    texts = [candidate.text for candidate in serving.snapshot.candidates(rows)]
+    value_of = {each: words.evidence.values(Conversation.of(text), words.table_of([each]))[0] for each in set(texts)}
+    values = np.array([value_of[each] for each in texts], np.float32)
+    return Additions(words.evidence.late_weight, values)
+
+
 def brute_force(
     serving: Serving,
     text: str,
     top_k: int,
     keep: Callable[[Candidate], bool] = lambda _: True,
 ) -> list[tuple[str, float]]:
-    """Every stored vector scored the paper's way, ties by row."""
+    """Every stored vector scored the paper's way, and by its words where they count; ties by row."""
     codes = serving.ranker.encode_contexts([serving.ranker.tokenize_context(Conversation.of(text))[0]])[0]
     rows = serving.snapshot.matching({})
     _, own, added = serving.snapshot.split(rows)
     matrix = np.concatenate([serving.generation.embeddings.matrix[own], serving.snapshot.vectors_added[added]])
-    scores = paper_scores(matrix, codes)
+    scores = paper_scores(matrix, codes, word_additions(serving, text, rows))
     order = np.argsort(-scores, kind="stable")
     found: list[tuple[str, float]] = []
     for part in np.split(order, range(READ_AT_ONCE, len(order), READ_AT_ONCE)):

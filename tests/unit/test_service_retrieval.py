@@ -8,7 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from service_fakes import WORDS, asked, brute_force, build_store, count_nothing, load, open_serving, pool, rank
+from fakes import EVIDENCE
+from service_fakes import (
+    WORDS,
+    WordRanker,
+    asked,
+    brute_force,
+    build_store,
+    count_nothing,
+    load,
+    open_serving,
+    pool,
+    rank,
+)
 from updated import updated
 
 from polyrank.index_builder.pool.rows import Candidate
@@ -24,6 +36,7 @@ from polyrank.service.live.serving import Opener, Serving
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
+from polyrank.service.ranking.words import pool_words
 
 TEXT = "w1 w2 w3 w7 w9"
 COUNT = 10_000
@@ -42,14 +55,15 @@ def found(ranked: Ranked) -> list[str | None]:
 
 def assert_same(ranked: Ranked, expected: list[tuple[str, float]]) -> None:
     assert found(ranked) == [each for each, _ in expected]
-    np.testing.assert_allclose([place.late for place in ranked.places], [score for _, score in expected], atol=1e-4)
+    np.testing.assert_allclose([place.score for place in ranked.places], [score for _, score in expected], atol=1e-4)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=[*KINDS, *(f"{kind} with words" for kind in KINDS)])
 def serving(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Serving:
     """Sixty candidates, of which some were removed, some changed and some added."""
     root = tmp_path_factory.mktemp("small")
-    build_store(root, index=request.param)
+    kind, _, with_words = request.param.partition(" ")
+    build_store(root, index=kind, ranker=WordRanker(evidence=EVIDENCE if with_words else None))
     serving = updated(open_serving(root), *pool(8, "new", seed=1), deletes=["c0", "c7", "c14"])
     changed = [Candidate(f"c{n}", f"w{n} w1", {"lang": "en", "even": True}) for n in (3, 30, 59)]
     return updated(serving, *changed, Candidate("new2", "w1 w2 w3", {"n": 5}), deletes=["new0", "c20"])
@@ -156,14 +170,15 @@ def test_an_answer_of_everything_there_is_is_exact(serving: Serving) -> None:
     assert ranked.exact
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=[*KINDS, "exact with words", "flat with words"])
 def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Serving:
     """So many candidates that a filter can be selective; every tenth was removed, and some were added."""
     rng = np.random.default_rng(0)
     texts = [" ".join(words) for words in rng.choice(WORDS, size=(97, 4))]
     candidates = [Candidate(f"c{n}", texts[n % 97], {"h": n % 100, "rare": n == 7777}) for n in range(COUNT)]
     root = tmp_path_factory.mktemp("large")
-    build_store(root, candidates, index=request.param)
+    kind, _, with_words = request.param.partition(" ")
+    build_store(root, candidates, index=kind, ranker=WordRanker(evidence=EVIDENCE if with_words else None))
     serving = updated(open_serving(root), deletes=[f"c{n}" for n in range(0, COUNT, 10)])
     return updated(serving, *(Candidate(f"a{n}", texts[n], {"h": n, "rare": False}) for n in range(97)))
 
@@ -189,7 +204,7 @@ def test_a_selective_filter_returns_all_that_is_asked_for(
         assert_same(ranked, expected)
     else:  # which may miss the best, but lets nothing else through
         everyone = dict(brute_force(large, TEXT, COUNT, keep))
-        scores = {place.id: place.late for place in ranked.places}
+        scores = {place.id: place.score for place in ranked.places}
         assert scores == pytest.approx({each: everyone[each] for each in scores if each is not None}, abs=1e-4)
 
 
@@ -207,7 +222,8 @@ def test_in_one_pass_each_gets_its_own_answer(large: Serving) -> None:
     searches = []
     for serving, request, _ in cases:
         [codes] = serving.ranker.encode_contexts([serving.ranker.tokenize_context(request.conversation)[0]])
-        searches.append(retrieval.PoolSearch(serving, replace(request, exact=True), codes, Timings()))
+        words = pool_words(serving, request.conversation)
+        searches.append(retrieval.PoolSearch(serving, replace(request, exact=True), codes, Timings(), words))
     found = retrieval.search(searches)
     for search, rows, (serving, request, keep) in zip(searches, found, cases, strict=True):
         ranked = retrieval.rank(search, rows)
@@ -220,7 +236,7 @@ def test_what_a_scan_finds_has_the_scores_of_its_vectors_bit_for_bit(large: Serv
     scanned = rank(large, asked(TEXT, top_k=200, exact=True))
     ids = tuple(Given(place.id, None) for place in scanned.places)
     by_vectors = rank(large, asked(TEXT, top_k=200, candidates=ids))
-    assert {place.id: place.late for place in by_vectors.places} == {place.id: place.late for place in scanned.places}
+    assert {place.id: place.score for place in by_vectors.places} == {place.id: place.score for place in scanned.places}
     assert (scanned.plan, len(scanned.places)) == ("scan", 200)
 
 

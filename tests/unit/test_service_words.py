@@ -1,0 +1,78 @@
+"""What words say counts alike wherever a candidate comes from, and an answer that is called exact is."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import EVIDENCE
+from service_fakes import WORDS, WordRanker, asked, brute_force, build_store, open_serving, pool, rank
+from updated import updated
+
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.service.live.serving import Serving
+from polyrank.service.ranking.values import Given
+from polyrank.service.ranking.words import best_allowed, largest_of_others
+
+TEXT = "w1 w2 w3 w7 w9"
+
+
+@pytest.fixture(scope="module", params=["exact", "hnsw"])
+def serving(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Serving:
+    """A thousand candidates, some of them removed or added, whose words count."""
+    root = tmp_path_factory.mktemp("words")
+    build_store(root, pool(1000), index=request.param, ranker=WordRanker(evidence=EVIDENCE))
+    new = [Candidate("same", TEXT), Candidate("other", "w1 w1 and a word that nobody knows")]
+    return updated(open_serving(root), *new, deletes=["c0", "c1"])
+
+
+def test_a_candidate_scores_alike_by_a_scan_by_its_id_and_as_a_text(serving: Serving) -> None:
+    scanned = rank(serving, asked(TEXT, top_k=2000, exact=True))
+    scores = [(place.text, place.score, place.lexical) for place in scanned.places]
+    assert {"same", "other"} <= {place.id for place in scanned.places}
+    for given in ([Given(place.id, None) for place in scanned.places], [Given(None, text) for text, _, _ in scores]):
+        ranked = rank(serving, asked(TEXT, top_k=2000, candidates=tuple(given)))
+        assert sorted((place.text, place.score, place.lexical) for place in ranked.places) == sorted(scores)
+    mixed = tuple(
+        Given(place.id, None) if at % 3 else Given(f"t{at}", place.text) for at, place in enumerate(scanned.places)
+    )
+    ranked = rank(serving, asked(TEXT, top_k=2000, candidates=mixed))
+    assert sorted((place.text, place.score, place.lexical) for place in ranked.places) == sorted(scores)
+
+
+def test_the_score_is_the_sum_of_its_parts(serving: Serving) -> None:
+    for place in rank(serving, asked(TEXT)).places:
+        assert place.lexical
+        assert place.late + place.lexical == pytest.approx(place.score)
+
+
+def test_what_was_said_already_comes_last(serving: Serving) -> None:
+    ranked = rank(serving, asked(TEXT, top_k=2000, exact=True))
+    assert [place.lexical is not None and place.lexical < -3 for place in ranked.places if place.id == "same"] == [True]
+
+
+def test_without_evidence_words_do_not_count(tmp_path: Path) -> None:
+    build_store(tmp_path)
+    assert {place.lexical for place in rank(open_serving(tmp_path), asked(TEXT)).places} == {None}
+
+
+def test_what_is_called_exact_equals_brute_force(serving: Serving) -> None:
+    certified = 0
+    for seed in range(40):
+        text = " ".join(np.random.default_rng(seed).choice(WORDS, size=4))
+        for retrieve_k in (5, 60, 400):
+            ranked = rank(serving, asked(text, top_k=3, retrieve_k=retrieve_k))
+            if ranked.exact:
+                certified += 1
+                assert [place.id for place in ranked.places] == [each for each, _ in brute_force(serving, text, 3)]
+    assert certified >= 10
+
+
+def test_the_best_by_words_and_the_largest_of_the_others() -> None:
+    values = np.array([3, 1, 4, 1, 5], np.float32)
+    allowed = np.array([True, True, True, True, False])
+    assert best_allowed(values, None, 2).tolist() == [2, 4]
+    assert best_allowed(values, allowed, 2).tolist() == [0, 2]
+    assert best_allowed(values, allowed, 9).tolist() == [0, 1, 2, 3]
+    assert largest_of_others(values, None, np.array([4])) == 4
+    assert largest_of_others(values, allowed, np.array([0, 2])) == 1
+    assert largest_of_others(values, allowed, np.array([0, 1, 2, 3])) == -np.inf
