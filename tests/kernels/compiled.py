@@ -17,14 +17,15 @@ from polyrank.model.search.scan.gpu import kernels
 from polyrank.model.search.scan.gpu.scan import tiles_for
 
 NUMBERS = dict.fromkeys(("n", "padded", "contexts", "most"), "i32")
-SINGLES = dict.fromkeys(("units", "scores", "maxima", "best", "margins"), "*fp32")
+SINGLES = dict.fromkeys(("units", "scores", "maxima", "best", "margins", "values"), "*fp32")
 # As they are served: code vectors of a context, contexts, and the type of the matrix.
 SCANS = [tiles_for(m, contexts, torch.float16) for m in (1, 64, 360) for contexts in (1, 2)]
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 
 
 def compile_for(capability: int, kernel: Any, types: dict[str, str], constants: dict[str, Any], **options: int) -> Any:
-    types = {**NUMBERS, **SINGLES, "counts": "*i32", "ks": "*i32", "kept": "*i1", "found": "*i32", **types}
+    types = {**NUMBERS, **SINGLES, "counts": "*i32", "ks": "*i32", "kept": "*i1", "found": "*i64", **types}
+    types["late_weights"] = "*fp64"
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else types[name] for name in names}
     values = {(names.index(name),): value for name, value in constants.items()}
@@ -49,15 +50,15 @@ def tell(kernel: str, tiles: str, capability: int, compiled: Any) -> None:
 
 
 def main() -> None:
-    for capability in (80, 90):
+    for capability, added in ((80, False), (80, True), (90, False), (90, True)):
         halves = [(each, "*fp16") for each in dict.fromkeys(SCANS)]
         for tiles, stored in [*halves, (tiles_for(64, 1, torch.float32), "*fp32")]:
             sizes = {"ROWS": tiles.rows, "CODES": tiles.codes, "DIMS": tiles.dims, "PACK": tiles.contexts}
             options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-            constants = {"D": 384, "MASKED": False, **sizes}
+            constants = {"D": 384, "MASKED": False, "ADDED": added, **sizes}
             types = {"matrix": stored, "codes": stored}
             tell("scan", str(tiles), capability, compile_for(capability, kernels.scan, types, constants, **options))
-        constants = {"D": 384, "ROWS": 128, "CODES": 16, "DIMS": 128}
+        constants = {"D": 384, "ROWS": 128, "CODES": 16, "DIMS": 128, "ADDED": added}
         types = {"matrix": "*fp16", "codes": "*fp32"}
         tell("finalists", "", capability, compile_for(capability, kernels.finalists, types, constants))
 

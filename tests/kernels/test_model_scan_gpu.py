@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from additions import LATE_WEIGHTS, VALUES, additions_of
 from brute_force import paper_scores
 from numpy.typing import NDArray
 
+from polyrank.model.search.additions import Additions
 from polyrank.model.search.scan.gpu.scan import GpuScan, Tiles
 from polyrank.model.search.scan.plain import Query
 from polyrank.model.search.topk import TopK, top_k
@@ -98,12 +100,17 @@ def cases() -> dict[str, Case]:
 CASES = cases()
 
 
-def expected(case: Case, codes: NDArray[np.float32], allowed: NDArray[np.bool_] | None = None) -> TopK:
+def expected(
+    case: Case,
+    codes: NDArray[np.float32],
+    allowed: NDArray[np.bool_] | None = None,
+    additions: Additions | None = None,
+) -> TopK:
     """Every row scored and sorted; the scan of a CPU says the same to the bit."""
     rows = np.arange(len(case.matrix)) if allowed is None else np.flatnonzero(allowed)
-    scores = paper_scores(case.matrix, codes)
+    scores = paper_scores(case.matrix, codes, additions)
     order = rows[np.lexsort((rows, -scores[rows]))][: case.k]
-    reference = top_k(case.matrix, codes, case.k, rows)
+    reference = top_k(case.matrix, codes, case.k, rows, additions=additions)
     np.testing.assert_array_equal(reference.rows, order)
     np.testing.assert_array_max_ulp(reference.scores, scores[order], maxulp=1)
     return reference
@@ -143,6 +150,35 @@ def test_each_context_has_its_own_rows_and_its_own_number() -> None:
     queries = [Query(codes_of(rng, 4), k, rows) for k, rows in zip((1, 30, 5, 5, 0), allowed, strict=True)]
     for found, query in zip(GpuScan(case.matrix, "cpu", TILES).top_k(queries), queries, strict=True):
         assert_same(found, expected(Case(case.matrix, [], query.k), query.codes, query.allowed))
+
+
+@pytest.mark.parametrize("late_weight", LATE_WEIGHTS)
+@pytest.mark.parametrize("kind", VALUES)
+def test_with_additions_equals_brute_force(kind: str, late_weight: float) -> None:
+    """Queries with additions, with a mask besides, and without additions share a pass."""
+    rng = np.random.default_rng(2)
+    case = CASES["copies"]
+    n = len(case.matrix)
+    queries = [
+        Query(codes_of(rng, 4), k, allowed, added)
+        for k, allowed, added in (
+            (5, None, additions_of(kind, late_weight, n, rng)),
+            (9, rng.random(n) < 0.5, additions_of(kind, late_weight, n, rng)),
+            (5, None, None),
+        )
+    ]
+    for found, query in zip(GpuScan(case.matrix, "cpu", TILES).top_k(queries), queries, strict=True):
+        assert_same(found, expected(Case(case.matrix, [], query.k), query.codes, query.allowed, query.additions))
+
+
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
+@pytest.mark.parametrize("name", ["float32", "closer than float32 can tell", "closer than float16 can tell", "huge"])
+def test_additions_to_rows_that_are_hard_to_order(name: str) -> None:
+    case, rng = CASES[name], np.random.default_rng(3)
+    for kind, late_weight in (("all equal", 1e3), ("a little for each", 0.83), ("one far above", 1e-3)):
+        additions = additions_of(kind, late_weight, len(case.matrix), rng)
+        [found] = GpuScan(case.matrix, "cpu", TILES).top_k([Query(case.codes[0], case.k, None, additions)])
+        assert_same(found, expected(case, case.codes[0], None, additions))
 
 
 def test_more_contexts_than_fit_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

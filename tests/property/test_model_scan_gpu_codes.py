@@ -35,7 +35,7 @@ def closed_form(s: NDArray[np.floating]) -> NDArray[np.floating]:
 def errors(rows: Rows, codes: Codes) -> tuple[NDArray[np.float64], float]:
     """Return the errors of a GPU's scores, (N,), and half the margin."""
     longest = float(np.linalg.norm(rows.astype(np.float64), axis=1).max())
-    held = GpuCodes([codes], [1], torch.from_numpy(rows), longest, 16)
+    held = GpuCodes([codes], [1], torch.from_numpy(rows), longest, 16, [1.0])
     s = products(rows, held.rounded[0, : len(codes)].numpy()).astype(np.float32) * held.units.numpy()[0]
     exact = rows.astype(np.float64) @ codes.T.astype(np.float64)
     return abs(closed_form(s) - closed_form(exact)), float(held.margins[0]) / 2
@@ -73,5 +73,5 @@ def test_the_margin_is_no_wider_than_it_must_be() -> None:
 
 @pytest.mark.parametrize(("code", "longest"), [([1.0, np.nan], 1.0), ([np.inf, 1.0], 1.0), ([1.0, 1.0], 1e30)])
 def test_what_may_overflow_has_no_margin(code: list[float], longest: float) -> None:
-    held = GpuCodes([np.array([code], np.float32)], [1], torch.zeros(1, 2), longest, 16)
+    held = GpuCodes([np.array([code], np.float32)], [1], torch.zeros(1, 2), longest, 16, [1.0])
     assert not np.isfinite(held.margins.numpy()).any()

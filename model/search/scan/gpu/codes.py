@@ -31,10 +31,17 @@ class GpuCodes:
         margins: see `margin`, (C,) float32.
         counts: the number of vectors of each context, zeros excluded, (C,) int32.
         ks: the number of rows that each context asks for, (C,) int32.
+        late_weights: by which the scores of each context are multiplied, at least (C,) float64.
     """
 
     def __init__(
-        self, codes: Sequence[NDArray[np.float32]], ks: Sequence[int], matrix: Tensor, longest: float, multiple: int
+        self,
+        codes: Sequence[NDArray[np.float32]],
+        ks: Sequence[int],
+        matrix: Tensor,
+        longest: float,
+        multiple: int,
+        late_weights: Sequence[float],
     ) -> None:
         counts = np.array([len(own) for own in codes], np.int32)
         self.contexts, self.padded = len(codes), -(-int(counts.max()) // multiple) * multiple
@@ -44,12 +51,14 @@ class GpuCodes:
         lengths = torch.linalg.vector_norm(exact, dim=2, dtype=torch.float64).amax(dim=1).numpy()
         bits = np.minimum(_BITS - np.frexp(lengths)[1], _MOST_BITS)
         units = np.ldexp(np.float32(1), -bits)
-        margins = margin(counts, lengths, units, longest, matrix.shape[1], matrix.dtype)
-        # One copy for all four: a copy takes the same time however small it is.
+        margins = margin(counts, lengths, units, longest, matrix.shape[1], matrix.dtype, np.array(late_weights))
+        # One copy for all five: a copy takes the same time however small it is.
         # Rows are aligned to 16 bytes: for another alignment the kernels would be compiled anew.
-        numbers = np.zeros((4, -(-self.contexts // _ALIGNED) * _ALIGNED), np.int32)
-        numbers[:, : self.contexts] = units.view(np.int32), margins.view(np.int32), counts, ks
-        uploaded = torch.from_numpy(numbers).to(matrix.device)[:, : self.contexts]
+        numbers = np.zeros((6, -(-self.contexts // _ALIGNED) * _ALIGNED), np.int32)
+        numbers[:4, : self.contexts] = units.view(np.int32), margins.view(np.int32), counts, ks
+        numbers[4:].reshape(-1).view(np.float64)[: self.contexts] = late_weights
+        everything = torch.from_numpy(numbers).to(matrix.device)
+        uploaded, self.late_weights = everything[:, : self.contexts], everything[4:].reshape(-1).view(torch.float64)
         self.units, self.margins = uploaded[0].view(torch.float32), uploaded[1].view(torch.float32)
         self.counts, self.ks = uploaded[2], uploaded[3]
         self.exact = exact.to(matrix.device)
@@ -63,14 +72,16 @@ def margin(
     longest: float,
     dim: int,
     dtype: torch.dtype,
+    late_weights: NDArray[np.float64],
 ) -> NDArray[np.float32]:
     """Bound how far below the k-th best computed score the score of a row of the k best can be.
 
     That is twice the largest error of a score. A product is off by rounding the code vector y to float16, at most
-    `2**-11 |y| |c|`, and by D sums whose last bits tensor cores cut off, at most `2**-22 D |y| |c|`.
+    `2**-11 |y| |c|`, and by D sums whose last bits tensor cores cut off, at most `2**-22 D |y| |c|`. Late weights
+    multiply the error of a score; they are rounded to float32, and so is their product with the score.
 
-    counts, units: as in GpuCodes. lengths: length of each context's longest vector, (C,). longest: length of the
-    longest row. dtype: type that the vectors are rounded to. Returns a bound for each context, (C,); infinite if
+    counts, units, late_weights: as in GpuCodes. lengths: length of each context's longest vector, (C,). longest: length
+    of the longest row. dtype: type that the vectors are rounded to. Returns a bound for each context, (C,); infinite if
     products may overflow.
     """
     m, unit = counts.astype(np.float64), units.astype(np.float64)
@@ -79,4 +90,6 @@ def margin(
     products = ((rounding + (dim + 4) * 2**-22) * lengths + smallest * unit) * longest * (1 + 2**-10)
     products += dim * (unit * 2.0**-110 + 2.0**-126)  # of products too small for float32
     bounded = (longest < LONGEST_ROW) & (longest * lengths < LARGEST_PRODUCT)
-    return np.where(bounded, margin_of(m, products), np.inf).astype(np.float32)
+    with np.errstate(over="ignore"):  # an infinite margin makes finalists of all rows
+        margins = late_weights * (margin_of(m, products) + 2**-22 * longest * lengths) + 2.0**-126
+        return np.where(bounded, margins, np.inf).astype(np.float32)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from polyrank.model.search.additions import Additions
 from polyrank.model.search.scan.plain import PlainScan, Query, Scan, Status
 from polyrank.model.search.topk import TopK
 
@@ -55,10 +56,13 @@ class GuardedScan:
         for m in (1, 64, 360):
             codes = rng.normal(size=(m, dim)).astype(np.float32)
             for contexts in (1, 4):  # several contexts share a product: that is another kernel
-                self._gpu.top_k([Query(codes, 1)] * contexts)
-                everything = np.ones(rows, bool)
-                self._gpu.top_k([Query(codes, 1, everything)] * contexts)
-        query = Query(rng.normal(size=(16, dim)).astype(np.float32), 10)
-        [found], [expected] = self._gpu.top_k([query]), self._cpu.top_k([query])
-        if len(found.scores) != len(expected.scores) or not np.allclose(found.scores, expected.scores, _RELATIVE, 0):
-            raise RuntimeError("its scores are not those of the CPU")
+                for allowed in (None, np.ones(rows, bool)):
+                    for additions in (None, Additions(1.0, np.zeros(rows, np.float32))):
+                        self._gpu.top_k([Query(codes, 1, allowed, additions)] * contexts)
+        codes = rng.normal(size=(16, dim)).astype(np.float32)
+        for additions in (None, Additions(0.5, rng.normal(size=rows).astype(np.float32))):
+            query = Query(codes, 10, None, additions)
+            [found], [expected] = self._gpu.top_k([query]), self._cpu.top_k([query])
+            same = len(found.scores) == len(expected.scores)
+            if not same or not np.allclose(found.scores, expected.scores, _RELATIVE, 0):
+                raise RuntimeError("its scores are not those of the CPU")

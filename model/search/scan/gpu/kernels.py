@@ -6,6 +6,9 @@ the sum of `exp(s_i - peak)` (`mass`) and the sum of `exp(s_i - peak) (s_i - pea
 is then `peak + sunk / mass`. There is no pruning: with 64 codes the exponentials take a tenth of the time that reading
 the rows takes.
 
+If a query adds numbers to the scores, `scan` then multiplies the score by the late weight and adds the row's number.
+`finalists` leaves that to the CPU, which does it in float64 for every kind of scan.
+
 A program scores a block of rows for PACK contexts, whose vectors lie side by side in one product. Programs of the same
 rows have neighbouring numbers and run at about the same time, so the matrix is read from memory once and then from the
 cache, whatever the number of contexts.
@@ -14,6 +17,7 @@ cache, whatever the number of contexts.
 import triton
 import triton.language as tl
 
+_RELATIVE = tl.constexpr(2.0**-22)  # polyrank.model.search.rounding.RELATIVE
 _LOWEST = tl.constexpr(-3.4028234663852886e38)  # of float32, above -inf
 
 
@@ -25,6 +29,8 @@ def scan(
     units,  # (contexts,) float32: factor of a product that undoes the scaling
     counts,  # (contexts,) int32: number of code vectors
     kept,  # (contexts, n) bool: rows that may be in the answer; only read if MASKED
+    late_weights,  # (contexts,) float64; only read if ADDED
+    values,  # (contexts, n) float32: what is added to the scores; only read if ADDED
     scores,  # (contexts, n) float32, written: -inf for a row not kept, inf if a product is not finite
     maxima,  # (contexts, blocks) float32, written: the largest score of each block of ROWS
     n,
@@ -36,6 +42,7 @@ def scan(
     DIMS: tl.constexpr,
     PACK: tl.constexpr,
     MASKED: tl.constexpr,
+    ADDED: tl.constexpr,
 ):
     """Score ROWS rows for PACK contexts."""
     packs = tl.cdiv(contexts, PACK)
@@ -71,6 +78,9 @@ def scan(
     score = tl.where(score == score, score, float("inf"))
     at = context.to(tl.int64)[None, :] * n + row[:, None]
     inside = (row < n)[:, None] & (context < contexts)[None, :]
+    if ADDED:
+        late_weight = tl.load(late_weights + tl.minimum(context, contexts - 1)).to(tl.float32)
+        score = score * late_weight[None, :] + tl.load(values + at, mask=inside, other=0.0)
     if MASKED:
         score = tl.where(tl.load(kept + at, mask=inside, other=False), score, float("-inf"))
     score = tl.where(inside, score, float("-inf"))
@@ -88,7 +98,7 @@ def finalists(
     best,  # (contexts, most) float32: scores, best first; the k-th best of all is at least the k-th of these
     ks,  # (contexts,) int32
     margins,  # (contexts,) float32: how far below the k-th best a finalist may be
-    found,  # (1 + finalists, 3) int32, written: [count, -, -], then [context, row, bits of the canonical score]
+    found,  # (1 + finalists, 2) int64, written: [count, -], then [context 2**32 + row, bits of the score by attention]
     n,
     padded,
     contexts,
@@ -97,13 +107,17 @@ def finalists(
     ROWS: tl.constexpr,
     CODES: tl.constexpr,
     DIMS: tl.constexpr,
+    ADDED: tl.constexpr,
 ):
     """Score again, in float64, those of ROWS rows that can be among the k best of one context."""
     context = tl.program_id(0) % contexts
     block = tl.program_id(0) // contexts
     k = tl.load(ks + context)
     margin = tl.load(margins + context)
-    bar = tl.load(best + context * most + tl.maximum(k, 1) - 1) - margin
+    least = tl.load(best + context * most + tl.maximum(k, 1) - 1)
+    bar = least - margin
+    if ADDED:
+        bar -= tl.where(tl.abs(least) < float("inf"), _RELATIVE * tl.abs(least), 0.0)
     # With an infinite margin every kept row is a finalist; the others have the score -inf.
     bar = tl.where(margin < float("inf"), tl.maximum(bar, _LOWEST), _LOWEST)
     bar = tl.where(k > 0, bar, float("inf"))
@@ -116,16 +130,15 @@ def finalists(
             first = tl.argmax(left, axis=0)
             left = tl.where(place == first, float("-inf"), left)
             of_row = matrix + (block * ROWS + first).to(tl.int64) * D
-            score = _canonical(of_row, codes + context.to(tl.int64) * padded * D, count, D, CODES, DIMS)
-            slot = found + 3 * (1 + tl.atomic_add(found, 1).to(tl.int64))
-            tl.store(slot, context)
-            tl.store(slot + 1, block * ROWS + first)
-            tl.store(slot + 2, score.to(tl.int32, bitcast=True))
+            score = _late(of_row, codes + context.to(tl.int64) * padded * D, count, D, CODES, DIMS)
+            slot = found + 2 * (1 + tl.atomic_add(found, 1))
+            tl.store(slot, (context.to(tl.int64) << 32) + block * ROWS + first)
+            tl.store(slot + 1, score.to(tl.int64, bitcast=True))
 
 
 @triton.jit
-def _canonical(row, codes, count, D: tl.constexpr, CODES: tl.constexpr, DIMS: tl.constexpr):
-    """Score one row in float64, rounded to float32; the result does not depend on where the row lies."""
+def _late(row, codes, count, D: tl.constexpr, CODES: tl.constexpr, DIMS: tl.constexpr):
+    """Score one row by attention in float64; the result does not depend on where the row lies."""
     peak = tl.full((), float("-inf"), tl.float64)
     mass = tl.full((), 0.0, tl.float64)
     sunk = tl.full((), 0.0, tl.float64)
@@ -139,7 +152,7 @@ def _canonical(row, codes, count, D: tl.constexpr, CODES: tl.constexpr, DIMS: tl
             block = tl.load(codes + code[:, None] * D + dim[None, :], mask=inside, other=0.0).to(tl.float64)
             s += tl.sum(block * vector[None, :], axis=1)
         peak, mass, sunk = _folded(s, code < count, peak, mass, sunk)
-    return (peak + sunk / mass).to(tl.float32)
+    return peak + sunk / mass
 
 
 @triton.jit

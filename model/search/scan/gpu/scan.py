@@ -14,12 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polyrank.model.search.additions import Additions, added
 from polyrank.model.search.scan.gpu.codes import GpuCodes
 from polyrank.model.search.scan.plain import Query, Status
 from polyrank.model.search.topk import TopK, longest_row
 
 _MOST_SCORES = 2**25  # of all queries that are scanned at a time
-_SCORE_BYTES = 17  # of a score, its mask, and a finalist
+_SCORE_BYTES = 25  # of a score, its mask, the number added to it, and a finalist
 _FEW = 2048  # finalists that are fetched together with their number
 _BLOCKS_A_PLACE = 4  # times k blocks: so many maxima suffice to choose a threshold from
 
@@ -98,13 +99,16 @@ class GpuScan:
         ks = [max(0, min(query.k, query.count(len(self._matrix)))) for query in queries]
         vectors = [query.codes for query in queries]
         tiles = self._tiles or tiles_for(max(map(len, vectors)), len(vectors), self._matrix.dtype)
-        codes = GpuCodes(vectors, ks, self._matrix, self.longest, tiles.codes)
-        scores, maxima = self._scores(codes, self._allowed(queries), tiles)
+        late_weights = [1.0 if query.additions is None else query.additions.late_weight for query in queries]
+        codes = GpuCodes(vectors, ks, self._matrix, self.longest, tiles.codes, late_weights)
+        values = self._values(queries)
+        scores, maxima = self._scores(codes, self._allowed(queries), values, tiles)
         # The k-th largest of the blocks' maxima is at most the k-th best score, and there are far fewer of them.
         most = max(1, *ks)
         among = maxima if maxima.shape[1] >= _BLOCKS_A_PLACE * most else scores
-        found = self._finalists(codes, scores, maxima, among.topk(most, dim=1).values, tiles)
-        return [_sorted(found[found[:, 0] == at], k) for at, k in enumerate(ks)]
+        found = self._finalists(codes, scores, maxima, among.topk(most, dim=1).values, values is not None, tiles)
+        owners = found[:, 0] >> 32
+        return [_sorted(found[owners == at], query.additions, ks[at]) for at, query in enumerate(queries)]
 
     def _allowed(self, queries: Sequence[Query]) -> Tensor | None:
         """Return which rows may be in each answer, (C, N); None: all."""
@@ -116,7 +120,19 @@ class GpuScan:
                 of_query.copy_(torch.from_numpy(query.allowed))
         return allowed
 
-    def _scores(self, codes: GpuCodes, allowed: Tensor | None, tiles: Tiles) -> tuple[Tensor, Tensor]:
+    def _values(self, queries: Sequence[Query]) -> Tensor | None:
+        """Return what is added to the scores of each query, (C, N) float32; None: nothing to any."""
+        if all(query.additions is None for query in queries):
+            return None
+        values = torch.zeros(len(queries), len(self._matrix), device=self._device)
+        for of_query, query in zip(values, queries, strict=True):
+            if query.additions is not None:
+                of_query.copy_(torch.from_numpy(query.additions.values))
+        return values
+
+    def _scores(
+        self, codes: GpuCodes, allowed: Tensor | None, values: Tensor | None, tiles: Tiles
+    ) -> tuple[Tensor, Tensor]:
         """Return all scores (C, N), and the largest of each block of rows (C, blocks)."""
         n, dim = self._matrix.shape
         blocks = -(-n // tiles.rows)
@@ -128,6 +144,8 @@ class GpuScan:
             codes.units,
             codes.counts,
             scores if allowed is None else allowed,
+            codes.late_weights,
+            scores if values is None else values,
             scores,
             maxima,
             n,
@@ -139,17 +157,18 @@ class GpuScan:
             DIMS=tiles.dims,
             PACK=tiles.contexts,
             MASKED=allowed is not None,
+            ADDED=values is not None,
             num_warps=tiles.warps,
             num_stages=tiles.stages,
         )
         return scores, maxima
 
     def _finalists(
-        self, codes: GpuCodes, scores: Tensor, maxima: Tensor, best: Tensor, tiles: Tiles
-    ) -> NDArray[np.int32]:
-        """Return context, row and bits of the canonical score of each finalist, (F, 3), in any order."""
+        self, codes: GpuCodes, scores: Tensor, maxima: Tensor, best: Tensor, adds: bool, tiles: Tiles
+    ) -> NDArray[np.int64]:
+        """Return of each finalist, in any order, its context times 2**32 and row, and the bits of its score, (F, 2)."""
         contexts, n = scores.shape
-        found = torch.empty(1 + scores.numel(), 3, dtype=torch.int32, device=self._device)
+        found = torch.empty(1 + scores.numel(), 2, dtype=torch.int64, device=self._device)
         found[0] = 0
         self._kernels.finalists[(maxima.numel(),)](
             self._matrix,
@@ -169,13 +188,15 @@ class GpuScan:
             ROWS=tiles.rows,
             CODES=16,
             DIMS=128,
+            ADDED=adds,
         )
         first = found[: 1 + _FEW].cpu().numpy()
         count = int(first[0, 0])
         return first[1 : 1 + count] if count <= _FEW else found[1 : 1 + count].cpu().numpy()
 
 
-def _sorted(found: NDArray[np.int32], k: int) -> TopK:
-    rows, scores = found[:, 1].astype(np.int64), np.ascontiguousarray(found[:, 2]).view(np.float32)
+def _sorted(found: NDArray[np.int64], additions: Additions | None, k: int) -> TopK:
+    rows, late = found[:, 0] & 0xFFFFFFFF, np.ascontiguousarray(found[:, 1]).view(np.float64)
+    scores = added(torch.from_numpy(late), torch.from_numpy(rows), additions).float().numpy()
     order = np.lexsort((rows, -scores))[:k]
     return TopK(rows[order], scores[order])
