@@ -16,7 +16,7 @@ from polyrank.service.ranking.words import best_allowed, largest_of_others
 TEXT = "w1 w2 w3 w7 w9"
 
 
-@pytest.fixture(scope="module", params=["exact", "hnsw"])
+@pytest.fixture(scope="module", params=["exact", "flat"])
 def serving(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Serving:
     """A thousand candidates, some of them removed or added, whose words count."""
     root = tmp_path_factory.mktemp("words")
