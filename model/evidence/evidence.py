@@ -9,6 +9,7 @@ from polyrank.model.evidence.features import FEATURES, ROW_FEATURES, TEXT_FEATUR
 from polyrank.model.evidence.reading import ReadContext, read
 from polyrank.model.evidence.table import WordTable
 from polyrank.model.evidence.words import key_of
+from polyrank.model.search.additions import Additions
 from polyrank.model.text.assembly import Conversation
 
 
@@ -40,6 +41,10 @@ class Evidence:
         table.
         """
         return weighted_sum(read(conversation), table, self._weights).astype(np.float32)
+
+    def additions(self, conversation: Conversation, table: WordTable) -> Additions:
+        """Return what a search over the table's rows adds to the scores of their vectors."""
+        return Additions(self.late_weight, self.values(conversation, table))
 
 
 def weighted_sum(context: ReadContext, table: WordTable, weights: Factors) -> NDArray[np.float64]:
