@@ -13,6 +13,7 @@ from polyrank.model.evidence.reading import ReadContext, read
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
 from polyrank.model.evidence.words import key_of
+from polyrank.model.search.additions import Additions
 from polyrank.model.text.assembly import Conversation
 
 
@@ -52,6 +53,10 @@ class Evidence:
         """
         asked = _asked(read(conversation), tables[0].statistics, self._weights)
         return [asked.sums(table).astype(np.float32) for table in tables]
+
+    def additions(self, conversation: Conversation, table: WordTable) -> Additions:
+        """Return what a search over the table's rows adds to the scores of their vectors."""
+        return Additions(self.late_weight, self.values(conversation, table))
 
 
 def weighted_sum(context: ReadContext, table: WordTable, weights: Factors) -> NDArray[np.float64]:
