@@ -1,11 +1,13 @@
 """How much memory and time a build needs as the pool grows. A hash takes the place of the model.
 
-    python benchmarks/build_memory.py [--sizes 100000 1000000] [--index exact] [--dim 64] [--directory DIR] [--json]
+    python benchmarks/build_memory.py [--sizes 100000 1000000] [--index exact] [--dim 64] [--words] [--pool POOL]
+        [--directory DIR] [--json]
 
-Each size is built by a process of its own. Its anonymous memory (RssAnon: what the kernel cannot drop or write back to
-a file) is read every 5 ms. "base" is the memory before the build begins, with libraries loaded. "growth" is how much
-the peak grows from one size to the next, for each candidate. An index of FAISS is held in memory, and its file has the
-same size.
+With `--words` the model counts words. The candidates are the first ones of POOL (JSON lines), or made up; each of those
+has two words of its own. Each size is built by a process of its own. Its anonymous memory (RssAnon: what the kernel
+cannot drop or write back to a file) is read every 5 ms. "base" is the memory before the build begins, with libraries
+loaded. "growth" is how much the peak grows from one size to the next, for each candidate. An index of FAISS is held in
+memory, and its file has the same size.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import shake_128
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.names import KINDS
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.model.config import EvidenceConfig, ModelConfig
 
 MIB = 1 << 20
 
@@ -37,8 +41,8 @@ class HashEncoder:
     name, architecture, fingerprint = "hash", "bi", "0123456789abcdef" * 4
     backend, precision = "none", "float32"
 
-    def __init__(self, dim: int) -> None:
-        self.dim = dim
+    def __init__(self, dim: int, counts_words: bool) -> None:
+        self.dim, self.counts_words = dim, counts_words
 
     def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         return [list(text.encode()) for text in texts], 0
@@ -52,7 +56,12 @@ class HashEncoder:
 
     def save(self, directory: Path) -> None:
         directory.mkdir()
-        (directory / "polyrank.json").write_text("{}\n")
+        config = ModelConfig(
+            architecture=self.architecture,
+            base_name=self.name,
+            evidence=EvidenceConfig(weights={"last": 1.0}) if self.counts_words else None,
+        )
+        (directory / "polyrank.json").write_text(json.dumps(config.to_json()))
 
 
 class Watch:
@@ -89,26 +98,32 @@ class Watch:
             thread.join()
 
 
-def write_pool(path: Path, count: int) -> None:
+def write_pool(path: Path, count: int, source: Path | None) -> None:
     with path.open("w") as file:
+        if source is not None:
+            with source.open() as lines:
+                file.writelines(islice(lines, count))
+            return
         for i in range(count):
             text = f"the answer to question {i} is what was said about {i * 7919 % count} before"
             file.write(f'{{"id": "candidate-{i}", "text": "{text}", "metadata": {{"topic": {i % 97}}}}}\n')
 
 
-def measure(pool: Path, root: Path, index: str, dim: int) -> dict[str, Any]:
-    watch = Watch()
+def measure(pool: Path, root: Path, index: str, dim: int, counts_words: bool) -> dict[str, Any]:
+    watch, options = Watch(), BuildOptions(index=index, max_rejected=1.0)
     with watch.looking():
-        built = build(
-            HashEncoder(dim), read_pool([pool], root), root, BuildOptions(index=index), progress=watch.progress
-        )
-    path = GenerationStore(root).path(built.generation)
+        model = HashEncoder(dim, counts_words)
+        built = build(model, read_pool([pool], root), root, options, progress=watch.progress)
+    store = GenerationStore(root)
+    path = store.path(built.generation)
     faiss_file = path / "index.faiss"
     return {
         "candidates": built.count,
         "seconds": round(built.seconds, 1),
         "peak_bytes": max(watch.peaks.values()),
         "peak_bytes_by_stage": watch.peaks,
+        "words_seconds": round(store.manifest(built.generation).build.seconds.get("words", 0.0), 2),
+        "words_bytes": sum(each.stat().st_size for each in path.glob("words/*")),
         "index_bytes": faiss_file.stat().st_size if faiss_file.exists() else 0,
         "generation_bytes": sum(each.stat().st_size for each in path.rglob("*") if each.is_file()),
     }
@@ -116,8 +131,9 @@ def measure(pool: Path, root: Path, index: str, dim: int) -> dict[str, Any]:
 
 def in_a_process(size: int, arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-        write_pool(Path(directory) / "pool.jsonl", size)
+        write_pool(Path(directory) / "pool.jsonl", size, arguments.pool)
         command = [sys.executable, __file__, "--index", arguments.index, "--dim", str(arguments.dim)]
+        command += ["--words"] if arguments.words else []
         done = subprocess.run([*command, "--one", directory], stdout=subprocess.PIPE, check=True)
     return dict(json.loads(done.stdout))
 
@@ -127,12 +143,15 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--index", default="exact", choices=KINDS)
     parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--words", action="store_true", help="let the model count words")
+    parser.add_argument("--pool", type=Path, help="JSON lines; default: texts that are made up")
     parser.add_argument("--directory", type=Path, help="for pools and stores; default: the temporary directory")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(measure(arguments.one / "pool.jsonl", arguments.one, arguments.index, arguments.dim)))
+        pool, given = arguments.one / "pool.jsonl", (arguments.index, arguments.dim, arguments.words)
+        print(json.dumps(measure(pool, arguments.one, *given)))
         return
     from polyrank.service.cli.measuring.timing import machine  # torch: not in the processes that are measured
 
@@ -151,11 +170,12 @@ def main() -> None:
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    print("candidates  seconds  base MiB  peak MiB  index MiB  generation MiB  growth, bytes a candidate")
+    print("candidates  seconds  base MiB  peak MiB  words s  words MiB  index MiB  generation MiB  growth, bytes each")
     for row in rows:
         base, peak = row["peak_bytes_by_stage"]["base"] / MIB, row["peak_bytes"] / MIB
         print(
-            f"{row['candidates']:10}  {row['seconds']:7}  {base:8.1f}  {peak:8.1f}  {row['index_bytes'] / MIB:9.1f}  "
+            f"{row['candidates']:10}  {row['seconds']:7}  {base:8.1f}  {peak:8.1f}  {row['words_seconds']:7}  "
+            f"{row['words_bytes'] / MIB:9.2f}  {row['index_bytes'] / MIB:9.1f}  "
             f"{row['generation_bytes'] / MIB:14.1f}  {row.get('growth_bytes_a_candidate', '')}"
         )
 

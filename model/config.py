@@ -115,7 +115,9 @@ class ModelConfig:
         _require_types(self, "")
         known = ", ".join(ARCHITECTURES)
         _require(self.architecture in ARCHITECTURES, f"architecture is {self.architecture!r}, not one of {known}")
-        _require(not self.residual or not ARCHITECTURES[self.architecture].retrieves, "residual is for cross")
+        retrieves = ARCHITECTURES[self.architecture].retrieves
+        _require(not self.residual or not retrieves, "residual is for cross")
+        _require(self.evidence is None or retrieves, "evidence is not for cross, which reads the words itself")
         for name in ("n_codes", "reduction_m"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("code_scale", "score_scale"):

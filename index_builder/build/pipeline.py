@@ -5,7 +5,7 @@
 The pool is checked and written to the candidate table before anything is encoded, so that a bad pool fails early. All
 files are written to a temporary directory, which is renamed when it is complete. A build that fails or is cancelled
 removes it. A build that is killed cannot; the next build takes over its finished shards. Memory does not grow with the
-pool, except for the FAISS index.
+pool, except for the FAISS index and a little where words count.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,7 @@
 """How well a model finds the gold reply in each example's own list: R@k/C and MRR (Humeau et al. 5)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,17 +51,24 @@ def rank_lists(ranker: LateRanker | CrossRanker, dialogues: Sequence[Dialogue], 
 def _late_scores(
     ranker: LateRanker, dialogues: Sequence[Dialogue], report: ReportProgress
 ) -> list[NDArray[np.float32]]:
-    """Encode each distinct candidate once, then score each list."""
+    """Encode each distinct candidate once, then score each list.
+
+    A model with evidence takes all candidates of all lists for the pool that says how rare a word is.
+    """
     row_of: dict[str, int] = {}
     for dialogue in dialogues:
         for text in dialogue.candidates:
             row_of.setdefault(text, len(row_of))
     embeddings, _ = candidate_embeddings(ranker, list(row_of), report)
     codes = context_codes(ranker, [dialogue.conversation for dialogue in dialogues], report)
-    return [
-        scores_of(embeddings[[row_of[text] for text in dialogue.candidates]], vectors)
-        for dialogue, vectors in zip(dialogues, codes, strict=True)
-    ]
+    table = ranker.word_table(list(row_of))
+    scores = []
+    for dialogue, vectors in zip(dialogues, codes, strict=True):
+        rows = [row_of[text] for text in dialogue.candidates]
+        additions = ranker.additions(dialogue.conversation, table)
+        own = None if additions is None else replace(additions, values=additions.values[rows])
+        scores.append(scores_of(embeddings[rows], vectors, own))
+    return scores
 
 
 def _cross_scores(

@@ -23,7 +23,9 @@ _CONTEXTS_A_PASS = 32
 def retrieve(
     ranker: LateRanker, conversations: Sequence[Conversation], texts: Sequence[str], report: ReportProgress
 ) -> tuple[list[TopK], int]:
-    """Find the best texts of the pool for each context. The stages reported are "candidates" and "contexts".
+    """Find the best texts of the pool for each context, by vectors and by evidence if the model has some.
+
+    The stages reported are "candidates" and "contexts".
 
     Returns:
         For each context the places in `texts` and the scores of the DEPTH best texts, best first, equal scores in
@@ -33,10 +35,12 @@ def retrieve(
         ModelError: the model gives numbers that are not finite.
     """
     embeddings, cut = candidate_embeddings(ranker, texts, report)
-    scan, found = prepare(embeddings), []
-    remaining = context_codes(ranker, conversations, report)
+    scan, table, found = prepare(embeddings), ranker.word_table(texts), []
+    remaining = zip(conversations, context_codes(ranker, conversations, report), strict=True)
     while several := list(islice(remaining, _CONTEXTS_A_PASS)):
-        found += scan.top_k([Query(codes, DEPTH) for codes in several])
+        found += scan.top_k(
+            [Query(codes, DEPTH, additions=ranker.additions(conversation, table)) for conversation, codes in several]
+        )
     return found, cut
 
 

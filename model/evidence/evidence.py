@@ -1,5 +1,8 @@
 """The lexical part of the score: a weighted sum of features over all rows of a table."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -7,8 +10,10 @@ from polyrank.model.config import EvidenceConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.evidence.features import FEATURES, ROW_FEATURES, TEXT_FEATURES, WORD_FEATURES, Factors
 from polyrank.model.evidence.reading import ReadContext, read
+from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
 from polyrank.model.evidence.words import key_of
+from polyrank.model.search.additions import Additions
 from polyrank.model.text.assembly import Conversation
 
 
@@ -39,29 +44,69 @@ class Evidence:
         A text's value depends on the conversation and the table's statistics alone: it is the same to the bit in every
         table.
         """
-        return weighted_sum(read(conversation), table, self._weights).astype(np.float32)
+        return self.values_of(conversation, [table])[0]
+
+    def values_of(self, conversation: Conversation, tables: Sequence[WordTable]) -> list[NDArray[np.float32]]:
+        """Return what `values` does for each of several tables with the same statistics, at least one.
+
+        The conversation is read once, which takes longer than a small table.
+        """
+        asked = _asked(read(conversation), tables[0].statistics, self._weights)
+        return [asked.sums(table).astype(np.float32) for table in tables]
+
+    def additions(self, conversation: Conversation, table: WordTable) -> Additions:
+        """Return what a search over the table's rows adds to the scores of their vectors."""
+        return Additions(self.late_weight, self.values(conversation, table))
 
 
 def weighted_sum(context: ReadContext, table: WordTable, weights: Factors) -> NDArray[np.float64]:
     """Return the sum of the features by their weights for each row, (N,); features without a weight count 0."""
+    return _asked(context, table.statistics, weights).sums(table)
+
+
+class _Asked(NamedTuple):
+    """What a context asks of every table with the same statistics.
+
+    Attributes:
+        keys: hashes of its words, (n,), ascending.
+        factors: by which their BM25 weights count, (n,).
+        columns: by which row features count.
+        texts: by hashes of normalised texts, what they count.
+    """
+
+    keys: NDArray[np.uint64]
+    factors: NDArray[np.float64]
+    columns: Factors
+    texts: Sequence[tuple[int, float]]
+
+    def sums(self, table: WordTable) -> NDArray[np.float64]:
+        """Return the sum of all that for each row, (N,)."""
+        sums = table.word_sums(self.keys, self.factors)
+        for name, weight in self.columns.items():
+            sums += weight * table.column(name).astype(np.float64)
+        for key, value in self.texts:
+            sums[table.rows_with(key)] += value
+        return sums
+
+
+def _asked(context: ReadContext, statistics: Statistics, weights: Factors) -> _Asked:
     factors: dict[str, float] = {}
     for name in (name for name in WORD_FEATURES if name in weights):
         for word, factor in WORD_FEATURES[name](context).items():
             factors[word] = factors.get(word, 0.0) + weights[name] * factor
-    sums = _word_sums(table, factors)
-    for name in (name for name in ROW_FEATURES if name in weights):
-        sums += weights[name] * table.column(name).astype(np.float64)
-    for name in (name for name in TEXT_FEATURES if name in weights):
-        for text, value in TEXT_FEATURES[name](context).items():
-            sums[table.rows_with(key_of(text))] += weights[name] * value
-    return sums
-
-
-def _word_sums(table: WordTable, factors: Factors) -> NDArray[np.float64]:
-    """Return, for each row, the sum of factor, rarity and BM25 weight over its words, (N,)."""
     keys, first = np.unique(np.array([key_of(word) for word in factors], np.uint64), return_index=True)
-    given = np.array(list(factors.values()), np.float64)[first]
-    return table.word_sums(keys, given * table.statistics.rarity(keys))
+    texts = [
+        (key_of(text), weights[name] * value)
+        for name in TEXT_FEATURES
+        if name in weights
+        for text, value in TEXT_FEATURES[name](context).items()
+    ]
+    return _Asked(
+        keys,
+        np.array(list(factors.values()), np.float64)[first] * statistics.rarity(keys),
+        {name: weights[name] for name in ROW_FEATURES if name in weights},
+        texts,
+    )
 
 
 def feature_table(context: ReadContext, table: WordTable) -> NDArray[np.float64]:

@@ -6,10 +6,14 @@ from typing import Literal
 
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.checkpoint.files import CheckpointFiles
+from polyrank.model.evidence.evidence import Evidence
+from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.evidence.table import WordTable
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.forwards import LateForwards
 from polyrank.model.inference.network import Network
 from polyrank.model.search import topk
+from polyrank.model.search.additions import Additions
 from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Turn, require_positive
 from polyrank.model.text.steps import Steps
 from polyrank.model.text.tokenizer import Token
@@ -27,6 +31,7 @@ class LateRanker(LateForwards):
         fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
         dim: D, the size of a candidate embedding.
         max_input_tokens: limit for a candidate; longer ones are cut.
+        evidence: what words say for a candidate, which its score includes; None: its vector alone counts.
     """
 
     retrieves: Literal[True] = True
@@ -45,6 +50,7 @@ class LateRanker(LateForwards):
         self.architecture = network.config.architecture
         self.fingerprint = files.fingerprint
         self.max_input_tokens = network.config.max_candidate_tokens
+        self.evidence = None if network.config.evidence is None else Evidence(network.config.evidence)
         self._assembler = assembler
         self._files = files
 
@@ -73,18 +79,31 @@ class LateRanker(LateForwards):
     ) -> list[tuple[int, float]]:
         """Rank candidate texts against a context, which is one text, or turns, oldest first.
 
-        `top_k` is how many to return; None: all. `persona` holds facts about the replying side.
+        `top_k` is how many to return; None: all. `persona` holds facts about the replying side. How rare a word is
+        follows from the candidates themselves; of fewer than 50 no word is known to be rare.
 
         Returns:
             (position in `candidates`, score), best first; equal scores in the order given.
         """
         require_positive(top_k)
-        ids, _ = self.tokenize_context(Conversation.of(context, persona))
+        conversation = Conversation.of(context, persona)
+        ids, _ = self.tokenize_context(conversation)
         if not candidates:
             return []
         embeddings = self.encode_candidates(self.tokenize_candidates(candidates)[0])
-        best = topk.top_k(embeddings, self.encode_contexts([ids])[0], len(candidates) if top_k is None else top_k)
+        codes, k = self.encode_contexts([ids])[0], len(candidates) if top_k is None else top_k
+        best = topk.top_k(embeddings, codes, k, additions=self.additions(conversation, self.word_table(candidates)))
         return list(zip(best.rows.tolist(), best.scores.tolist(), strict=True))
+
+    def word_table(self, texts: Sequence[str]) -> WordTable | None:
+        """Return the words of texts that are a pool by themselves; None for a model without evidence."""
+        return None if self.evidence is None else WordTable.of(texts, Statistics.of(texts))
+
+    def additions(self, conversation: Conversation, table: WordTable | None) -> Additions | None:
+        """Return what words add to the scores of a table's rows; None for a model without evidence."""
+        if self.evidence is None or table is None:
+            return None
+        return self.evidence.additions(conversation, table)
 
     def save(self, directory: Path) -> None:
         """Write the checkpoint's files to a directory; base weights stay a reference."""

@@ -15,6 +15,9 @@ from polyrank.model.training.errors import TrainingDataInvalid
 from polyrank.model.training.loop import Training, Watch, processes
 from polyrank.model.training.state import STATE_FILE, RunProgress, read_state, require_unused
 from polyrank.model.training.student.student import start
+from polyrank.model.training.weighing import Weighed, weigh
+
+OnSurvey = Callable[[Path, Report], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +52,14 @@ def train(
     output: Path,
     *,
     resume: bool = False,
-    on_survey: Callable[[Path, Report], None],
+    evidence: bool = True,
+    on_survey: OnSurvey,
     watch: Watch,
 ) -> Ranker | None:
     """Train a model, and write the checkpoint with the least loss on the selection slice.
 
     `output` is a directory that is empty or does not exist yet; with `resume`, that of an unfinished run to go on with.
+    `evidence` says whether words count beside the vectors; their weights are fitted on the selection slice at the end.
     `on_survey` is called with each file and what it holds, `watch` after every step and every look.
 
     Returns:
@@ -88,6 +93,38 @@ def train(
     if not everyone.is_main_process:
         return None
     _finish(output, config, corpora, training.progress)
+    trained = load(output)
+    if not (evidence and trained.retrieves):
+        return trained
+    return _with_evidence(output, weigh(trained, [corpus for corpus, _ in corpora], seen=True))
+
+
+def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey: OnSurvey) -> Ranker:
+    """Fit how much words count beside the vectors of a model, and write it with these weights.
+
+    `base` is a checkpoint or a base model; its vectors stay as they are. `seen` says that it was trained on these
+    files, so that only their selection slices are used. Other arguments and errors are those of `train`.
+    """
+    require_unused(output)
+    ranker = load(base)
+    if not ranker.retrieves:
+        raise InvalidInput(f"{base} is a cross-encoder, which reads the words itself; give a bi- or poly-encoder")
+    corpora = _surveyed(data)
+    for corpus, report in corpora:
+        on_survey(corpus.path, report)
+    weighed = weigh(ranker, [corpus for corpus, _ in corpora], seen)
+    ranker.save(output)
+    return _with_evidence(output, weighed)
+
+
+def _with_evidence(output: Path, weighed: Weighed) -> Ranker:
+    """Write the evidence into a checkpoint, and load it."""
+    path = output / CONFIG_FILE
+    config = read_config(path)
+    write_config(
+        path,
+        replace(config, evidence=weighed.evidence, training={**config.training, "evidence": weighed.summary()}),
+    )
     return load(output)
 
 

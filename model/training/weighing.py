@@ -25,9 +25,9 @@ from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.positives import text_key
 from polyrank.model.training.data.corpus import Corpus
 
-SEEN_SHARE = 0.5  # of the late score, where the model was trained on dialogues of this kind
+SEEN_SHARE = 0.6  # of the late weight, where the model was trained on dialogues of this kind (evidence/fit.py)
 _LISTS = 500  # of a file; more move no weight by much
-_OTHERS = 19
+_OTHERS = 99  # they cost no encoding, and steady the weights
 _SEED = 0
 _CONTEXTS_AT_ONCE = 256
 
@@ -48,7 +48,7 @@ def weigh(ranker: LateRanker, corpora: Sequence[Corpus], seen: bool) -> Weighed:
     """Fit the evidence of a model on files of dialogues.
 
     seen: the model was trained on these files. Then only their selection slices are used, and the late score counts
-    less than it seems to be worth there.
+    less than it seems to be worth.
     """
     files = [_scored_lists(ranker, corpus, seen) for corpus in corpora]
     late_share = SEEN_SHARE if seen else 1.0

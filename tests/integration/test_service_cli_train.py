@@ -14,11 +14,15 @@ from tiny import write_base, write_checkpoint
 from tiny_training import rows, write_examples
 
 import polyrank
+from polyrank.model.checkpoint.files import WEIGHTS_FILE
+from polyrank.model.evidence.features import FEATURES
 from polyrank.model.training.objectives.late import LateObjective
 from polyrank.model.training.state import STATE_FILE
 from polyrank.service.cli import main
 
 Capture = pytest.CaptureFixture[str]
+
+EVIDENCE_TITLE = "R@1 over held-out lists; the second figure with an earlier turn of the conversation in each:"
 
 RECIPE = {
     "--architecture": "bi",
@@ -77,7 +81,7 @@ def test_the_result_is_one_object(capsys: Capture, base: Path, data: Path, valid
     outcome = train(capsys, base, data, tmp_path / "out", "--json", "--valid", str(valid), steps=120)
     result = outcome.result
     assert list(result) == [
-        "output", "fingerprint", "step", "selection", "files", "settings", "steps", "seconds", "valid",
+        "output", "fingerprint", "step", "selection", "files", "settings", "steps", "seconds", "evidence", "valid",
     ]  # fmt: skip
     ranker = polyrank.load(tmp_path / "out")
     assert (result["output"], result["fingerprint"]) == (str(tmp_path / "out"), ranker.fingerprint)
@@ -105,8 +109,47 @@ def test_words_and_progress(capsys: Capture, base: Path, data: Path, tmp_path: P
     assert survey == f"{data}: 76 examples, 4 held out"
     figures = r"loss \d+\.\d{4}  recall_at_1 [01]\.\d{4}  code_cosine -?\d\.\d{4}"
     assert re.fullmatch(rf"look 0 of 20: {figures}", first)
-    assert all(re.fullmatch(rf"look \d+ of 20: {figures}, \d+ s left", line) for line in others)
-    assert others[-1].startswith("look 20 of 20: ")
+    looks = others[: others.index(EVIDENCE_TITLE)]
+    assert all(re.fullmatch(rf"look \d+ of 20: {figures}, \d+ s left", line) for line in looks)
+    assert looks[-1].startswith("look 20 of 20: ")
+    evidence = others[len(looks) + 1 :]
+    assert [line.split()[:2] for line in evidence[:3]] == [
+        ["late", "alone"],
+        ["all", "features"],
+        ["without", "persona"],
+    ]
+    assert all(re.fullmatch(r"  [a-z ]{16} [01]\.\d{3} [01]\.\d{3}(  weight -?[\de.+-]+)?", line) for line in evidence)
+
+
+def test_evidence_alone_leaves_the_vectors(
+    capsys: Capture, base: Path, data: Path, valid: Path, tmp_path: Path
+) -> None:
+    trained = tmp_path / "trained"
+    train(capsys, base, data, trained, "--no-evidence")
+    for seen in ([], ["--seen"]):
+        output = tmp_path / f"fitted{len(seen)}"
+        given = ["--only-evidence", "--base", trained, "--train", data, "--output", output, "--valid", valid, *seen]
+        result = call(capsys, "train", *given, "--json").result
+        assert set(polyrank.load(output).config.evidence.weights) == set(FEATURES)
+        assert result["evidence"]["lists"] == (4 if seen else 80)
+        assert result["settings"]["steps"] == 20
+        assert (output / WEIGHTS_FILE).read_bytes() == (trained / WEIGHTS_FILE).read_bytes()
+        assert result["fingerprint"] != polyrank.load(trained).fingerprint
+
+
+def test_a_base_model_takes_evidence_too(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
+    given = ["--only-evidence", "--base", base, "--train", data, "--output", tmp_path / "out"]
+    outcome = call(capsys, "train", *given)
+    assert outcome.out == f"{tmp_path}/out: fitted the evidence\n"
+    assert EVIDENCE_TITLE in outcome.err
+    assert polyrank.load(tmp_path / "out").config.weights == "base"
+
+
+def test_the_vectors_alone_may_count(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
+    outcome = train(capsys, base, data, tmp_path / "out", "--no-evidence", "--json")
+    assert "evidence" not in outcome.result
+    assert EVIDENCE_TITLE not in outcome.err
+    assert "evidence" not in json.loads((tmp_path / "out" / "polyrank.json").read_text())
 
 
 def test_a_terminal_gets_a_bar_and_a_line_for_each_look(
@@ -118,7 +161,7 @@ def test_a_terminal_gets_a_bar_and_a_line_for_each_look(
     shown = re.split(r"[\r\n]+", terminal.getvalue())
     looks = [line.split(":")[0] for line in shown if line.startswith("look")]
     assert looks == [f"look {step} of 20" for step in range(0, 21, 4)]
-    assert re.match(r"train: 100%\|.*\| 20/20 \[.*step.*, loss \d", shown[-2])
+    assert re.match(r"train: 100%\|.*\| 20/20 \[.*step.*, loss \d", shown[shown.index(EVIDENCE_TITLE) - 1])
 
 
 def test_adapters_have_a_rate_of_their_own(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
@@ -130,6 +173,7 @@ def test_adapters_have_a_rate_of_their_own(capsys: Capture, base: Path, data: Pa
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
+        ({"architecture": None}, "give --architecture: bi, poly, cross"),
         ({"batch_size": 0}, "batch-size must be at least 1"),
         ({"batch_size": 1}, "the others are the negatives"),
         ({"loss": "pointwise"}, "the pointwise loss is for cross"),
@@ -149,6 +193,15 @@ def test_wrong_usage(
 ) -> None:
     outcome = train(capsys, base, data, tmp_path / "out", "--json", **changed)
     assert says in outcome.failure(2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_wrong_usage_of_the_evidence(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
+    cross = write_checkpoint(tmp_path, "cross", 1, architecture="cross")
+    seen = train(capsys, base, data, tmp_path / "out", "--seen")
+    assert "--seen goes with --only-evidence" in seen.failure(2)
+    alone = train(capsys, cross, data, tmp_path / "out", "--only-evidence")
+    assert "give a bi- or poly-encoder with --only-evidence" in alone.failure(2)
     assert not (tmp_path / "out").exists()
 
 

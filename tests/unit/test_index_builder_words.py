@@ -17,6 +17,7 @@ from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.store.generation import Generation, describe_files
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
+from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.model.text.assembly import Conversation
 
 COUNT = 80
@@ -139,13 +140,17 @@ def test_a_generation_without_words_opens_as_it_was(path: Path) -> None:
     assert Generation.open(path).words is None
 
 
-def test_words_stay_here_if_the_matrix_does_not(path: Path) -> None:
+def test_words_stay_here_if_the_matrix_does_not(path: Path, built: Path) -> None:
     """As on a replica that reads vectors from Redis."""
     (path / "embeddings.bin").unlink()
     opened = Generation.open(path, needs_matrix=False)
     assert not opened.embeddings.has_matrix
-    assert opened.words is not None
-    assert len(opened.words.table) == COUNT
+    values, whole = (
+        Snapshot.of(each).word_values(Conversation.of("text 7")) for each in (opened, Generation.open(built))
+    )
+    assert values is not None
+    assert whole is not None
+    assert values.own.tobytes() == whole.own.tobytes()
 
 
 def test_the_arrays_stay_on_the_disk(path: Path) -> None:

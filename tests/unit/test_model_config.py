@@ -157,3 +157,8 @@ def test_a_checkpoint_without_evidence_has_the_file_that_it_always_had() -> None
 def test_evidence_that_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointInvalid, match=re.escape(message)):
         ModelConfig.from_json(raw(**changes))
+
+
+def test_a_cross_encoder_has_no_evidence() -> None:
+    with pytest.raises(CheckpointInvalid, match="evidence is not for cross"):
+        ModelConfig(architecture="cross", base_name="tiny", evidence=EvidenceConfig())

@@ -39,6 +39,12 @@ class Late:
     def encode_contexts(self, contexts: list[list[int]]) -> list[NDArray[np.float32]]:
         return [np.array([ids], np.float32) for ids in contexts]
 
+    def word_table(self, texts: Sequence[str]) -> None:
+        """It has no evidence."""
+
+    def additions(self, conversation: Conversation, table: None) -> None:
+        """It has no evidence."""
+
 
 class Cross(CrossRanker):
     """Gives the same scores as `Late`."""

@@ -97,7 +97,7 @@ def test_the_summary_says_what_was_done(base: Path, data: Path, tmp_path: Path) 
     ranker, seen = run(settings(base, steps=20), data, tmp_path / "out")
     summary = json.loads((tmp_path / "out" / "polyrank.json").read_text())["training"]
     assert summary == ranker.config.training
-    assert set(summary) == {"step", "selection", "files", "settings", "steps", "seconds"}
+    assert set(summary) == {"step", "selection", "files", "settings", "steps", "seconds", "evidence"}
     [report] = seen.reports
     assert summary["files"] == [
         {"name": "data.jsonl", "examples": report.kept, "held_out": report.held_out, "weight": float(report.kept)}

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, get_args
 from polyrank.model.config import ContextVectors, Reduction
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES
-from polyrank.service.cli.models import load_cross, load_late
+from polyrank.service.cli.models import check_late, load_cross, load_late
 from polyrank.service.cli.output import UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+    from polyrank.model.config import EvidenceConfig
+    from polyrank.model.rankers.load import Ranker
     from polyrank.model.training.config import TrainConfig
     from polyrank.model.training.data.corpus import Report
     from polyrank.model.training.run import Data
@@ -30,7 +32,7 @@ _LOG_EVERY_SECONDS = 10.0
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("train", help="train a bi-, poly- or cross-encoder on dialogues")
-    parser.add_argument("--architecture", required=True, choices=tuple(ARCHITECTURES))
+    parser.add_argument("--architecture", choices=tuple(ARCHITECTURES), help="needed unless --only-evidence")
     parser.add_argument("--base", required=True, help="base model, or a checkpoint to go on from")
     parser.add_argument("--output", required=True, type=Path, help="directory of the checkpoint; new or empty")
     parser.add_argument("--resume", action="store_true", help="go on with the unfinished run in --output")
@@ -38,6 +40,7 @@ def add_to(commands: Any) -> None:
     group = parser.add_argument_group
     _add_data(group("data").add_argument)
     _add_recipe(group("recipe (defaults: Humeau et al. 2020)").add_argument)
+    _add_evidence(group("evidence of words (bi and poly)"))
     _add_memory(group("memory and speed").add_argument)
     _add_model(group("model (not given: as the checkpoint in --base has it, or the default)").add_argument)
     parser.set_defaults(run=run)
@@ -76,6 +79,14 @@ def _add_recipe(add: Any) -> None:
     add("--seed", type=int, help="default: 0")
 
 
+def _add_evidence(group: Any) -> None:
+    add = group.add_mutually_exclusive_group().add_argument
+    add("--no-evidence", action="store_true", help="let the vectors alone count")
+    add("--only-evidence", action="store_true", help="only fit how much words count; the vectors of --base stay")
+    seen = "with --only-evidence: --base was trained on these files; use what was held out"
+    group.add_argument("--seen", action="store_true", help=seen)
+
+
 def _add_memory(add: Any) -> None:
     add("--tune", help="all, all-but-embeddings (default), top-N")
     add("--lora-rank", type=int, metavar="R", help="train adapters of this rank; 0: the weights")
@@ -102,20 +113,57 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, and report the figures on --valid."""
     _need_packages()
     _check(arguments)
-    from polyrank.model.training.run import train
-
-    config, data = _settings(arguments)
-    with _Log() as log:
-        ranker = train(config, data, arguments.output, resume=arguments.resume, on_survey=_print_survey, watch=log)
+    ranker = _only_evidence(arguments) if arguments.only_evidence else _trained(arguments)
     if ranker is None:  # the main process reports
         return 0
     result = {"output": str(arguments.output), "fingerprint": ranker.fingerprint, **ranker.config.training}
+    if ranker.config.evidence is not None:
+        _print_evidence(result["evidence"]["recall_at_1"], ranker.config.evidence)
     if arguments.valid:
         from polyrank.service.cli.commands.evaluate import measure
 
         result["valid"] = measure(str(arguments.output), arguments.valid)
-    print_result(arguments, result, f"{arguments.output}: trained {result['steps']} steps in {result['seconds']} s")
+    did = (
+        "fitted the evidence"
+        if arguments.only_evidence
+        else f"trained {result['steps']} steps in {result['seconds']} s"
+    )
+    print_result(arguments, result, f"{arguments.output}: {did}")
     return 0
+
+
+def _trained(arguments: argparse.Namespace) -> "Ranker | None":
+    from polyrank.model.training.run import train
+
+    config = _config(arguments)
+    with _Log() as log:
+        return train(
+            config,
+            _data(arguments),
+            arguments.output,
+            resume=arguments.resume,
+            evidence=not arguments.no_evidence,
+            on_survey=_print_survey,
+            watch=log,
+        )
+
+
+def _only_evidence(arguments: argparse.Namespace) -> "Ranker":
+    from polyrank.model.training.run import train_evidence
+
+    data = _data(arguments)
+    return train_evidence(arguments.base, data, arguments.output, seen=arguments.seen, on_survey=_print_survey)
+
+
+def _print_evidence(figures: Mapping[str, Mapping[str, float]], evidence: "EvidenceConfig") -> None:
+    """Say what each feature adds, on standard error."""
+    weights = {f"without {name}": weight for name, weight in evidence.weights.items()}
+    print(
+        "R@1 over held-out lists; the second figure with an earlier turn of the conversation in each:", file=sys.stderr
+    )
+    for name, figure in figures.items():
+        weight = f"  weight {weights[name]:.4g}" if name in weights else ""
+        print(f"  {name:<16} {figure['plain']:.3f} {figure['repeats']:.3f}{weight}", file=sys.stderr)
 
 
 def _need_packages() -> None:
@@ -124,18 +172,25 @@ def _need_packages() -> None:
         raise UsageError(f"training needs {', '.join(missing)}: pip install '.[train]' in polyrank's source")
 
 
-def _settings(arguments: argparse.Namespace) -> tuple["TrainConfig", "Data"]:
-    from polyrank.model.training.config import TrainConfig
+def _data(arguments: argparse.Namespace) -> "Data":
     from polyrank.model.training.run import Data
+
+    weights = arguments.weights or ()
+    try:
+        return Data(arguments.train, weights, arguments.every_turn, arguments.max_rejected, arguments.held_out)
+    except InvalidInput as error:
+        raise UsageError(f"{error}") from error
+
+
+def _config(arguments: argparse.Namespace) -> "TrainConfig":
+    from polyrank.model.training.config import TrainConfig
 
     names = TrainConfig.option_names()
     given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
     if given.get("lora_rank"):
         given.setdefault("learning_rate", 5e-4)
     try:
-        return TrainConfig.of(**given), Data(
-            arguments.train, arguments.weights or (), arguments.every_turn, arguments.max_rejected, arguments.held_out
-        )
+        return TrainConfig.of(**given)
     except InvalidInput as error:
         raise UsageError(f"{error}") from error
 
@@ -148,6 +203,10 @@ def _check(arguments: argparse.Namespace) -> None:
     from polyrank.model.checkpoint.kind import architecture_of
     from polyrank.model.text.dialogues import read_dialogues
 
+    if arguments.architecture is None and not arguments.only_evidence:
+        raise UsageError("give --architecture: " + ", ".join(ARCHITECTURES))
+    if arguments.seen and not arguments.only_evidence:
+        raise UsageError("--seen goes with --only-evidence")
     if not 0 <= arguments.max_rejected <= 1:
         raise UsageError("--max-rejected must be a number between 0 and 1")
     if arguments.tune and not _TUNE.fullmatch(arguments.tune):
@@ -155,6 +214,8 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.valid:
         _require_candidates(arguments.valid)
     architecture_of(arguments.base)
+    if arguments.only_evidence:
+        check_late(arguments.base, " with --only-evidence")
     if arguments.teacher:  # the run loads it again, which takes a moment
         load_cross("--teacher", arguments.teacher)
     if arguments.retriever:

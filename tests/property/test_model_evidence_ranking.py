@@ -1,0 +1,110 @@
+"""Rankings with evidence: rank, lists and whole pools give the same score, that of brute force in float64."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tiny import write_checkpoint
+
+import polyrank
+from polyrank.model.config import EvidenceConfig
+from polyrank.model.evaluation.lists import rank_lists
+from polyrank.model.evaluation.retrieval import DEPTH, retrieve
+from polyrank.model.evidence.evidence import Evidence
+from polyrank.model.evidence.features import FEATURES
+from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.evidence.table import WordTable
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.dialogues import Dialogue
+
+FIELDS: dict[str, Any] = {"architecture": "poly", "n_codes": 4, "normalize": True, "score_scale": 5.0}
+EVIDENCE = EvidenceConfig(
+    late_weight=0.7,
+    weights={"persona": 0.5, "told": -0.4, "last": 0.6, "before": 0.3, "older": 0.2, "said": -3.0, "length": -0.3},
+)
+POOL = [f"w{n % 40} w{n * 7 % 33} W{n // 40} ord-{n % 130}" for n in range(260)]
+CONTEXTS = [
+    Conversation.of([POOL[5 * n], f"w{n} ord-{n + 1}", f"w{2 * n % 40} ord-{2 * n}"], [f"ord-{3 * n}"])
+    for n in range(25)
+]
+
+
+@pytest.fixture(scope="module")
+def rankers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LateRanker]:
+    parent = tmp_path_factory.mktemp("evidence")
+    given = {
+        "plain": None,
+        "with": EVIDENCE,
+        "zero": EvidenceConfig(weights=dict.fromkeys(FEATURES, 0.0)),
+    }
+    for name, evidence in given.items():
+        write_checkpoint(parent, name, 0, evidence=evidence, **FIELDS)
+    return {name: polyrank.load(parent / name) for name in given}  # type: ignore[misc]  # they are no cross-encoders
+
+
+def silent(_stage: str, _done: int, _total: int) -> None:
+    pass
+
+
+def brute_force(ranker: LateRanker, context: Conversation, texts: list[str], pool: list[str]) -> NDArray[np.float32]:
+    embeddings = ranker.encode_candidates(ranker.tokenize_candidates(texts)[0])
+    [codes] = ranker.encode_contexts([ranker.tokenize_context(context)[0]])
+    s = embeddings.astype(np.float64) @ codes.astype(np.float64).T
+    powers = np.exp(s - s.max(axis=1, keepdims=True))
+    late = (powers * s).sum(axis=1) / powers.sum(axis=1)
+    values = Evidence(EVIDENCE).values(context, WordTable.of(texts, Statistics.of(pool)))
+    assert values.any()
+    return (EVIDENCE.late_weight * late + values.astype(np.float64)).astype(np.float32)
+
+
+def test_rank_gives_the_scores_of_brute_force(rankers: dict[str, LateRanker]) -> None:
+    for context in CONTEXTS:
+        found = rankers["with"].rank(context.turns, POOL, persona=context.persona)
+        scores = brute_force(rankers["with"], context, POOL, POOL)
+        np.testing.assert_allclose(
+            [score for _, score in found], scores[[row for row, _ in found]], rtol=1e-5, atol=1e-5
+        )
+        assert sorted(row for row, _ in found) == list(range(len(POOL)))
+        assert all(one >= other for (_, one), (_, other) in itertools.pairwise(found))
+
+
+def test_lists_take_all_their_candidates_for_the_pool(rankers: dict[str, LateRanker]) -> None:
+    lists = [POOL[n : n + 20] for n in range(0, 250, 10)]
+    dialogues = [Dialogue(context, own[0], tuple(own), 0) for context, own in zip(CONTEXTS, lists, strict=True)]
+    ranked = rank_lists(rankers["with"], dialogues, silent)
+    pool = list(dict.fromkeys(text for own in lists for text in own))
+    for context, own, scores in zip(CONTEXTS, lists, ranked.scores, strict=True):
+        np.testing.assert_allclose(scores, brute_force(rankers["with"], context, own, pool), rtol=1e-5, atol=1e-5)
+
+
+def test_a_pool_is_searched_by_the_same_score(rankers: dict[str, LateRanker]) -> None:
+    found, _ = retrieve(rankers["with"], CONTEXTS, POOL, silent)
+    for context, best in zip(CONTEXTS, found, strict=True):
+        scores = brute_force(rankers["with"], context, POOL, POOL)
+        np.testing.assert_allclose(best.scores, scores[best.rows], rtol=1e-5, atol=1e-5)
+        assert len(set(best.rows.tolist())) == DEPTH
+        assert best.scores[-1] >= np.delete(scores, best.rows).max() - 1e-5
+
+
+def test_weights_of_zero_change_no_bit(rankers: dict[str, LateRanker]) -> None:
+    for context in CONTEXTS:
+        ranked = [rankers[name].rank(context.turns, POOL, persona=context.persona) for name in ("plain", "zero")]
+        assert ranked[0] == ranked[1]
+    plain, zero = (retrieve(rankers[name], CONTEXTS, POOL, silent)[0] for name in ("plain", "zero"))
+    for one, other in zip(plain, zero, strict=True):
+        np.testing.assert_array_equal(one.rows, other.rows)
+        np.testing.assert_array_equal(one.scores.view(np.uint32), other.scores.view(np.uint32))
+
+
+def test_evidence_is_part_of_the_fingerprint_where_there_is_some(
+    rankers: dict[str, LateRanker], tmp_path: Path
+) -> None:
+    assert len({ranker.fingerprint for ranker in rankers.values()}) == 3
+    rankers["with"].save(tmp_path / "copy")
+    copy = polyrank.load(tmp_path / "copy")
+    assert copy.fingerprint == rankers["with"].fingerprint
+    assert copy.config.evidence == EVIDENCE
