@@ -70,11 +70,11 @@ class SentWords:
 
 def text_values(words: Words, conversation: Conversation, texts: Sequence[str]) -> Steps[NDArray[np.float32]]:
     """Read what words say for texts (T,) that were sent, (T,), in steps."""
-    values = [np.empty(0, np.float32)]
+    tables = [words.table_of(())]
     for part in in_parts(texts):
-        values.append(words.evidence.values(conversation, words.table_of(part)))
+        tables.append(words.table_of(part))
         yield
-    return np.concatenate(values)
+    return np.concatenate(words.evidence.values_of(conversation, tables))
 
 
 def best_allowed(values: NDArray[np.float32], allowed: NDArray[np.bool_] | None, limit: int) -> Rows:
