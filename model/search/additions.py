@@ -1,12 +1,13 @@
-"""What a query adds to the scores of candidate attention, a number for each row: the part of the score by words."""
+"""What a query adds to the scores of candidate attention, a number for each row: the part of the score by words.
+
+It is made where words are read, also by builders, which do without torch.
+"""
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +28,3 @@ class Additions:
     def __post_init__(self) -> None:
         if not 0 < self.late_weight < math.inf:
             raise ValueError(f"late_weight is {self.late_weight}; it must be finite and above 0")
-
-
-def added(late: Tensor, rows: Tensor, additions: Additions | None) -> Tensor:
-    """Add what a query adds to the scores, or bounds of scores, `late` (n,) of rows (n,).
-
-    Returns (n,) float64, or `late` itself if nothing is added. Added numbers can be much larger than late scores, and
-    float32 would round the late scores away.
-    """
-    if additions is None:
-        return late
-    return additions.late_weight * late.double() + torch.from_numpy(additions.values[rows.numpy()])

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyrank.model.errors import VectorsDamaged
-from polyrank.model.search.additions import Additions, added
+from polyrank.model.search.additions import Additions
 from polyrank.model.search.rounding import RELATIVE, rounding
 
 _BLOCK_ELEMENTS = 2**19  # of a block's rows, (size, D), or of its product, (size, M): 2 MB in float32 stay in cache
@@ -192,6 +192,17 @@ class Best:
             self.expect(float(scores.topk(self._k).values[-1]))
         keep = scores >= self.bar
         self._scores, self.rows = scores[keep], rows[keep]
+
+
+def added(late: Tensor, rows: Tensor, additions: Additions | None) -> Tensor:
+    """Add what a query adds to the scores, or bounds of scores, `late` (n,) of rows (n,).
+
+    Returns (n,) float64, or `late` itself if nothing is added. Added numbers can be much larger than late scores, and
+    float32 would round the late scores away.
+    """
+    if additions is None:
+        return late
+    return additions.late_weight * late.double() + torch.from_numpy(additions.values[rows.numpy()])
 
 
 def closed_form(s: Tensor) -> Tensor:

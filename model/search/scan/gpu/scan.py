@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.model.search.additions import Additions, added
+from polyrank.model.search.additions import Additions
 from polyrank.model.search.scan.gpu.codes import GpuCodes
 from polyrank.model.search.scan.plain import Query, Status
-from polyrank.model.search.topk import TopK, longest_row
+from polyrank.model.search.topk import TopK, added, longest_row
 
 _MOST_SCORES = 2**25  # of all queries that are scanned at a time
 _SCORE_BYTES = 25  # of a score, its mask, the number added to it, and a finalist

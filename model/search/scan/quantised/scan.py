@@ -18,12 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.model.search.additions import added
 from polyrank.model.search.scan.plain import PlainScan, Query, Status
 from polyrank.model.search.scan.quantised.bounds import BLOCK_ROWS, QuantisedCodes, QuantisedRows, biases
 from polyrank.model.search.scan.quantised.cut import Cut
 from polyrank.model.search.scan.quantised.product import GROUP, ByteProduct
-from polyrank.model.search.topk import Best, TopK, closed_form, ranked
+from polyrank.model.search.topk import Best, TopK, added, closed_form, ranked
 
 IN_BYTES = Status("bytes", "the processor multiplies bytes fast")
 LEAST_ROWS = 4096
