@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from multiprocessing.synchronize import Event
 from typing import Any
 from urllib.parse import urlsplit
@@ -361,6 +362,8 @@ def hostile(options: argparse.Namespace) -> dict[str, Any]:
         after, last_bytes = honest.run(CALM_SECONDS), server.resident_bytes()
     calm, attacked = figures(before), figures(under_attack)
     sizes = [size for _, size in held]
+    ends = [len(sizes) * at // 10 for at in range(11)]
+    tenths = [sizes[start:end] for start, end in pairwise(ends)]
     return {
         "machine": machine(),
         "minutes": options.minutes,
@@ -370,7 +373,7 @@ def hostile(options: argparse.Namespace) -> dict[str, Any]:
         "after": figures(after),
         "resident_mib": {
             "calm": calm_bytes >> 20,
-            "attacked_median": round(statistics.median(sizes)) >> 20,
+            "attacked_tenths": [round(statistics.median(part)) >> 20 for part in tenths],
             "attacked_most": max(sizes) >> 20,
             "after": last_bytes >> 20,
         },

@@ -194,7 +194,7 @@ def show_warnings() -> None:
 
 def _quiet_libraries() -> None:
     for name in ("uvicorn", "faiss"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
     for name in ("transformers", "huggingface_hub", "httpx"):
         logging.getLogger(name).setLevel(logging.ERROR)
 

@@ -3,6 +3,8 @@
 import json
 import logging
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -138,3 +140,14 @@ def test_what_json_cannot_say_is_a_text(pipe: Pipe) -> None:
     [line] = map(json.loads, pipe.rest())
     assert (line["message"], line["file"]) == ("of \\ud800", "a\\udcff")
     assert (line["large"], line["rows"], line["level"]) == (str(2**64), 7, "info")
+
+
+@pytest.mark.parametrize(("level", "printed"), [("error", []), ("info", ["a warning"])])
+def test_warnings_of_libraries_keep_to_the_level(level: str, printed: list[str]) -> None:
+    script = (
+        "import logging; from polyrank.service.observe import logs; "
+        f"logs.configure({level!r}, 'text'); logging.getLogger('uvicorn.error').warning('a warning'); "
+        "logging.getLogger('uvicorn.error').info('no more'); logging.shutdown()"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert [line.partition("uvicorn.error ")[2] for line in run.stderr.splitlines()] == printed
