@@ -168,7 +168,7 @@ class Snapshot:
         words = self.generation.words
         if words is None:
             return None
-        own, *added = words.evidence.values_of(conversation, [words.table, *self._tables])
+        own, *added = words.evidence.values_of(conversation, words.table.statistics, [words.table, *self._tables])
         return WordValues(own, np.concatenate([np.empty(0, np.float32), *added]))
 
     def rows(self, ids: Sequence[str]) -> Rows:

@@ -1,6 +1,6 @@
 """The lexical part of the score: a weighted sum of features over all rows of a table."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -44,15 +44,18 @@ class Evidence:
         A text's value depends on the conversation and the table's statistics alone: it is the same to the bit in every
         table.
         """
-        return self.values_of(conversation, [table])[0]
+        return next(self.values_of(conversation, table.statistics, [table]))
 
-    def values_of(self, conversation: Conversation, tables: Sequence[WordTable]) -> list[NDArray[np.float32]]:
-        """Return what `values` does for each of several tables with the same statistics, at least one.
+    def values_of(
+        self, conversation: Conversation, statistics: Statistics, tables: Iterable[WordTable]
+    ) -> Iterator[NDArray[np.float32]]:
+        """Yield what `values` returns for each of several tables, all of them with these statistics.
 
         The conversation is read once, which takes longer than a small table.
         """
-        asked = _asked(read(conversation), tables[0].statistics, self._weights)
-        return [asked.sums(table).astype(np.float32) for table in tables]
+        asked = _asked(read(conversation), statistics, self._weights)
+        for table in tables:
+            yield asked.sums(table).astype(np.float32)
 
     def additions(self, conversation: Conversation, table: WordTable) -> Additions:
         """Return what a search over the table's rows adds to the scores of their vectors."""
@@ -71,21 +74,23 @@ class _Asked(NamedTuple):
         keys: hashes of its words, (n,), ascending.
         factors: by which their BM25 weights count, (n,).
         columns: by which row features count.
-        texts: by hashes of normalised texts, what they count.
+        texts: hashes of normalised texts, (t,).
+        values: what these texts count, (t,).
     """
 
     keys: NDArray[np.uint64]
     factors: NDArray[np.float64]
     columns: Factors
-    texts: Sequence[tuple[int, float]]
+    texts: NDArray[np.uint64]
+    values: NDArray[np.float64]
 
     def sums(self, table: WordTable) -> NDArray[np.float64]:
         """Return the sum of all that for each row, (N,)."""
         sums = table.word_sums(self.keys, self.factors)
         for name, weight in self.columns.items():
             sums += weight * table.column(name).astype(np.float64)
-        for key, value in self.texts:
-            sums[table.rows_with(key)] += value
+        for at, rows in table.rows_with(self.texts):
+            sums[rows] += self.values[at]
         return sums
 
 
@@ -95,17 +100,16 @@ def _asked(context: ReadContext, statistics: Statistics, weights: Factors) -> _A
         for word, factor in WORD_FEATURES[name](context).items():
             factors[word] = factors.get(word, 0.0) + weights[name] * factor
     keys, first = np.unique(np.array([key_of(word) for word in factors], np.uint64), return_index=True)
-    texts = [
-        (key_of(text), weights[name] * value)
-        for name in TEXT_FEATURES
-        if name in weights
-        for text, value in TEXT_FEATURES[name](context).items()
-    ]
+    texts: dict[int, float] = {}
+    for name in (name for name in TEXT_FEATURES if name in weights):
+        for text, value in TEXT_FEATURES[name](context).items():
+            texts[key_of(text)] = texts.get(key_of(text), 0.0) + weights[name] * value
     return _Asked(
         keys,
         np.array(list(factors.values()), np.float64)[first] * statistics.rarity(keys),
         {name: weights[name] for name in ROW_FEATURES if name in weights},
-        texts,
+        np.array(list(texts), np.uint64),
+        np.array(list(texts.values()), np.float64),
     )
 
 

@@ -3,7 +3,7 @@
 All arrays may be memory-mapped; a query reads the entries of its own words alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -89,11 +89,11 @@ class WordTable:
         found: NDArray[np.float32] = self.columns[list(ROW_FEATURES).index(name)]
         return found
 
-    def rows_with(self, key: int) -> NDArray[np.int32]:
-        """Return the rows whose normalised text has that key."""
-        first = np.searchsorted(self.texts, np.uint64(key), side="left")
-        last = np.searchsorted(self.texts, np.uint64(key), side="right")
-        return self.texts_rows[first:last]
+    def rows_with(self, keys: NDArray[np.uint64]) -> Iterator[tuple[int, NDArray[np.int32]]]:
+        """Yield the rows whose normalised text has one of the keys (n,), with the place of the key in `keys`."""
+        starts, ends = (np.searchsorted(self.texts, keys, side) for side in ("left", "right"))
+        for at in np.flatnonzero(ends > starts).tolist():
+            yield at, self.texts_rows[starts[at] : ends[at]]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all arrays by name, without the statistics."""

@@ -10,9 +10,9 @@ A request goes from stage to stage on the event loop. Whatever takes longer than
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, TypeVar, cast
@@ -41,6 +41,8 @@ from polyrank.service.ranking.words import PoolWords, SentWords, pool_words, tex
 CANDIDATE_THREADS = 4
 # Requests that share a pass over the pool: with more, the first of them would wait too long for the last.
 MOST_SCANS = 16
+# Requests that hold what words say for every row, 4 bytes each: those in a pass, and those of the next.
+MOST_WORDS = 2 * MOST_SCANS
 # So much of a request's time is kept for writing and sending the answer.
 ANSWER_SECONDS = 0.01
 
@@ -86,6 +88,7 @@ class Engine:
         self._searches = Together(self._search, partial(retrieval.search, threads=settings.threads), MOST_SCANS)
         self._candidates = Threads("candidates", CANDIDATE_THREADS)
         self._retrieval = RetrievalBudget()
+        self._words = asyncio.Semaphore(MOST_WORDS)
 
     async def rank(self, serving: Serving, request: RankRequest) -> Ranked:
         """Rank a request; cancelling drops what has not begun.
@@ -108,7 +111,7 @@ class Engine:
         kept = new if texts is not None and texts.resumes else 0
         with self._admission.admitted(admission.ranking_tokens(request) + new, request.deadline, kept):
             with self._saying_what_is_kept(texts):
-                async with until(request.deadline):
+                async with until(request.deadline), self._room_for_words(serving, request, timings):
                     if texts is None:
                         ranked = await self._rank_pool(serving, request, timings)
                     else:
@@ -124,9 +127,10 @@ class Engine:
         codes, words = await side_by_side(encode_context, partial(self._read_pool_words, serving, request), timings)
         await self._read_fields(serving, request, timings)
         affordable = self._retrieval.affordable(serving, request)
+        before = timings.seconds["retrieve"]  # reading words and fields
         ranked = await self._search_pool(PoolSearch(serving, affordable, codes, timings, words))
         if ranked.plan in ("index", "selector"):
-            self._retrieval.learn(affordable, timings.seconds["retrieve"])
+            self._retrieval.learn(affordable, timings.seconds["retrieve"] - before)
             if affordable.retrieve_k < request.retrieve_k:
                 ranked = ranked.without("retrieve_k_reduced")
         return replace(ranked, truncation=truncation, tokens=len(context))
@@ -141,6 +145,19 @@ class Engine:
         if request.filter is None:
             return
         await self._in_steps(serving.snapshot.reading(request.filter), "retrieve", timings)
+
+    @asynccontextmanager
+    async def _room_for_words(self, serving: Serving, request: RankRequest, timings: Timings) -> AsyncIterator[None]:
+        """Wait until few others hold what words say for every row, if the request needs that."""
+        if serving.generation.words is None or not request.scores_rows:
+            yield
+            return
+        with timings.queued():
+            await self._words.acquire()
+        try:
+            yield
+        finally:
+            self._words.release()
 
     async def _read_pool_words(self, serving: Serving, request: RankRequest, timings: Timings) -> PoolWords | None:
         """Read what words say for every row; None where they do not count."""
@@ -157,8 +174,7 @@ class Engine:
         if words is None:
             return None
         values = await self._in_steps(text_values(words, request.conversation, texts), "score", timings)
-        sends_ids = any(given.text is None for given in request.candidates or ())
-        pool = await self._read_pool_words(serving, request, timings) if sends_ids else None
+        pool = await self._read_pool_words(serving, request, timings) if request.scores_rows else None
         return SentWords(words.evidence.late_weight, values, pool)
 
     async def _in_steps(self, steps: Steps[T], stage: Stage, timings: Timings) -> T:

@@ -70,11 +70,12 @@ class SentWords:
 
 def text_values(words: Words, conversation: Conversation, texts: Sequence[str]) -> Steps[NDArray[np.float32]]:
     """Read what words say for texts (T,) that were sent, (T,), in steps."""
-    tables = [words.table_of(())]
-    for part in in_parts(texts):
-        tables.append(words.table_of(part))
+    values = [np.empty(0, np.float32)]
+    tables = map(words.table_of, in_parts(texts))
+    for found in words.evidence.values_of(conversation, words.table.statistics, tables):
+        values.append(found)
         yield
-    return np.concatenate(words.evidence.values_of(conversation, tables))
+    return np.concatenate(values)
 
 
 def best_allowed(values: NDArray[np.float32], allowed: NDArray[np.bool_] | None, limit: int) -> Rows:

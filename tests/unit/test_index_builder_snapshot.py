@@ -246,7 +246,7 @@ def test_words_of_many_updates_are_in_few_tables_and_the_past_keeps_its_own(
     assert_words_of_all(at_once, [*texts, *texts])
     read: list[int] = []
     values_of = Evidence.values_of
-    monkeypatch.setattr(Evidence, "values_of", lambda *given: read.extend(map(len, given[2])) or values_of(*given))
+    monkeypatch.setattr(Evidence, "values_of", lambda *given: read.extend(map(len, given[3])) or values_of(*given))
     snapshots[-1].word_values(SAID)
     assert len(read) <= 4, "a table of the pool, and at most three of 700 added rows"
     read.clear()

@@ -1,17 +1,24 @@
 """What words say counts alike wherever a candidate comes from, and an answer that is called exact is."""
 
+import asyncio
+import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from fakes import EVIDENCE
+from numpy.typing import NDArray
 from service_fakes import WORDS, WordRanker, asked, brute_force, build_store, open_serving, pool, rank
 from updated import updated
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.service.live.serving import Serving
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.ranking import engine
+from polyrank.service.ranking.engine import Engine, EngineSettings
 from polyrank.service.ranking.values import Given
-from polyrank.service.ranking.words import best_allowed, largest_of_others
+from polyrank.service.ranking.words import PoolWords, best_allowed, largest_of_others, pool_words
 
 TEXT = "w1 w2 w3 w7 w9"
 
@@ -76,3 +83,30 @@ def test_the_best_by_words_and_the_largest_of_the_others() -> None:
     assert largest_of_others(values, None, np.array([4])) == 4
     assert largest_of_others(values, allowed, np.array([0, 2])) == 1
     assert largest_of_others(values, allowed, np.array([0, 1, 2, 3])) == -np.inf
+
+
+def test_few_requests_at_a_time_hold_what_words_say_for_every_row(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[weakref.ref[NDArray[np.float32]]] = []
+    most = 0
+
+    def counted(*given: Any) -> PoolWords | None:
+        nonlocal most
+        words = pool_words(*given)
+        assert words is not None
+        held.append(weakref.ref(words.values.own))
+        most = max(most, sum(each() is not None for each in held))
+        return words
+
+    async def many() -> None:
+        held_up = Engine(EngineSettings(), Metrics())
+        try:
+            await asyncio.gather(*(held_up.rank(serving, asked(f"w1 w{n % 40} {n}", exact=True)) for n in range(150)))
+        finally:
+            held_up.close()
+
+    monkeypatch.setattr(engine, "pool_words", counted)
+    asyncio.run(many())
+    assert len(held) == 150
+    assert 1 <= most <= engine.MOST_WORDS + engine.CANDIDATE_THREADS  # a thread lets go of its last one a little later

@@ -45,13 +45,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_results(answer: dict[str, Any]) -> None:
-    """Print an answer's replies, best first, with both scores where the cross-encoder has read some."""
+    """Print an answer's replies, best first; where the cross-encoder has read some, with each part of the score."""
     results = answer["results"]
-    both = any(result["scores"].get("cross") is not None for result in results)
-    if both:
-        print("        cross      late")
+    parts = [name for name in ("cross", "late", "lexical") if any(name in result["scores"] for result in results)]
+    if "cross" in parts:
+        print("   " + "".join(f"{name:>10}" for name in parts))
     for result in results:
-        columns = [result["scores"].get("cross"), result["scores"]["late"]] if both else [result["score"]]
+        columns = [result["scores"].get(name) for name in parts] if "cross" in parts else [result["score"]]
         scores = "  ".join(f"{'-':>8}" if score is None else f"{score:8.3f}" for score in columns)
         print(f"{result['rank']:3}  {scores}  {result['text']}")
 
