@@ -194,7 +194,8 @@ def _in_words(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return f"one of {', '.join(get_args(hint))}"
     if get_origin(hint) is Mapping:
-        return "an object" if get_args(hint)[1] is Any else "an object of strings"
+        items = {Any: "", str: " of strings", float: " of numbers"}
+        return f"an object{items[get_args(hint)[1]]}"
     return " or ".join(_JSON_NAMES.get(kind, kind.__name__) for kind in get_args(hint) or (hint,))
 
 

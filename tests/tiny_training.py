@@ -54,6 +54,18 @@ def write_examples(path: Path, count: int = 80) -> Path:
     return write_rows(path, rows(count))
 
 
+def orders(count: int) -> list[dict[str, Any]]:
+    """Examples whose reply repeats an order's number, which the model reads as an unknown word, whatever the number."""
+    return [
+        {
+            "context": [f"w{n % 40} hello", "w1 w2", f"w{n % 7} where is ord-{n}-x"],
+            "response": f"w{n % 9} your ord-{n}-x came",
+            "dialogue": f"d{n}",
+        }
+        for n in range(count)
+    ]
+
+
 def write_first_stage(base: Path, **fields: Any) -> Path:
     """A Poly-encoder's checkpoint, beside the base that it was made from."""
     sizes = {"n_codes": 3, "max_context_tokens": 40, "max_candidate_tokens": 16}

@@ -1,5 +1,6 @@
 """A whole training run: survey the files, train, and write the summary into the checkpoint."""
 
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
 from polyrank.model.errors import InvalidInput
+from polyrank.model.rankers.late import LateRanker
 from polyrank.model.rankers.load import Ranker, load
 from polyrank.model.training.config import LateTrainConfig, TrainConfig
 from polyrank.model.training.data.corpus import Corpus, Report, survey
@@ -16,6 +18,8 @@ from polyrank.model.training.loop import Training, Watch, processes
 from polyrank.model.training.state import STATE_FILE, RunProgress, read_state, require_unused
 from polyrank.model.training.student.student import start
 from polyrank.model.training.weighing import Weighed, weigh
+
+log = logging.getLogger(__name__)
 
 OnSurvey = Callable[[Path, Report], None]
 
@@ -60,6 +64,7 @@ def train(
 
     `output` is a directory that is empty or does not exist yet; with `resume`, that of an unfinished run to go on with.
     `evidence` says whether words count beside the vectors; their weights are fitted on the selection slice at the end.
+    Words that do not help are left out, with a warning.
     `on_survey` is called with each file and what it holds, `watch` after every step and every look.
 
     Returns:
@@ -92,11 +97,12 @@ def train(
         training.end()
     if not everyone.is_main_process:
         return None
-    _finish(output, config, corpora, training.progress)
+    _summarise(output, config, corpora, training.progress)
     trained = load(output)
-    if not (evidence and trained.retrieves):
-        return trained
-    return _with_evidence(output, weigh(trained, [corpus for corpus, _ in corpora], seen=True))
+    if evidence and trained.retrieves:
+        trained = _with_words_that_help(output, trained, [corpus for corpus, _ in corpora])
+    (output / STATE_FILE).unlink(missing_ok=True)  # last, so that a run killed before can be resumed
+    return trained
 
 
 def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey: OnSurvey) -> Ranker:
@@ -104,6 +110,9 @@ def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey
 
     `base` is a checkpoint or a base model; its vectors stay as they are. `seen` says that it was trained on these
     files, so that only their selection slices are used. Other arguments and errors are those of `train`.
+
+    Raises:
+        InvalidInput: also where words do not help, or too few dialogues are there to tell; nothing is written.
     """
     require_unused(output)
     ranker = load(base)
@@ -113,7 +122,18 @@ def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey
     for corpus, report in corpora:
         on_survey(corpus.path, report)
     weighed = weigh(ranker, [corpus for corpus, _ in corpora], seen)
+    if why := weighed.objection():
+        raise InvalidInput(f"nothing is written: {why}")
     ranker.save(output)
+    return _with_evidence(output, weighed)
+
+
+def _with_words_that_help(output: Path, trained: LateRanker, corpora: Sequence[Corpus]) -> Ranker:
+    """Give a checkpoint evidence, or warn why it is better off without."""
+    weighed = weigh(trained, corpora, seen=True)
+    if why := weighed.objection():
+        log.warning("the checkpoint ranks by its vectors alone: %s", why)
+        return trained
     return _with_evidence(output, weighed)
 
 
@@ -146,8 +166,10 @@ def _require_negatives(corpora: Sequence[tuple[Corpus, Report]]) -> None:
             )
 
 
-def _finish(output: Path, config: TrainConfig, corpora: Sequence[tuple[Corpus, Report]], progress: RunProgress) -> None:
-    """Write into the checkpoint how it was made, and remove the state, as nothing is left to resume."""
+def _summarise(
+    output: Path, config: TrainConfig, corpora: Sequence[tuple[Corpus, Report]], progress: RunProgress
+) -> None:
+    """Write into the checkpoint how it was made."""
     summary = {
         "files": [
             {"name": c.path.name, "examples": r.kept, "held_out": r.held_out, "weight": c.weight} for c, r in corpora
@@ -159,4 +181,3 @@ def _finish(output: Path, config: TrainConfig, corpora: Sequence[tuple[Corpus, R
     path = output / CONFIG_FILE  # the summary is not part of the checkpoint's identity
     trained = read_config(path)
     write_config(path, replace(trained, training={**trained.training, **summary}))
-    (output / STATE_FILE).unlink(missing_ok=True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from command_line import Outcome, call, write_rows
 from tiny import write_base, write_checkpoint
-from tiny_training import rows, write_examples
+from tiny_training import orders, rows, write_examples
 
 import polyrank
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
@@ -23,6 +23,7 @@ from polyrank.service.cli import main
 Capture = pytest.CaptureFixture[str]
 
 EVIDENCE_TITLE = "R@1 over held-out lists; the second figure with an earlier turn of the conversation in each:"
+TOO_FEW = "4 lists are too few to weigh words by, 50 are needed; give more dialogues"
 
 RECIPE = {
     "--architecture": "bi",
@@ -50,6 +51,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_examples(tmp_path_factory.mktemp("data") / "data.jsonl")
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Dialogues in which words help, enough to hold out 50."""
+    return write_rows(tmp_path_factory.mktemp("many") / "orders.jsonl", orders(560))
 
 
 def arguments(base: Path, data: Path, output: Path, /, **changed: object) -> list[object]:
@@ -81,7 +88,7 @@ def test_the_result_is_one_object(capsys: Capture, base: Path, data: Path, valid
     outcome = train(capsys, base, data, tmp_path / "out", "--json", "--valid", str(valid), steps=120)
     result = outcome.result
     assert list(result) == [
-        "output", "fingerprint", "step", "selection", "files", "settings", "steps", "seconds", "evidence", "valid",
+        "output", "fingerprint", "step", "selection", "files", "settings", "steps", "seconds", "valid",
     ]  # fmt: skip
     ranker = polyrank.load(tmp_path / "out")
     assert (result["output"], result["fingerprint"]) == (str(tmp_path / "out"), ranker.fingerprint)
@@ -101,7 +108,7 @@ def without_times(value: Any) -> Any:
     return value
 
 
-def test_words_and_progress(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
+def test_progress(capsys: Capture, caplog: pytest.LogCaptureFixture, base: Path, data: Path, tmp_path: Path) -> None:
     outcome = train(capsys, base, data, tmp_path / "out")
     assert outcome.status == 0
     assert re.fullmatch(rf"{tmp_path}/out: trained 20 steps in \d+ s\n", outcome.out)
@@ -109,44 +116,66 @@ def test_words_and_progress(capsys: Capture, base: Path, data: Path, tmp_path: P
     assert survey == f"{data}: 76 examples, 4 held out"
     figures = r"loss \d+\.\d{4}  recall_at_1 [01]\.\d{4}  code_cosine -?\d\.\d{4}"
     assert re.fullmatch(rf"look 0 of 20: {figures}", first)
-    looks = others[: others.index(EVIDENCE_TITLE)]
-    assert all(re.fullmatch(rf"look \d+ of 20: {figures}, \d+ s left", line) for line in looks)
-    assert looks[-1].startswith("look 20 of 20: ")
-    evidence = others[len(looks) + 1 :]
+    assert all(re.fullmatch(rf"look \d+ of 20: {figures}, \d+ s left", line) for line in others)
+    assert others[-1].startswith("look 20 of 20: ")
+    assert caplog.messages == [f"the checkpoint ranks by its vectors alone: {TOO_FEW}"]
+    assert "evidence" not in json.loads((tmp_path / "out" / "polyrank.json").read_text())
+
+
+def test_words_that_help_are_weighed_last(
+    capsys: Capture, caplog: pytest.LogCaptureFixture, base: Path, many: Path, tmp_path: Path
+) -> None:
+    outcome = train(capsys, base, many, tmp_path / "out", "--json")
+    assert outcome.result["evidence"]["lists"] == 59
+    assert set(polyrank.load(tmp_path / "out").config.evidence.weights) == set(FEATURES)
+    lines = outcome.err.splitlines()
+    evidence = lines[lines.index(EVIDENCE_TITLE) + 1 :]
+    assert lines[lines.index(EVIDENCE_TITLE) - 1].startswith("look 20 of 20: ")
     assert [line.split()[:2] for line in evidence[:3]] == [
         ["late", "alone"],
         ["all", "features"],
         ["without", "persona"],
     ]
     assert all(re.fullmatch(r"  [a-z ]{16} [01]\.\d{3} [01]\.\d{3}(  weight -?[\de.+-]+)?", line) for line in evidence)
+    assert not caplog.messages
 
 
 def test_evidence_alone_leaves_the_vectors(
-    capsys: Capture, base: Path, data: Path, valid: Path, tmp_path: Path
+    capsys: Capture, base: Path, many: Path, valid: Path, tmp_path: Path
 ) -> None:
     trained = tmp_path / "trained"
-    train(capsys, base, data, trained, "--no-evidence")
+    train(capsys, base, many, trained, "--no-evidence")
     for seen in ([], ["--seen"]):
         output = tmp_path / f"fitted{len(seen)}"
-        given = ["--only-evidence", "--base", trained, "--train", data, "--output", output, "--valid", valid, *seen]
+        given = ["--only-evidence", "--base", trained, "--train", many, "--output", output, "--valid", valid, *seen]
         result = call(capsys, "train", *given, "--json").result
         assert set(polyrank.load(output).config.evidence.weights) == set(FEATURES)
-        assert result["evidence"]["lists"] == (4 if seen else 80)
+        assert result["evidence"]["lists"] == (59 if seen else 500)
         assert result["settings"]["steps"] == 20
         assert (output / WEIGHTS_FILE).read_bytes() == (trained / WEIGHTS_FILE).read_bytes()
         assert result["fingerprint"] != polyrank.load(trained).fingerprint
 
 
-def test_a_base_model_takes_evidence_too(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
-    given = ["--only-evidence", "--base", base, "--train", data, "--output", tmp_path / "out"]
+def test_evidence_alone_that_does_not_help_is_refused(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
+    """The replies of `data` repeat no word of the context."""
+    for flags, says in ((["--seen"], TOO_FEW), ([], "words do not help: over 80 lists R@1 is 0.")):
+        given = ["--only-evidence", "--base", base, "--train", data, "--output", tmp_path / "out", *flags]
+        outcome = call(capsys, "train", *given, "--json")
+        assert (outcome.status, outcome.out) == (1, "")
+        assert outcome.err.splitlines()[-1].startswith(f"polyrank: nothing is written: {says}")
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_base_model_takes_evidence_too(capsys: Capture, base: Path, many: Path, tmp_path: Path) -> None:
+    given = ["--only-evidence", "--base", base, "--train", many, "--output", tmp_path / "out"]
     outcome = call(capsys, "train", *given)
     assert outcome.out == f"{tmp_path}/out: fitted the evidence\n"
     assert EVIDENCE_TITLE in outcome.err
     assert polyrank.load(tmp_path / "out").config.weights == "base"
 
 
-def test_the_vectors_alone_may_count(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
-    outcome = train(capsys, base, data, tmp_path / "out", "--no-evidence", "--json")
+def test_the_vectors_alone_may_count(capsys: Capture, base: Path, many: Path, tmp_path: Path) -> None:
+    outcome = train(capsys, base, many, tmp_path / "out", "--no-evidence", "--json")
     assert "evidence" not in outcome.result
     assert EVIDENCE_TITLE not in outcome.err
     assert "evidence" not in json.loads((tmp_path / "out" / "polyrank.json").read_text())
@@ -161,7 +190,8 @@ def test_a_terminal_gets_a_bar_and_a_line_for_each_look(
     shown = re.split(r"[\r\n]+", terminal.getvalue())
     looks = [line.split(":")[0] for line in shown if line.startswith("look")]
     assert looks == [f"look {step} of 20" for step in range(0, 21, 4)]
-    assert re.match(r"train: 100%\|.*\| 20/20 \[.*step.*, loss \d", shown[shown.index(EVIDENCE_TITLE) - 1])
+    *_, last = (line for line in shown if line.startswith("train:"))
+    assert re.match(r"train: 100%\|.*\| 20/20 \[.*step.*, loss \d", last)
 
 
 def test_adapters_have_a_rate_of_their_own(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:

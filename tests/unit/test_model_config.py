@@ -148,7 +148,7 @@ def test_a_checkpoint_without_evidence_has_the_file_that_it_always_had() -> None
         (evidence(late_weight=0), "evidence.late_weight must be above 0"),
         (evidence(late_weight=float("nan")), "evidence.late_weight must be above 0"),
         (evidence(late_weight=float("inf")), "evidence.late_weight must be above 0"),
-        (evidence(weights={"last": "much"}), "evidence.weights is"),
+        (evidence(weights={"last": "much"}), "evidence.weights is {'last': 'much'}, not an object of numbers"),
         (evidence(weights={"last": float("nan")}), "evidence.weights.last must lie between"),
         (evidence(weights={"last": 1e7}), "evidence.weights.last must lie between"),
         (evidence(k1=1.2), "unknown field evidence.k1"),

@@ -16,7 +16,7 @@ from accelerate.state import AcceleratorState
 from command_line import write_rows
 from safetensors.torch import load_file, save_file
 from tiny import write_base, write_checkpoint
-from tiny_training import Seen, rows, run, settings, write_examples, write_first_stage
+from tiny_training import Seen, orders, rows, run, settings, write_examples, write_first_stage
 
 import polyrank
 from polyrank.model.architectures.bi import BiEncoder
@@ -97,7 +97,7 @@ def test_the_summary_says_what_was_done(base: Path, data: Path, tmp_path: Path) 
     ranker, seen = run(settings(base, steps=20), data, tmp_path / "out")
     summary = json.loads((tmp_path / "out" / "polyrank.json").read_text())["training"]
     assert summary == ranker.config.training
-    assert set(summary) == {"step", "selection", "files", "settings", "steps", "seconds", "evidence"}
+    assert set(summary) == {"step", "selection", "files", "settings", "steps", "seconds"}
     [report] = seen.reports
     assert summary["files"] == [
         {"name": "data.jsonl", "examples": report.kept, "held_out": report.held_out, "weight": float(report.kept)}
@@ -363,6 +363,23 @@ def test_a_run_whose_last_step_was_made_only_has_to_be_finished(base: Path, data
     (tmp_path / "out" / STATE_FILE).write_bytes(state)  # as if killed between the summary and the state's removal
     ranker, _ = run(config, data, tmp_path / "out", resume=True)
     assert ranker.config.training["steps"] == 12
+    assert not (tmp_path / "out" / STATE_FILE).exists()
+
+
+def test_a_run_killed_while_it_weighs_words_can_be_resumed(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise Stop
+
+    data = write_rows(tmp_path / "orders.jsonl", orders(560))
+    with monkeypatch.context() as patch:
+        patch.setattr("polyrank.model.training.run.weigh", killed)
+        with pytest.raises(Stop):
+            run(settings(base, steps=12), data, tmp_path / "out")
+    assert polyrank.load(tmp_path / "out").config.evidence is None
+    ranker, _ = run(settings(base, steps=12), data, tmp_path / "out", resume=True)
+    assert ranker.config.evidence is not None
     assert not (tmp_path / "out" / STATE_FILE).exists()
 
 

@@ -1,0 +1,72 @@
+"""What a model learns of words: from dialogues whose replies repeat an order's number, and never a turn."""
+
+from pathlib import Path
+
+import pytest
+from command_line import write_rows
+from tiny import write_checkpoint
+from tiny_training import orders
+
+import polyrank
+from polyrank.model.config import EvidenceConfig
+from polyrank.model.evidence.fit import Figures
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.training.data.corpus import Corpus, survey
+from polyrank.model.training.weighing import FEWEST_LISTS, Weighed, weigh
+
+
+@pytest.fixture(scope="module")
+def ranker(tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
+    parent = tmp_path_factory.mktemp("weighing")
+    loaded = polyrank.load(write_checkpoint(parent, "bi", 0, architecture="bi", normalize=True, score_scale=5.0))
+    assert loaded.retrieves
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    path: Path = write_rows(tmp_path_factory.mktemp("data") / "orders.jsonl", orders(200))
+    return survey(path, False, 0.0, 1000)[0]
+
+
+def test_words_that_replies_repeat_gain_a_weight(ranker: LateRanker, corpus: Corpus) -> None:
+    weighed = weigh(ranker, [corpus], seen=False)
+    assert weighed.lists == 200
+    assert weighed.evidence.weights["last"] > 0.5
+    assert weighed.evidence.weights["said"] < 0
+    assert weighed.evidence.weights["persona"] == 0, "there is none"
+    figures = weighed.figures
+    assert figures["all features"].plain > 0.95 > 0.5 > figures["late alone"].plain
+    assert figures["without last"].plain < 0.5
+
+
+def test_what_the_model_was_trained_on_is_left_out(ranker: LateRanker, corpus: Corpus) -> None:
+    seen = weigh(ranker, [corpus], seen=True)
+    assert seen.lists == sum(1 for _ in corpus.examples(selection=True)) < 40
+    assert seen.evidence.late_weight > 0
+    assert weigh(ranker, [corpus], seen=True) == seen
+
+
+def test_every_file_is_weighed(ranker: LateRanker, corpus: Corpus) -> None:
+    assert weigh(ranker, [corpus, corpus], seen=False).lists == 400
+
+
+def weighed(lists: int, late: float, words: float) -> Weighed:
+    """An outcome with these R@1; with earlier turns in the lists words always help, which says nothing."""
+    figures = {"late alone": Figures(late, 0.1), "all features": Figures(words, 0.9)}
+    return Weighed(EvidenceConfig(), lists, figures)
+
+
+def test_nothing_speaks_against_words_that_help() -> None:
+    assert weighed(FEWEST_LISTS, 0.5, 0.51).objection() is None
+
+
+def test_too_few_lists_speak_against_words() -> None:
+    said = weighed(FEWEST_LISTS - 1, 0.5, 1.0).objection()
+    assert said == "49 lists are too few to weigh words by, 50 are needed; give more dialogues"
+
+
+@pytest.mark.parametrize("words", [0.5, 0.4])
+def test_words_that_gain_nothing_are_spoken_against(words: float) -> None:
+    said = weighed(500, 0.5, words).objection()
+    assert said == f"words do not help: over 500 lists R@1 is 0.500 without and {words:.3f} with them"
