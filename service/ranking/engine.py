@@ -111,7 +111,7 @@ class Engine:
         kept = new if texts is not None and texts.resumes else 0
         with self._admission.admitted(admission.ranking_tokens(request) + new, request.deadline, kept):
             with self._saying_what_is_kept(texts):
-                async with until(request.deadline), self._room_for_words(serving, request, timings):
+                async with until(request.deadline):
                     if texts is None:
                         ranked = await self._rank_pool(serving, request, timings)
                     else:
@@ -121,14 +121,15 @@ class Engine:
         return replace(ranked, places=_finite(ranked.places[: request.top_k]), seconds=timings.seconds)
 
     async def _rank_pool(self, serving: Serving, request: RankRequest, timings: Timings) -> Ranked:
-        """Rank the generation's candidates by late score."""
+        """Rank the generation's candidates by vectors and, where they count, by words."""
         context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
-        encode_context = partial(self._forwards.context, serving.ranker, context, request.deadline)
-        codes, words = await side_by_side(encode_context, partial(self._read_pool_words, serving, request), timings)
         await self._read_fields(serving, request, timings)
-        affordable = self._retrieval.affordable(serving, request)
-        before = timings.seconds["retrieve"]  # reading words and fields
-        ranked = await self._search_pool(PoolSearch(serving, affordable, codes, timings, words))
+        encode_context = partial(self._forwards.context, serving.ranker, context, request.deadline)
+        async with self._room_for_words(serving, timings):
+            codes, words = await side_by_side(encode_context, partial(self._read_pool_words, serving, request), timings)
+            affordable = self._retrieval.affordable(serving, request)
+            before = timings.seconds["retrieve"]  # reading words and fields
+            ranked = await self._search_pool(PoolSearch(serving, affordable, codes, timings, words))
         if ranked.plan in ("index", "selector"):
             self._retrieval.learn(affordable, timings.seconds["retrieve"] - before)
             if affordable.retrieve_k < request.retrieve_k:
@@ -147,9 +148,12 @@ class Engine:
         await self._in_steps(serving.snapshot.reading(request.filter), "retrieve", timings)
 
     @asynccontextmanager
-    async def _room_for_words(self, serving: Serving, request: RankRequest, timings: Timings) -> AsyncIterator[None]:
-        """Wait until few others hold what words say for every row, if the request needs that."""
-        if serving.generation.words is None or not request.scores_rows:
+    async def _room_for_words(self, serving: Serving, timings: Timings) -> AsyncIterator[None]:
+        """Wait until few others hold what words say for every row, if words count.
+
+        The block must be short: no text that the caller sent is tokenised, and no candidate is encoded in it.
+        """
+        if serving.generation.words is None:
             yield
             return
         with timings.queued():
@@ -166,16 +170,14 @@ class Engine:
         read = partial(pool_words, serving, request.conversation)
         return await self._candidates.run(partial(timings.measure, "retrieve", read), timings)
 
-    async def _read_sent_words(
+    async def _read_text_words(
         self, serving: Serving, request: RankRequest, texts: Sequence[str], timings: Timings
-    ) -> SentWords | None:
-        """Read what words say for the candidates that were sent, part by part; None where they do not count."""
+    ) -> NDArray[np.float32] | None:
+        """Read what words say for texts (T,) that were sent, (T,), part by part; None where they do not count."""
         words = serving.generation.words
         if words is None:
             return None
-        values = await self._in_steps(text_values(words, request.conversation, texts), "score", timings)
-        pool = await self._read_pool_words(serving, request, timings) if request.scores_rows else None
-        return SentWords(words.evidence.late_weight, values, pool)
+        return await self._in_steps(text_values(words, request.conversation, texts), "score", timings)
 
     async def _in_steps(self, steps: Steps[T], stage: Stage, timings: Timings) -> T:
         """Do steps on the threads "candidates", with the work of others between them."""
@@ -200,16 +202,20 @@ class Engine:
     async def _rank_given(
         self, serving: Serving, request: RankRequest, texts: given.TextVectors, timings: Timings
     ) -> Ranked:
-        """Rank the candidates sent by late score; new texts are encoded beside the context."""
+        """Rank the candidates sent, as `_rank_pool` does; new texts are encoded beside the context."""
         context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
         tokens, cut = await self._forwards.tokenize_candidates(serving.ranker, texts.texts, request.deadline, timings)
         new = [tokens[at] for at in texts.new.tolist()]
         encode_context = partial(self._forwards.context, serving.ranker, context, request.deadline)
         encode_texts = partial(self._encode_new, serving.ranker, texts, new, request.deadline)
-        read_words = partial(self._read_sent_words, serving, request, texts.texts)
-        codes, (_, words) = await side_by_side(encode_context, partial(side_by_side, encode_texts, read_words), timings)
-        rank = partial(given.rank, serving, request, codes, texts, words, timings)
-        ranked = await self._candidates.run(rank, timings)
+        read_words = partial(self._read_text_words, serving, request, texts.texts)
+        read_texts = partial(side_by_side, encode_texts, read_words)
+        codes, (_, values) = await side_by_side(encode_context, read_texts, timings)
+        async with self._room_for_words(serving, timings):
+            pool = await self._read_pool_words(serving, request, timings) if request.scores_rows else None
+            words = None if values is None else SentWords(values, pool)
+            rank = partial(given.rank, serving, request, codes, texts, words, timings)
+            ranked = await self._candidates.run(rank, timings)
         read = len(context) + sum(map(len, tokens))
         return replace(ranked, truncation=replace(truncation, candidates=cut), tokens=read)
 

@@ -102,7 +102,7 @@ def rank(
         matrix[is_text] = sent_texts.vectors
         matrix[~is_text] = gathered.vectors
         longest = max(serving.longest, longest_row(sent_texts.vectors)) if by_id else None
-        additions = None if words is None else _additions(words, is_text, rows[rows >= 0])
+        additions = _additions(serving, words, is_text, rows[rows >= 0])
         best = top_k(matrix, codes, request.depth, longest=longest, additions=additions)
     with timings.timed("fetch"):
         lexical = None if additions is None else additions.values[best.rows].tolist()
@@ -111,13 +111,17 @@ def rank(
     return ranked if gathered.cache_available and sent_texts.cache_available else ranked.without("cache_unavailable")
 
 
-def _additions(words: SentWords, is_text: NDArray[np.bool_], rows: NDArray[np.int64]) -> Additions:
+def _additions(
+    serving: Serving, words: SentWords | None, is_text: NDArray[np.bool_], rows: NDArray[np.int64]
+) -> Additions | None:
     """Put the values of texts, and of the rows of the other candidates, in the order of the candidates."""
+    if words is None or serving.generation.words is None:
+        return None
     values = np.empty(len(is_text), np.float32)
     values[is_text] = words.texts
     if words.pool is not None:
         values[~is_text] = words.pool.of(rows)
-    return Additions(words.late_weight, values)
+    return Additions(serving.generation.words.evidence.late_weight, values)
 
 
 def _kept(request: RankRequest) -> list[tuple[int, Given]]:

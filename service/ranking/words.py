@@ -58,12 +58,10 @@ class SentWords:
     """What words say for the candidates that were sent.
 
     Attributes:
-        late_weight: of the scores by vectors beside it.
         texts: for the candidates that came as texts, (T,).
         pool: for every row of the snapshot; None: no candidate came by its id alone.
     """
 
-    late_weight: float
     texts: NDArray[np.float32]
     pool: PoolWords | None
 

@@ -1,7 +1,9 @@
 """What words say counts alike wherever a candidate comes from, and an answer that is called exact is."""
 
 import asyncio
+import threading
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,15 @@ from service_fakes import WORDS, WordRanker, asked, brute_force, build_store, op
 from updated import updated
 
 from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.words import Words
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.steps import Steps
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import engine
 from polyrank.service.ranking.engine import Engine, EngineSettings
-from polyrank.service.ranking.values import Given
-from polyrank.service.ranking.words import PoolWords, best_allowed, largest_of_others, pool_words
+from polyrank.service.ranking.values import Given, Ranked
+from polyrank.service.ranking.words import PoolWords, best_allowed, largest_of_others, pool_words, text_values
 
 TEXT = "w1 w2 w3 w7 w9"
 
@@ -110,3 +115,37 @@ def test_few_requests_at_a_time_hold_what_words_say_for_every_row(
     asyncio.run(many())
     assert len(held) == 150
     assert 1 <= most <= engine.MOST_WORDS + engine.CANDIDATE_THREADS  # a thread lets go of its last one a little later
+
+
+def test_requests_whose_texts_take_long_do_not_hold_the_room_of_others(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, is_over = threading.Semaphore(0), threading.Event()
+
+    def endless(words: Words, conversation: Conversation, texts: Sequence[str]) -> Steps[NDArray[np.float32]]:
+        begun.release()
+        while not is_over.is_set():
+            yield
+        return (yield from text_values(words, conversation, texts))
+
+    async def together() -> list[Ranked]:
+        shared = Engine(EngineSettings(), Metrics())
+        mixed = (Given("same", None), Given(None, TEXT))
+        try:
+            slow = [
+                asyncio.ensure_future(shared.rank(serving, asked(f"w{n}", candidates=mixed)))
+                for n in range(engine.MOST_WORDS)
+            ]
+            for _ in slow:
+                await asyncio.to_thread(begun.acquire)
+            quick = await asyncio.wait_for(shared.rank(serving, asked(TEXT)), 30)
+            is_over.set()
+            return [quick, *await asyncio.gather(*slow)]
+        finally:
+            is_over.set()
+            shared.close()
+
+    monkeypatch.setattr(engine, "text_values", endless)
+    quick, *others = asyncio.run(together())
+    assert len(quick.places) == 10
+    assert {len(ranked.places) for ranked in others} == {2}
