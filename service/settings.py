@@ -131,7 +131,9 @@ class Settings(BaseSettings):
         default=2, ge=1, description="kept after a rebuild by `POST /index`, the active one among them"
     )
     compact_after: int = Field(
-        default=10_000, ge=0, description="upserts and deletions that make the server compact; 0: never by itself"
+        default=10_000,
+        ge=0,
+        description="upserts and deletions that make the server compact, as 32 MiB of them do; 0: never by itself",
     )
     drain_delay_s: float = Field(
         default=5.0, ge=0, le=300, description="how long requests are accepted after SIGTERM, while balancers notice it"

@@ -91,6 +91,11 @@ class UpdateLog:
         self._began = self._end, self._sum  # the same before the last `read`
         self._unsynced: int | None = None  # from here on, what was written may not be on the disk
 
+    @property
+    def size(self) -> int:
+        """How many bytes of the file have been read."""
+        return self._end
+
     @classmethod
     def found(cls, path: Path) -> "UpdateLog":
         """The log in a file, with the subject of its first record; GenerationCorrupt if that is damaged or misnamed."""

@@ -9,18 +9,21 @@ from polyrank.model.errors import shortage_in
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.live.switching import Live
 
+MOST_LOG_BYTES = 32 << 20  # some 35,000 updates of usual texts; their texts and vectors are in memory
+
 log = logging.getLogger(__name__)
 
 
 class Compacting:
     """Starts a compaction when updates have changed many rows.
 
-    So many upserts and deletions as `after` make one due; 0: it never is.
+    So many upserts and deletions as `after` make one due, or a log of so many bytes as MOST_LOG_BYTES. After one was
+    begun, or could not be, twice as much makes the next one due. `after` 0: it never is.
     """
 
     def __init__(self, store: GenerationStore, live: Live, jobs: Jobs, after: int) -> None:
         self._store, self._live, self._jobs, self._after = store, live, jobs, after
-        self._generation, self._due = "", after
+        self._generation, self._due = "", 1.0
 
     async def look(self) -> None:
         """Start one if it is due and nothing else is being built.
@@ -32,9 +35,10 @@ class Compacting:
         if not self._after or current is None:
             return
         if current.generation.id != self._generation:
-            self._generation, self._due = current.generation.id, self._after
+            self._generation, self._due = current.generation.id, 1.0
         changed = current.snapshot.changes
-        if changed < self._due or not current.snapshot.count or not current.generation.embeddings.has_matrix:
+        share = max(changed / self._after, current.log.size / MOST_LOG_BYTES)
+        if share < self._due or not current.snapshot.count or not current.generation.embeddings.has_matrix:
             return
         if await asyncio.to_thread(self._store.current_or_none) != current.generation.id:
             return  # another one stands in for the active generation
@@ -45,8 +49,8 @@ class Compacting:
         except OSError as error:
             if shortage_in(error):
                 raise
-            self._due = 2 * changed
+            self._due = 2 * share
             log.warning("nothing can be compacted from here", extra={"fields": {"why": error}})
             return
-        self._due = 2 * changed  # if this one fails, the next try comes later
-        log.info("compacting", extra={"fields": {"job": record.id, "changed": changed}})
+        self._due = 2 * share  # if this one fails, the next try comes later
+        log.info("compacting", extra={"fields": {"job": record.id, "changed": changed, "log_bytes": current.log.size}})

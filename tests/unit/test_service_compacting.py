@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from polyrank.index_builder.errors import JobConflict
-from polyrank.service.changes.compacting import Compacting
+from polyrank.service.changes.compacting import MOST_LOG_BYTES, Compacting
 
 
 @dataclass
@@ -42,10 +42,10 @@ class Live:
     jobs: Jobs = field(default_factory=Jobs)
     store: Store = field(default_factory=Store)
 
-    def serve(self, generation: str, changed: int, count: int = 10, has_matrix: bool = True) -> None:
+    def serve(self, generation: str, changed: int, count: int = 10, has_matrix: bool = True, log: int = 0) -> None:
         snapshot, embeddings = SimpleNamespace(changes=changed, count=count), SimpleNamespace(has_matrix=has_matrix)
         held = SimpleNamespace(id=generation, embeddings=embeddings)
-        self.current = SimpleNamespace(generation=held, snapshot=snapshot)
+        self.current = SimpleNamespace(generation=held, snapshot=snapshot, log=SimpleNamespace(size=log))
         self.store.active = generation
 
 
@@ -79,6 +79,17 @@ def test_one_that_failed_is_tried_again_when_twice_as_much_has_changed(live: Liv
     live.serve("b", 100)
     looks(compacting)
     assert live.jobs.started == 3
+
+
+def test_a_few_large_changes_are_much_too(live: Live) -> None:
+    compacting: Any = Compacting(live.store, live, live.jobs, 100)  # type: ignore[arg-type]  # as above
+    for size, started in ((MOST_LOG_BYTES - 1, 0), (MOST_LOG_BYTES, 1), (2 * MOST_LOG_BYTES - 1, 1)):
+        live.serve("a", 1, log=size)
+        looks(compacting, 2)
+        assert live.jobs.started == started
+    live.serve("a", 1, log=2 * MOST_LOG_BYTES)
+    looks(compacting)
+    assert live.jobs.started == 2
 
 
 def test_it_waits_for_another_job(live: Live) -> None:
