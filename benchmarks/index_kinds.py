@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 import polyrank
 from polyrank.index_builder.index.choice import IndexSpec, choose_index
 from polyrank.index_builder.index.faiss_index import RETRIEVE_K, CandidateIndex
-from polyrank.index_builder.index.recall import Probes
+from polyrank.index_builder.index.recall import Probe, Probes
 from polyrank.index_builder.index.retrieval import retrieve
 from polyrank.index_builder.index.timing import time_searches
 from polyrank.model.rankers.load import load_late
@@ -110,7 +110,8 @@ def scan(matrix: Matrix, contexts: Codes, _: argparse.Namespace) -> None:
 
 def kinds(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> None:
     scan(matrix, contexts, arguments)
-    probes, timed = Probes(matrix, list(contexts), arguments.seed), contexts[:: len(contexts) // TIMED_CONTEXTS]
+    probes = Probes(matrix, [Probe(codes) for codes in contexts], arguments.seed)
+    timed = contexts[:: len(contexts) // TIMED_CONTEXTS]
     for factory in arguments.factories:
         index, seconds, size = built(matrix, factory, arguments.cache)
         print(f"{factory:20} N {len(matrix):8}  built in {seconds:.0f} s  {size / len(matrix):.0f} bytes a row")

@@ -1,8 +1,10 @@
 """The third stage of a build: the index over the matrix. Time what it is chosen by, build it and measure it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +12,10 @@ from numpy.typing import NDArray
 from polyrank.index_builder.build.progress import StageClock
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.index_builder.index.faiss_index import CandidateIndex
-from polyrank.index_builder.index.recall import EXACT, Recall, measured
+from polyrank.index_builder.index.recall import EXACT, VECTORS_AND_WORDS, Probe, Recall, measured
 from polyrank.index_builder.store.candidates import CandidateTable
-from polyrank.index_builder.store.generation import CANDIDATES_FILE, INDEX_FILE
+from polyrank.index_builder.store.generation import CANDIDATES_FILE, INDEX_FILE, MODEL_DIRECTORY
+from polyrank.index_builder.store.words import evidence_of, open_words
 from polyrank.index_builder.vectors.encoder import ContextEncoder, Model
 from polyrank.model.text.assembly import Conversation
 
@@ -23,35 +26,59 @@ _TURNS = 4
 Codes = NDArray[np.float32]
 
 
-def search_times(directory: Path, model: Model, matrix: NDArray[Any], probes: Sequence[Codes]) -> SearchTimes:
-    """Time searches of the matrix (N, D) in the build's directory; `probes` are vectors (M, D) of contexts, if any."""
+class EncodedContext(NamedTuple):
+    """A real context.
+
+    Attributes:
+        conversation: what its words are read from.
+        codes: its vectors (M, D), with the score scale multiplied in.
+    """
+
+    conversation: Conversation
+    codes: Codes
+
+
+def search_times(
+    directory: Path, model: Model, matrix: NDArray[Any], contexts: Sequence[EncodedContext]
+) -> SearchTimes:
+    """Time searches of the matrix (N, D) in the build's directory, with real contexts if there are any."""
     from polyrank.index_builder.index import timing  # imports torch, which a build that measures nothing does without
 
-    return timing.time_searches(matrix, _some(probes) or _made_of_candidates(directory, model, matrix))
+    codes = [context.codes for context in _some(contexts)]
+    return timing.time_searches(matrix, codes or _made_of_candidates(directory, model, matrix))
 
 
 def make_index(
     directory: Path,
     matrix: NDArray[Any],
     spec: IndexSpec,
-    probes: Sequence[Codes],
+    contexts: Sequence[EncodedContext],
     min_recall: float,
     clock: StageClock,
 ) -> tuple[IndexSpec, Recall]:
-    """Build and save the index, unless a scan is the index, and measure its recall."""
+    """Build and save the index, unless a scan is the index, and measure its recall.
+
+    If there are real contexts, and words count for the model in the build's directory, it is the recall of both.
+    """
     clock("index", 0, 1)
+    evidence = evidence_of(directory / MODEL_DIRECTORY)
     if spec.factory is None:
-        return spec, EXACT
+        return spec, EXACT if evidence is None else replace(EXACT, of=VECTORS_AND_WORDS)
     index = CandidateIndex.build(spec, matrix)
     index.save(directory / INDEX_FILE)
     clock("recall", 0, 1)
+    if evidence is None:
+        probes = [Probe(codes) for _, codes in contexts]
+    else:
+        table = open_words(directory, evidence, len(matrix)).table
+        probes = [Probe(codes, partial(evidence.additions, conversation, table)) for conversation, codes in contexts]
     index, recall = measured(index, matrix, probes, min_recall)
     return index.spec, recall
 
 
-def _some(probes: Sequence[Codes]) -> Sequence[Codes]:
-    """Some of the probes, evenly spread."""
-    return probes[:: max(1, len(probes) // _CONTEXTS)][:_CONTEXTS]
+def _some(contexts: Sequence[EncodedContext]) -> Sequence[EncodedContext]:
+    """Some of the contexts, evenly spread."""
+    return contexts[:: max(1, len(contexts) // _CONTEXTS)][:_CONTEXTS]
 
 
 def _made_of_candidates(directory: Path, model: Model, matrix: NDArray[Any]) -> list[Codes]:

@@ -16,11 +16,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyrank.index_builder.build.counting import count_pool
 from polyrank.index_builder.build.encoding import Encoded, VectorSource, encode, encoded_by
-from polyrank.index_builder.build.indexing import make_index, search_times
+from polyrank.index_builder.build.indexing import EncodedContext, make_index, search_times
 from polyrank.index_builder.build.ingest import Ingested, ingest
 from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
 from polyrank.index_builder.errors import GenerationError, StoreBusy, StoreUnavailable, disk_full_named
@@ -55,9 +54,9 @@ class BuildOptions:
     Attributes:
         index: one of `names.KINDS`, or a FAISS factory string.
         chosen: the index where it is chosen already; `index` does not count then.
-        probes: context vectors (M, D) of real contexts, made by the same model. The index is tuned until it finds
-            `min_recall` of their 10 best candidates. Without probes the recall is measured with the pool's own vectors
-            and only reported.
+        probes: real contexts, encoded by the same model. The index is tuned until requests find `min_recall` of their
+            10 best candidates, by vectors and, where they count, words. Without probes the recall is measured with the
+            pool's own vectors, by vectors alone, and only reported.
         dtype: of the stored vectors, "float16" or "float32".
         redis_url: also copy the vectors into this Redis.
         max_rejected: the share of the pool's rows that may be bad.
@@ -68,7 +67,7 @@ class BuildOptions:
 
     index: str = "auto"
     chosen: IndexSpec | None = None
-    probes: Sequence[NDArray[np.float32]] = ()
+    probes: Sequence[EncodedContext] = ()
     min_recall: float = MIN_RECALL
     dtype: str = "float16"
     redis_url: str | None = None
@@ -188,7 +187,7 @@ def build(
 
 def _check(model: Model, options: BuildOptions) -> None:
     check_factory(options.index, model.dim)
-    if any(codes.shape[1:] != (model.dim,) or not np.isfinite(codes).all() for codes in options.probes):
+    if any(codes.shape[1:] != (model.dim,) or not np.isfinite(codes).all() for _, codes in options.probes):
         raise InvalidInput(f"probes must be finite vectors of {model.dim} components")
     if options.dtype not in DTYPES:
         raise InvalidInput(f"unknown dtype {options.dtype!r}; use one of {', '.join(DTYPES)}")

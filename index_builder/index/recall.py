@@ -1,9 +1,9 @@
 """How good an index is: the recall of retrieval through it, its time, and tuning until the recall is high enough."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.index.choice import IndexSpec
 from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.index.retrieval import search
+from polyrank.model.search.additions import Additions
 
 MOST_PROBES = 256
 _SCANNED_ROWS = 64_000_000  # by all probes together, half a minute on two cores: a large pool gets fewer probes
@@ -19,6 +20,8 @@ _LEAST_PROBES = 32
 _RUNGS = 6  # steps of tuning at most
 _PLACES = (10, 100)
 _ROUNDING = 1e-5  # relative to the score: a row that ties with the last place counts as found
+
+VECTORS, VECTORS_AND_WORDS = "vectors", "vectors and words"  # what a measured score is made of
 
 Codes = NDArray[np.float32]
 
@@ -29,14 +32,17 @@ class Recall:
 
     Attributes:
         at_10, at_100: the share of the 10 and 100 best rows by score that are found among as many.
+        of: which score: VECTORS, or VECTORS_AND_WORDS for the sum of both.
         probes: "given" for real contexts; "pool" for vectors of the pool, which stand for contexts of one code and must
             not find themselves; "none" if nothing was measured, because the ranking is exact by construction.
         count: of the probes.
-        p50_ms, p99_ms: time of retrieving and scoring one probe, in milliseconds; None if nothing was measured.
+        p50_ms, p99_ms: time of retrieving and scoring one probe, in milliseconds, with reading its words if they are
+            part of the score; None if nothing was measured.
     """
 
     at_10: float
     at_100: float
+    of: str
     probes: str
     count: int
     p50_ms: float | None
@@ -47,6 +53,7 @@ class Recall:
         return {
             "recall@10": self.at_10,
             "recall@100": self.at_100,
+            "of": self.of,
             "probes": self.probes,
             "count": self.count,
             "p50_ms": self.p50_ms,
@@ -64,47 +71,67 @@ class Recall:
         )
 
 
-EXACT = Recall(1.0, 1.0, "none", 0, None, None)
+EXACT = Recall(1.0, 1.0, VECTORS, "none", 0, None, None)
+
+
+class Probe(NamedTuple):
+    """A context to search for.
+
+    Attributes:
+        codes: its vectors (M, D), with the score scale multiplied in.
+        read_words: reads what words add to the score of each row; None: they do not count. Each time anew, since it is
+            a number for each row of the pool.
+    """
+
+    codes: Codes
+    read_words: Callable[[], Additions] | None = None
+
+    def additions(self) -> Additions | None:
+        """Return what words add to the scores; None: nothing."""
+        return None if self.read_words is None else self.read_words()
 
 
 class Probes:
     """Contexts, and the scores of their best rows by a scan of the whole matrix."""
 
-    def __init__(self, matrix: NDArray[Any], given: Sequence[Codes], seed: int = 0) -> None:
+    def __init__(self, matrix: NDArray[Any], given: Sequence[Probe], seed: int = 0) -> None:
         """Choose the probes and scan the matrix (N, D) for the best rows of each.
 
-        `given` holds the vectors (M, D) of contexts, with the score scale multiplied in. If there are none, rows of the
-        matrix are drawn.
+        Words count for all that are given, or for none. If none are given, rows of the matrix are drawn. Words do not
+        count for these: a row's vector has not the score scale of a context's, by which the two parts are weighed.
         """
         rng = np.random.default_rng(seed)
         most = min(MOST_PROBES, max(_LEAST_PROBES, _SCANNED_ROWS // len(matrix)))
         self.source = "given" if given else "pool"
+        self.of = VECTORS_AND_WORDS if given and given[0].read_words is not None else VECTORS
         self._matrix = matrix
         chosen = rng.permutation(len(given) or len(matrix))[:most]
         if given:
-            self._codes, self._own = [given[at] for at in chosen], [chosen[:0]] * len(chosen)
+            self._probes, self._own = [given[at] for at in chosen], [chosen[:0]] * len(chosen)
         else:
-            self._codes, self._own = [np.asarray(matrix[[row]], np.float32) for row in chosen], list(chosen[:, None])
+            self._probes = [Probe(np.asarray(matrix[[row]], np.float32)) for row in chosen]
+            self._own = list(chosen[:, None])
         self._scores = self._scanned()
 
     def measure(self, index: CandidateIndex) -> Recall:
         """Retrieve and score every probe as the service does with a request."""
         found, seconds = [], []
-        for codes, own, wanted in zip(self._codes, self._own, self._scores, strict=True):
+        for probe, own, wanted in zip(self._probes, self._own, self._scores, strict=True):
             began = time.perf_counter()
-            scores = search(index, self._matrix, codes, _PLACES[-1], own).scores
+            scores = search(index, self._matrix, probe.codes, _PLACES[-1], own, probe.additions()).scores
             seconds.append(time.perf_counter() - began)
             found.append([_share(scores, wanted, places) for places in _PLACES])
         at_10, at_100 = np.mean(found, axis=0).round(6).tolist()
         p50, p99 = np.percentile(seconds, (50, 99)) * 1000
-        return Recall(at_10, at_100, self.source, len(found), round(float(p50), 3), round(float(p99), 3))
+        return Recall(at_10, at_100, self.of, self.source, len(found), round(float(p50), 3), round(float(p99), 3))
 
     def _scanned(self) -> list[NDArray[np.float32]]:
         from polyrank.model.search.topk import longest_row, top_k  # imports torch, as `search` does
 
         longest, scores = longest_row(self._matrix), []
-        for codes, own in zip(self._codes, self._own, strict=True):
-            best = top_k(self._matrix, codes, _PLACES[-1] + len(own), longest=longest)
+        for probe, own in zip(self._probes, self._own, strict=True):
+            most = _PLACES[-1] + len(own)
+            best = top_k(self._matrix, probe.codes, most, longest=longest, additions=probe.additions())
             scores.append(best.scores[~np.isin(best.rows, own)][: _PLACES[-1]])
         return scores
 
@@ -119,7 +146,7 @@ def _share(found: NDArray[np.float32], wanted: NDArray[np.float32], places: int)
 
 
 def measured(
-    index: CandidateIndex, matrix: NDArray[Any], given: Sequence[Codes], least: float
+    index: CandidateIndex, matrix: NDArray[Any], given: Sequence[Probe], least: float
 ) -> tuple[CandidateIndex, Recall]:
     """Measure an index. With given probes, tune it until recall@10 is `least`, or raise BuildError."""
     if index.is_exact and not given:
@@ -138,8 +165,9 @@ def _tuned(index: CandidateIndex, probes: Probes, least: float) -> tuple[Candida
         index, recall = max(((way, probes.measure(way)) for way in ways), key=lambda tried: tried[1].at_10)
     if recall.at_10 < least:
         params = ", ".join(f"{name} {value}" for name, value in index.spec.params.items())
+        by = f" by {recall.of}" if recall.of != VECTORS else ""
         raise BuildError(
-            f"recall@10 of {index.spec.factory} is {recall.at_10:.3f} on {recall.count} probes even with {params}, "
+            f"recall@10 of {index.spec.factory} is {recall.at_10:.3f} on {recall.count} probes{by} even with {params}, "
             f"below the {least:g} asked for; choose another --index (exact misses nothing) or a lower --min-recall"
         )
     return index, recall

@@ -1,6 +1,6 @@
-"""How an index is searched for a context: the union of what its codes find.
+"""How an index is searched for a context: the union of what its codes find, and of what words find where they count.
 
-Requests and the measurements of a build go through the same function.
+Requests and the measurements of a build go through the same functions.
 """
 
 import math
@@ -10,11 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.index.faiss_index import RETRIEVE_K, CandidateIndex
+from polyrank.index_builder.index.largest import LargestRows, largest_rows
+from polyrank.model.search.additions import Additions
 
 if TYPE_CHECKING:
     from polyrank.model.search.topk import TopK
 
 Rows = NDArray[np.int64]
+
+# Rounding may move the index's inner products, sums of D products in float32, by this share of the score.
+CERTIFICATE_MARGIN = 1e-4
 
 
 class FoundRows(NamedTuple):
@@ -28,6 +33,35 @@ class FoundRows(NamedTuple):
 
     rows: Rows
     bound: float
+
+
+class BestByWords(NamedTuple):
+    """The rows for which words say most.
+
+    Attributes:
+        late_weight: of the scores by vectors beside the words.
+        best: at least as many rows as are retrieved by vectors, or all that are allowed.
+    """
+
+    late_weight: float
+    best: LargestRows
+
+
+def best_by_words(
+    index: CandidateIndex, additions: Additions, limit: int, allowed: NDArray[np.bool_] | None = None
+) -> BestByWords:
+    """Choose rows by words, as many as `retrieve` does by vectors; `allowed` (N,) are the rows to choose from."""
+    return BestByWords(additions.late_weight, largest_rows(additions.values, max(limit, index.depth), allowed))
+
+
+def with_words(index: CandidateIndex, found: FoundRows, words: BestByWords, limit: int) -> FoundRows:
+    """Add the best by words to what `retrieve` found with this limit, and bound the whole score of the other rows."""
+    best = words.best.first(max(limit, index.depth))
+    rows = np.union1d(found.rows, best.rows)
+    if -np.inf in (found.bound, best.rest):
+        return FoundRows(rows, -np.inf)  # there are no other rows
+    margin = CERTIFICATE_MARGIN * max(1.0, abs(found.bound))
+    return FoundRows(rows, words.late_weight * (found.bound + margin) + best.rest)
 
 
 def retrieve(
@@ -67,15 +101,25 @@ def retrieve(
 
 
 def search(
-    index: CandidateIndex, matrix: NDArray[Any], codes: NDArray[np.float32], k: int, exclude: Rows | None = None
+    index: CandidateIndex,
+    matrix: NDArray[Any],
+    codes: NDArray[np.float32],
+    k: int,
+    exclude: Rows | None = None,
+    additions: Additions | None = None,
 ) -> "TopK":
     """Retrieve rows and score them by the matrix (N, D), as the service does for a request that states no number.
 
-    Returns at most `k` of the retrieved rows, which are counted from 0 in their order.
+    Returns at most `k` of the retrieved rows, which are counted from 0 in their order. `additions` is what words add to
+    the score of each row of the matrix; None: nothing. It does not go with `exclude`.
     """
     from polyrank.model.search.topk import top_k  # imports torch, which a build that measures nothing does without
 
-    return top_k(matrix[retrieve(index, codes, RETRIEVE_K, exclude).rows], codes, k)
+    found = retrieve(index, codes, RETRIEVE_K, exclude)
+    if additions is not None:
+        found = with_words(index, found, best_by_words(index, additions, RETRIEVE_K), RETRIEVE_K)
+        additions = Additions(additions.late_weight, additions.values[found.rows])
+    return top_k(matrix[found.rows], codes, k, additions=additions)
 
 
 def _rows_a_code(limit: int, m: int, least: int) -> int:

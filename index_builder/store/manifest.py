@@ -14,6 +14,7 @@ import orjson
 
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
+from polyrank.index_builder.index.recall import VECTORS
 from polyrank.index_builder.vectors.codec import DTYPES, MAX_DIM
 from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8
 
@@ -30,6 +31,7 @@ _TIMES = ("p50_ms", "p99_ms")
 _RECALL: dict[str, type] = {
     "recall@10": float,
     "recall@100": float,
+    "of": str,
     "probes": str,
     "count": int,
     "p50_ms": float,
@@ -194,7 +196,7 @@ def _times(value: object) -> SearchTimes | None:
 
 
 def _recall(value: object) -> dict[str, Any]:
-    found = _exactly(dict, value, "recall")
+    found = {"of": VECTORS, **_exactly(dict, value, "recall")}  # an older manifest does not say; it was of nothing else
     if set(found) != set(_RECALL):
         raise ValueError(f"recall must be {', '.join(_RECALL)}")
     untimed = dict.fromkeys(_TIMES, NoneType) if found["count"] == 0 else {}

@@ -36,7 +36,7 @@ from polyrank.service.ranking.forwards import Forwards, PairScores
 from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget
 from polyrank.service.ranking.stages import Threads, Timings, side_by_side, until
 from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
-from polyrank.service.ranking.words import PoolWords, SentWords, pool_words, text_values
+from polyrank.service.ranking.words import SentWords, pool_words, text_values
 
 CANDIDATE_THREADS = 4
 # Requests that share a pass over the pool: with more, the first of them would wait too long for the last.
@@ -126,10 +126,11 @@ class Engine:
         await self._read_fields(serving, request, timings)
         encode_context = partial(self._forwards.context, serving.ranker, context, request.deadline)
         async with self._room_for_words(serving, timings):
-            codes, words = await side_by_side(encode_context, partial(self._read_pool_words, serving, request), timings)
+            read_words = partial(self._read_words, serving, partial(retrieval.read_words, serving, request))
+            codes, read = await side_by_side(encode_context, read_words, timings)
             affordable = self._retrieval.affordable(serving, request)
             before = timings.seconds["retrieve"]  # reading words and fields
-            ranked = await self._search_pool(PoolSearch(serving, affordable, codes, timings, words))
+            ranked = await self._search_pool(PoolSearch(serving, affordable, codes, timings, read))
         if ranked.plan in ("index", "selector"):
             self._retrieval.learn(affordable, timings.seconds["retrieve"] - before)
             if affordable.retrieve_k < request.retrieve_k:
@@ -163,11 +164,10 @@ class Engine:
         finally:
             self._words.release()
 
-    async def _read_pool_words(self, serving: Serving, request: RankRequest, timings: Timings) -> PoolWords | None:
+    async def _read_words(self, serving: Serving, read: Callable[[], T | None], timings: Timings) -> T | None:
         """Read what words say for every row; None where they do not count."""
         if serving.generation.words is None:
             return None
-        read = partial(pool_words, serving, request.conversation)
         return await self._candidates.run(partial(timings.measure, "retrieve", read), timings)
 
     async def _read_text_words(
@@ -212,7 +212,8 @@ class Engine:
         read_texts = partial(side_by_side, encode_texts, read_words)
         codes, (_, values) = await side_by_side(encode_context, read_texts, timings)
         async with self._room_for_words(serving, timings):
-            pool = await self._read_pool_words(serving, request, timings) if request.scores_rows else None
+            read_pool = partial(pool_words, serving, request.conversation)
+            pool = await self._read_words(serving, read_pool, timings) if request.scores_rows else None
             words = None if values is None else SentWords(values, pool)
             rank = partial(given.rank, serving, request, codes, texts, words, timings)
             ranked = await self._candidates.run(rank, timings)

@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.index.retrieval import retrieve
+from polyrank.index_builder.index.retrieval import (
+    CERTIFICATE_MARGIN,
+    BestByWords,
+    best_by_words,
+    retrieve,
+    with_words,
+)
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.model.search.additions import Additions
 from polyrank.model.search.scan import Query
@@ -21,7 +27,7 @@ from polyrank.service.observe.labels import Plan
 from polyrank.service.ranking.batching.packing import Rate
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
-from polyrank.service.ranking.words import PoolWords, best_allowed, largest_of_others
+from polyrank.service.ranking.words import PoolWords, pool_words
 
 Rows = NDArray[np.int64]
 
@@ -29,9 +35,6 @@ Rows = NDArray[np.int64]
 # index misses many candidates where a filter lets through less than this share of all. docs/measurements/index.md.
 FEW_MATCHES = 20_000
 FEW_OF_ALL = 0.02
-
-# Rounding may move the index's inner products, sums of D products in float32, by this share of the score.
-CERTIFICATE_MARGIN = 1e-4
 
 # Searching an index may take this share of the time left; fewer than so many candidates are never retrieved.
 SHARE_OF_TIME = 0.5
@@ -48,12 +51,12 @@ class PoolSearch:
     request: RankRequest
     codes: NDArray[np.float32]  # context vectors (M, D)
     timings: Timings
-    words: PoolWords | None = None  # None: words do not count
+    read: "ReadWords | None" = None  # None: words do not count
 
     @property
-    def scans(self) -> bool:
-        """Whether all rows allowed are scored."""
-        return self.serving.scans_all or self.request.exact
+    def words(self) -> PoolWords | None:
+        """What words say for every row; None where they do not count."""
+        return None if self.read is None else self.read.words
 
     @property
     def shares(self) -> bool:
@@ -61,7 +64,8 @@ class PoolSearch:
 
         With a filter it does not: each request finds and scores the matching rows for itself.
         """
-        return self.request.filter is None and self.scans and self.serving.scan.status.shares
+        scan = self.serving.scan
+        return self.request.filter is None and _scans(self.serving, self.request) and scan.status.shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +114,45 @@ class _Allowed:
         return mask
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadWords:
+    """What a search needs of words.
+
+    Attributes:
+        words: what they say for every row.
+        allowed: the rows that may be in the answer.
+        best: those of them for which words say most; None: all of them are scored.
+    """
+
+    words: PoolWords
+    allowed: _Allowed
+    best: BestByWords | None
+
+
+def read_words(serving: Serving, request: RankRequest) -> ReadWords | None:
+    """Read what words say for every row, and choose the best rows by them; None where words do not count.
+
+    All of that takes time in proportion to the pool, so it is not for the search thread.
+    """
+    words = pool_words(serving, request.conversation)
+    if words is None:
+        return None
+    allowed, index, best = _allowed(serving.snapshot, request), serving.generation.index, None
+    if index is not None and _plan(serving, request, allowed) in ("index", "selector"):
+        best = best_by_words(index, words.own, _limit(request), allowed.mask(index.count))
+    return ReadWords(words, allowed, best)
+
+
 def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[Found]:
     """Find the best rows for each search, all of one generation; for one thread at a time.
 
     The searches that scan share a pass. FAISS uses as many threads as given; None leaves it to FAISS.
     """
     began = time.perf_counter()
-    asked = [(search, _allowed(search.serving.snapshot, search.request)) for search in searches]
+    asked = [
+        (search, search.read.allowed if search.read else _allowed(search.serving.snapshot, search.request))
+        for search in searches
+    ]
     by_index = [_indexed(search, allowed, threads) for search, allowed in asked]
     by_scan = _scanned([pair for pair, found in zip(asked, by_index, strict=True) if found is None])
     found = [_with_added(*pair, found or next(by_scan)) for pair, found in zip(asked, by_index, strict=True)]
@@ -168,12 +204,23 @@ def _allowed(snapshot: Snapshot, request: RankRequest) -> _Allowed:
     return _Allowed(own, snapshot.removed, added, len(own))
 
 
-def _plan(search: PoolSearch, allowed: _Allowed) -> Plan:
+def _scans(serving: Serving, request: RankRequest) -> bool:
+    """Whether all rows allowed are scored."""
+    return serving.scans_all or request.exact
+
+
+def _limit(request: RankRequest) -> int:
+    """How many rows to retrieve."""
+    return max(request.retrieve_k, request.depth)
+
+
+def _plan(serving: Serving, request: RankRequest, allowed: _Allowed) -> Plan:
     """Choose the index where it is cheaper than scoring every row allowed, and the answer may be inexact."""
+    scans = _scans(serving, request)
     if allowed.own is None:
-        return "scan" if search.scans else "index"
-    few = max(FEW_MATCHES, FEW_OF_ALL * search.serving.generation.manifest.count)
-    return "matches" if search.scans or len(allowed.own) <= few else "selector"
+        return "scan" if scans else "index"
+    few = max(FEW_MATCHES, FEW_OF_ALL * serving.generation.manifest.count)
+    return "matches" if scans or len(allowed.own) <= few else "selector"
 
 
 def _scanned(searches: Sequence[tuple[PoolSearch, _Allowed]]) -> Iterator[Found]:
@@ -197,10 +244,13 @@ def _scanned(searches: Sequence[tuple[PoolSearch, _Allowed]]) -> Iterator[Found]
 def _indexed(search: PoolSearch, allowed: _Allowed, threads: int | None) -> Found | None:
     """Find the union of what the index finds for each context vector; None: all rows allowed must be scored."""
     index, request, codes = search.serving.generation.index, search.request, search.codes
-    plan = _plan(search, allowed)
+    plan = _plan(search.serving, request, allowed)
     if index is None or plan in ("scan", "matches"):
         return None
-    limit = max(request.retrieve_k, request.depth)
+    best = None if search.read is None else search.read.best
+    if search.read is not None and best is None:  # a GPU that scanned when words were read has failed since
+        return None
+    limit = _limit(request)
     if allowed.own is None:
         found = retrieve(index, codes, limit, exclude=allowed.dropped, threads=threads, least=request.depth)
     else:
@@ -209,20 +259,9 @@ def _indexed(search: PoolSearch, allowed: _Allowed, threads: int | None) -> Foun
         found = retrieve(index, codes, limit, only=only, threads=threads, least=request.depth)
     if len(found.rows) < min(request.depth, allowed.count):  # a graph may not lead to so many of those allowed
         return None
-    rows, bound = found.rows, found.bound
-    if search.words is not None:
-        mask = allowed.mask(index.count)
-        values = search.words.values.own
-        rows = np.union1d(rows, best_allowed(values, mask, limit))
-        bound = _with_words(bound, search.words.late_weight, largest_of_others(values, mask, rows))
-    return Found(rows, None, len(rows), bound, plan)
-
-
-def _with_words(bound: float, late_weight: float, largest: float) -> float:
-    """Bound the score of rows that were not found, by their inner products and the largest value of words."""
-    if -np.inf in (bound, largest):
-        return -np.inf  # there are no other rows
-    return late_weight * (bound + CERTIFICATE_MARGIN * max(1.0, abs(bound))) + largest
+    if best is not None:
+        found = with_words(index, found, best, limit)
+    return Found(found.rows, None, len(found.rows), found.bound, plan)
 
 
 def _with_added(search: PoolSearch, allowed: _Allowed, found: Found) -> Found:
@@ -283,4 +322,4 @@ class RetrievalBudget:
 
 
 def _units(request: RankRequest) -> int:
-    return FIXED + max(request.retrieve_k, request.depth)
+    return FIXED + _limit(request)

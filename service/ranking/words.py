@@ -74,18 +74,3 @@ def text_values(words: Words, conversation: Conversation, texts: Sequence[str]) 
         values.append(found)
         yield
     return np.concatenate(values)
-
-
-def best_allowed(values: NDArray[np.float32], allowed: NDArray[np.bool_] | None, limit: int) -> Rows:
-    """Return the rows with the largest values of those allowed, at most `limit`, ascending."""
-    rows = np.arange(len(values)) if allowed is None else np.flatnonzero(allowed)
-    if len(rows) > limit:
-        rows = rows[np.argpartition(-values[rows], limit - 1)[:limit]]
-    return np.sort(rows)
-
-
-def largest_of_others(values: NDArray[np.float32], allowed: NDArray[np.bool_] | None, rows: Rows) -> float:
-    """Return the largest value of the rows that are allowed and not among `rows`; -inf: there are none."""
-    others = np.ones(len(values), bool) if allowed is None else allowed.copy()
-    others[rows] = False
-    return float(values.max(where=others, initial=-np.inf))

@@ -1,19 +1,24 @@
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fakes import HashEncoder, assert_whole, pool
+from numpy.typing import NDArray
 from redis_process import vector_keys
 
+from polyrank.index_builder.build.indexing import EncodedContext
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import BuildError
-from polyrank.index_builder.pool.rows import read_pool
+from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.index_builder.store import candidates
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.codec import HIT
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
+from polyrank.model.config import EvidenceConfig
 from polyrank.model.errors import InvalidInput
+from polyrank.model.text.assembly import Conversation
 
 
 @pytest.fixture
@@ -93,8 +98,9 @@ def test_progress_tells_every_step_before_it_begins(tmp_path: Path, redis_url: s
     ]  # fmt: skip
 
 
-def contexts(encoder: HashEncoder, count: int) -> list[np.ndarray]:
-    return [np.stack([encoder.vector(f"said {n} {code}") for code in range(3)]) for n in range(count)]
+def contexts(encoder: HashEncoder, count: int) -> list[EncodedContext]:
+    codes = (np.stack([encoder.vector(f"said {n} {code}") for code in range(3)]) for n in range(count))
+    return [EncodedContext(Conversation.of([f"said {n}"]), each) for n, each in enumerate(codes)]
 
 
 def test_given_probes_set_how_hard_the_index_is_searched(tmp_path: Path) -> None:
@@ -127,6 +133,40 @@ def test_a_recall_that_is_not_reached_publishes_nothing(root: Path) -> None:
     assert list((root / "generations").glob(".tmp*")) == []
 
 
+class FirstWordEncoder(HashEncoder):
+    """A text's vector is the number that it begins with."""
+
+    def encode_candidates(
+        self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
+    ) -> NDArray[np.float32]:
+        if on_done is not None:
+            on_done(len(candidates))
+        first = [float(bytes(each).split()[0]) for each in candidates]
+        return np.outer(first, np.eye(1, self.dim)).astype(np.float32)
+
+
+def test_recall_is_that_of_the_whole_score_where_words_count(tmp_path: Path) -> None:
+    """More rows than are ever retrieved are better by their vectors alone, and by their lengths, than the best."""
+    texts = ["3"] * 1700 + ["0" + " x" * 19] * 1700 + ["2.25" + " x" * 9] * 20
+    rows = [Candidate(f"c{n}", text) for n, text in enumerate(texts)]
+    probe = EncodedContext(Conversation.of(["hello"]), np.eye(1, 8, dtype=np.float32))
+    options = BuildOptions(index="flat", probes=[probe], min_recall=0.95)
+    plain = build(FirstWordEncoder(), rows, tmp_path / "plain", options)
+    assert (plain.recall.at_10, plain.recall.of, plain.recall.probes) == (1.0, "vectors", "given")
+    spoken = FirstWordEncoder(evidence=EvidenceConfig(late_weight=1.0, weights={"length": 1.0}))
+    refused = r"recall@10 of Flat is 0\.000 on 1 probes by vectors and words even with depth 1600, below the 0.95 asked"
+    with pytest.raises(BuildError, match=refused):
+        build(spoken, rows, tmp_path / "spoken", options)
+    assert GenerationStore(tmp_path / "spoken").ids() == []
+    unasked = build(spoken, rows, tmp_path / "spoken", BuildOptions(index="flat"))
+    assert (unasked.recall.probes, unasked.recall.of) == ("none", "vectors")
+    scanned = build(spoken, rows, tmp_path / "spoken", BuildOptions(index="exact", probes=[probe]))
+    assert (scanned.recall.at_10, scanned.recall.probes, scanned.recall.of) == (1.0, "none", "vectors and words")
+    easy = build(spoken, rows[::20], tmp_path / "spoken", options)
+    assert (easy.recall.at_10, easy.recall.of) == (1.0, "vectors and words")
+    assert GenerationStore(tmp_path / "spoken").manifest(easy.generation).recall["of"] == "vectors and words"
+
+
 @pytest.mark.parametrize(
     ("index", "why"),
     [
@@ -146,7 +186,7 @@ def test_an_index_that_cannot_be_built_costs_no_encoding(root: Path, index: str,
 @pytest.mark.parametrize("probe", [np.zeros((2, 7), np.float32), np.zeros(8, np.float32), np.full((1, 8), np.nan)])
 def test_probes_that_are_not_of_the_model_are_refused(root: Path, probe: np.ndarray) -> None:
     with pytest.raises(InvalidInput, match="probes must be finite vectors of 8 components"):
-        build(HashEncoder(), pool(40), root, BuildOptions(probes=[probe]))
+        build(HashEncoder(), pool(40), root, BuildOptions(probes=[EncodedContext(Conversation.of(["hello"]), probe)]))
 
 
 def test_a_generation_can_wait_for_its_activation(root: Path) -> None:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ import polyrank
 from polyrank.index_builder.index import choice, timing
 from polyrank.index_builder.index.choice import SearchTimes
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.model.config import EvidenceConfig
 from polyrank.service.cli.output import Progress
 
 Capture = pytest.CaptureFixture[str]
@@ -57,6 +60,7 @@ def test_json_tells_what_was_built(capsys: Capture, store: Path, poly: Path, poo
         "index": "exact",
         "index_times": None,
         "recall@10": 1.0,
+        "recall_of": "vectors",
         "resumed": 0,
     }
     manifest = GenerationStore(store).verify(str(generation))
@@ -138,7 +142,24 @@ def test_probes_set_how_hard_an_index_is_searched(
     assert (manifest.recall["probes"], manifest.recall["count"], manifest.recall["min_recall"]) == ("given", 256, 1.0)
     assert manifest.index.params["nprobe"] >= 32
     listed = call(capsys, "store", "list", "--store", store).out
-    assert "50 candidates, custom (recall@10 1.000, probes: given)" in listed
+    assert "50 candidates, custom (recall@10 of vectors 1.000, probes: given)" in listed
+
+
+def test_where_words_count_probes_measure_the_whole_score(
+    capsys: Capture, store: Path, poly: Path, pool: Path, tmp_path: Path
+) -> None:
+    spoken = tmp_path / "spoken"
+    shutil.copytree(poly, spoken)
+    config = json.loads((spoken / "polyrank.json").read_text())
+    evidence = EvidenceConfig(late_weight=0.5, weights={"last": 1.0, "said": -3.0, "length": 0.2})
+    (spoken / "polyrank.json").write_text(json.dumps({**config, "evidence": asdict(evidence)}))
+    probes = write_rows(tmp_path / "said.jsonl", [{"context": [f"w{n}"], "response": "w1"} for n in range(20)])
+    options = ("--model", spoken, "--pool", pool, "--store", store, "--index", "HNSW8", "--json")
+    tuned = call(capsys, "build", *options, "--probes", probes).result
+    untuned = call(capsys, "build", *options).result
+    assert (tuned["recall@10"], tuned["recall_of"], untuned["recall_of"]) == (1.0, "vectors and words", "vectors")
+    listed = call(capsys, "store", "list", "--store", store).out
+    assert "50 candidates, custom (recall@10 of vectors and words 1.000, probes: given)" in listed
 
 
 def test_a_low_recall_of_the_pools_own_vectors_is_said(

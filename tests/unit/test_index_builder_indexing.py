@@ -9,6 +9,7 @@ import pytest
 from fakes import HashEncoder, pool
 from numpy.typing import NDArray
 
+from polyrank.index_builder.build.indexing import EncodedContext
 from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.index import choice, timing
 from polyrank.index_builder.index.choice import SearchTimes
@@ -109,7 +110,7 @@ def test_an_index_that_is_asked_for_is_not_measured_against_the_scan(built: Buil
 
 
 def test_given_probes_are_the_contexts(built: Built) -> None:
-    probes = [np.full((2, 8), n, np.float32) for n in range(30)]
+    probes = [EncodedContext(Conversation.of(["hello"]), np.full((2, 8), n, np.float32)) for n in range(30)]
     _, clock = built(SCAN_IS_FAST, probes=probes)
     ((_, contexts),) = clock.asked
     assert [codes[0, 0] for codes in contexts] == list(range(0, 24, 2))

@@ -13,6 +13,7 @@ ID = "20261121T013000123456-1a2b3c4d"
 RECALL: dict[str, float | int | str | None] = {
     "recall@10": 0.98,
     "recall@100": 0.9,
+    "of": "vectors",
     "probes": "given",
     "count": 200,
     "p50_ms": 3.5,
@@ -92,6 +93,14 @@ def test_a_manifest_from_before_the_precision_is_read(old: str, backend: str, pr
     assert Manifest.from_json(signed(content), ID) == replace(MANIFEST, backend=backend, precision=precision)
 
 
+def test_a_manifest_from_before_recall_said_what_it_is_of_is_read() -> None:
+    content = body()
+    del content["recall"]["of"]
+    assert Manifest.from_json(signed(content), ID) == MANIFEST
+    whole = replace(MANIFEST, recall={**RECALL, "of": "vectors and words"})
+    assert Manifest.from_json(whole.to_json(), ID) == whole
+
+
 def test_every_flipped_bit_is_noticed() -> None:
     content = MANIFEST.to_json()
     for bit in range(len(content) * 8):
@@ -141,10 +150,11 @@ def test_a_newer_format_is_refused_for_that_reason_whatever_else_it_says() -> No
         ("recall", {}, "recall must be"),
         ("recall.recall@10", 1, "recall@10 must be of type float"),
         ("recall.probes", None, "probes must be of type str"),
+        ("recall.of", 1, "of must be of type str"),
         ("recall.p50_ms", None, "p50_ms must be of type float"),
         ("recall.count", 0, "p50_ms must be of type NoneType"),
         ("recall.count", 1.0, "count must be of type int"),
-        ("recall.extra", 1, "recall must be recall@10, recall@100, probes, count, p50_ms, p99_ms, min_recall"),
+        ("recall.extra", 1, "recall must be recall@10, recall@100, of, probes, count, p50_ms, p99_ms, min_recall"),
         ("files", [], "files must be of type dict"),
         ("files.x", {"sha256": "a"}, "bytes is missing"),
         ("files.x", {"sha256": "a", "bytes": -1}, "negative size"),

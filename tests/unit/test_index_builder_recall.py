@@ -7,11 +7,12 @@ from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.index import recall as module
 from polyrank.index_builder.index.choice import IndexSpec
 from polyrank.index_builder.index.faiss_index import CandidateIndex
-from polyrank.index_builder.index.recall import EXACT, Probes, measured
+from polyrank.index_builder.index.recall import EXACT, VECTORS, VECTORS_AND_WORDS, Probe, Probes, measured
+from polyrank.model.search.additions import Additions
 
 RNG = np.random.default_rng(0)
 MATRIX = RNG.standard_normal((2000, 16)).astype(np.float16)
-GIVEN = [RNG.standard_normal((int(count), 16)).astype(np.float32) for count in RNG.integers(1, 5, 20)]
+GIVEN = [Probe(RNG.standard_normal((int(count), 16)).astype(np.float32)) for count in RNG.integers(1, 5, 20)]
 
 
 def built(factory: str, matrix: NDArray[np.float16] = MATRIX, **params: int) -> CandidateIndex:
@@ -30,7 +31,7 @@ def test_recall_is_the_share_of_the_best_by_score_that_an_index_finds() -> None:
     halved = MATRIX.copy()
     halved[1000:] = 0  # an index that has forgotten half the pool
     found = Probes(MATRIX, GIVEN).measure(built("Flat", halved))
-    best = [np.argsort(-paper_scores(MATRIX, codes), kind="stable") for codes in GIVEN]
+    best = [np.argsort(-paper_scores(MATRIX, codes), kind="stable") for codes, _ in GIVEN]
     for share, places in ((found.at_10, 10), (found.at_100, 100)):
         expected = np.mean([(rows[:places] < 1000).mean() for rows in best])
         assert share == pytest.approx(expected, abs=1e-6)
@@ -110,3 +111,27 @@ def test_without_given_probes_a_low_recall_is_only_doubted() -> None:
 def test_a_flat_index_need_not_be_measured_by_the_pool() -> None:
     assert measured(built("Flat"), MATRIX, [], 0.95)[1] is EXACT
     assert measured(built("Flat"), MATRIX, GIVEN, 0.95)[1].probes == "given"
+
+
+def test_rows_that_only_words_find_count() -> None:
+    forgetful = MATRIX.copy()
+    forgetful[:100] = 0  # as good as lost, and words say most for them
+    values = np.where(np.arange(len(MATRIX)) < 100, 100, 0).astype(np.float32)
+    spoken = [Probe(codes, lambda: Additions(1.0, values)) for codes, _ in GIVEN]
+    found = Probes(MATRIX, spoken).measure(built("Flat", forgetful))
+    assert (found.at_10, found.at_100, found.of) == (1.0, 1.0, VECTORS_AND_WORDS)
+    assert Probes(MATRIX, GIVEN).measure(built("Flat", forgetful)).of == VECTORS
+
+
+def test_rows_that_are_good_by_both_can_be_missed_by_each_until_enough_are_retrieved() -> None:
+    values = np.zeros(len(MATRIX), np.float32)
+    values[:300] = 10  # the best by words; then come ten that are good by vectors as well
+    matrix = np.zeros_like(MATRIX)
+    matrix[-300:, 0] = 10
+    matrix[300:310, 0], values[300:310] = 9, 9
+    code = np.eye(1, 16, dtype=np.float32)
+    found = Probes(matrix, [Probe(code, lambda: Additions(1.0, values))])
+    assert found.measure(built("Flat", matrix)).at_10 == 0
+    assert Probes(matrix, [Probe(code)]).measure(built("Flat", matrix)).at_10 == 1
+    index, recall = measured(built("Flat", matrix), matrix, [Probe(code, lambda: Additions(1.0, values))], 1.0)
+    assert (recall.at_10, index.depth) == (1.0, 400)

@@ -36,7 +36,6 @@ from polyrank.service.live.serving import Opener, Serving
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
-from polyrank.service.ranking.words import pool_words
 
 TEXT = "w1 w2 w3 w7 w9"
 COUNT = 10_000
@@ -222,8 +221,9 @@ def test_in_one_pass_each_gets_its_own_answer(large: Serving) -> None:
     searches = []
     for serving, request, _ in cases:
         [codes] = serving.ranker.encode_contexts([serving.ranker.tokenize_context(request.conversation)[0]])
-        words = pool_words(serving, request.conversation)
-        searches.append(retrieval.PoolSearch(serving, replace(request, exact=True), codes, Timings(), words))
+        exact = replace(request, exact=True)
+        read = retrieval.read_words(serving, exact)
+        searches.append(retrieval.PoolSearch(serving, exact, codes, Timings(), read))
     found = retrieval.search(searches)
     for search, rows, (serving, request, keep) in zip(searches, found, cases, strict=True):
         ranked = retrieval.rank(search, rows)

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,19 @@ from numpy.typing import NDArray
 from service_fakes import WORDS, WordRanker, asked, brute_force, build_store, open_serving, pool, rank
 from updated import updated
 
+from polyrank.index_builder.index.retrieval import BestByWords, best_by_words
+from polyrank.index_builder.index.retrieval import search as search_index
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.words import Words
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.steps import Steps
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import engine
+from polyrank.service.ranking import engine, retrieval
 from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import Given, Ranked
-from polyrank.service.ranking.words import PoolWords, best_allowed, largest_of_others, pool_words, text_values
+from polyrank.service.ranking.words import PoolWords, pool_words, text_values
 
 TEXT = "w1 w2 w3 w7 w9"
 
@@ -79,15 +83,53 @@ def test_what_is_called_exact_equals_brute_force(serving: Serving) -> None:
     assert certified >= 10
 
 
-def test_the_best_by_words_and_the_largest_of_the_others() -> None:
-    values = np.array([3, 1, 4, 1, 5], np.float32)
-    allowed = np.array([True, True, True, True, False])
-    assert best_allowed(values, None, 2).tolist() == [2, 4]
-    assert best_allowed(values, allowed, 2).tolist() == [0, 2]
-    assert best_allowed(values, allowed, 9).tolist() == [0, 1, 2, 3]
-    assert largest_of_others(values, None, np.array([4])) == 4
-    assert largest_of_others(values, allowed, np.array([0, 2])) == 1
-    assert largest_of_others(values, allowed, np.array([0, 1, 2, 3])) == -np.inf
+def test_the_best_by_words_are_not_chosen_on_the_search_thread(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choosing, searching = [], []
+
+    def chosen(*given: Any) -> BestByWords:
+        choosing.append(threading.current_thread().name)
+        return best_by_words(*given)
+
+    def searched(*given: Any, **named: Any) -> list[retrieval.Found]:
+        searching.append(threading.current_thread().name)
+        return search(*given, **named)
+
+    search = retrieval.search
+    monkeypatch.setattr(retrieval, "best_by_words", chosen)
+    monkeypatch.setattr(retrieval, "search", searched)
+    assert rank(serving, asked(TEXT)).plan == ("index" if serving.generation.index else "scan")
+    assert len(searching) == 1
+    assert len(choosing) == (serving.generation.index is not None)
+    assert not set(choosing) & set(searching)
+
+
+def test_an_index_that_words_were_not_chosen_for_is_not_searched(serving: Serving) -> None:
+    request = asked(TEXT)
+    [codes] = serving.ranker.encode_contexts([serving.ranker.tokenize_context(request.conversation)[0]])
+    read = retrieval.read_words(serving, replace(request, exact=True))  # as where a GPU scans, and fails afterwards
+    assert read is not None
+    assert read.best is None
+    [found] = retrieval.search([retrieval.PoolSearch(serving, request, codes, Timings(), read)])
+    assert (found.plan, found.bound) == ("scan", -np.inf)
+
+
+def test_requests_find_what_a_build_measures(tmp_path: Path) -> None:
+    mostly_words = replace(EVIDENCE, late_weight=0.1)
+    build_store(tmp_path, pool(2000), index="flat", ranker=WordRanker(evidence=mostly_words))
+    serving = open_serving(tmp_path)
+    generation = serving.generation
+    assert generation.index is not None
+    assert generation.words is not None
+    for seed in range(20):
+        request = asked(" ".join(np.random.default_rng(seed).choice(WORDS, size=4)), top_k=100)
+        [codes] = serving.ranker.encode_contexts([serving.ranker.tokenize_context(request.conversation)[0]])
+        additions = generation.words.evidence.additions(request.conversation, generation.words.table)
+        found = search_index(generation.index, generation.embeddings.matrix, codes, 100, None, additions)
+        ranked = rank(serving, request)
+        assert ranked.plan == "index"
+        assert [place.score for place in ranked.places] == found.scores.tolist()
 
 
 def test_few_requests_at_a_time_hold_what_words_say_for_every_row(
@@ -111,7 +153,7 @@ def test_few_requests_at_a_time_hold_what_words_say_for_every_row(
         finally:
             held_up.close()
 
-    monkeypatch.setattr(engine, "pool_words", counted)
+    monkeypatch.setattr(retrieval, "pool_words", counted)
     asyncio.run(many())
     assert len(held) == 150
     assert 1 <= most <= engine.MOST_WORDS + engine.CANDIDATE_THREADS  # a thread lets go of its last one a little later

@@ -69,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _options(arguments: argparse.Namespace, ranker: "LateRanker", probes: "list[Conversation]") -> "BuildOptions":
+    from polyrank.index_builder.build.indexing import EncodedContext
     from polyrank.index_builder.build.pipeline import BuildOptions
     from polyrank.index_builder.index.choice import check_factory
 
@@ -76,9 +77,10 @@ def _options(arguments: argparse.Namespace, ranker: "LateRanker", probes: "list[
         check_factory(arguments.index, ranker.dim)
     except InvalidInput as error:
         raise UsageError(str(error)) from error
+    encoded = ranker.encode_contexts([ranker.tokenize_context(probe)[0] for probe in probes])
     return BuildOptions(
         index=arguments.index,
-        probes=ranker.encode_contexts([ranker.tokenize_context(probe)[0] for probe in probes]),
+        probes=[EncodedContext(*probe) for probe in zip(probes, encoded, strict=True)],
         min_recall=arguments.min_recall,
         dtype=arguments.dtype,
         redis_url=arguments.redis,
@@ -115,6 +117,7 @@ def _described(built: "BuildResult") -> dict[str, Any]:
         "index": built.index.kind,
         "index_times": built.index.times,
         "recall@10": built.recall.at_10,
+        "recall_of": built.recall.of,
         "seconds": round(built.seconds, 3),
     }
 

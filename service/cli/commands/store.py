@@ -93,7 +93,9 @@ def _line(row: dict[str, Any]) -> str:
     if "error" in row:
         return f"{mark} {row['id']}  refused: {row['error']}"
     recall = row["recall"]
-    measured = f" (recall@10 {recall['recall@10']:.3f}, probes: {recall['probes']})" if recall["count"] else ""
+    measured = ""
+    if recall["count"]:
+        measured = f" (recall@10 of {recall['of']} {recall['recall@10']:.3f}, probes: {recall['probes']})"
     index = f"{row['index']}{measured}"
     return f"{mark} {row['id']}  {row['count']} candidates, {index}, {row['model']}, {row['created_at']}"
 

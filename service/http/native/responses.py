@@ -115,6 +115,7 @@ class RecallOut(BaseModel):
 
     recall_at_10: float = Field(alias="recall@10", description="share of the 10 best candidates that is found")
     recall_at_100: float = Field(alias="recall@100")
+    of: str = Field(description="what the best are best by: vectors; or vectors and words, the whole score")
     probes: str = Field(
         description="given: real contexts; pool: the pool's own vectors; none: not measured, exact by construction"
     )
