@@ -9,8 +9,8 @@ from pathlib import Path
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
 from polyrank.model.errors import InvalidInput
-from polyrank.model.rankers.late import LateRanker
-from polyrank.model.rankers.load import Ranker, load
+from polyrank.model.rankers.load import load
+from polyrank.model.rankers.networks import Ranker, Retriever
 from polyrank.model.training.config import LateTrainConfig, TrainConfig
 from polyrank.model.training.data.corpus import Corpus, Report, survey
 from polyrank.model.training.errors import TrainingDataInvalid
@@ -128,7 +128,7 @@ def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey
     return _with_evidence(output, weighed)
 
 
-def _with_words_that_help(output: Path, trained: LateRanker, corpora: Sequence[Corpus]) -> Ranker:
+def _with_words_that_help(output: Path, trained: Retriever, corpora: Sequence[Corpus]) -> Ranker:
     """Give a checkpoint evidence, or warn why it is better off without."""
     weighed = weigh(trained, corpora, seen=True)
     if why := weighed.objection():

@@ -106,7 +106,7 @@ def _rerank(arguments: argparse.Namespace) -> dict[str, Any]:
 def _cross_of_base(name: str, runner: Runner) -> "CrossRanker":
     """Put a head with random weights on a base model."""
     from polyrank.model.config import ModelConfig
-    from polyrank.model.rankers.load import from_base
+    from polyrank.model.rankers.networks import from_base
 
     ranker = from_base(name, ModelConfig(architecture="cross", base_name="", weights="base"), *runner)
     assert not ranker.retrieves, "asked for"
