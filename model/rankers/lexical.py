@@ -25,7 +25,17 @@ from polyrank.model.text.tokenizer import Token
 BUILT_IN: Final = ModelConfig(
     architecture="lexical",
     base_name="",
-    evidence=EvidenceConfig(weights={}),
+    evidence=EvidenceConfig(
+        weights={
+            "persona": 0.4726,
+            "told": -0.4495,
+            "last": 1.218,
+            "before": 0.884,
+            "older": 0.594,
+            "said": -16.04,
+            "length": -0.3097,
+        }
+    ),
 )
 
 # A text counts as so many tokens in batches and in the estimates of a server: one for four letters, and no more than an
