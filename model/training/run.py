@@ -11,6 +11,7 @@ from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_conf
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.load import load
 from polyrank.model.rankers.networks import Ranker, Retriever
+from polyrank.model.registry import in_words
 from polyrank.model.training.config import LateTrainConfig, TrainConfig
 from polyrank.model.training.data.corpus import Corpus, Report, survey
 from polyrank.model.training.errors import TrainingDataInvalid
@@ -118,6 +119,8 @@ def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey
     ranker = load(base)
     if not ranker.retrieves:
         raise InvalidInput(f"{base} is a cross-encoder, which reads the words itself; give a bi- or poly-encoder")
+    if seen and not ranker.config.has_network:
+        raise InvalidInput(f"{base} is {in_words(ranker.architecture)}: no weights have seen the files; give no --seen")
     corpora = _surveyed(data)
     for corpus, report in corpora:
         on_survey(corpus.path, report)
