@@ -51,7 +51,7 @@ class EvidenceConfig:
 
     Attributes:
         version: version of the features and all their constants; a checkpoint of another version is refused.
-        late_weight: factor on the score of the vectors.
+        late_weight: factor on the score of the vectors; of a lexical model, whose vectors score 0, it says nothing.
         weights: factor on each feature, by its name; features without one count nothing.
     """
 
