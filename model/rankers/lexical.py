@@ -149,7 +149,7 @@ class LexicalRanker:
 
 
 def _tokens(letters: int) -> list[int]:
-    return [0] * min(_MOST_TOKENS, 2 + letters // _LETTERS_A_TOKEN)
+    return [0] * (2 + min(_MOST_TOKENS, letters // _LETTERS_A_TOKEN))
 
 
 def _unread(conversation: Conversation) -> Truncation:

@@ -1,12 +1,15 @@
 """A store that ranks by words alone, served: rankings, updates, filters, switches to a model with vectors and back."""
 
+import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from command_line import call, write_rows
 from served import Served, serve
 from tiny import write_checkpoint
 
@@ -15,11 +18,13 @@ from polyrank.index_builder.build.compaction import compact
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.model.config import EvidenceConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app
+from polyrank.service.ranking.admission import text_tokens
 from polyrank.service.settings import Settings
 
 LEXICAL = polyrank.load("lexical")
@@ -109,6 +114,21 @@ def test_rollback_to_a_model_with_vectors_and_back(server: Served, tmp_path: Pat
     assert answered(ranked(server)) == answered(before)
 
 
+def test_copies_in_redis_answer_alike(tmp_path: Path, redis_url: str) -> None:
+    build(LEXICAL, POOL, tmp_path, BuildOptions(redis_url=redis_url))
+    settings = Settings(store=tmp_path, backend="torch", precision="float32", redis_url=redis_url, vectors="redis")
+    with serve(create_app(settings)) as served:
+        assert answered(ranked(served)) == expected(POOL)
+        assert answered(ranked(served, candidates=[{"id": "c8"}, {"text": POOL[33].text}]))[0][0] is None
+
+
+def test_a_long_context_says_what_was_not_read(server: Served) -> None:
+    turns = ["lost", "b" * 20_000, "b" * 20_000, "where is item33"]
+    cut = server.rank(context=turns).json()["truncated"]
+    # 15 letters, 20,000 letters, and 12,753 of 20,000 are read: 7,247 are left, at four letters a token
+    assert cut == {"turns": 1, "tokens": 1812, "candidates": 0}
+
+
 def test_a_rebuild_may_name_it(server: Served) -> None:
     candidates = [{"id": each.id, "text": each.text} for each in POOL[:60]]
     for named in ({"model": "lexical"}, {}):  # without a name: the model that is served
@@ -157,6 +177,59 @@ def test_embedding_routes_say_what_to_do(server: Served, path: str, body: dict[s
 def test_there_is_nothing_to_index(tmp_path: Path, index: str) -> None:
     with pytest.raises(InvalidInput, match=f"--index {index}: lexical has no vectors to index"):
         build(LEXICAL, POOL, tmp_path, BuildOptions(index=index))
+
+
+def test_admission_estimates_what_batches_count() -> None:
+    texts = ["", "abcd", "word " * 1000]
+    tokens, _ = LEXICAL.tokenize_candidates(texts)
+    assert sum(map(len, tokens)) == text_tokens(texts)
+
+
+def test_the_command_evaluates_and_ranks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Each reply has a word of its context that no other has; weights of the other sign rank it last."""
+    pool = write_rows(tmp_path / "pool.jsonl", [{"id": each.id, "text": each.text} for each in POOL])
+    rows = [
+        {
+            "dialogue": f"d{n}",
+            "context": [f"where is item{n}"],
+            "response": row(n).text,
+            "candidates": [row(n + at).text for at in range(1, 20)] + [row(n).text],
+            "label": 19,
+        }
+        for n in range(60)
+    ]
+    data = write_rows(tmp_path / "data.jsonl", rows)
+    averse = EvidenceConfig(weights={"last": -1.0})
+    polyrank.LexicalRanker("", replace(LEXICAL.config, evidence=averse)).save(tmp_path / "averse")
+    for source in ([], ["--pool", pool]):
+        given = ["--model", "lexical", "--against", tmp_path / "averse", "--data", data, *source]
+        result = call(capsys, "evaluate", *given, "--json").result
+        assert (result["recall@1"], result["against"]["recall@1"]) == (1.0, 0.0)
+    built = call(capsys, "build", "--model", "lexical", "--pool", pool, "--store", tmp_path / "store", "--json").result
+    assert (built["index"], built["count"], built["truncated"]) == ("exact", len(POOL), 0)
+    found = call(capsys, "rank", "--store", tmp_path / "store", *CONTEXT, "--json").result
+    assert answered(found) == expected(POOL)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("build --model lexical --pool POOL --store STORE --index hnsw", "leave --index out"),
+        ("mine --model lexical --data POOL --pool POOL --output OUT", "give a bi- or poly-encoder"),
+        ("bench encode --model lexical --pool POOL", "give a bi- or poly-encoder"),
+        ("bench rerank --model lexical --pool POOL", "give a cross-encoder"),
+        ("evaluate --model lexical --data POOL --pool POOL --reranker lexical", "give a cross-encoder"),
+    ],
+)
+def test_commands_that_need_a_network_say_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, says: str
+) -> None:
+    pool = write_rows(tmp_path / "pool.jsonl", [{"text": each.text} for each in POOL])
+    paths = {"POOL": pool, "STORE": tmp_path / "store", "OUT": tmp_path / "out.jsonl"}
+    outcome = call(capsys, *(paths.get(word, word) for word in command.split()))
+    assert (outcome.status, outcome.out) == (2, "")
+    assert re.fullmatch(rf"polyrank: .*{says}.*\n", outcome.err)
+    assert not (tmp_path / "store").exists()
 
 
 def test_auto_scans_however_large_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

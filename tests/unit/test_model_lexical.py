@@ -51,7 +51,7 @@ def test_every_vector_is_nought_and_every_batch_has_its_size() -> None:
     done: list[int] = []
     assert (ranker.encode_candidates(tokens, done.append) == np.zeros((2, ranker.dim), np.float32)).all()
     assert (cut, done) == (0, [2])
-    assert [len(each) for each in tokens] == [2, 512], "as a server estimates them"
+    assert [len(each) for each in tokens] == [2, 514]
     assert [codes.shape for codes in ranker.encode_contexts([[0], [0]])] == [(1, 1), (1, 1)]
 
 
