@@ -38,18 +38,18 @@ def architecture_of(name: str | Path) -> str:
     return _ZERO_SHOT
 
 
-def require_retriever(name: str | Path) -> None:
-    """Raise WrongKind for a model without candidate embeddings; other errors as `architecture_of`."""
+def require_retriever(name: str | Path) -> str:
+    """Return the architecture of a model that can search a pool, as `architecture_of`; raises WrongKind for another."""
     architecture = architecture_of(name)
     if not ARCHITECTURES[architecture].retrieves:
         why = f"{name} is a {architecture}-encoder, which has no candidate embeddings"
         raise WrongKind(f"{why}; give a {names_in_words(retrieves=True)}")
+    return architecture
 
 
 def require_embedder(name: str | Path) -> None:
     """Raise WrongKind for a model whose vectors say nothing, or that has none; other errors as `architecture_of`."""
-    require_retriever(name)
-    architecture = architecture_of(name)
+    architecture = require_retriever(name)
     if not ARCHITECTURES[architecture].embeds:
         raise WrongKind(f"{name} is {in_words(architecture)}; give a {names_in_words(retrieves=True)}")
 

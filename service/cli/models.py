@@ -83,7 +83,7 @@ def check_cross(flag: str, name: str) -> None:
     _check(require_pair_scorer, name, f"{flag} ", "")
 
 
-def _check(require: Callable[[str], None], name: str, before: str, after: str) -> None:
+def _check(require: Callable[[str], object], name: str, before: str, after: str) -> None:
     try:
         require(name)
     except WrongKind as error:
