@@ -32,7 +32,9 @@ _LOG_EVERY_SECONDS = 10.0
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("train", help="train a bi-, poly- or cross-encoder on dialogues")
-    parser.add_argument("--architecture", choices=tuple(ARCHITECTURES), help="needed unless --only-evidence")
+    names = "{" + ",".join(TRAINED) + "}"  # the others are refused with a reason
+    help_text = "needed unless --only-evidence"
+    parser.add_argument("--architecture", choices=tuple(ARCHITECTURES), metavar=names, help=help_text)
     parser.add_argument("--base", required=True, help="base model, or a checkpoint to go on from; or lexical")
     parser.add_argument("--output", required=True, type=Path, help="directory of the checkpoint; new or empty")
     parser.add_argument("--resume", action="store_true", help="go on with the unfinished run in --output")
