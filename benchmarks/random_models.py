@@ -16,7 +16,7 @@ from transformers import BertConfig, BertModel
 import polyrank
 from polyrank.model.config import ModelConfig
 from polyrank.model.inference.names import Runner
-from polyrank.model.rankers.load import from_base
+from polyrank.model.rankers.networks import from_base
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 POSITIONS = 512

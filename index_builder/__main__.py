@@ -153,11 +153,11 @@ def _built(request: JobRequest, root: Path, redis_url: str | None, progress: OnP
 
 
 def _load(name: str) -> CandidateEncoder:
-    from polyrank.model.rankers import load as checkpoint  # imports torch: only after the job was taken
+    from polyrank.model.rankers import load as checkpoint  # may import torch: only after the job was taken
 
     backend = os.environ.get("POLYRANK_BACKEND") or AUTO
     precision = os.environ.get("POLYRANK_PRECISION") or AUTO
-    return checkpoint.load_late(name, backend, precision, disk_cache.configured(os.environ))
+    return checkpoint.load_retriever(name, backend, precision, disk_cache.configured(os.environ))
 
 
 def _load_active(store: GenerationStore) -> CandidateEncoder:

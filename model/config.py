@@ -51,7 +51,7 @@ class EvidenceConfig:
 
     Attributes:
         version: version of the features and all their constants; a checkpoint of another version is refused.
-        late_weight: factor on the score of the vectors.
+        late_weight: factor on the score of the vectors; of a lexical model, whose vectors score 0, it says nothing.
         weights: factor on each feature, by its name; features without one count nothing.
     """
 
@@ -70,6 +70,8 @@ class EvidenceConfig:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     """Architecture facts of a checkpoint.
+
+    A lexical model has an architecture, its evidence and a training summary; the other fields say nothing of it.
 
     Attributes:
         architecture: a name in polyrank.model.registry.
@@ -116,6 +118,7 @@ class ModelConfig:
         known = ", ".join(ARCHITECTURES)
         _require(self.architecture in ARCHITECTURES, f"architecture is {self.architecture!r}, not one of {known}")
         retrieves = ARCHITECTURES[self.architecture].retrieves
+        _require(self.has_network or self.evidence is not None, "evidence is missing, by which a lexical model ranks")
         _require(not self.residual or not retrieves, "residual is for cross")
         _require(self.evidence is None or retrieves, "evidence is not for cross, which reads the words itself")
         for name in ("n_codes", "reduction_m"):
@@ -126,9 +129,16 @@ class ModelConfig:
         for name in ("max_context_tokens", "max_candidate_tokens"):
             _require(getattr(self, name) >= 8, f"{name} must be at least 8")
 
+    @property
+    def has_network(self) -> bool:
+        """Whether there is a network behind it, with weights and a tokenizer; a lexical model has none."""
+        return _has_network(self.architecture)
+
     def to_json(self) -> dict[str, Any]:
         """Return the object that `polyrank.json` holds."""
         flat = asdict(self)
+        if not self.has_network:
+            return {"format_version": FORMAT_VERSION, **{name: flat[name] for name in _WITHOUT_NETWORK}}
         base = {"name": flat.pop("base_name"), "sha256": flat.pop("base_sha256")}
         if self.evidence is None:  # as it was before there was evidence, so that fingerprints stay
             del flat["evidence"]
@@ -140,6 +150,9 @@ class ModelConfig:
         flat = dict(raw)
         version = flat.pop("format_version", None)
         _require(version == FORMAT_VERSION, f"format_version is {version!r}, this release reads {FORMAT_VERSION}")
+        if not _has_network(flat.get("architecture")):
+            _refuse_unknown(flat, set(_WITHOUT_NETWORK), "")
+            flat |= {"base": {"name": "", "sha256": ""}, "assembly": {}}
         base = flat.pop("base", None)
         assembly = flat.pop("assembly", None)
         _require(isinstance(base, dict) and set(base) == {"name", "sha256"}, "base must be {name, sha256}")
@@ -155,6 +168,14 @@ class ModelConfig:
             return cls(assembly=AssemblyConfig(**assembly), **flat)
         except TypeError as error:
             raise CheckpointInvalid(f"polyrank.json: {error}") from error
+
+
+_WITHOUT_NETWORK = ("architecture", "evidence", "training")
+
+
+def _has_network(architecture: object) -> bool:
+    row = ARCHITECTURES.get(architecture) if isinstance(architecture, str) else None
+    return row is None or row.encoder is not None
 
 
 def _require(holds: bool, message: str) -> None:

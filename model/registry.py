@@ -16,14 +16,20 @@ class Architecture:
     """What one architecture brings.
 
     Attributes:
-        encoder: reference to the network, a LateEncoder (`retrieves`) or a CrossEncoder.
-        objective: reference to what trains it, an Objective (polyrank.model.training.objectives.objective).
-        retrieves: True: it has candidate embeddings, by which it can search a whole pool. False: it scores pairs.
+        encoder: reference to the network, a LateEncoder (`retrieves`) or a CrossEncoder; None: it has none, and ranks
+            by words alone.
+        objective: reference to what trains the network, an Objective (polyrank.model.training.objectives.objective).
+        retrieves: True: it can search a whole pool. False: it scores pairs.
     """
 
-    encoder: str
-    objective: str
+    encoder: str | None
+    objective: str | None
     retrieves: bool
+
+    @property
+    def embeds(self) -> bool:
+        """Whether its vectors say something about a candidate."""
+        return self.retrieves and self.encoder is not None
 
 
 _ENCODERS = "polyrank.model.architectures"
@@ -33,14 +39,29 @@ ARCHITECTURES = {
     "bi": Architecture(f"{_ENCODERS}.bi:BiEncoder", f"{_OBJECTIVES}.late:LateObjective", retrieves=True),
     "poly": Architecture(f"{_ENCODERS}.poly:PolyEncoder", f"{_OBJECTIVES}.late:LateObjective", retrieves=True),
     "cross": Architecture(f"{_ENCODERS}.cross:CrossEncoder", f"{_OBJECTIVES}.pairs:PairObjective", retrieves=False),
+    "lexical": Architecture(encoder=None, objective=None, retrieves=True),
 }
+
+TRAINED = tuple(name for name, row in ARCHITECTURES.items() if row.objective is not None)
+"""The architectures that have a network to train."""
 
 
 def names_in_words(retrieves: bool) -> str:
-    """Name the architectures with or without candidate embeddings, for a message.
+    """Name the encoders with or without candidate embeddings, for a message.
 
     >>> names_in_words(retrieves=True)
     'bi- or poly-encoder'
     """
-    names = [f"{name}-" for name, row in ARCHITECTURES.items() if row.retrieves == retrieves]
+    names = [f"{name}-" for name, row in ARCHITECTURES.items() if row.encoder and row.retrieves == retrieves]
     return " or ".join(", ".join(names).rsplit(", ", 1)) + "encoder"
+
+
+def in_words(architecture: str) -> str:
+    """Say what a model of this architecture is, for a message.
+
+    >>> in_words("poly"), in_words("lexical")
+    ('a poly-encoder', 'a lexical model, which ranks by words alone')
+    """
+    if ARCHITECTURES[architecture].encoder is None:
+        return f"a {architecture} model, which ranks by words alone"
+    return f"a {architecture}-encoder"

@@ -10,7 +10,7 @@ from command_line import write_rows
 
 import polyrank
 from polyrank.model.config import ModelConfig
-from polyrank.model.rankers.load import Ranker
+from polyrank.model.rankers.networks import NetworkRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import TrainConfig
@@ -86,7 +86,7 @@ def trained(base: Path, directory: Path, **fields: Any) -> Path:
     return directory
 
 
-def scores(ranker: Ranker) -> list[float]:
+def scores(ranker: NetworkRanker) -> list[float]:
     """What a model gives four replies to one context."""
     replies = ["w4", "w5 w6", "w7 w8 w9 w10", "w30"]
     return [score for _, score in sorted(ranker.rank(["w1 w2", "w3 w31"], replies))]
@@ -122,7 +122,7 @@ class Seen:
             self.losses.append(figures["loss"])
 
 
-def run(config: TrainConfig, data: Path | Data, output: Path, resume: bool = False) -> tuple[Ranker, Seen]:
+def run(config: TrainConfig, data: Path | Data, output: Path, resume: bool = False) -> tuple[NetworkRanker, Seen]:
     """Train, and give the best checkpoint and what the run told."""
     seen = Seen()
     data = data if isinstance(data, Data) else Data([data])

@@ -17,7 +17,7 @@ from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.evaluation.intervals import group_numbers, intervals
 from polyrank.model.evaluation.lists import rank_lists
 from polyrank.model.evaluation.metrics import rank_values
-from polyrank.model.rankers.load import Ranker
+from polyrank.model.rankers.networks import NetworkRanker
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.run import Data, train
@@ -50,7 +50,7 @@ class Clock:
         self._last = now
 
 
-def trained(config: TrainConfig, data: Data, output: Path) -> tuple[Ranker, Record]:
+def trained(config: TrainConfig, data: Data, output: Path) -> tuple[NetworkRanker, Record]:
     """Train; returns the best checkpoint and the figures of the run.
 
     `seconds` is the whole run, `examples_per_second` the steps alone, `peak_memory_bytes` the tensors on the GPU.
@@ -75,13 +75,13 @@ def trained(config: TrainConfig, data: Data, output: Path) -> tuple[Ranker, Reco
     }
 
 
-def evaluated(ranker: Ranker, pack: Path, names: Sequence[str] = EVALUATION) -> Record:
+def evaluated(ranker: NetworkRanker, pack: Path, names: Sequence[str] = EVALUATION) -> Record:
     """Measure on each file's own lists of candidates, with 95 % intervals over dialogues, like `polyrank evaluate`."""
     _run_on(DEVICE, ranker)
     return {name: _figures(ranker, pack / name) for name in names}
 
 
-def _figures(ranker: Ranker, path: Path) -> Record:
+def _figures(ranker: NetworkRanker, path: Path) -> Record:
     began = time.perf_counter()
     dialogues = [each for each in read_dialogues(path) if each.candidates]
     values = rank_values(rank_lists(ranker, dialogues, lambda *_: None).ranks)
@@ -94,7 +94,7 @@ def _figures(ranker: Ranker, path: Path) -> Record:
     }
 
 
-def _run_on(device: str, ranker: Ranker) -> None:
+def _run_on(device: str, ranker: NetworkRanker) -> None:
     """Move the encoder to a device, while the ranker still gets tensors in main memory.
 
     Pairs need no change: their token ids go to the encoder's device, and the ranker fetches their scores.

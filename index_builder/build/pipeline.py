@@ -10,7 +10,7 @@ pool, except for the FAISS index and a little where words count.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -45,6 +45,7 @@ from polyrank.index_builder.vectors.local import LocalEmbeddings
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.registry import ARCHITECTURES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class BuildOptions:
     """How a pool becomes a generation.
 
     Attributes:
-        index: one of `names.KINDS`, or a FAISS factory string.
+        index: one of `names.KINDS`, or a FAISS factory string; for a lexical model "auto" or "exact".
         chosen: the index where it is chosen already; `index` does not count then.
         probes: real contexts, encoded by the same model. The index is tuned until requests find `min_recall` of their
             10 best candidates, by vectors and, where they count, words. Without probes the recall is measured with the
@@ -143,6 +144,7 @@ def build(
         CompactionOvertaken: the generation to replace is not active any more; likewise.
     """
     _check(model, options)
+    options = replace(options, index=index_for(model, options.index))
     clock, store, copies = StageClock(progress), GenerationStore(root), Copies(root, options.redis_url)
     with disk_full_named(root), store.building(options.redis_url) as lease:
         generation = store.new_id(model.fingerprint)
@@ -185,8 +187,21 @@ def build(
     )
 
 
+def index_for(model: Model, index: str) -> str:
+    """Return the index to choose for a model's vectors, which is `index` unless they say nothing: then it is "exact".
+
+    Raises:
+        InvalidInput: the index is unknown or does not fit the model's dimension, or there is nothing to index.
+    """
+    if ARCHITECTURES[model.architecture].embeds:
+        check_factory(index, model.dim)
+        return index
+    if index not in ("auto", "exact"):
+        raise InvalidInput(f"--index {index}: {model.name} has no vectors to index, its words are; leave --index out")
+    return "exact"
+
+
 def _check(model: Model, options: BuildOptions) -> None:
-    check_factory(options.index, model.dim)
     if any(codes.shape[1:] != (model.dim,) or not np.isfinite(codes).all() for _, codes in options.probes):
         raise InvalidInput(f"probes must be finite vectors of {model.dim} components")
     if options.dtype not in DTYPES:

@@ -1,4 +1,4 @@
-"""What the index builder asks of a model; `model.LateRanker` has it."""
+"""What the index builder asks of a model; `LateRanker` and `LexicalRanker` have it."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -45,26 +45,21 @@ class CheckpointFiles:
         Names and the training summary are left out: after a renaming the pool need not be encoded again.
         Raises CheckpointInvalid where a file cannot be read, or the transformer's config is no JSON object.
         """
-        config = self.config.to_json()
-        del config["base"]["name"], config["training"]
         backbone = read_object(self.source / BACKBONE_FILE)
         backbone.pop("_name_or_path", None)
-        parts = {
-            "config": config,
-            "backbone": backbone,
-            "tokenizer": file_sha256(self.source / TOKENIZER_FILE),
-            "weights": self._weights_sha256(),
-        }
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        return fingerprint_of(
+            self.config,
+            backbone=backbone,
+            tokenizer=file_sha256(self.source / TOKENIZER_FILE),
+            weights=self._weights_sha256(),
+        )
 
     def write(self, directory: Path) -> None:
         """Write the files to a directory, new or existing; another checkpoint in it is replaced file by file.
 
         Raises InvalidInput when the directory holds a base model: checkpoints may refer to it.
         """
-        if (directory / BACKBONE_FILE).is_file() and not (directory / CONFIG_FILE).is_file():
-            raise InvalidInput(f"{directory} holds a base model; save to another directory")
-        directory.mkdir(parents=True, exist_ok=True)
+        begin_directory(directory)
         # Each file is replaced in one step. A kill between two files leaves, in a new directory, something that loading
         # refuses and that is no base model, so it can be written again; in a training run, better weights under the
         # former figures; over another checkpoint, a config whose weights loading refuses unless all shapes are equal.
@@ -87,6 +82,21 @@ class CheckpointFiles:
         if isinstance(self.weights, Path):
             return file_sha256(self.weights)
         return hashlib.sha256(_as_safetensors(self.weights)).hexdigest()
+
+
+def fingerprint_of(config: ModelConfig, **parts: Any) -> str:
+    """Return the sha256 over a config, without names and training summary, and over the parts beside it."""
+    identity = config.to_json()
+    del identity["training"]
+    identity.get("base", {}).pop("name", None)
+    return hashlib.sha256(json.dumps({"config": identity, **parts}, sort_keys=True).encode()).hexdigest()
+
+
+def begin_directory(directory: Path) -> None:
+    """Make a checkpoint's directory; raises InvalidInput for one that holds a base model."""
+    if (directory / BACKBONE_FILE).is_file() and not (directory / CONFIG_FILE).is_file():
+        raise InvalidInput(f"{directory} holds a base model; save to another directory")
+    directory.mkdir(parents=True, exist_ok=True)
 
 
 def _as_safetensors(tensors: "Mapping[str, Tensor]") -> bytes:

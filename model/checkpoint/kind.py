@@ -6,8 +6,9 @@ from pathlib import Path
 from polyrank.model.checkpoint.base import find_base_files
 from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, read_config
 from polyrank.model.errors import CheckpointInvalid, WrongKind
-from polyrank.model.registry import ARCHITECTURES, names_in_words
+from polyrank.model.registry import ARCHITECTURES, in_words, names_in_words
 
+LEXICAL = "lexical"  # the model that comes with polyrank, by the name of its architecture
 _ZERO_SHOT = "bi"  # what a plain base model is loaded as
 
 
@@ -25,26 +26,44 @@ def is_checkpoint(name: str | Path) -> bool:
 
 
 def architecture_of(name: str | Path) -> str:
-    """Return the architecture of a checkpoint or a base model.
+    """Return the architecture of a checkpoint, a base model or the model that comes with polyrank.
 
     Raises ModelNotFound where there is none of that name, CheckpointInvalid where its config is damaged.
     """
+    if name == LEXICAL:  # a directory of that name is ./lexical: what is served must not depend on where it is started
+        return LEXICAL
     if is_checkpoint(name):
         return read_config(Path(name) / CONFIG_FILE).architecture
     find_base_files(str(name))
     return _ZERO_SHOT
 
 
-def require_retriever(name: str | Path) -> None:
-    """Raise WrongKind for a model without candidate embeddings; other errors as `architecture_of`."""
+def require_retriever(name: str | Path) -> str:
+    """Return the architecture of a model that can search a pool, as `architecture_of`; raises WrongKind for another."""
     architecture = architecture_of(name)
     if not ARCHITECTURES[architecture].retrieves:
         why = f"{name} is a {architecture}-encoder, which has no candidate embeddings"
         raise WrongKind(f"{why}; give a {names_in_words(retrieves=True)}")
+    return architecture
+
+
+def require_embedder(name: str | Path) -> None:
+    """Raise WrongKind for a model whose vectors say nothing, or that has none; other errors as `architecture_of`."""
+    architecture = require_retriever(name)
+    if not ARCHITECTURES[architecture].embeds:
+        raise WrongKind(f"{name} is {in_words(architecture)}; give a {names_in_words(retrieves=True)}")
 
 
 def require_pair_scorer(name: str | Path) -> None:
     """Raise WrongKind for a model that does not score pairs; other errors as `architecture_of`."""
     architecture = architecture_of(name)
     if ARCHITECTURES[architecture].retrieves:
-        raise WrongKind(f"{name} is a {architecture}-encoder; give a {names_in_words(retrieves=False)}")
+        raise WrongKind(f"{name} is {in_words(architecture)}; give a {names_in_words(retrieves=False)}")
+
+
+def require_network(name: str | Path) -> None:
+    """Raise WrongKind for a model without a network to train; other errors as `architecture_of`."""
+    architecture = architecture_of(name)
+    if ARCHITECTURES[architecture].encoder is None:
+        why = f"{name} is {in_words(architecture)}: it has no network to train"
+        raise WrongKind(f"{why}; fit its words by --only-evidence, or give a base model")

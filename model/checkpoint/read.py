@@ -129,9 +129,9 @@ def build(config: ModelConfig, directory: Path, weights: Path | None = None) -> 
     """
     backbone_config = read_backbone_config(directory)
     most_parameters = max(_FEW_PARAMETERS, _BUILT_TIMES * parameters_in(weights)) if weights is not None else None
-    encoder: Encoder = resolve_name(ARCHITECTURES[config.architecture].encoder).build(
-        config, partial(Backbone, backbone_config, most_parameters)
-    )
+    reference = ARCHITECTURES[config.architecture].encoder
+    assert reference is not None, "only models with a network are read"
+    encoder: Encoder = resolve_name(reference).build(config, partial(Backbone, backbone_config, most_parameters))
     longest, allowed = encoder.longest_input, min(backbone.max_tokens for backbone in _backbones(encoder).values())
     if longest > allowed:
         raise CheckpointInvalid(f"polyrank.json asks for {longest} tokens, the transformer allows {allowed}")

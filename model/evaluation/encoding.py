@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.errors import ModelError
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import Retriever
 from polyrank.model.text.assembly import Conversation
 
 _CONTEXTS_AT_ONCE = 256
@@ -15,7 +15,7 @@ ReportProgress = Callable[[str, int, int], None]  # called with (stage, done, to
 
 
 def candidate_embeddings(
-    ranker: LateRanker, texts: Sequence[str], report: ReportProgress
+    ranker: Retriever, texts: Sequence[str], report: ReportProgress
 ) -> tuple[NDArray[np.float32], int]:
     """Encode texts, (texts, D), and count those that lost their end. The stage is "candidates".
 
@@ -35,7 +35,7 @@ def candidate_embeddings(
 
 
 def context_codes(
-    ranker: LateRanker, conversations: Sequence[Conversation], report: ReportProgress
+    ranker: Retriever, conversations: Sequence[Conversation], report: ReportProgress
 ) -> Iterator[NDArray[np.float32]]:
     """Encode contexts, some at a time; yields the vectors (M, D) of each. The stage is "contexts".
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evaluation.encoding import ReportProgress, candidate_embeddings, context_codes, require_finite
 from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import Ranker, Retriever
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.dialogues import Dialogue
 
@@ -32,7 +32,7 @@ def gold_rank(scores: NDArray[np.float32], label: int) -> int:
     return 1 + int((scores > gold).sum()) + int((scores[:label] == gold).sum())
 
 
-def rank_lists(ranker: LateRanker | CrossRanker, dialogues: Sequence[Dialogue], report: ReportProgress) -> RankedLists:
+def rank_lists(ranker: Ranker, dialogues: Sequence[Dialogue], report: ReportProgress) -> RankedLists:
     """Rank the candidates of each example that has some.
 
     The stages reported are "candidates" and "contexts", or "pairs" for a Cross-encoder.
@@ -48,9 +48,7 @@ def rank_lists(ranker: LateRanker | CrossRanker, dialogues: Sequence[Dialogue], 
     return RankedLists(np.array(ranks, np.int64), scores)
 
 
-def _late_scores(
-    ranker: LateRanker, dialogues: Sequence[Dialogue], report: ReportProgress
-) -> list[NDArray[np.float32]]:
+def _late_scores(ranker: Retriever, dialogues: Sequence[Dialogue], report: ReportProgress) -> list[NDArray[np.float32]]:
     """Encode each distinct candidate once, then score each list.
 
     A model with evidence takes all candidates of all lists for the pool that says how rare a word is.

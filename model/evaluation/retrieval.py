@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from polyrank.model.evaluation.encoding import ReportProgress, candidate_embeddings, context_codes, require_finite
 from polyrank.model.evaluation.metrics import DEPTH
 from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import Retriever
 from polyrank.model.search.scan import Query, prepare
 from polyrank.model.search.topk import TopK
 from polyrank.model.text.assembly import Conversation
@@ -21,7 +21,7 @@ _CONTEXTS_A_PASS = 32
 
 
 def retrieve(
-    ranker: LateRanker, conversations: Sequence[Conversation], texts: Sequence[str], report: ReportProgress
+    ranker: Retriever, conversations: Sequence[Conversation], texts: Sequence[str], report: ReportProgress
 ) -> tuple[list[TopK], int]:
     """Find the best texts of the pool for each context, by vectors and by evidence if the model has some.
 

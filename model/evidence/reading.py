@@ -47,6 +47,23 @@ def read(conversation: Conversation) -> ReadContext:
     return ReadContext(frozenset(persona), tuple(turn.text for turn in turns), newest, frozenset(own))
 
 
+def unread(conversation: Conversation) -> tuple[int, int]:
+    """Return how many turns `read` leaves out, and how many letters of the other turns and of the persona.
+
+    >>> unread(Conversation.of(["a", "b" * COUNTED_LETTERS, "c"], "d" * (COUNTED_LETTERS + 5)))
+    (1, 6)
+    """
+    said = [turn for turn in reversed(conversation.turns) if turn.text.strip()]
+    kept = list(_within(said))
+    cut = _letters(said[: len(kept)]) - _letters(kept)
+    facts = [Turn(fact) for fact in conversation.persona if fact.strip()]
+    return len(said) - len(kept), cut + _letters(facts) - _letters(_within(facts))
+
+
+def _letters(turns: Iterable[Turn]) -> int:
+    return sum(len(turn.text) for turn in turns)
+
+
 def _is_own(turn: Turn, age: int, other: str | None) -> bool:
     return age % 2 == 1 if other is None else turn.role is not None and turn.role != other
 

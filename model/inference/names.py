@@ -24,7 +24,13 @@ class Runner(NamedTuple):
 
     def asked_again(self) -> "Runner":
         """Return what to ask for to get what runs here."""
+        if self == NO_RUNNER:
+            return Runner(AUTO, AUTO)
         return self._replace(precision=AUTO) if self.backend == OPENVINO_INT8 else self
+
+
+NO_RUNNER = Runner("none", FLOAT32)
+"""What a model without forward passes says; nobody asks for it."""
 
 
 @dataclass(slots=True)

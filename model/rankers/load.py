@@ -1,27 +1,28 @@
-"""Load any MODEL: a checkpoint directory, or a plain base model as a zero-shot Bi-encoder."""
+"""Load any MODEL: a checkpoint directory, a plain base model as a zero-shot Bi-encoder, or "lexical".
+
+Importing this module is quick: torch is imported when a model with a network is loaded.
+"""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
-import torch
-
-from polyrank.model.checkpoint.files import TOKENIZER_FILE, CheckpointFiles
-from polyrank.model.checkpoint.kind import is_checkpoint, require_pair_scorer, require_retriever
-from polyrank.model.checkpoint.read import Encoder, begin_from_base, find_base, find_checkpoint
-from polyrank.model.config import ModelConfig
+from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
+from polyrank.model.checkpoint.kind import (
+    LEXICAL,
+    is_checkpoint,
+    require_embedder,
+    require_pair_scorer,
+    require_retriever,
+)
 from polyrank.model.errors import InvalidInput
-from polyrank.model.inference.choice import Chooser, candidates, check_backend
-from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.disk_cache import DiskCache
-from polyrank.model.inference.names import AUTO, FLOAT32, TORCH, Runner
-from polyrank.model.inference.network import Network
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
-from polyrank.model.registry import ARCHITECTURES
-from polyrank.model.text.assembly import Assembler
-from polyrank.model.text.tokenizer import Tokenizer
+from polyrank.model.inference.names import FLOAT32, TORCH, Runner, why_refused
+from polyrank.model.rankers.lexical import BUILT_IN, LexicalRanker
 
-Ranker = LateRanker | CrossRanker
+if TYPE_CHECKING:
+    from polyrank.model.rankers.cross import CrossRanker
+    from polyrank.model.rankers.late import LateRanker
+    from polyrank.model.rankers.networks import Ranker, Retriever
 
 
 def load(
@@ -30,35 +31,48 @@ def load(
     backend: str = TORCH,
     precision: str = FLOAT32,
     disk: DiskCache | None = None,
-) -> Ranker:
-    """Load a checkpoint directory, or a base model by directory or name.
+) -> "Ranker":
+    """Load a checkpoint directory, a base model by directory or name, or the built-in model "lexical".
 
     `device` is where it runs, in torch's notation: "cpu", "cuda", "cuda:1". `backend` is what runs its forward passes
     and `precision` what they compute in: one of BACKENDS and one of PRECISIONS of `polyrank.model.inference.names`.
-    `disk` keeps compiled models: a model that is found there runs without its network being read.
+    `disk` keeps compiled models: a model that is found there runs without its network being read. To a lexical model,
+    which has no network, none of them matters.
 
     Returns:
-        A LateRanker (Bi- and Poly-encoder) or a CrossRanker; both have `rank(context, candidates, top_k)`.
+        A LateRanker (Bi- and Poly-encoder), a CrossRanker or a LexicalRanker; all have `rank(context, candidates,
+        top_k)`.
 
     Raises:
         ModelNotFound: there is nothing of that name.
         CheckpointInvalid: it is damaged, incomplete, or of an unknown format.
         InvalidInput: there is no such device, back-end or precision, or they do not go together.
     """
-    check_backend(backend, precision)
-    stored = find_checkpoint(Path(name)) if is_checkpoint(name) else find_base(str(name))
-    network = Network(stored.files.config, lambda: _moved(stored.read(), device), stored.files.fingerprint)
-    return _ranker(str(name), network, stored.files, Runner(backend, precision), _parsed(device), disk)
+    if why := why_refused(Runner(backend, precision)):
+        raise InvalidInput(why)
+    if name == LEXICAL:
+        return LexicalRanker(LEXICAL, BUILT_IN)
+    if is_checkpoint(name) and not (config := read_config(Path(name) / CONFIG_FILE)).has_network:
+        return LexicalRanker(str(name), config)
+    from polyrank.model.rankers.networks import load_network
+
+    return load_network(name, device, backend, precision, disk)
+
+
+def load_retriever(
+    name: str | Path, backend: str = TORCH, precision: str = FLOAT32, disk: DiskCache | None = None
+) -> "Retriever":
+    """Load a model that can search a pool, as `load`; raises WrongKind for one that scores pairs."""
+    require_retriever(name)
+    return cast("Retriever", load(name, backend=backend, precision=precision, disk=disk))
 
 
 def load_late(
     name: str | Path, backend: str = TORCH, precision: str = FLOAT32, disk: DiskCache | None = None
-) -> LateRanker:
-    """Load a model that has candidate embeddings, as `load`; raises WrongKind for one that scores pairs."""
-    require_retriever(name)
-    ranker = load(name, backend=backend, precision=precision, disk=disk)
-    assert ranker.retrieves, "required"
-    return ranker
+) -> "LateRanker":
+    """Load a Bi- or Poly-encoder, as `load`; raises WrongKind for another model."""
+    require_embedder(name)
+    return cast("LateRanker", load(name, backend=backend, precision=precision, disk=disk))
 
 
 def load_cross(
@@ -67,56 +81,7 @@ def load_cross(
     backend: str = TORCH,
     precision: str = FLOAT32,
     disk: DiskCache | None = None,
-) -> CrossRanker:
+) -> "CrossRanker":
     """Load a model that scores pairs, as `load`; raises WrongKind for another. A base model is a Bi-encoder."""
     require_pair_scorer(name)
-    ranker = load(name, device, backend, precision, disk)
-    assert not ranker.retrieves, "required"
-    return ranker
-
-
-def from_base(name: str, config: ModelConfig | None = None, backend: str = TORCH, precision: str = FLOAT32) -> Ranker:
-    """Start a model from the weights of a base model, given by its directory or name.
-
-    `config` says what to make of it: codes and the Cross-encoder's head are drawn at random, `base_name` and
-    `base_sha256` are filled in. None: the zero-shot Bi-encoder that the base model was published as.
-    """
-    if config is None:
-        return load(name, backend=backend, precision=precision)
-    encoder, files = begin_from_base(name, config)
-    return _ranker(name, Network.of(encoder), files, Runner(backend, precision), torch.device("cpu"), None)
-
-
-def _ranker(
-    name: str,
-    network: Network[Any],
-    files: CheckpointFiles,
-    asked: Runner,
-    device: torch.device,
-    disk: DiskCache | None,
-) -> Ranker:
-    assembler = Assembler(Tokenizer(files.source / TOKENIZER_FILE), files.config)
-    # On a GPU torch runs the network, which has to be read.
-    found = candidates(*asked, device)
-    chooser = Chooser(found, device, assembler, asked.precision != AUTO) if len(found) > 1 else None
-    compiler = Compiler(found[0], chooser, disk if device.type == "cpu" else None)
-    kind = LateRanker if ARCHITECTURES[files.config.architecture].retrieves else CrossRanker
-    return kind(name, network, assembler, files, compiler)
-
-
-def _parsed(device: str) -> torch.device:
-    try:
-        return torch.device(device)
-    except RuntimeError as error:
-        raise _unusable(device, error) from error
-
-
-def _moved(encoder: Encoder, device: str) -> Encoder:
-    try:
-        return encoder.to(device)
-    except (RuntimeError, AssertionError) as error:  # torch asserts where it was built without CUDA
-        raise _unusable(device, error) from error
-
-
-def _unusable(device: str, error: Exception) -> InvalidInput:
-    return InvalidInput(f"nothing can run on the device {device!r}: {str(error).splitlines()[0]}")
+    return cast("CrossRanker", load(name, device, backend, precision, disk))

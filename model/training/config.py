@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from polyrank.model.config import ContextVectors, Reduction
 from polyrank.model.errors import InvalidInput
-from polyrank.model.registry import ARCHITECTURES
+from polyrank.model.registry import ARCHITECTURES, TRAINED
 from polyrank.model.training.schedule import Schedule
 
 Loss = Literal["listwise", "pointwise"]
@@ -118,7 +118,7 @@ class TrainConfig:
 
         Raises InvalidInput for values and combinations that make no sense.
         """
-        require(architecture in ARCHITECTURES, f"architecture is {architecture!r}; give {', '.join(ARCHITECTURES)}")
+        require(architecture in TRAINED, f"architecture is {architecture!r}; give {', '.join(TRAINED)}")
         kind = _settings_of(architecture)
         own = {setting.name for setting in fields(kind)}
         for name, known in _options().items():
@@ -185,11 +185,13 @@ class PairTrainConfig(TrainConfig):
 
 
 def _options() -> dict[str, Field[Any]]:
-    return {setting.name: setting for row in ARCHITECTURES for setting in fields(_settings_of(row))}
+    return {setting.name: setting for row in TRAINED for setting in fields(_settings_of(row))}
 
 
 def _settings_of(architecture: str) -> type[TrainConfig]:
-    kind: type[TrainConfig] = resolve_name(ARCHITECTURES[architecture].objective).settings
+    objective = ARCHITECTURES[architecture].objective
+    assert objective is not None, "one of TRAINED"
+    kind: type[TrainConfig] = resolve_name(objective).settings
     return kind
 
 

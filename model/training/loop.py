@@ -89,7 +89,9 @@ class Training:
             _run_under(self._accelerator, backbone.transformer, device)
             if self.config.gradient_checkpointing:
                 backbone.transformer.activation_checkpointing_enable()
-        objective: type[Objective] = resolve_name(ARCHITECTURES[self.config.architecture].objective)
+        reference = ARCHITECTURES[self.config.architecture].objective
+        assert reference is not None, "the settings check it"
+        objective: type[Objective] = resolve_name(reference)
         return objective(self.student, self.config, device)
 
     def run(self, watch: Watch) -> None:

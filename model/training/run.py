@@ -9,8 +9,9 @@ from pathlib import Path
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
 from polyrank.model.errors import InvalidInput
-from polyrank.model.rankers.late import LateRanker
-from polyrank.model.rankers.load import Ranker, load
+from polyrank.model.rankers.load import load
+from polyrank.model.rankers.networks import Ranker, Retriever
+from polyrank.model.registry import in_words
 from polyrank.model.training.config import LateTrainConfig, TrainConfig
 from polyrank.model.training.data.corpus import Corpus, Report, survey
 from polyrank.model.training.errors import TrainingDataInvalid
@@ -118,6 +119,8 @@ def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey
     ranker = load(base)
     if not ranker.retrieves:
         raise InvalidInput(f"{base} is a cross-encoder, which reads the words itself; give a bi- or poly-encoder")
+    if seen and not ranker.config.has_network:
+        raise InvalidInput(f"{base} is {in_words(ranker.architecture)}: no weights have seen the files; give no --seen")
     corpora = _surveyed(data)
     for corpus, report in corpora:
         on_survey(corpus.path, report)
@@ -128,7 +131,7 @@ def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey
     return _with_evidence(output, weighed)
 
 
-def _with_words_that_help(output: Path, trained: LateRanker, corpora: Sequence[Corpus]) -> Ranker:
+def _with_words_that_help(output: Path, trained: Retriever, corpora: Sequence[Corpus]) -> Ranker:
     """Give a checkpoint evidence, or warn why it is better off without."""
     weighed = weigh(trained, corpora, seen=True)
     if why := weighed.objection():

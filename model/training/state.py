@@ -13,7 +13,7 @@ from polyrank.model.checkpoint.base import file_sha256
 from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from polyrank.model.durable import replacing
 from polyrank.model.errors import InvalidInput
-from polyrank.model.rankers.load import Ranker
+from polyrank.model.rankers.networks import NetworkRanker
 from polyrank.model.training.config import PairTrainConfig, TrainConfig
 from polyrank.model.training.data.corpus import Corpus
 from polyrank.model.training.errors import OutputInUse
@@ -50,7 +50,12 @@ class Origin:
 
     @classmethod
     def of(
-        cls, config: TrainConfig, corpora: Sequence[Corpus], base: Path, models: Mapping[str, Ranker], processes: int
+        cls,
+        config: TrainConfig,
+        corpora: Sequence[Corpus],
+        base: Path,
+        models: Mapping[str, NetworkRanker],
+        processes: int,
     ) -> "Origin":
         """Identify the files in the directory `base`, those of the corpora, and the objective's other models."""
         data = [

@@ -19,7 +19,7 @@ from polyrank.model.evidence.reading import read
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
 from polyrank.model.evidence.words import normalised
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import Retriever
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.positives import text_key
@@ -54,7 +54,7 @@ class Weighed(NamedTuple):
         return {"lists": self.lists, "recall_at_1": {name: own._asdict() for name, own in self.figures.items()}}
 
 
-def weigh(ranker: LateRanker, corpora: Sequence[Corpus], seen: bool) -> Weighed:
+def weigh(ranker: Retriever, corpora: Sequence[Corpus], seen: bool) -> Weighed:
     """Fit the evidence of a model on files of dialogues.
 
     seen: the model was trained on these files. Then only their selection slices are used, and the late score counts
@@ -65,7 +65,7 @@ def weigh(ranker: LateRanker, corpora: Sequence[Corpus], seen: bool) -> Weighed:
     return Weighed(fit(files, late_share), sum(map(len, files)), shares(files, late_share))
 
 
-def _scored_lists(ranker: LateRanker, corpus: Corpus, seen: bool) -> list[ScoredList]:
+def _scored_lists(ranker: Retriever, corpus: Corpus, seen: bool) -> list[ScoredList]:
     held_out, others = list(corpus.examples(selection=True)), () if seen else corpus.examples()
     examples = list(chain(held_out, others))
     draw = random.Random(_SEED)
@@ -115,7 +115,7 @@ def _list(example: Dialogue, replies: Sequence[tuple[str, str]], draw: random.Ra
     return _List(example, [example.response, *wrong, *repeated], len(repeated))
 
 
-def _late_scores(ranker: LateRanker, lists: Sequence[_List]) -> list[NDArray[np.float32]]:
+def _late_scores(ranker: Retriever, lists: Sequence[_List]) -> list[NDArray[np.float32]]:
     row_of: dict[str, int] = {}
     for each in lists:
         for text in each.texts:

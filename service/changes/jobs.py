@@ -31,6 +31,7 @@ from polyrank.index_builder.errors import JobConflict, JobNotFound, PoolInvalid
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.updates import UpdateLogs
+from polyrank.model.checkpoint.kind import LEXICAL
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.inference.names import Runner
 from polyrank.service.changes.builder_process import BuilderProcess
@@ -50,7 +51,7 @@ class Rebuild:
     Attributes:
         pool: a path under the pool root; None: the candidates below are the pool.
         candidates: the pool's rows, as objects with id, text and metadata; read once, in a thread.
-        model: a path under the model root; None: the active generation's model.
+        model: a path under the model root, or "lexical"; None: the active generation's model.
         activate: serve the generation once it is built.
     """
 
@@ -135,7 +136,7 @@ class Jobs:
     def _queue(self, rebuild: Rebuild, has_active: bool) -> JobRecord:
         if rebuild.model is None and not has_active:
             raise InvalidInput("model: no generation is active whose model could be used; name one")
-        model = None if rebuild.model is None else str(confined(self._settings.model_root, rebuild.model, "model"))
+        model = None if rebuild.model is None else self._model(rebuild.model)
         job_id = self._store.new_id()
         if rebuild.pool is not None:
             pool = confined(self._settings.pool_root, rebuild.pool, "pool")
@@ -152,6 +153,10 @@ class Jobs:
         except BaseException:
             pool.unlink(missing_ok=True)
             raise
+
+    def _model(self, named: str) -> str:
+        """Return what the builder loads: a path under the model root, or the name of the model without files."""
+        return named if named == LEXICAL else str(confined(self._settings.model_root, named, "model"))
 
     # --- running
 

@@ -23,7 +23,7 @@ from polyrank.service.variables import BACKEND, PRECISION
 if TYPE_CHECKING:
     from polyrank.model.rankers.cross import CrossRanker
     from polyrank.model.rankers.late import LateRanker
-    from polyrank.model.rankers.load import Ranker
+    from polyrank.model.rankers.networks import Ranker, Retriever
 
 REFERENCE = Runner(TORCH, FLOAT32)
 RERANKER_HINT = ", and this one as --reranker"
@@ -55,11 +55,25 @@ def _checked(runner: Runner) -> Runner:
     return runner
 
 
-def check_late(name: str, hint: str = "") -> None:
-    """Refuse a model without candidate embeddings by its config; raises UsageError, which `hint` ends."""
+def check_retriever(name: str, hint: str = "") -> None:
+    """Refuse a model that cannot search a pool by its config; raises UsageError, which `hint` ends."""
     from polyrank.model.checkpoint.kind import require_retriever
 
     _check(require_retriever, name, "", hint)
+
+
+def check_late(name: str, hint: str = "") -> None:
+    """Refuse a model that is no Bi- or Poly-encoder, as `check_retriever`."""
+    from polyrank.model.checkpoint.kind import require_embedder
+
+    _check(require_embedder, name, "", hint)
+
+
+def check_trainable(name: str) -> None:
+    """Refuse a model without a network to train, as `check_retriever`."""
+    from polyrank.model.checkpoint.kind import require_network
+
+    _check(require_network, name, "", "")
 
 
 def check_cross(flag: str, name: str) -> None:
@@ -69,7 +83,7 @@ def check_cross(flag: str, name: str) -> None:
     _check(require_pair_scorer, name, f"{flag} ", "")
 
 
-def _check(require: Callable[[str], None], name: str, before: str, after: str) -> None:
+def _check(require: Callable[[str], object], name: str, before: str, after: str) -> None:
     try:
         require(name)
     except WrongKind as error:
@@ -83,8 +97,16 @@ def load_any(name: str, runner: Runner) -> "Ranker":
     return checkpoint.load(name, "cpu", *runner, disk=disk_cache.configured(os.environ))
 
 
+def load_retriever(name: str, hint: str = "", runner: Runner = REFERENCE) -> "Retriever":
+    """Load a model that can search a pool; one of another kind is refused before torch is imported."""
+    check_retriever(name, hint)
+    from polyrank.model.rankers import load as checkpoint
+
+    return checkpoint.load_retriever(name, *runner, disk=disk_cache.configured(os.environ))
+
+
 def load_late(name: str, hint: str = "", runner: Runner = REFERENCE) -> "LateRanker":
-    """Load a model with candidate embeddings; one of another kind is refused before torch is imported."""
+    """Load a Bi- or Poly-encoder; another model is refused before torch is imported."""
     check_late(name, hint)
     from polyrank.model.rankers import load as checkpoint
 

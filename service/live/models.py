@@ -19,7 +19,7 @@ LoadScorer = Callable[[str], "PairScorer"]
 
 
 class LateScorer(Protocol):
-    """A Bi- or Poly-encoder; see polyrank.LateRanker."""
+    """A Bi- or Poly-encoder, or a lexical model; see polyrank.LateRanker and LexicalRanker."""
 
     name: str
     architecture: str

@@ -144,8 +144,9 @@ class Opener:
         """
         ranker = self._ranker(generation, previous)
         vectors, texts = self._vectors(generation, ranker)
+        device = self._device if ARCHITECTURES[ranker.architecture].embeds else "cpu"  # words are read there
         try:
-            scan = prepare(vectors.matrix(), self._device, with_bytes=generation.index is None)
+            scan = prepare(vectors.matrix(), device, with_bytes=generation.index is None)
             if previous is None or ranker is not previous.ranker:
                 self._warm_up(ranker)
                 if previous is not None:  # at the start the server collects
@@ -170,7 +171,7 @@ class Opener:
         except InvalidInput as error:  # a back-end says so of a model that it cannot run
             raise ModelError(f"{generation.manifest.model.name} does not run here: {error}") from error
         if not ARCHITECTURES[ranker.architecture].retrieves:
-            raise CheckpointInvalid(f"a {ranker.architecture}-encoder has no vectors to retrieve by")
+            raise CheckpointInvalid(f"a {ranker.architecture}-encoder cannot search a pool")
         if ranker.fingerprint != wanted:
             raise FingerprintMismatch(wanted, ranker.fingerprint)
         return ranker
@@ -179,4 +180,6 @@ class Opener:
         if self._caches is None:
             return MatrixVectors(generation, self._count), None
         vectors = self._caches.vectors(generation, partial(encode_texts, ranker))
+        if not ARCHITECTURES[ranker.architecture].embeds:  # a text's vector says nothing, and is made faster than found
+            return vectors, None
         return vectors, self._caches.texts(generation.manifest, ranker.backend, ranker.precision)

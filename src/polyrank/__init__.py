@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelNotFound, RankingError
     from polyrank.model.rankers.cross import CrossRanker
     from polyrank.model.rankers.late import LateRanker
-    from polyrank.model.rankers.load import from_base, load
+    from polyrank.model.rankers.lexical import LexicalRanker
+    from polyrank.model.rankers.load import load
+    from polyrank.model.rankers.networks import from_base
     from polyrank.model.text.assembly import Turn
 
 __version__ = "0.1.0"
@@ -26,11 +28,12 @@ _HOMES = {
     "CrossRanker": "polyrank.model.rankers.cross",
     "InvalidInput": "polyrank.model.errors",
     "LateRanker": "polyrank.model.rankers.late",
+    "LexicalRanker": "polyrank.model.rankers.lexical",
     "ModelConfig": "polyrank.model.config",
     "ModelNotFound": "polyrank.model.errors",
     "RankingError": "polyrank.model.errors",
     "Turn": "polyrank.model.text.assembly",
-    "from_base": "polyrank.model.rankers.load",
+    "from_base": "polyrank.model.rankers.networks",
     "load": "polyrank.model.rankers.load",
 }
 
@@ -40,6 +43,7 @@ __all__ = [
     "CrossRanker",
     "InvalidInput",
     "LateRanker",
+    "LexicalRanker",
     "ModelConfig",
     "ModelNotFound",
     "RankingError",

@@ -174,6 +174,36 @@ def test_a_base_model_takes_evidence_too(capsys: Capture, base: Path, many: Path
     assert polyrank.load(tmp_path / "out").config.weights == "base"
 
 
+def test_a_lexical_model_takes_weights_of_its_own(capsys: Capture, many: Path, valid: Path, tmp_path: Path) -> None:
+    given = ["--only-evidence", "--base", "lexical", "--train", many, "--output", tmp_path / "out", "--valid", valid]
+    result = call(capsys, "train", *given, "--json").result
+    fitted = polyrank.load(tmp_path / "out")
+    assert (fitted.architecture, fitted.fingerprint) == ("lexical", result["fingerprint"])
+    assert set(fitted.config.evidence.weights) == set(FEATURES)
+    assert fitted.fingerprint != polyrank.load("lexical").fingerprint
+    assert result["evidence"]["lists"] == 500
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["polyrank.json"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "says"),
+    [
+        (["--architecture", "lexical", "--base", "lexical"], 2, "fit its words by --only-evidence --base lexical"),
+        (["--architecture", "poly", "--base", "lexical"], 2, "it has no network to train; fit its words by"),
+        (["--architecture", "cross", "--base", "BASE", "--retriever", "lexical"], 2, "poly-encoder as --retriever"),
+        (["--only-evidence", "--seen", "--base", "lexical"], 1, "no weights have seen the files; give no --seen"),
+    ],
+)
+def test_a_lexical_model_has_nothing_else_to_train(
+    capsys: Capture, base: Path, many: Path, tmp_path: Path, flags: list[str], status: int, says: str
+) -> None:
+    given = [base if flag == "BASE" else flag for flag in flags]
+    outcome = call(capsys, "train", *given, "--train", many, "--output", tmp_path / "out")
+    assert (outcome.status, outcome.out) == (status, "")
+    assert says in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_vectors_alone_may_count(capsys: Capture, base: Path, many: Path, tmp_path: Path) -> None:
     outcome = train(capsys, base, many, tmp_path / "out", "--no-evidence", "--json")
     assert "evidence" not in outcome.result

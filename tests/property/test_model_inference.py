@@ -21,7 +21,7 @@ from polyrank.model.inference.backend import Forward, TorchBackend
 from polyrank.model.inference.parts import Part
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
-from polyrank.model.rankers.load import from_base
+from polyrank.model.rankers.networks import from_base
 from polyrank.model.text.pairs import Pairs
 
 LONGEST = 40
@@ -36,7 +36,7 @@ KINDS: list[dict[str, Any]] = [
 SIGNALLED = """
 import gc, os, signal, sys
 from polyrank.model.config import ModelConfig
-from polyrank.model.rankers.load import from_base
+from polyrank.model.rankers.networks import from_base
 
 config = ModelConfig(base_name="", architecture="bi", reduction="mean", max_context_tokens=40, max_candidate_tokens=16)
 models = [from_base(sys.argv[1], config, "openvino") for _ in range(2)]
@@ -50,7 +50,7 @@ LOADED = """
 import ctypes, gc, sys
 from pathlib import Path
 from polyrank.model.config import ModelConfig
-from polyrank.model.rankers.load import from_base
+from polyrank.model.rankers.networks import from_base
 
 config = ModelConfig(base_name="", architecture="bi", reduction="mean", max_context_tokens=40, max_candidate_tokens=16)
 for _ in range(7):

@@ -10,12 +10,21 @@ import polyrank
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.config import ModelConfig
-from polyrank.model.registry import ARCHITECTURES, names_in_words
+from polyrank.model.errors import InvalidInput
+from polyrank.model.registry import ARCHITECTURES, TRAINED, names_in_words
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.objectives.objective import Objective
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_only_the_lexical_row_has_no_network() -> None:
+    assert {name for name, row in ARCHITECTURES.items() if row.encoder is None} == {"lexical"}
+    assert set(ARCHITECTURES) - set(TRAINED) == {"lexical"}
+    assert not ARCHITECTURES["lexical"].embeds
+    with pytest.raises(InvalidInput, match="architecture is 'lexical'; give bi, poly, cross"):
+        TrainConfig.of(architecture="lexical", base="b")
+
+
+@pytest.mark.parametrize("name", TRAINED)
 def test_a_rows_references_lead_to_what_it_says(name: str) -> None:
     row = ARCHITECTURES[name]
     assert issubclass(resolve_name(row.encoder), LateEncoder if row.retrieves else CrossEncoder)
@@ -23,7 +32,7 @@ def test_a_rows_references_lead_to_what_it_says(name: str) -> None:
     assert type(TrainConfig.of(architecture=name, base="b")) is resolve_name(row.objective).settings
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", TRAINED)
 def test_a_ranker_can_do_what_its_row_says(name: str, tmp_path: Path) -> None:
     sizes = {"max_context_tokens": 40, "max_candidate_tokens": 16}
     config = ModelConfig(architecture=name, base_name="", **sizes)

@@ -19,7 +19,7 @@ from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.network import Network
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
-from polyrank.model.rankers.load import Ranker
+from polyrank.model.rankers.networks import NetworkRanker
 from polyrank.model.training.student.student import Student, start
 from polyrank.model.training.student.tuning import adapter_tensors, load_adapters
 
@@ -111,13 +111,13 @@ def test_dropout_is_set_everywhere_or_left_as_it_is(base: Path) -> None:
     assert probabilities(0.3) == {0.3}
 
 
-def unmerged(student: Student, parent: Path) -> Ranker:
+def unmerged(student: Student, parent: Path) -> NetworkRanker:
     """The student as it is, behind a ranker's interface."""
     student.encoder.eval()
     files = CheckpointFiles(student.config, student.directory, {})
     compiler = Compiler(TorchBackend(torch.device("cpu")))
     kind: Any = CrossRanker if student.config.architecture == "cross" else LateRanker
-    ranker: Ranker = kind("student", Network.of(student.encoder), student.assembler, files, compiler)
+    ranker: NetworkRanker = kind("student", Network.of(student.encoder), student.assembler, files, compiler)
     return ranker
 
 
@@ -131,7 +131,7 @@ def shaken(base: Path, **fields: Any) -> Student:
     return student
 
 
-def scores(ranker: Ranker) -> list[float]:
+def scores(ranker: NetworkRanker) -> list[float]:
     return [score for _, score in sorted(ranker.rank(["w1 w2", "w3 w31"], TEXTS))]
 
 

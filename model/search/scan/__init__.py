@@ -68,6 +68,8 @@ def _status(rows: int, dim: int, with_bytes: bool) -> Status:
     """Choose what a CPU scans."""
     if not with_bytes:
         return STORED_ROWS
+    if dim == 1:
+        return Status("stored rows", "a copy in bytes saves nothing for vectors of one component")
     if rows < LEAST_ROWS:
         return Status("stored rows", f"a copy in bytes saves nothing for fewer than {LEAST_ROWS} rows")
     if (why := refusal(dim)) is not None:

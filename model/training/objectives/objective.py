@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from polyrank.model.architectures.attention import ContextCodes, unit_length
-from polyrank.model.rankers.load import Ranker
+from polyrank.model.rankers.networks import NetworkRanker
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.objectives.gradient_cache import Encode, Encoded, cached_backward, plain_backward
@@ -63,7 +63,7 @@ class Objective(ABC):
     """
 
     settings: ClassVar[type[TrainConfig]]
-    models: dict[str, Ranker]
+    models: dict[str, NetworkRanker]
 
     def __init__(self, student: Student, config: TrainConfig, device: torch.device) -> None:
         """Load what it needs; the config is one of `settings`."""

@@ -13,7 +13,7 @@ from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZE
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.load import load_late
-from polyrank.model.registry import ARCHITECTURES
+from polyrank.model.registry import ARCHITECTURES, in_words
 
 # Two models that are right about the same rows count them twice. Of Cross-encoders that were trained apart and added to
 # a Poly-encoder's scores, those at 0.1 to 0.3 of their size ranked best (docs/measurements/quality.md).
@@ -26,7 +26,7 @@ def first_stage_config(directory: Path) -> ModelConfig:
         raise InvalidInput(f"{directory} is no checkpoint; give a poly-encoder's as --first-stage")
     config = read_config(directory / CONFIG_FILE)
     if config.architecture != FIRST_STAGE:
-        raise InvalidInput(f"{directory} is a {config.architecture}-encoder; give a poly-encoder as --first-stage")
+        raise InvalidInput(f"{directory} is {in_words(config.architecture)}; give a poly-encoder as --first-stage")
     return config
 
 

@@ -13,6 +13,7 @@ from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.checkpoint.adapter import split
 from polyrank.model.checkpoint.base import BaseModel, resolve_base
 from polyrank.model.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles, read_config
+from polyrank.model.checkpoint.kind import require_network
 from polyrank.model.checkpoint.read import Encoder, build, load_base, own_tensors, read_checkpoint
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import InvalidInput
@@ -68,6 +69,7 @@ def start(config: TrainConfig) -> Student:
 
     Raises ModelNotFound or CheckpointInvalid where the base cannot be used, InvalidInput for conflicting settings.
     """
+    require_network(config.base)
     torch.manual_seed(config.seed)
     directory, first_stage = Path(config.base), _first_stage(config)
     source = read_config(directory / CONFIG_FILE) if (directory / CONFIG_FILE).is_file() else None

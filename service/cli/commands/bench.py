@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.inference.names import Runner
-from polyrank.service.cli.models import add_runner_options, chosen_runner, load_cross, load_late
+from polyrank.service.cli.models import add_runner_options, chosen_runner, load_cross, load_late, load_retriever
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
     from polyrank.index_builder.build.pipeline import BuildResult
     from polyrank.model.rankers.cross import CrossRanker
-    from polyrank.model.rankers.late import LateRanker
+    from polyrank.model.rankers.networks import Ranker, Retriever
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 POOL = Path("examples/support/pool.jsonl")
@@ -94,10 +94,11 @@ def _encode(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _rerank(arguments: argparse.Namespace) -> dict[str, Any]:
-    from polyrank.model.checkpoint.kind import is_checkpoint
+    from polyrank.model.checkpoint.kind import LEXICAL, is_checkpoint
 
     model, runner = arguments.model, _runner(arguments)
-    ranker = load_cross("--model", model, runner) if is_checkpoint(model) else _cross_of_base(model, runner)
+    is_base = model != LEXICAL and not is_checkpoint(model)
+    ranker = _cross_of_base(model, runner) if is_base else load_cross("--model", model, runner)
     from polyrank.service.cli.measuring.encode import measure_rerank, texts_of
 
     return {**_described(arguments, ranker), "rows": measure_rerank(ranker, texts_of(arguments.pool, limit=100))}
@@ -106,7 +107,7 @@ def _rerank(arguments: argparse.Namespace) -> dict[str, Any]:
 def _cross_of_base(name: str, runner: Runner) -> "CrossRanker":
     """Put a head with random weights on a base model."""
     from polyrank.model.config import ModelConfig
-    from polyrank.model.rankers.load import from_base
+    from polyrank.model.rankers.networks import from_base
 
     ranker = from_base(name, ModelConfig(architecture="cross", base_name="", weights="base"), *runner)
     assert not ranker.retrieves, "asked for"
@@ -116,7 +117,7 @@ def _cross_of_base(name: str, runner: Runner) -> "CrossRanker":
 def _build(arguments: argparse.Namespace) -> dict[str, Any]:
     import resource
 
-    ranker = load_late(arguments.model, runner=_runner(arguments))
+    ranker = load_retriever(arguments.model, runner=_runner(arguments))
     with tempfile.TemporaryDirectory() as store:
         built = _build_into(Path(store), ranker, arguments.pool)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
@@ -128,11 +129,11 @@ def _runner(arguments: argparse.Namespace) -> Runner:
     return chosen_runner(arguments.backend, arguments.precision)
 
 
-def _described(arguments: argparse.Namespace, ranker: "LateRanker | CrossRanker") -> dict[str, Any]:
+def _described(arguments: argparse.Namespace, ranker: "Ranker") -> dict[str, Any]:
     return {"model": arguments.model, "backend": ranker.backend, "precision": ranker.precision}
 
 
-def _build_into(store: Path, ranker: "LateRanker", pool: Path) -> "BuildResult":
+def _build_into(store: Path, ranker: "Retriever", pool: Path) -> "BuildResult":
     from polyrank.index_builder.build.pipeline import build
     from polyrank.index_builder.pool.rows import read_pool
 

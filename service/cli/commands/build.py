@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.names import DTYPE_NAMES, KINDS, MIN_RECALL
 from polyrank.model.errors import InvalidInput
-from polyrank.service.cli.models import add_runner_options, chosen_runner, load_late
+from polyrank.service.cli.models import add_runner_options, chosen_runner, load_retriever
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
     from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult
-    from polyrank.model.rankers.late import LateRanker
+    from polyrank.model.rankers.networks import Retriever
     from polyrank.model.text.assembly import Conversation
 
 _SEED = 0
@@ -26,7 +26,9 @@ _PROBES_HELP = "dialogues, .jsonl[.gz|.zst]: tune the index until it finds --min
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("build", help="encode a pool into a store and activate it")
-    parser.add_argument("--model", required=True, help="checkpoint directory or base model name")
+    parser.add_argument(
+        "--model", required=True, help="checkpoint directory, base model name, or lexical (words alone)"
+    )
     parser.add_argument("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv or .parquet files")
     parser.add_argument("--store", required=True, type=Path, help="the store's directory; made if need be")
     parser.add_argument("--index", default="auto", help=_INDEX_HELP)
@@ -50,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(arguments.store))
     pool = begin_pool(arguments.pool, arguments.store)
     probes = _probes(arguments.probes) if arguments.probes else []
-    ranker = load_late(arguments.model, runner=runner)
+    ranker = load_retriever(arguments.model, runner=runner)
     from polyrank.index_builder.build.pipeline import build
 
     options = _options(arguments, ranker, probes)
@@ -68,13 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _options(arguments: argparse.Namespace, ranker: "LateRanker", probes: "list[Conversation]") -> "BuildOptions":
+def _options(arguments: argparse.Namespace, ranker: "Retriever", probes: "list[Conversation]") -> "BuildOptions":
     from polyrank.index_builder.build.indexing import EncodedContext
-    from polyrank.index_builder.build.pipeline import BuildOptions
-    from polyrank.index_builder.index.choice import check_factory
+    from polyrank.index_builder.build.pipeline import BuildOptions, index_for
 
     try:
-        check_factory(arguments.index, ranker.dim)
+        index_for(ranker, arguments.index)
     except InvalidInput as error:
         raise UsageError(str(error)) from error
     encoded = ranker.encode_contexts([ranker.tokenize_context(probe)[0] for probe in probes])

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 from polyrank.model.durable import write_atomically
 from polyrank.model.inference.names import Runner
 from polyrank.service.cli.files import require_writable
-from polyrank.service.cli.models import RERANKER_HINT, add_runner_options, check_cross, check_late, reference_runner
+from polyrank.service.cli.models import (
+    RERANKER_HINT,
+    add_runner_options,
+    check_cross,
+    check_retriever,
+    reference_runner,
+)
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
@@ -27,7 +33,7 @@ def add_to(commands: Any) -> None:
         "evaluate", help="R@k and MRR, or nDCG, of a model, with intervals", description=_DESCRIPTION
     )
     add = parser.add_argument
-    add("--model", required=True, help="checkpoint directory or base model name")
+    add("--model", required=True, help="checkpoint directory, base model name, or lexical")
     add("--against", metavar="MODEL", help="measure this one too, and the difference")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--data", type=Path, metavar="F", help="dialogues with candidates, .jsonl[.gz|.zst]")
@@ -115,7 +121,7 @@ def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
         begin_pool(arguments.pool)
     for name in names:
         if arguments.pool or arguments.corpus:
-            check_late(name, RERANKER_HINT)
+            check_retriever(name, RERANKER_HINT)
         else:
             architecture_of(name)
     if arguments.reranker:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from polyrank.model.config import ContextVectors, Reduction
 from polyrank.model.errors import InvalidInput
-from polyrank.model.registry import ARCHITECTURES
-from polyrank.service.cli.models import check_late, load_cross, load_late
+from polyrank.model.registry import ARCHITECTURES, TRAINED, in_words
+from polyrank.service.cli.models import check_retriever, check_trainable, load_cross, load_late
 from polyrank.service.cli.output import UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
     from polyrank.model.config import EvidenceConfig
-    from polyrank.model.rankers.load import Ranker
+    from polyrank.model.rankers.networks import Ranker
     from polyrank.model.training.config import TrainConfig
     from polyrank.model.training.data.corpus import Report
     from polyrank.model.training.run import Data
@@ -32,8 +32,10 @@ _LOG_EVERY_SECONDS = 10.0
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("train", help="train a bi-, poly- or cross-encoder on dialogues")
-    parser.add_argument("--architecture", choices=tuple(ARCHITECTURES), help="needed unless --only-evidence")
-    parser.add_argument("--base", required=True, help="base model, or a checkpoint to go on from")
+    names = "{" + ",".join(TRAINED) + "}"  # the others are refused with a reason
+    help_text = "needed unless --only-evidence"
+    parser.add_argument("--architecture", choices=tuple(ARCHITECTURES), metavar=names, help=help_text)
+    parser.add_argument("--base", required=True, help="base model, or a checkpoint to go on from; or lexical")
     parser.add_argument("--output", required=True, type=Path, help="directory of the checkpoint; new or empty")
     parser.add_argument("--resume", action="store_true", help="go on with the unfinished run in --output")
     add_json_option(parser)
@@ -203,8 +205,7 @@ def _check(arguments: argparse.Namespace) -> None:
     from polyrank.model.checkpoint.kind import architecture_of
     from polyrank.model.text.dialogues import read_dialogues
 
-    if arguments.architecture is None and not arguments.only_evidence:
-        raise UsageError("give --architecture: " + ", ".join(ARCHITECTURES))
+    _check_architecture(arguments)
     if arguments.seen and not arguments.only_evidence:
         raise UsageError("--seen goes with --only-evidence")
     if not 0 <= arguments.max_rejected <= 1:
@@ -215,13 +216,24 @@ def _check(arguments: argparse.Namespace) -> None:
         _require_candidates(arguments.valid)
     architecture_of(arguments.base)
     if arguments.only_evidence:
-        check_late(arguments.base, " with --only-evidence")
+        check_retriever(arguments.base, " with --only-evidence")
+    else:
+        check_trainable(arguments.base)
     if arguments.teacher:  # the run loads it again, which takes a moment
         load_cross("--teacher", arguments.teacher)
     if arguments.retriever:
         load_late(arguments.retriever, hint=" as --retriever")
     for file in arguments.train:
         read_dialogues(file)
+
+
+def _check_architecture(arguments: argparse.Namespace) -> None:
+    wanted = arguments.architecture
+    if wanted is None and not arguments.only_evidence:
+        raise UsageError("give --architecture: " + ", ".join(TRAINED))
+    if wanted is not None and wanted not in TRAINED:
+        why = f"{wanted} is {in_words(wanted)}: it has no network to train"
+        raise UsageError(f"--architecture {why}; fit its words by --only-evidence --base {wanted}")
 
 
 def _require_candidates(valid: Path) -> None:

@@ -19,12 +19,13 @@ from polyrank.model.evaluation.metrics import DEPTH, RECALL_AT, Values, first_re
 from polyrank.model.evaluation.retrieval import rank_in, rerank, retrieve
 from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import Ranker as AnyRanker
+from polyrank.model.rankers.networks import Retriever
 from polyrank.model.search.topk import TopK
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 from polyrank.service.cli.files import read_candidates
-from polyrank.service.cli.models import REFERENCE, RERANKER_HINT, load_any, load_cross, load_late
+from polyrank.service.cli.models import REFERENCE, RERANKER_HINT, load_any, load_cross, load_retriever
 
 Ranker = TypeVar("Ranker")
 
@@ -69,11 +70,11 @@ class ListsTask:
         self.groups = _dialogue_numbers([dialogue for _, dialogue in self._examples])
         self.described: dict[str, Any] = {}
 
-    def load(self, name: str) -> LateRanker | CrossRanker:
+    def load(self, name: str) -> AnyRanker:
         """Load any model."""
         return load_any(name, self._runner)
 
-    def measure(self, ranker: LateRanker | CrossRanker, report: ReportProgress) -> TaskResult:
+    def measure(self, ranker: AnyRanker, report: ReportProgress) -> TaskResult:
         """Measure how often the gold reply comes first, and the like."""
         ranked = rank_lists(ranker, [dialogue for _, dialogue in self._examples], report)
         lines = [
@@ -85,7 +86,7 @@ class ListsTask:
 
 @dataclass(frozen=True, slots=True)
 class TwoStageSearch:
-    """Retrieval by a Bi- or Poly-encoder; the reranker, if any, reads the first `top_n` texts of each context."""
+    """Retrieval by a model that searches; the reranker, if any, reads the first `top_n` texts of each context."""
 
     reranker: CrossRanker | None
     top_n: int
@@ -98,12 +99,12 @@ class TwoStageSearch:
             return cls(None, top_n, runner)
         return cls(load_cross("--reranker", reranker, runner), top_n, runner)
 
-    def load_retriever(self, name: str) -> LateRanker:
+    def load_retriever(self, name: str) -> Retriever:
         """Load the model of the first stage; raises UsageError for a Cross-encoder."""
-        return load_late(name, RERANKER_HINT, self.runner)
+        return load_retriever(name, RERANKER_HINT, self.runner)
 
     def find(
-        self, ranker: LateRanker, contexts: Sequence[Conversation], texts: Sequence[str], report: ReportProgress
+        self, ranker: Retriever, contexts: Sequence[Conversation], texts: Sequence[str], report: ReportProgress
     ) -> list[TopK]:
         """Find the best texts for each context."""
         found, cut = retrieve(ranker, contexts, texts, report)
@@ -146,11 +147,11 @@ class PoolTask:
         self.groups = _dialogue_numbers([dialogue for _, dialogue, _ in self._examples])
         self.described = search.described(self._texts)
 
-    def load(self, name: str) -> LateRanker:
-        """Load a Bi- or Poly-encoder."""
+    def load(self, name: str) -> Retriever:
+        """Load a model that can search a pool."""
         return self._search.load_retriever(name)
 
-    def measure(self, ranker: LateRanker, report: ReportProgress) -> TaskResult:
+    def measure(self, ranker: Retriever, report: ReportProgress) -> TaskResult:
         """Measure how often the gold reply is found first, and the like."""
         contexts = [dialogue.conversation for _, dialogue, _ in self._examples]
         found = self._search.find(ranker, contexts, self._texts, report)
@@ -177,11 +178,11 @@ class CollectionTask:
         self.groups = np.arange(len(collection.queries))
         self.described = search.described(collection.documents)
 
-    def load(self, name: str) -> LateRanker:
-        """Load a Bi- or Poly-encoder."""
+    def load(self, name: str) -> Retriever:
+        """Load a model that can search a pool."""
         return self._search.load_retriever(name)
 
-    def measure(self, ranker: LateRanker, report: ReportProgress) -> TaskResult:
+    def measure(self, ranker: Retriever, report: ReportProgress) -> TaskResult:
         """Measure nDCG and the like."""
         collection = self._collection
         contexts = [Conversation.of(text) for text in collection.queries]

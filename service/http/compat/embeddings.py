@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from polyrank.model.errors import InvalidInput
+from polyrank.model.registry import ARCHITECTURES, in_words, names_in_words
 from polyrank.model.text.tokenizer import Token
 from polyrank.service.errors import ModelNotServed, NoTexts
 from polyrank.service.http.compat import headers, openai, served_models, tei
@@ -49,6 +50,7 @@ async def embeddings(request: Request) -> Response:
     held = resources(request)
     body = await bodies.read(request, openai.EmbeddingsIn, held.settings, ranked=("input",))
     served, serving = served_models.embedder(held, body.model, body.strict_model)
+    _require_vectors(serving)
     texts = _texts(held, "input", body.input)
     _check_dimensions(body.dimensions, serving)
     made = await _embed(request, held, serving, texts)
@@ -62,7 +64,7 @@ async def embed(request: Request) -> Response:
     """Embed texts as candidates, as TEI does."""
     held = resources(request)
     body = await bodies.read(request, tei.EmbedIn, held.settings, ranked=("inputs",))
-    serving = held.live.require()
+    serving = _require_vectors(held.live.require())
     texts = _texts(held, "inputs", body.inputs)
     _check_dimensions(body.dimensions, serving)
     made = await _embed(request, held, serving, texts)
@@ -77,7 +79,7 @@ async def similarity(request: Request) -> Response:
     """Compare texts by the cosine of their vectors as candidates."""
     held = resources(request)
     inputs = (await bodies.read(request, tei.SimilarityIn, held.settings, ranked=("inputs",))).inputs
-    serving = held.live.require()
+    serving = _require_vectors(held.live.require())
     _texts(held, "inputs.sentences", inputs.sentences)
     texts = _texts(held, "inputs", [inputs.source_sentence, *inputs.sentences])
     made = await _embed(request, held, serving, texts)
@@ -93,7 +95,7 @@ async def tokenize(request: Request) -> Response:
     texts = _texts(held, "inputs", body.inputs)
     if (length := sum(map(len, texts))) > MAX_TOKENIZED_CHARS:
         raise InvalidInput(f"inputs: have {length} characters; at most {MAX_TOKENIZED_CHARS} are allowed together")
-    work = partial(_tokens, held.live.require().ranker, body.add_special_tokens is not False)
+    work = partial(_tokens, _require_vectors(held.live.require()).ranker, body.add_special_tokens is not False)
     deadline = bodies.deadline(request, held.settings)
     parts = await bodies.while_connected(request, held.engine.tokenize(work, texts, deadline))
     return Response(b"[" + b",".join(parts) + b"]", media_type="application/json")
@@ -120,11 +122,24 @@ async def models(request: Request) -> dict[str, Any]:
             "object": "model",
             "owned_by": "polyrank",
             "created": int(model.loaded_at),
-            "capabilities": ["rerank"] if model.serving is None else ["rerank", "embed"],
+            "capabilities": ["rerank", "embed"] if _embeds(model.serving) else ["rerank"],
         }
         for model in served_models.every(resources(request))
     ]
     return {"object": "list", "data": listed}
+
+
+def _embeds(serving: Serving | None) -> bool:
+    return serving is not None and ARCHITECTURES[serving.ranker.architecture].embeds
+
+
+def _require_vectors(serving: Serving) -> Serving:
+    """Return it; raises InvalidInput where its model ranks by words alone, and has neither vectors nor tokens."""
+    if _embeds(serving):
+        return serving
+    model = serving.generation.manifest.model
+    why = f"{model.name} is {in_words(model.architecture)}: it has no vectors and no tokens"
+    raise InvalidInput(f"{why}; activate a generation of a {names_in_words(retrieves=True)}")
 
 
 def _texts(held: Resources, where: str, sent: str | list[str]) -> list[str]:

@@ -149,7 +149,10 @@ class IndexIn(Strict):
     pool: str | None = Field(default=None, min_length=1, max_length=1024, description="a path under the pool root")
     candidates: Annotated[list[PoolCandidateIn], Field(min_length=1, fail_fast=True)] | None = None
     model: str | None = Field(
-        default=None, min_length=1, max_length=1024, description="a path under the model root; absent: the active one's"
+        default=None,
+        min_length=1,
+        max_length=1024,
+        description="a path under the model root, or lexical; absent: the active one's",
     )
     activate: bool = True
 

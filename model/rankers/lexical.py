@@ -1,0 +1,157 @@
+"""A lexical model: it ranks by words alone, for those who have no trained model yet. Imports without torch."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.model.checkpoint.files import CONFIG_FILE, begin_directory, fingerprint_of, write_config
+from polyrank.model.config import EvidenceConfig, ModelConfig
+from polyrank.model.errors import InvalidInput
+from polyrank.model.evidence.evidence import Evidence
+from polyrank.model.evidence.reading import unread
+from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.evidence.table import WordTable
+from polyrank.model.inference.names import NO_RUNNER, Choice
+from polyrank.model.search.additions import Additions
+from polyrank.model.text.assembly import COUNTED_LETTERS, Conversation, Truncation, Turn, require_positive
+from polyrank.model.text.steps import Steps, finish
+from polyrank.model.text.tokenizer import Token
+
+# Fitted by `polyrank train --only-evidence --base lexical` on the four files that chat-poly was trained on, with equal
+# shares: 500 lists of 100 replies from each. See "Words alone" in docs/measurements/quality.md.
+BUILT_IN: Final = ModelConfig(
+    architecture="lexical",
+    base_name="",
+    evidence=EvidenceConfig(
+        weights={
+            "persona": 0.4726,
+            "told": -0.4495,
+            "last": 1.218,
+            "before": 0.884,
+            "older": 0.594,
+            "said": -16.04,
+            "length": -0.3097,
+        }
+    ),
+)
+
+# A text counts as so many tokens in batches and in the estimates of a server: one for four letters, and no more than an
+# encoder would see. That keeps the measure of work that other models have.
+_LETTERS_A_TOKEN = 4
+_MOST_TOKENS = 512
+
+
+class LexicalRanker:
+    """Ranks by the words that context and candidate share, weighed as in `polyrank.model.evidence`; thread-safe.
+
+    It offers what a LateRanker offers to builds and rankings. Every vector is a single 0, so the late score is 0, and
+    the score is what words say to the bit, whatever the late weight.
+
+    Attributes:
+        name: the name it was loaded by.
+        architecture: its name in polyrank.model.registry.
+        retrieves: True: it can search a whole pool.
+        fingerprint: identity of the weights (64 hexadecimal digits).
+        dim: 1.
+        max_input_tokens: how much of a context is read, in tokens of four letters; candidates are read whole.
+        backend, precision: "none" and "float32": there are no forward passes.
+        choice: None.
+        evidence: what words say for a candidate.
+    """
+
+    retrieves: Literal[True] = True
+    dim = 1
+    max_input_tokens = COUNTED_LETTERS // _LETTERS_A_TOKEN
+    choice: Choice | None = None
+
+    def __init__(self, name: str, config: ModelConfig) -> None:
+        """Raise CheckpointInvalid for a weight of a feature that this release does not know."""
+        assert config.evidence is not None, "the config checks it"
+        self.name = name
+        self.config = config
+        self.architecture = config.architecture
+        self.fingerprint = fingerprint_of(config)
+        self.backend, self.precision = NO_RUNNER
+        self.evidence = Evidence(config.evidence)
+
+    def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
+        """Return stand-ins for the tokens of a context, and what of its turns is not read."""
+        return finish(self.context_steps(conversation))
+
+    def context_steps(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
+        """Do what `tokenize_context` does, in one step."""
+        yield from ()
+        return _tokens(conversation.letters), _unread(conversation)
+
+    def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
+        """Return stand-ins for the tokens of each text, and how many were cut: none."""
+        return [_tokens(len(text)) for text in texts], 0
+
+    def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Token]]:
+        """Raise InvalidInput: it has no tokens."""
+        raise InvalidInput(f"{self.name} ranks by words alone and has no tokens")
+
+    def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        """Return the vectors (1, 1) of each context, 0."""
+        return [np.zeros((1, 1), np.float32) for _ in contexts]
+
+    def encode_context_batch(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        """Do what `encode_contexts` does."""
+        return self.encode_contexts(contexts)
+
+    def encode_candidates(
+        self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
+    ) -> NDArray[np.float32]:
+        """Return vectors (N, 1), all 0; `on_done` is called once with their number."""
+        if on_done is not None:
+            on_done(len(candidates))
+        return np.zeros((len(candidates), 1), np.float32)
+
+    def encode_candidate_batch(self, candidates: Sequence[list[int]]) -> NDArray[np.float32]:
+        """Do what `encode_candidates` does."""
+        return self.encode_candidates(candidates)
+
+    def rank(
+        self,
+        context: str | Sequence[str | Turn],
+        candidates: Sequence[str],
+        top_k: int | None = None,
+        persona: str | Sequence[str] = (),
+    ) -> list[tuple[int, float]]:
+        """Rank candidate texts against a context; arguments and result as `LateRanker.rank`.
+
+        Of fewer than 50 candidates no word is known to be rare, so hardly any word tells.
+        """
+        require_positive(top_k)
+        conversation = Conversation.of(context, persona)
+        if not candidates:
+            return []
+        scores = self.evidence.values(conversation, self.word_table(candidates))
+        order = np.argsort(-scores, kind="stable")[:top_k]
+        return [(int(place), float(scores[place])) for place in order]
+
+    def word_table(self, texts: Sequence[str]) -> WordTable:
+        """Return the words of texts that are a pool by themselves."""
+        return WordTable.of(texts, Statistics.of(texts))
+
+    def additions(self, conversation: Conversation, table: WordTable | None) -> Additions:
+        """Return what words add to the late scores, 0, of a table's rows."""
+        assert table is not None, "word_table always makes one"
+        return self.evidence.additions(conversation, table)
+
+    def save(self, directory: Path) -> None:
+        """Write its checkpoint, the file polyrank.json, to a directory."""
+        begin_directory(directory)
+        write_config(directory / CONFIG_FILE, self.config)
+
+
+def _tokens(letters: int) -> list[int]:
+    return [0] * (2 + min(_MOST_TOKENS, letters // _LETTERS_A_TOKEN))
+
+
+def _unread(conversation: Conversation) -> Truncation:
+    turns, letters = unread(conversation)
+    return Truncation(turns, -(-letters // _LETTERS_A_TOKEN))
