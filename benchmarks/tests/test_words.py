@@ -38,7 +38,7 @@ def checkpoint(base: Path, name: str, weights: dict[str, float] | None) -> Path:
 
 
 def write_lists(path: Path, count: int = 60) -> Path:
-    """Write examples, three of a dialogue, whose reply shares words with the context; some negatives were said before."""
+    """Write examples, three a dialogue, whose reply shares words with the context; some negatives were said before."""
     draw = Random(0)
     replies = [" ".join(f"w{draw.randrange(90)}" for _ in range(draw.randint(1, 7))) for _ in range(count)]
     with new_dialogues(path) as add:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.evaluation.intervals import group_numbers, intervals
 from polyrank.model.rankers.load import load_late
-from polyrank.model.text.dialogues import Dialogue, read_dialogues
+from polyrank.model.text.dialogues import read_dialogues
 
 Columns = dict[str, NDArray[np.float64]]
 
