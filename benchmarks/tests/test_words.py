@@ -7,8 +7,9 @@ from random import Random
 from typing import Any
 
 import pytest
+import torch
 from benchmarks.random_models import TINY, loaded, write_base
-from benchmarks.words import quality
+from benchmarks.words import cost, identifiers, quality
 from benchmarks.words.parts import VECTORS, WHOLE, all_but, firsts_of, says_nothing_again
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
@@ -19,7 +20,7 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue, new_dialogues
 from polyrank.service.cli.commands.evaluate import measure
 
-WEIGHTS = {"persona": 0.4, "last": 1.3, "before": 0.7, "said": -2.0, "length": 0.2}
+WEIGHTS = {"persona": 2.0, "last": 4.0, "before": 1.0, "said": -2.0, "length": 0.2}
 
 
 @pytest.fixture(scope="module")
@@ -31,24 +32,25 @@ def checkpoint(base: Path, name: str, weights: dict[str, float] | None) -> Path:
     """Write a Poly-encoder with random weights; all of them share their vectors."""
     path = base.parent / name
     if not path.exists():
+        torch.manual_seed(0)  # of the codes
         loaded(base, name, "cpu", Runner("torch", "float32"), architecture="poly", n_codes=4, max_context_tokens=64)
-        evidence = None if weights is None else EvidenceConfig(late_weight=0.6, weights=weights)
+        evidence = None if weights is None else EvidenceConfig(late_weight=0.3, weights=weights)
         write_config(path / CONFIG_FILE, replace(read_config(path / CONFIG_FILE), evidence=evidence))
     return path
 
 
-def write_lists(path: Path, count: int = 60) -> Path:
+def write_lists(path: Path, count: int = 120) -> Path:
     """Write examples, three a dialogue, whose reply shares words with the context; some negatives were said before."""
     draw = Random(0)
-    replies = [" ".join(f"w{draw.randrange(90)}" for _ in range(draw.randint(1, 7))) for _ in range(count)]
+    replies = [" ".join(f"w{draw.randrange(300)}" for _ in range(draw.randint(1, 7))) for _ in range(count)]
     with new_dialogues(path) as add:
         for at, reply in enumerate(replies):
-            turns = [*draw.sample(replies, 2), f"{reply.split()[-1]} w{draw.randrange(90)}"]
+            turns = [*draw.sample(replies, 2), f"{reply.split()[-1]} w{draw.randrange(300)}"]
             repeated = turns[:1] if at % 4 == 0 else []
             wrong = [text for text in draw.sample(replies, 12) if text != reply and text not in turns] + repeated
             names = dict.fromkeys([reply, *wrong])
             candidates = draw.sample(list(names), len(names))
-            persona = [f"w{draw.randrange(90)} {reply.split()[0]}"]
+            persona = [f"w{draw.randrange(300)} {reply.split()[0]}"]
             label = candidates.index(reply)
             add(Dialogue(Conversation.of(turns, persona), reply, tuple(candidates), label, (), str(at // 3)))
     return path
@@ -118,3 +120,47 @@ def test_a_file_without_lists_is_refused_in_one_line(tmp_path: Path, capsys: pyt
         quality.main(["--data", str(data), "--model", "m"])
     assert ended.value.code == 1
     assert "no example has `candidates`" in capsys.readouterr().err
+
+
+def test_an_identifier_stands_in_one_reply(tmp_path: Path) -> None:
+    named = identifiers.named_replies(700, Random(0))
+    replies = [reply for *_, reply in named]
+    assert all(sum(identifier in reply for reply in replies) == 1 for _, identifier, _ in named)
+    queries = identifiers.asked_for(named, 100, Random(0))
+    of_reply = {reply: identifier for _, identifier, reply in named}
+    for asked in queries:
+        assert of_reply[asked.reply].lstrip("#").lower() in " ".join(asked.turns).lower()
+    assert {asked.kind for asked in queries} == set(identifiers.KINDS)
+
+
+def test_replies_come_first_by_their_identifiers(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = checkpoint(base, "last", {"last": 5.0})
+    found = identifiers.main(["--model", str(model), "--size", "300", "--queries", "14"])
+    assert [each.rank for each in found["words"]] == [1] * 14
+    assert sum(each.rank == 1 for each in found["vectors alone"]) < 14
+    out = capsys.readouterr().out
+    assert tables(out)[-1] == ["all", "14", "14", "14", *tables(out)[-1][4:]]
+    assert "100.0% are first; the goal of 95% is met" in out
+
+
+def test_models_that_count_no_words_are_refused(base: Path) -> None:
+    model = checkpoint(base, "plain", None)
+    with pytest.raises(SystemExit, match="counts no words"):
+        identifiers.main(["--model", str(model), "--size", "300", "--queries", "14"])
+
+
+def test_words_cost_is_taken_within_rounds(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, pool = write_lists(tmp_path / "valid.jsonl"), tmp_path / "pool.jsonl"
+    pool.write_text("".join(json.dumps({"id": str(at), "text": f"w{at % 90} w{at}"}) + "\n" for at in range(200)))
+    model = checkpoint(base, "words", WEIGHTS)
+    given = ["--model", str(model), "--pool", str(pool), "--data", str(data), "--size", "200", "--rounds", "5"]
+    found = cost.main(given)
+    rows = {row[0]: row[1:] for row in tables(capsys.readouterr().out)[2:]}
+    assert set(found) == set(rows) > {cost.WAIT, "retrieve", "total"}
+    assert all(float(row[0]) >= 0 for row in rows.values())
+
+
+def test_differences_are_medians_of_rounds(capsys: pytest.CaptureFixture[str]) -> None:
+    took = {cost.WITH: {cost.WAIT: [9.0, 4.0, 30.0]}, cost.WITHOUT: {cost.WAIT: [8.0, 2.0, 27.0]}}
+    assert cost.print_table(took) == {cost.WAIT: 2.0}
+    assert tables(capsys.readouterr().out)[-1] == [cost.WAIT, "9.00", "8.00", "+2.00", "+1.50 to +2.50"]

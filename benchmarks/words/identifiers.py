@@ -7,7 +7,7 @@ so on, put into one of a few sentences, so that many replies differ by their ide
 ones of POOL (a file as `polyrank build` takes it); without POOL each is put together of two replies of the bundled
 sample. Some of those with an identifier are asked for by conversations that name it, now and then in small letters or
 without its "#". Two servers with equal vectors answer, one of which counts words. Prints a table of how often the reply
-is first and among the first ten, and the queries that words get wrong.
+is first and among the first ten, and what is first instead.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from polyrank.service.cli.measuring.serving import served
 
 GOAL = 0.95  # of the replies come first
 NAMED = 0.1  # of the pool have an identifier
-TOP = 10
+TOP, DEPTH = 10, 1000  # a miss within DEPTH is printed with its scores
 
 
 class Kind(NamedTuple):
@@ -46,6 +46,15 @@ class Asked(NamedTuple):
     kind: str
     turns: list[str]
     reply: str
+
+
+class Found(NamedTuple):
+    """The rank of the right reply, 0 where it was not retrieved; its scores, and the first reply and its scores."""
+
+    rank: int
+    scores: dict[str, float] | None
+    first: str
+    best: dict[str, float]
 
 
 def _number(draw: Random, digits: int) -> str:
@@ -187,16 +196,17 @@ def other_replies(pool: Path | None, count: int, draw: Random) -> list[str]:
     return found
 
 
-def ranks(store: Path, queries: Sequence[Asked]) -> list[int]:
-    """Serve a store, and return the rank of each right reply; 0 where it is not among the first."""
+def ask(store: Path, queries: Sequence[Asked]) -> list[Found]:
+    """Serve a store, and ask it for each reply."""
     with served(store) as server:
-        return [_rank(server.url, each) for each in queries]
+        return [_found(server.url, each) for each in queries]
 
 
-def _rank(url: str, asked: Asked) -> int:
-    answer = call(url, "POST", "/rank", {"context": asked.turns, "top_k": TOP, "timeout_ms": 10_000})
-    texts = [result["text"] for result in answer["results"]]
-    return texts.index(asked.reply) + 1 if asked.reply in texts else 0
+def _found(url: str, asked: Asked) -> Found:
+    answer = call(url, "POST", "/rank", {"context": asked.turns, "top_k": DEPTH, "timeout_ms": 10_000})
+    first, *_ = results = answer["results"]
+    own = next((each for each in results if each["text"] == asked.reply), None)
+    return Found(own["rank"] if own else 0, own and own["scores"], first["text"], first["scores"])
 
 
 def _typed(identifier: str, draw: Random) -> str:
@@ -208,27 +218,33 @@ def _distinct(texts: Iterable[str], count: int) -> list[str]:
     return list(islice(dict.fromkeys(texts), count))
 
 
-def print_table(queries: Sequence[Asked], found: Mapping[str, Sequence[int]]) -> None:
+def print_table(queries: Sequence[Asked], sides: Mapping[str, Sequence[Found]]) -> None:
     """Print how often the reply is first and among the first ten, by kind and in all."""
-    sides = [f"{side}: first | among the first {TOP}" for side in found]
-    print(f"| identifier | queries | {' | '.join(sides)} |\n|{' --- |' * (2 + 2 * len(sides))}")
+    heads = [f"{side}: first | among the first {TOP}" for side in sides]
+    print(f"| identifier | queries | {' | '.join(heads)} |\n|{' --- |' * (2 + 2 * len(heads))}")
     for kind in (*KINDS, "all"):
         own = [at for at, each in enumerate(queries) if kind in (each.kind, "all")]
         cells = []
-        for each in found.values():
-            cells += [sum(each[at] == 1 for at in own), sum(each[at] > 0 for at in own)]
+        for found in sides.values():
+            ranks = [found[at].rank for at in own]
+            cells += [sum(rank == 1 for rank in ranks), sum(1 <= rank <= TOP for rank in ranks)]
         print(f"| {kind} | {len(own)} | {' | '.join(map(str, cells))} |")
 
 
-def print_missed(queries: Sequence[Asked], own: Sequence[int]) -> None:
-    for asked, rank in zip(queries, own, strict=True):
-        if rank != 1:
-            place = f"at {rank}" if rank else f"not among the first {TOP}"
-            print(f"{place}: {asked.reply!r} for {asked.turns}")
+def print_missed(queries: Sequence[Asked], found: Sequence[Found]) -> None:
+    """Print the replies that are not first, and what is first instead."""
+    for asked, each in zip(queries, found, strict=True):
+        if each.rank != 1:
+            place = f"at {each.rank} ({_told(each.scores)})" if each.scores else f"not among the first {DEPTH}"
+            print(f"{asked.turns}: {asked.reply!r} {place}, behind {each.first!r} ({_told(each.best)})")
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, list[int]]:
-    """Build and serve both stores; returns the ranks by each, and prints them."""
+def _told(scores: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, list[Found]]:
+    """Build and serve both stores; returns what each finds, and prints the table."""
     draw = Random(arguments.seed)
     count = round(NAMED * arguments.size)
     if not 1 <= arguments.queries <= count:
@@ -239,9 +255,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, list[int]]:
     draw.shuffle(texts)
     rows = [Candidate(str(at), text) for at, text in enumerate(texts)]
     with two_stores(arguments.model, rows) as stores:
-        found = {"words": ranks(stores.with_words, queries), "vectors alone": ranks(stores.without, queries)}
+        found = {"words": ask(stores.with_words, queries), "vectors alone": ask(stores.without, queries)}
     print_table(queries, found)
-    share = sum(rank == 1 for rank in found["words"]) / len(queries)
+    share = sum(each.rank == 1 for each in found["words"]) / len(queries)
     print(f"with words {share:.1%} are first; the goal of {GOAL:.0%} is {'met' if share >= GOAL else 'missed'}")
     print_missed(queries, found["words"])
     return found

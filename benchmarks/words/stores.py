@@ -12,8 +12,7 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.checkpoint.files import CONFIG_FILE, write_config
 from polyrank.model.errors import InvalidInput
-from polyrank.model.rankers.late import LateRanker
-from polyrank.model.rankers.load import load_late
+from polyrank.service.cli.models import chosen_runner, load_late
 
 
 class TwoStores(NamedTuple):
@@ -25,11 +24,12 @@ class TwoStores(NamedTuple):
 
 @contextmanager
 def two_stores(model: str, rows: Sequence[Candidate], index: str = "auto") -> Iterator[TwoStores]:
-    """Build both stores for the `with` block; each text is encoded once.
+    """Build both stores for the `with` block, as `polyrank build` does; each text is encoded once.
 
     Raises InvalidInput where the model counts no words.
     """
-    ranker, options = load_late(model), BuildOptions(index=index)
+    runner, options = chosen_runner(), BuildOptions(index=index)
+    ranker = load_late(model, runner=runner)
     if ranker.evidence is None:
         raise InvalidInput(f"{model} counts no words; polyrank train --only-evidence makes a copy that does")
     with tempfile.TemporaryDirectory() as directory:
@@ -37,8 +37,10 @@ def two_stores(model: str, rows: Sequence[Candidate], index: str = "auto") -> It
         build(ranker, rows, stores.with_words, options)
         built, _ = GenerationStore(stores.with_words).open_to_serve()
         matrix = built.embeddings.matrix
+        ranker.save(Path(directory, "model"))
+        write_config(Path(directory, "model", CONFIG_FILE), replace(ranker.config, evidence=None))
         build(
-            _without_words(ranker, Path(directory, "model")),
+            load_late(str(Path(directory, "model")), runner=runner),
             rows,
             stores.without,
             options,
@@ -46,9 +48,3 @@ def two_stores(model: str, rows: Sequence[Candidate], index: str = "auto") -> It
         )
         built.close()
         yield stores
-
-
-def _without_words(ranker: LateRanker, directory: Path) -> LateRanker:
-    ranker.save(directory)
-    write_config(directory / CONFIG_FILE, replace(ranker.config, evidence=None))
-    return load_late(directory)
