@@ -106,7 +106,7 @@ def print_table(took: Mapping[str, Times]) -> dict[str, float]:
     medians = {}
     for what in took[WITH]:
         own, other = (np.array(took[side][what]) for side in (WITH, WITHOUT))
-        low, medians[what], high = np.percentile(own - other, [25, 50, 75])
+        low, medians[what], high = np.percentile(own - other, [25, 50, 75]).tolist()
         halves = [f"{np.median(each):.2f}" for each in (own, other)]
         print(f"| {what} | {halves[0]} | {halves[1]} | {medians[what]:+.2f} | {low:+.2f} to {high:+.2f} |")
     return medians

@@ -256,6 +256,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, list[Found]]:
     rows = [Candidate(str(at), text) for at, text in enumerate(texts)]
     with two_stores(arguments.model, rows) as stores:
         found = {"words": ask(stores.with_words, queries), "vectors alone": ask(stores.without, queries)}
+    print(f"{len(rows)} replies, {count} of them with an identifier; seed {arguments.seed}")
     print_table(queries, found)
     share = sum(each.rank == 1 for each in found["words"]) / len(queries)
     print(f"with words {share:.1%} are first; the goal of {GOAL:.0%} is {'met' if share >= GOAL else 'missed'}")
