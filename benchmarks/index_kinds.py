@@ -35,6 +35,7 @@ from polyrank.index_builder.index.timing import time_searches
 from polyrank.model.rankers.load import load_late
 from polyrank.model.search.scan import Query, Scan, prepare
 from polyrank.model.search.topk import top_k
+from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.service.cli.measuring.timing import machine, processor_seconds
 
@@ -50,10 +51,25 @@ Matrix = NDArray[np.float16]
 Codes = NDArray[np.float32]
 
 
+def distinct_replies(files: list[Path]) -> list[str]:
+    """Return the distinct replies of all files, in order of first appearance."""
+    return list(dict.fromkeys(each.response.strip() for file in files for each in read_dialogues(file)))
+
+
+def draw_conversations(files: list[Path], count: int, seed: int) -> list[Conversation]:
+    """Draw about `count` contexts, as many of each file."""
+    rng = np.random.default_rng(seed)
+    conversations = []
+    for file in files:
+        dialogues = list(read_dialogues(file))
+        chosen = rng.choice(len(dialogues), min(count // len(files), len(dialogues)), replace=False)
+        conversations += [dialogues[at].conversation for at in np.sort(chosen)]
+    return conversations
+
+
 def embed_replies(ranker: polyrank.LateRanker, files: list[Path]) -> Matrix:
-    """Encode the distinct replies of all files, in order of first appearance, (N, D)."""
-    texts = list(dict.fromkeys(each.response.strip() for file in files for each in read_dialogues(file)))
-    chunks = []
+    """Encode `distinct_replies`, (N, D)."""
+    texts, chunks = distinct_replies(files), []
     for start in range(0, len(texts), CHUNK_TEXTS):
         tokens, _ = ranker.tokenize_candidates(texts[start : start + CHUNK_TEXTS])
         chunks.append(ranker.encode_candidates(tokens).astype(np.float16))
@@ -62,13 +78,8 @@ def embed_replies(ranker: polyrank.LateRanker, files: list[Path]) -> Matrix:
 
 
 def embed_contexts(ranker: polyrank.LateRanker, files: list[Path], count: int, seed: int) -> Codes:
-    """Encode about `count` contexts, as many of each file, (C, M, D)."""
-    rng = np.random.default_rng(seed)
-    conversations = []
-    for file in files:
-        dialogues = list(read_dialogues(file))
-        chosen = rng.choice(len(dialogues), min(count // len(files), len(dialogues)), replace=False)
-        conversations += [dialogues[at].conversation for at in np.sort(chosen)]
+    """Encode what `draw_conversations` draws, (C, M, D)."""
+    conversations = draw_conversations(files, count, seed)
     return np.stack(ranker.encode_contexts([ranker.tokenize_context(each)[0] for each in conversations]))
 
 

@@ -1,28 +1,21 @@
-"""Poly-encoder against Bi-encoder: same data, steps and seeds; differences paired over the examples.
+"""Poly-encoder against Bi-encoder: same data, steps and seeds; differences paired over the examples, with words and
+without.
 
-    python benchmarks/poly_against_bi.py --data DATA --output FOLDER [--steps 150] [--seeds 0 1 2] [--base MODEL]
+    python -m benchmarks.poly_against_bi --data DATA --output FOLDER [--steps 150] [--seeds 0 1 2] [--base MODEL]
 
 DATA holds the converted sets (`checkpoints/train.sh` names the folders). Each run follows the recipe of the shipped
 checkpoints, shortened to `--steps`. FOLDER keeps the checkpoints: finished runs are not trained again, interrupted runs
-go on, and runs with other settings are refused. The figure of an example is the mean over the seeds; intervals are over
-whole dialogues.
+go on, and runs with other settings are refused. The tables are those of words/quality.py.
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
+from benchmarks.words.quality import Yardstick, report
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.errors import InvalidInput, RankingError
-from polyrank.model.evaluation.intervals import group_numbers, intervals
-from polyrank.model.evaluation.lists import rank_lists
-from polyrank.model.evaluation.metrics import recall_at_k
-from polyrank.model.rankers.load import load
-from polyrank.model.text.dialogues import Dialogue, read_dialogues
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.run import Data, train
 from polyrank.model.training.state import STATE_FILE
@@ -34,7 +27,7 @@ TRAIN = {
     "taskmaster4/train.jsonl.zst": 0.3,
 }
 YARDSTICKS = ("convai2/valid_a.self_original.jsonl.zst", "ubuntu_irc/valid.jsonl.zst")
-ARCHITECTURES = ("bi", "poly")
+ARCHITECTURES = ("poly", "bi")  # the tables have the first minus the second
 
 
 def config_of(architecture: str, base: str, steps: int, seed: int) -> TrainConfig:
@@ -79,24 +72,8 @@ def trained(config: TrainConfig, data: Path, output: Path) -> Path:
     return output
 
 
-def hits(model: Path, dialogues: Sequence[Dialogue]) -> NDArray[np.float64]:
-    """Return 1 for each example whose gold reply comes first, else 0, (examples,)."""
-    return recall_at_k(rank_lists(load(model), dialogues, lambda *_: None).ranks, 1).astype(np.float64)
-
-
-def report(name: str, dialogues: Sequence[Dialogue], models: dict[str, list[Path]]) -> None:
-    """Print a table row for each architecture and the paired difference."""
-    found = {kind: np.stack([hits(each, dialogues) for each in paths]) for kind, paths in models.items()}
-    found["poly - bi"] = found["poly"] - found["bi"]
-    groups = group_numbers(dialogue.dialogue for dialogue in dialogues)
-    ends = intervals(np.column_stack([each.mean(axis=0) for each in found.values()]), groups)
-    for (kind, each), low, high in zip(found.items(), *ends, strict=True):
-        seeds = ", ".join(f"{value:.3f}" for value in each.mean(axis=1))
-        print(f"| {name} | {kind} | {each.mean():.3f} [{low:.3f}, {high:.3f}] | {seeds} |", flush=True)
-
-
 def main() -> None:
-    """Print the table, or in one line why there is none."""
+    """Print the tables, or in one line why there are none."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
@@ -110,19 +87,15 @@ def main() -> None:
 
 
 def compare(given: argparse.Namespace) -> None:
-    """Train what is missing, then print the table."""
-    yardsticks = {  # read first: a wrong path is not to be found out when all is trained
-        name: [each for each in read_dialogues(given.data / name) if each.candidates] for name in YARDSTICKS
-    }
-    models: dict[str, list[Path]] = {kind: [] for kind in ARCHITECTURES}
+    """Train what is missing, then print the tables."""
+    yardsticks = [Yardstick(given.data / name) for name in YARDSTICKS]  # read first: a path may be wrong
+    models: dict[str, list[Path | str]] = {kind: [] for kind in ARCHITECTURES}
     for seed in given.seeds:
         for kind in ARCHITECTURES:
             config = config_of(kind, given.base, given.steps, seed)
             models[kind].append(trained(config, given.data, given.output / f"{kind}-{seed}"))
             print(f"trained {kind}, seed {seed}", file=sys.stderr, flush=True)
-    print(f"| set | model | R@1, {len(given.seeds)} seeds | each |\n| --- | --- | --- | --- |")
-    for name, dialogues in yardsticks.items():
-        report(name.split("/")[0], dialogues, models)
+    report(yardsticks, models)
 
 
 if __name__ == "__main__":

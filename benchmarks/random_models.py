@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers import models as token_models
 from transformers import BertConfig, BertModel
 
@@ -43,6 +43,7 @@ def write_base(directory: Path, shape: Shape, seed: int = 0) -> Path:
     directory.mkdir(parents=True)
     words = [*SPECIAL, *(f"w{n}" for n in range(shape.vocabulary - len(SPECIAL)))]
     tokenizer = Tokenizer(token_models.WordLevel({word: at for at, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(list(SPECIAL))
     tokenizer.save(str(directory / "tokenizer.json"))
     config = BertConfig(

@@ -6,6 +6,7 @@
     python benchmarks/scan.py growth  --cache DIR ...
     python benchmarks/scan.py least   --cache DIR ...
     python benchmarks/scan.py added   --cache DIR ...
+    python benchmarks/scan.py words   --cache DIR ... --model MODEL
     python benchmarks/scan.py columns
 
 Replies and contexts are files of dialogues; they are encoded once and kept in DIR, as index_kinds.py does.
@@ -18,7 +19,9 @@ ask, and is measured with its defaults and with its matrix product, which by def
 Answers are checked against scoring every row. `growth` measures processor time, which other processes cannot lengthen,
 and bytes of memory, from N = 10,000 on. `least` says from how many rows on bytes are faster than the stored rows, by
 the number of code vectors. `added` compares the processor time of queries that add a number to the score of each row
-with that of queries that add nothing, by how the numbers are distributed.
+with that of queries that add nothing, by how the numbers are distributed. `words` compares the processor time of
+queries that read what the words of a context say for each row, and add it, with that of queries by vectors alone. MODEL
+must count words, and the pool is the first `--size` replies: no copies, which have no words of their own.
 
 `columns` measures what a component of a row costs in the product of bytes, by their number D, over random bytes: in one
 pass, and in blocks of 512 columns whose float32 products are added.
@@ -39,13 +42,16 @@ from typing import Any
 import faiss
 import numpy as np
 import torch
-from index_kinds import encoded, grown
+from index_kinds import distinct_replies, draw_conversations, encoded, grown
 from numpy.typing import NDArray
 from peers.ratios import Figure, ratios
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
+from polyrank.index_builder.store.words import evidence_of
 from polyrank.model.architectures.attention import code_attention
+from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.evidence.table import WordTable
 from polyrank.model.search.scan import Additions, Query, Scan, prepare
 from polyrank.model.search.scan.quantised import scan as quantised
 from polyrank.model.search.scan.quantised.product import ZERO, ByteProduct
@@ -243,6 +249,34 @@ def added(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> lis
     return tabled(f"{len(matrix)} rows", rounds(sides, arguments.rounds, processor_seconds))
 
 
+def words(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Compare queries that read words and add what they say with queries by vectors alone."""
+    evidence, size = evidence_of(Path(arguments.model)), arguments.size
+    texts = distinct_replies(arguments.replies)
+    conversations = draw_conversations(arguments.contexts, arguments.count, arguments.seed)
+    if evidence is None:
+        sys.exit(f"{arguments.model} counts no words; polyrank train --only-evidence makes a copy that does")
+    if (len(texts), len(conversations)) != (len(matrix), len(contexts)):
+        sys.exit("--replies and --contexts are not those that the cache was made of")
+    if len(texts) < size:
+        sys.exit(f"{size} replies are needed, and there are {len(texts)}; give more files, or a smaller --size")
+    order = np.random.default_rng(arguments.seed).permutation(len(contexts))  # that of `main`
+    asked = [conversations[at] for at in order]
+    scan, table = prepare(matrix[:size]), WordTable.of(texts[:size], Statistics.of(texts[:size]))
+
+    def read(number: int) -> Additions:
+        return evidence.additions(asked[number % len(asked)], table)
+
+    for number in range(4):
+        check(scan, matrix[:size], contexts[number : number + 1], read(number))
+    sides: dict[str, Callable[[int], Any]] = {
+        OURS: partial(one_of, scan, contexts),
+        "words and scan": lambda number: one_of(scan, contexts, number, read(number)),
+        "words alone": read,
+    }
+    return tabled(f"{size} rows", rounds(sides, arguments.rounds, processor_seconds))
+
+
 def columns(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure processor time of the product of bytes for each component, relative to D = 512 in the same round."""
     generator = torch.Generator().manual_seed(arguments.seed)
@@ -313,7 +347,7 @@ def resident() -> int:
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("compare", "growth", "least", "added", "columns"))
+    parser.add_argument("what", choices=("compare", "growth", "least", "added", "words", "columns"))
     parser.add_argument("--random-bert", action="store_true")
     parser.add_argument("--model", default="checkpoints/chat-poly")
     parser.add_argument("--replies", type=Path, nargs="+", default=[])
@@ -334,6 +368,8 @@ def main(given: Sequence[str] | None = None) -> None:
     if not arguments.random_bert and arguments.cache is None:
         parser.error("give --cache, where vectors are kept, or --random-bert")
     faiss.omp_set_num_threads(torch.get_num_threads())
+    if arguments.random_bert and arguments.what == "words":
+        parser.error("random tokens have no words; give --cache")
     if arguments.random_bert:
         matrix, contexts = random_bert(arguments.size, 64, 64, arguments.seed)
     else:
@@ -343,7 +379,7 @@ def main(given: Sequence[str] | None = None) -> None:
         matrix = matrix if arguments.what not in ("compare", "added") else grown(matrix, arguments.size, rng)
     print(machine(), f"seed {arguments.seed}, N {len(matrix)}, contexts {contexts.shape}, {arguments.rounds} rounds")
     rank(contexts)
-    measure = {"compare": compare, "growth": growth, "least": least, "added": added}[arguments.what]
+    measure = {"compare": compare, "growth": growth, "least": least, "added": added, "words": words}[arguments.what]
     written(arguments.output, measure(matrix, contexts, arguments))
 
 

@@ -1,0 +1,166 @@
+"""What words are worth and cost, measured over tiny models."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from benchmarks.random_models import TINY, loaded, write_base
+from benchmarks.words import cost, identifiers, quality
+from benchmarks.words.parts import VECTORS, WHOLE, all_but, firsts_of, says_nothing_again
+
+from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
+from polyrank.model.config import EvidenceConfig
+from polyrank.model.inference.names import Runner
+from polyrank.model.rankers.load import load_late
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.dialogues import Dialogue, new_dialogues
+from polyrank.service.cli.commands.evaluate import measure
+
+WEIGHTS = {"persona": 2.0, "last": 4.0, "before": 1.0, "said": -2.0, "length": 0.2}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_base(tmp_path_factory.mktemp("models") / "base", TINY)
+
+
+def checkpoint(base: Path, name: str, weights: dict[str, float] | None) -> Path:
+    """Write a Poly-encoder with random weights; all of them share their vectors."""
+    path = base.parent / name
+    if not path.exists():
+        torch.manual_seed(0)  # of the codes
+        loaded(base, name, "cpu", Runner("torch", "float32"), architecture="poly", n_codes=4, max_context_tokens=64)
+        evidence = None if weights is None else EvidenceConfig(late_weight=0.3, weights=weights)
+        write_config(path / CONFIG_FILE, replace(read_config(path / CONFIG_FILE), evidence=evidence))
+    return path
+
+
+def write_lists(path: Path, count: int = 120) -> Path:
+    """Write examples, three a dialogue, whose reply shares words with the context; some negatives were said before."""
+    draw = Random(0)
+    replies = [" ".join(f"w{draw.randrange(300)}" for _ in range(draw.randint(1, 7))) for _ in range(count)]
+    with new_dialogues(path) as add:
+        for at, reply in enumerate(replies):
+            turns = [*draw.sample(replies, 2), f"{reply.split()[-1]} w{draw.randrange(300)}"]
+            repeated = turns[:1] if at % 4 == 0 else []
+            wrong = [text for text in draw.sample(replies, 12) if text != reply and text not in turns] + repeated
+            names = dict.fromkeys([reply, *wrong])
+            candidates = draw.sample(list(names), len(names))
+            persona = [f"w{draw.randrange(300)} {reply.split()[0]}"]
+            label = candidates.index(reply)
+            add(Dialogue(Conversation.of(turns, persona), reply, tuple(candidates), label, (), str(at // 3)))
+    return path
+
+
+def tables(out: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in out.splitlines() if line[:1] == "|"]
+
+
+def cell(evaluated: dict[str, Any], sign: str = "") -> str:
+    low, high = evaluated["interval"]["recall@1"]
+    return f"{evaluated['recall@1']:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
+
+
+def test_the_figures_are_those_of_evaluate(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_lists(tmp_path / "valid.jsonl")
+    words, plain = checkpoint(base, "words", WEIGHTS), checkpoint(base, "plain", None)
+    less = {name: weight for name, weight in WEIGHTS.items() if name != "last"}
+    without = checkpoint(base, "without-last", less)
+    quality.main(["--data", str(data), "--model", str(words)])
+    found = {row[1]: row for row in tables(capsys.readouterr().out)[2:]}
+    expected = [measure(str(each), data) for each in (words, plain, without)]
+    assert [found[part][2] for part in (WHOLE, VECTORS, all_but("last"))] == [cell(each) for each in expected]
+    assert len({each["recall@1"] for each in expected}) == 3, "else the parts may have been mixed up"
+    gained = expected[0]["recall@1"] - expected[1]["recall@1"]
+    assert found[VECTORS][3].startswith(f"{gained:+.3f} [")
+
+
+def test_models_are_compared_over_their_seeds(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_lists(tmp_path / "valid.jsonl")
+    words, plain = (str(checkpoint(base, *each)) for each in (("words", WEIGHTS), ("plain", None)))
+    quality.main(["--data", str(data), "--model", words, words, "--against", plain, plain])
+    rows = {tuple(row[:2]): row[2:] for row in tables(capsys.readouterr().out)}
+    one, other = "words and 1 more", "plain and 1 more"
+    own, others = (measure(each, data)["recall@1"] for each in (words, plain))
+    difference = rows[WHOLE, f"{one} - {other}"]
+    assert difference[0].startswith(f"{own - others:+.3f} [")
+    assert difference[1] == f"{own - others:+.3f}, {own - others:+.3f}"
+    assert rows[VECTORS, f"{one} - {other}"][0] == "+0.000 [+0.000, +0.000]"
+
+
+def test_lists_with_an_already_said_negative_are_told_apart() -> None:
+    told = Conversation.of(["Where do you sail?", "On the lake."])
+    assert not says_nothing_again(Dialogue(told, "I do.", ("on the LAKE", "I do."), 1))
+    assert says_nothing_again(Dialogue(told, "On the lake!", ("I do.", "On the lake!"), 1)), "the right reply may be"
+
+
+def test_parts_over_lists_without_an_already_said_negative(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_lists(tmp_path / "valid.jsonl")
+    model = checkpoint(base, "words", WEIGHTS)
+    quality.main(["--data", str(data), "--model", str(model)])
+    out = capsys.readouterr().out
+    dialogues = quality.Yardstick(data).dialogues
+    fresh = [says_nothing_again(each) for each in dialogues]
+    assert 0 < sum(fresh) < len(fresh)
+    assert f"{len(fresh)} lists, {sum(fresh)} of them" in out
+    expected = firsts_of(load_late(model), dialogues)[WHOLE][fresh].mean()
+    assert tables(out)[2][4].startswith(f"{expected:.3f} [")
+
+
+def test_a_file_without_lists_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text(json.dumps({"context": ["hi"], "response": "hello"}))
+    with pytest.raises(SystemExit) as ended:
+        quality.main(["--data", str(data), "--model", "m"])
+    assert ended.value.code == 1
+    assert "no example has `candidates`" in capsys.readouterr().err
+
+
+def test_an_identifier_stands_in_one_reply(tmp_path: Path) -> None:
+    named = identifiers.named_replies(700, Random(0))
+    replies = [reply for *_, reply in named]
+    assert all(sum(identifier in reply for reply in replies) == 1 for _, identifier, _ in named)
+    queries = identifiers.asked_for(named, 100, Random(0))
+    of_reply = {reply: identifier for _, identifier, reply in named}
+    for asked in queries:
+        assert of_reply[asked.reply].lstrip("#").lower() in " ".join(asked.turns).lower()
+    assert {asked.kind for asked in queries} == set(identifiers.KINDS)
+
+
+def test_replies_come_first_by_their_identifiers(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = checkpoint(base, "last", {"last": 5.0})
+    found = identifiers.main(["--model", str(model), "--size", "300", "--queries", "14"])
+    assert [each.rank for each in found["words"]] == [1] * 14
+    assert sum(each.rank == 1 for each in found["vectors alone"]) < 14
+    out = capsys.readouterr().out
+    assert tables(out)[-1] == ["all", "14", "14", "14", *tables(out)[-1][4:]]
+    assert "100.0% are first; the goal of 95% is met" in out
+
+
+def test_models_that_count_no_words_are_refused(base: Path) -> None:
+    model = checkpoint(base, "plain", None)
+    with pytest.raises(SystemExit, match="counts no words"):
+        identifiers.main(["--model", str(model), "--size", "300", "--queries", "14"])
+
+
+def test_words_cost_is_taken_within_rounds(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, pool = write_lists(tmp_path / "valid.jsonl"), tmp_path / "pool.jsonl"
+    pool.write_text("".join(json.dumps({"id": str(at), "text": f"w{at % 90} w{at}"}) + "\n" for at in range(200)))
+    model = checkpoint(base, "words", WEIGHTS)
+    given = ["--model", str(model), "--pool", str(pool), "--data", str(data), "--size", "200", "--rounds", "5"]
+    found = cost.main(given)
+    rows = {row[0]: row[1:] for row in tables(capsys.readouterr().out)[2:]}
+    assert set(found) == set(rows) > {cost.WAIT, "retrieve", "total"}
+    assert all(float(row[0]) >= 0 for row in rows.values())
+
+
+def test_differences_are_medians_of_rounds(capsys: pytest.CaptureFixture[str]) -> None:
+    took = {cost.WITH: {cost.WAIT: [9.0, 4.0, 30.0]}, cost.WITHOUT: {cost.WAIT: [8.0, 2.0, 27.0]}}
+    assert cost.print_table(took) == {cost.WAIT: 2.0}
+    assert tables(capsys.readouterr().out)[-1] == [cost.WAIT, "9.00", "8.00", "+2.00", "+1.50 to +2.50"]

@@ -1,0 +1,86 @@
+"""Which reply comes first by the whole score of a model, and by parts of it: its vectors, its words, all but a feature.
+
+The weights of a part are those of the checkpoint: nothing is fitted to the lists that are measured.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.model.evaluation.encoding import candidate_embeddings, context_codes
+from polyrank.model.evaluation.lists import gold_rank
+from polyrank.model.evidence.evidence import Evidence
+from polyrank.model.evidence.words import normalised
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.search.additions import Additions
+from polyrank.model.search.topk import scores_of
+from polyrank.model.text.dialogues import Dialogue
+
+WHOLE, VECTORS, WORDS = "the whole score", "vectors alone", "words alone"
+
+Firsts = Mapping[str, NDArray[np.float64]]
+"""By part: 1 for each example whose right reply it puts first, else 0, (examples,)."""
+
+
+def all_but(feature: str) -> str:
+    """Return the name of the part that leaves a feature out."""
+    return f"all but {feature}"
+
+
+def firsts_of(ranker: LateRanker, dialogues: Sequence[Dialogue]) -> Firsts:
+    """Rank each example's candidates by each part of the score; a model without evidence has only its vectors.
+
+    Each distinct text is encoded once. How rare a word is follows from all candidates of all lists, as in
+    `polyrank evaluate`.
+    """
+    scored = _scores(ranker, dialogues)
+    found = [
+        {part: gold_rank(scores, dialogue.label) == 1 for part, scores in parts.items()}
+        for dialogue, parts in zip(dialogues, scored, strict=True)
+    ]
+    return {part: np.array([each[part] for each in found], np.float64) for part in found[0]}
+
+
+def says_nothing_again(dialogue: Dialogue) -> bool:
+    """Say whether no wrong candidate is a turn of the context, but for case and punctuation."""
+    turns = {normalised(turn.text) for turn in dialogue.conversation.turns}
+    wrong = (text for place, text in enumerate(dialogue.candidates) if place != dialogue.label)
+    return not any(normalised(text) in turns for text in wrong)
+
+
+def _scores(ranker: LateRanker, dialogues: Sequence[Dialogue]) -> Iterator[dict[str, NDArray[np.float32]]]:
+    """Yield, for each example, the scores of its candidates by each part."""
+    row_of: dict[str, int] = {}
+    for dialogue in dialogues:
+        for text in dialogue.candidates:
+            row_of.setdefault(text, len(row_of))
+    embeddings, _ = candidate_embeddings(ranker, list(row_of), _silent)
+    codes = context_codes(ranker, [dialogue.conversation for dialogue in dialogues], _silent)
+    table, evidences = ranker.word_table(list(row_of)), _evidences(ranker)
+    for dialogue, vectors in zip(dialogues, codes, strict=True):
+        rows = [row_of[text] for text in dialogue.candidates]
+        own = embeddings[rows]
+        parts = {VECTORS: scores_of(own, vectors)}
+        for part, evidence in evidences.items():
+            assert table is not None, "there is evidence"
+            values = evidence.values(dialogue.conversation, table)[rows]
+            parts[part] = scores_of(own, vectors, Additions(evidence.late_weight, values))
+            if part == WHOLE:
+                parts[WORDS] = values
+        yield {WHOLE: parts[VECTORS], **parts}
+
+
+def _evidences(ranker: LateRanker) -> dict[str, Evidence]:
+    if ranker.evidence is None:
+        return {}
+    config = ranker.evidence.config
+    features = [name for name, weight in config.weights.items() if weight]
+    others = {name: {other: config.weights[other] for other in features if other != name} for name in features}
+    less = {all_but(name): Evidence(replace(config, weights=weights)) for name, weights in others.items()}
+    return {WHOLE: ranker.evidence, **less}
+
+
+def _silent(_stage: str, _done: int, _total: int) -> None:
+    pass

@@ -1,0 +1,50 @@
+"""Two stores of the same replies with the same vectors: the model of one counts words, that of the other does not."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.model.checkpoint.files import CONFIG_FILE, write_config
+from polyrank.model.errors import InvalidInput
+from polyrank.service.cli.models import chosen_runner, load_late
+
+
+class TwoStores(NamedTuple):
+    """Their directories."""
+
+    with_words: Path
+    without: Path
+
+
+@contextmanager
+def two_stores(model: str, rows: Sequence[Candidate], index: str = "auto") -> Iterator[TwoStores]:
+    """Build both stores for the `with` block, as `polyrank build` does; each text is encoded once.
+
+    Raises InvalidInput where the model counts no words.
+    """
+    runner, options = chosen_runner(), BuildOptions(index=index)
+    ranker = load_late(model, runner=runner)
+    if ranker.evidence is None:
+        raise InvalidInput(f"{model} counts no words; polyrank train --only-evidence makes a copy that does")
+    with tempfile.TemporaryDirectory() as directory:
+        stores = TwoStores(Path(directory, "with-words"), Path(directory, "without"))
+        build(ranker, rows, stores.with_words, options)
+        built, _ = GenerationStore(stores.with_words).open_to_serve()
+        matrix = built.embeddings.matrix
+        ranker.save(Path(directory, "model"))
+        write_config(Path(directory, "model", CONFIG_FILE), replace(ranker.config, evidence=None))
+        build(
+            load_late(str(Path(directory, "model")), runner=runner),
+            rows,
+            stores.without,
+            options,
+            vectors=lambda start, ids, _texts, _on_done: (matrix[start : start + len(ids)], 0),
+        )
+        built.close()
+        yield stores
