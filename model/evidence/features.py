@@ -9,11 +9,14 @@ Sums of such numbers are found for all rows of a pool by an inverted index, so t
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 
 from polyrank.model.evidence.reading import ReadContext
 from polyrank.model.evidence.words import normalised, words
 
+_DIGIT = re.compile(r"\d")
+_SHORTEST_NAME = 3  # so many letters; shorter ones are numbers of things
 _DECAY = 0.95  # of a word with each turn that has passed since; best of 0.3 to 1 on held-out training dialogues
 
 Factors = Mapping[str, float]
@@ -64,6 +67,15 @@ def older(context: ReadContext) -> Factors:
     return {word: _DECAY ** (age - 2) for word, age in context.newest.items() if age >= 2}
 
 
+def names(context: ReadContext) -> Factors:
+    """Take the words of the turns that have a digit and three letters or more: who names a code or a number means it.
+
+    >>> names(ReadContext(frozenset(), (), {"boat": 0, "err-404": 1, "v2": 1}, frozenset()))
+    {'err-404': 1.0}
+    """
+    return {word: 1.0 for word in context.newest if len(word) >= _SHORTEST_NAME and _DIGIT.search(word)}
+
+
 def said(context: ReadContext) -> Factors:
     """Take the turns of the conversation, by the logarithm of their words: whoever says "yes" twice repeats little.
 
@@ -88,6 +100,7 @@ WORD_FEATURES: Mapping[str, Callable[[ReadContext], Factors]] = {
     "last": last,
     "before": before,
     "older": older,
+    "names": names,
 }
 TEXT_FEATURES: Mapping[str, Callable[[ReadContext], Factors]] = {"said": said}
 ROW_FEATURES: Mapping[str, Callable[[int], float]] = {"length": length}

@@ -28,6 +28,7 @@ def values(weights: dict[str, float], *turns: str, persona: tuple[str, ...] = ()
         ("last", ("hi", "ord-77-a please"), (), 1),
         ("before", ("hello", "a lamp please", "sure"), (), 4),
         ("older", ("a blue boat", "x", "y"), (), 2),
+        ("names", ("is ord-77-a in your lamps and boat shop", "x", "hello"), (), 1),
         ("said", ("YES!", "x"), (), 3),
     ],
 )
