@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -161,6 +162,12 @@ def pool(count: int, prefix: str = "c", seed: int = 0) -> list[Candidate]:
     texts = [" ".join(rng.choice(WORDS, size=rng.integers(1, 6))) for _ in range(count)]
     metadata = [{"lang": str(rng.choice(["en", "de", "fr"])), "even": n % 2 == 0, "n": n % 7} for n in range(count)]
     return [Candidate(f"{prefix}{n}", text, meta) for n, (text, meta) in enumerate(zip(texts, metadata, strict=True))]
+
+
+def numbered(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The same with a number at the end, which two of them have in common: a rare word, if there are 100 or more."""
+    numbers = len(candidates) // 2
+    return [replace(each, text=f"{each.text} ord-{n % numbers}") for n, each in enumerate(candidates)]
 
 
 def build_store(

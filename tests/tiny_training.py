@@ -55,11 +55,12 @@ def write_examples(path: Path, count: int = 80) -> Path:
 
 
 def orders(count: int) -> list[dict[str, Any]]:
-    """Examples whose reply repeats an order's number, which the model reads as an unknown word, whatever the number."""
+    """Examples whose reply repeats an order's name, which the model reads as an unknown word, whatever the name."""
+    names = ["order" + "".join("abcdefghij"[int(digit)] for digit in str(n)) for n in range(count)]
     return [
         {
-            "context": [f"w{n % 40} hello", "w1 w2", f"w{n % 7} where is ord-{n}-x"],
-            "response": f"w{n % 9} your ord-{n}-x came",
+            "context": [f"w{n % 40} hello", "w1 w2", f"w{n % 7} where is {names[n]}"],
+            "response": f"w{n % 9} your {names[n]} came",
             "dialogue": f"d{n}",
         }
         for n in range(count)

@@ -12,11 +12,13 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.service.caching.caches import Caches
 from polyrank.service.changes.updating import Acknowledged, Updating
 from polyrank.service.live.serving import Opener, Serving
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.settings import Settings
 
 
 def updated(serving: Serving, *upserts: Candidate, deletes: Sequence[str] = ()) -> Serving:
@@ -30,10 +32,12 @@ def updated(serving: Serving, *upserts: Candidate, deletes: Sequence[str] = ()) 
 class LiveStore:
     """A store, what is served of it, and the way to update it."""
 
-    def __init__(self, root: Path, load: Callable[[str], Any] = load) -> None:
+    def __init__(self, root: Path, load: Callable[[str], Any] = load, redis_url: str | None = None) -> None:
+        """Start; with a Redis all vectors come from it, and the matrix may be missing."""
         self.metrics = Metrics()
-        self.store = GenerationStore(root)
-        self.live = Live(self.store, Opener(self.metrics.count_cache, None, load), self.metrics)
+        self.store = GenerationStore(root, needs_matrix=redis_url is None)
+        self._caches = None if redis_url is None else _vectors_in_redis(root, redis_url, self.metrics)
+        self.live = Live(self.store, Opener(self.metrics.count_cache, self._caches, load), self.metrics)
         self.live.start()
         self.engine = Engine(EngineSettings(), self.metrics)
         self.updating = Updating(self.store, self.live, self.engine, self.metrics)
@@ -60,3 +64,9 @@ class LiveStore:
         self.updating.close()
         self.engine.close()
         self.live.current = None
+        if self._caches is not None:
+            self._caches.close()
+
+
+def _vectors_in_redis(root: Path, redis_url: str, metrics: Metrics) -> Caches:
+    return Caches(Settings(store=root, redis_url=redis_url, vectors="redis", vector_cache_mb=0), metrics)

@@ -31,6 +31,9 @@ _NONE: Rows = np.empty(0, np.int64)
 # A table of words is joined with the one before it, unless that has more than so many times as many rows. So there are
 # few tables (five for 100,000 rows that came one by one), and a row is copied some 8 times for each of them.
 _STEP = 16
+# A table of so many rows is made at a time, because its making takes some times the memory that it has in the end. A
+# long log that is replayed adds many rows at once.
+_ROWS_AT_ONCE = 8192
 
 
 class WordValues(NamedTuple):
@@ -130,11 +133,13 @@ class Snapshot:
 
     def _tables_with(self, new: Sequence[Candidate]) -> tuple[WordTable, ...]:
         words = self.generation.words
-        if words is None or not new:
+        if words is None:
             return self._tables
-        tables = [*self._tables, words.table_of([candidate.text for candidate in new])]
-        while len(tables) > 1 and len(tables[-2]) <= _STEP * len(tables[-1]):
-            tables[-2:] = [joined(tables[-2:])]
+        tables = [*self._tables]
+        for start in range(0, len(new), _ROWS_AT_ONCE):
+            tables.append(words.table_of([candidate.text for candidate in new[start : start + _ROWS_AT_ONCE]]))
+            while len(tables) > 1 and len(tables[-2]) <= _STEP * len(tables[-1]):
+                tables[-2:] = [joined(tables[-2:])]
         return tuple(tables)
 
     @property

@@ -10,20 +10,21 @@ Three things decide what the lists can teach:
 * A model ranks dialogues like those it was trained on better than others. Weights that are right there trust the late
   score too much elsewhere. Over dialogues of a kind that a model had never seen, the late weight was 0.5 to 0.7 of what
   it is otherwise. So the late weight is multiplied by `late_share`, and the words are weighed beside that.
-* Every file counts the same, however many lists it has.
+* Every file counts the same, however many lists it has. With very few it counts less, because they teach little.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.evidence.features import FEATURES, TEXT_FEATURES
 
 _L2 = 1e-3  # on weights times the deviation of their features
 _LEAST_LATE = 1e-3
+_ENOUGH_LISTS = 50  # a file with fewer counts in proportion: as much as others, four lists made the weights theirs
 _LATE = 0  # its place among the weights; the features follow
 _WORDS = [place for place, name in enumerate(FEATURES, 1) if name not in TEXT_FEATURES]
 _SAID = [place for place, name in enumerate(FEATURES, 1) if name in TEXT_FEATURES]
@@ -95,7 +96,13 @@ def _figures(files: Files, late_share: float, places: Sequence[int]) -> Figures:
         for file in files
         if file
     ]
-    return Figures(*np.mean([np.mean(firsts, axis=0) for firsts in of_files], axis=0).tolist())
+    return Figures(*_mean([np.mean(firsts, axis=0) for firsts in of_files], of_files).tolist())
+
+
+def _mean(numbers: Sequence[ArrayLike], files: Sequence[Sized]) -> NDArray[np.float64]:
+    """Return the mean over files of numbers (F, ...), by how much each file counts."""
+    counts = [min(len(file), _ENOUGH_LISTS) for file in files]
+    return np.asarray(np.average(np.asarray(numbers), axis=0, weights=counts))
 
 
 def _fold(files: Files, fold: int) -> Files:
@@ -146,7 +153,8 @@ def _descended(packs: Sequence[_Pack], start: NDArray[np.float64], places: Seque
 
     if not packs or not places:
         return start
-    deviations = np.sqrt(np.mean([pack.numbers.var(axis=(0, 1)) for pack in packs], axis=0))
+    files = [pack.numbers for pack in packs]
+    deviations = np.sqrt(_mean([numbers.var(axis=(0, 1)) for numbers in files], files))
     deviations[_LATE] = 0.0  # its weight is not drawn to 0
     chosen = list(places)
 
@@ -155,8 +163,8 @@ def _descended(packs: Sequence[_Pack], start: NDArray[np.float64], places: Seque
         weights[chosen] = values
         each = [_loss(pack, weights) for pack in packs]
         pulled = _L2 * deviations**2 * weights
-        slope = np.mean([gradient for _, gradient in each], axis=0) + pulled
-        return float(np.mean([value for value, _ in each]) + 0.5 * (pulled * weights).sum()), slope[chosen]
+        slope = _mean([gradient for _, gradient in each], files) + pulled
+        return float(_mean([value for value, _ in each], files) + 0.5 * (pulled * weights).sum()), slope[chosen]
 
     bounds = [(_LEAST_LATE if place == _LATE else None, None) for place in chosen]
     found = minimize(loss, start[chosen], jac=True, method="L-BFGS-B", bounds=bounds)

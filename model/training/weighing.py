@@ -5,7 +5,7 @@ that a file brings along are not used: what is wrong in them was drawn in ways t
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from polyrank.model.evidence.fit import Figures, ScoredList, fit, shares
 from polyrank.model.evidence.reading import read
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
-from polyrank.model.evidence.words import normalised
+from polyrank.model.evidence.words import key_of, normalised
 from polyrank.model.rankers.networks import Retriever
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.dialogues import Dialogue
@@ -66,11 +66,8 @@ def weigh(ranker: Retriever, corpora: Sequence[Corpus], seen: bool) -> Weighed:
 
 
 def _scored_lists(ranker: Retriever, corpus: Corpus, seen: bool) -> list[ScoredList]:
-    held_out, others = list(corpus.examples(selection=True)), () if seen else corpus.examples()
-    examples = list(chain(held_out, others))
     draw = random.Random(_SEED)
-    draw.shuffle(examples)
-    lists = _lists(examples[:_LISTS], draw)
+    lists = _lists(_drawn(_examples(corpus, only_selection=seen), draw), draw)
     statistics = Statistics.of(_replies(corpus))
     return [
         ScoredList(
@@ -83,9 +80,30 @@ def _scored_lists(ranker: Retriever, corpus: Corpus, seen: bool) -> list[ScoredL
     ]
 
 
-def _replies(corpus: Corpus) -> Iterable[str]:
-    """Return each distinct reply of the file: the pool that a server would answer from."""
-    return dict.fromkeys(example.response for example in chain(corpus.examples(selection=True), corpus.examples()))
+def _examples(corpus: Corpus, only_selection: bool = False) -> Iterator[Dialogue]:
+    """Stream the examples of the selection slice, then the others."""
+    return chain(corpus.examples(selection=True), () if only_selection else corpus.examples())
+
+
+def _drawn(examples: Iterable[Dialogue], draw: random.Random) -> list[Dialogue]:
+    """Draw examples in random order, each as likely as any other; no others are held in memory."""
+    kept: list[Dialogue] = []
+    for count, example in enumerate(examples, 1):  # Vitter 1985, "Random sampling with a reservoir", algorithm R
+        if len(kept) < _LISTS:
+            kept.append(example)
+        elif (place := draw.randrange(count)) < _LISTS:
+            kept[place] = example
+    draw.shuffle(kept)
+    return kept
+
+
+def _replies(corpus: Corpus) -> Iterator[str]:
+    """Stream each distinct reply of the file: the pool that a server would answer from."""
+    seen: set[int] = set()
+    for example in _examples(corpus):
+        if (key := key_of(example.response)) not in seen:
+            seen.add(key)
+            yield example.response
 
 
 class _List(NamedTuple):

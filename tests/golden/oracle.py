@@ -1,13 +1,17 @@
-"""The encoders' mathematics a second time: float64 loops, written from the papers and from nothing else.
+"""The mathematics of the scores a second time: float64 loops, written from the papers and from nothing else.
 
-Source: Humeau et al. 2020, "Poly-encoders" (arXiv 1905.01969); its equations carry no numbers, so the section names
-them. The paper knows no `normalize` and no scales: here they are what a checkpoint's config says.
+Sources: Humeau et al. 2020, "Poly-encoders" (arXiv 1905.01969); its equations carry no numbers, so the section names
+them. The paper knows no `normalize` and no scales: here they are what a checkpoint's config says. What words add is
+written from docs/explanation/mathematics.md, "Words".
 
 A vector is a list of floats, a sequence of token outputs a list of vectors, without padding: what a loop does not
 visit cannot take part.
 """
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 Vector = list[float]
 
@@ -122,3 +126,113 @@ def bi_score(
 def cross_score(joint_outputs: list[Vector], weight: Vector, bias: float) -> float:
     """4.3: y = first(T(ctxt, cand)), s = y W; the linear layer has a bias, the same for every candidate."""
     return dot(joint_outputs[0], weight) + bias
+
+
+@lru_cache(maxsize=4096)  # a pool's texts are asked for again and again
+def words(text: str) -> tuple[str, ...]:
+    """Runs of letters and digits without case; a name with a digit keeps its dots, hyphens and underscores."""
+    letters = text.casefold().replace("\u2019", "'")
+    found, name = [], ""
+    for at, letter in enumerate(letters):
+        follows = letters[at + 1 : at + 2]
+        if _is_of_word(letter) or (name and letter in ".-'" and _is_of_word(follows)):
+            name += letter
+        is_joined = follows in {".", "-", "'"} and _is_of_word(letters[at + 2 : at + 3])
+        if name and not (_is_of_word(follows) or is_joined):
+            found += _parts(name.replace("'", ""))
+            name = ""
+    return tuple(found)
+
+
+def _is_of_word(letter: str) -> bool:
+    return letter.isalnum() or letter == "_"
+
+
+def _parts(name: str) -> list[str]:
+    if any(letter.isdecimal() for letter in name):
+        return [name]
+    return [part for part in name.replace(".", " ").replace("-", " ").replace("_", " ").split(" ") if part]
+
+
+@dataclass(frozen=True)
+class Said:
+    """A conversation: its turns, oldest first, each with whether the replying side said it; and the persona."""
+
+    turns: Sequence[tuple[str, bool]]
+    persona: Sequence[str] = ()
+
+
+def is_own(roles: Sequence[str | None]) -> list[bool]:
+    """Whether each turn, oldest first, is the replying side's: the newest is the other's, who has its role.
+
+    Without roles the sides take turns.
+    """
+    last = len(roles) - 1
+    if roles[last] is None:
+        return [(last - at) % 2 == 1 for at in range(len(roles))]
+    return [role is not None and role != roles[last] for role in roles]
+
+
+class WordPool:
+    """How common words are among the N replies of a pool."""
+
+    def __init__(self, replies: Iterable[str]) -> None:
+        self._count, self._length = 0, 0
+        self._having: dict[str, int] = {}
+        for reply in replies:
+            own = words(reply)
+            self._count += 1
+            self._length += len(own)
+            for word in set(own):
+                self._having[word] = self._having.get(word, 0) + 1
+
+    def rarity(self, word: str) -> float:
+        """max(0, log(1 + (N - n + 0.5) / (n + 0.5)) - 3.5)."""
+        n = self._having.get(word, 0)
+        return max(0.0, math.log(1 + (self._count - n + 0.5) / (n + 0.5)) - 3.5)
+
+    def bm25(self, times: int, length: int) -> float:
+        """tf (k1 + 1) / (tf + k1 (1 - b + b length / average length)), k1 = 0.9, b = 0.4."""
+        average = self._length / self._count if self._length else 1.0
+        return times * 1.9 / (times + 0.9 * (0.6 + 0.4 * length / average))
+
+    def terms(self, said: Said, candidate: str, weights: Mapping[str, float]) -> list[float]:
+        """What is summed up to say what words add for a candidate."""
+        own, ages = _own_words_and_ages(said)
+        persona = {word for fact in said.persona for word in words(fact)}
+        has = words(candidate)
+        terms = []
+        for word in dict.fromkeys(has):
+            share = self.rarity(word) * self.bm25(has.count(word), len(has))
+            if word in persona:
+                terms.append(weights.get("persona", 0.0) * share)
+            if word in persona and word in own:
+                terms.append(weights.get("told", 0.0) * share)
+            if word in ages:
+                age = ages[word]
+                weight = weights.get(("last", "before")[age] if age < 2 else "older", 0.0)
+                terms.append((weight if age < 2 else weight * 0.95 ** (age - 2)) * share)
+            if word in ages and len(word) >= 3 and any(letter.isdecimal() for letter in word):
+                terms.append(weights.get("names", 0.0) * share)
+        terms.append(weights.get("length", 0.0) * math.log(1 + len(has)))
+        if any(_are_same(turn, candidate) for turn, _ in said.turns):
+            terms.append(weights.get("said", 0.0) * math.log(1 + len(has)))
+        return terms
+
+
+def _own_words_and_ages(said: Said) -> tuple[set[str], dict[str, int]]:
+    """The words that the replying side has said, and how many turns ago each word was last said."""
+    own: set[str] = set()
+    ages: dict[str, int] = {}
+    for age, (turn, is_own_turn) in enumerate(reversed(said.turns)):
+        for word in words(turn):
+            ages.setdefault(word, age)
+            if is_own_turn:
+                own.add(word)
+    return own, ages
+
+
+def _are_same(one: str, other: str) -> bool:
+    if words(one) or words(other):
+        return words(one) == words(other)
+    return one.casefold().split() == other.casefold().split()

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from brute_force import paper_scores
+from fakes import EVIDENCE
 from in_process import TestClient
 from service_fakes import WordRanker, asked, build_store, count_nothing, load, pool, rank
 
@@ -31,6 +32,9 @@ OLD, NEW = pool(30, "old", seed=1), pool(40, "new", seed=2)
 ADDED = Candidate("added", TEXT)
 FILES = ["candidates.arrow", "embeddings.bin", "ids.index", "index.faiss", "manifest.json", "model/words.json"]
 POINTERS = ["CURRENT", "HISTORY"]
+TABLES = ["keys", "starts", "rows", "weights", "columns", "texts", "texts_rows"]
+STATISTICS = ["statistics-totals", "statistics-keys", "statistics-frequencies"]
+WORDS = [f"words/{name}.npy" for name in [*TABLES, *STATISTICS]]
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +118,8 @@ def become_link(path: Path, _: random.Random) -> list[str]:
 
 
 def swap(path: Path, chance: random.Random) -> list[str]:
-    folder = path.parent.parent if path.parent.name == "model" else path.parent
-    names = POINTERS if path.name in POINTERS else FILES
+    folder = path.parent.parent if path.parent.name in ("model", "words") else path.parent
+    names = POINTERS if path.name in POINTERS else WORDS if path.parent.name == "words" else FILES
     other = chance.choice([folder / name for name in names if folder / name != path])
     one, two = path.read_bytes(), other.read_bytes()
     path.write_bytes(two)
@@ -173,6 +177,22 @@ def test_no_damage_to_a_generation_or_the_pointer_is_ever_served(built: Path, tm
     print(f"seed {SEED}, {sum(done.values())} mutations:")  # noqa: T201
     print("\n".join(f"{count:3} {what}" for what, count in sorted(done.items())))  # noqa: T201
     assert sum(done.values()) == MUTATIONS
+
+
+def test_no_damage_to_the_words_of_a_generation_is_ever_served(tmp_path: Path) -> None:
+    chance, built, root = random.Random(SEED), tmp_path / "built", tmp_path / "store"
+    old = build_store(built, OLD)
+    new = build_store(built, pool(80, "new", seed=2), ranker=WordRanker(evidence=EVIDENCE))
+    folder = built / "generations" / new / "words"
+    assert sorted(f"words/{path.name}" for path in folder.iterdir()) == sorted(WORDS)
+    for at, name in enumerate(WORDS):
+        for damage in [flip, remove, truncate, swap, [*CHANGES, *EXTRAS][at % 11]]:
+            shutil.copytree(built, root)
+            told = damage(root / "generations" / new / name, chance)
+            with pytest.raises(GenerationCorrupt):
+                GenerationStore(root).verify(new)
+            assert_gives_way(root, old, new, told, best(OLD))
+            shutil.rmtree(root)
 
 
 def assert_gives_way(root: Path, old: str, new: str, told: list[str], before: list[str]) -> None:

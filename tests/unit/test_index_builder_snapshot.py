@@ -9,10 +9,12 @@ from fakes import EVIDENCE, HashEncoder, pool
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store import snapshot as snapshot_module
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import Update
+from polyrank.index_builder.store.words import Words
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
@@ -252,6 +254,18 @@ def test_words_of_many_updates_are_in_few_tables_and_the_past_keeps_its_own(
     read.clear()
     at_once.word_values(SAID)
     assert read == [80, 1400]
+
+
+def test_the_words_of_a_long_log_are_read_in_parts(with_words: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_module, "_ROWS_AT_ONCE", 50)
+    made: list[int] = []
+    table_of = Words.table_of
+    with monkeypatch.context() as patched:
+        patched.setattr(Words, "table_of", lambda words, texts: made.append(len(texts)) or table_of(words, texts))
+        texts = [f"new {n % 9} of {n}" for n in range(1023)]
+        after = with_words.updated([update(n + 1, {f"a{n}": text}) for n, text in enumerate(texts)])
+    assert made == [50] * 20 + [23]
+    assert_words_of_all(after, texts)
 
 
 def test_an_error_amid_an_update_leaves_the_words_as_they_were(

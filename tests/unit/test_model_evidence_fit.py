@@ -58,6 +58,16 @@ def test_a_small_file_counts_as_much_as_a_large_one() -> None:
     assert fit([many, few, []], 1.0) == found
 
 
+def test_a_file_with_very_few_lists_hardly_moves_the_weights() -> None:
+    many = lists(500, 0)
+    contrary = [each._replace(late=-each.late, features=-each.features) for each in lists(4, 1)]
+    alone, both = fit([many], 1.0), fit([many, contrary], 1.0)
+    assert both.late_weight == pytest.approx(alone.late_weight, rel=0.5)
+    assert both.weights["last"] == pytest.approx(alone.weights["last"], rel=0.5)
+    figures = [shares(files, 1.0)["all features"].plain for files in ([many], [many, contrary])]
+    assert figures[1] == pytest.approx(figures[0], abs=0.1)
+
+
 def test_a_late_score_that_is_worse_than_none_keeps_a_weight_above_0() -> None:
     assert 0 < fit([lists(500, 0, late_weight=-1.0)], 1.0).late_weight < 0.01
 

@@ -1,7 +1,12 @@
 """What a model learns of words: from dialogues whose replies repeat an order's number, and never a turn."""
 
+import random
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command_line import write_rows
 from tiny import write_checkpoint
@@ -11,8 +16,16 @@ import polyrank
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.evidence.fit import Figures
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.training import weighing
 from polyrank.model.training.data.corpus import Corpus, survey
 from polyrank.model.training.weighing import FEWEST_LISTS, Weighed, weigh
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Tracked(Dialogue):
+    """An example that can be seen to be alive."""
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +58,46 @@ def test_what_the_model_was_trained_on_is_left_out(ranker: LateRanker, corpus: C
     assert seen.lists == sum(1 for _ in corpus.examples(selection=True)) < 40
     assert seen.evidence.late_weight > 0
     assert weigh(ranker, [corpus], seen=True) == seen
+
+
+def test_a_large_file_is_not_held_in_memory_to_draw_from_it(
+    ranker: LateRanker, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weighing, "_LISTS", 20)
+    alive: weakref.WeakSet[Tracked] = weakref.WeakSet()
+    most = 0
+
+    def tracked(of: Corpus, selection: bool = False) -> Iterator[Dialogue]:
+        nonlocal most
+        for example in examples(of, selection):
+            tracked = Tracked(**{field.name: getattr(example, field.name) for field in fields(example)})
+            alive.add(tracked)
+            most = max(most, len(alive))
+            yield tracked
+
+    examples = Corpus.examples
+    monkeypatch.setattr(Corpus, "examples", tracked)
+    assert weigh(ranker, [corpus], seen=False).lists == 20
+    assert 20 <= most < 25
+
+
+def test_every_example_is_as_likely_to_be_drawn_and_as_likely_to_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weighing, "_LISTS", 4)
+    examples = [Dialogue(Conversation.of("a"), str(n)) for n in range(16)]
+    drawn = [[int(each.response) for each in weighing._drawn(examples, random.Random(seed))] for seed in range(4000)]
+    assert {len(set(each)) for each in drawn} == {4}
+    for place in range(4):
+        times = np.bincount([each[place] for each in drawn], minlength=16)
+        assert 250 - 80 < times.min() <= times.max() < 250 + 80  # five standard deviations
+    assert drawn[7] == [int(each.response) for each in weighing._drawn(iter(examples), random.Random(7))]
+
+
+def test_of_few_examples_all_are_drawn() -> None:
+    examples = [Dialogue(Conversation.of("a"), str(n)) for n in range(FEWEST_LISTS - 1)]
+    drawn = weighing._drawn(examples, random.Random(0))
+    assert drawn != examples
+    assert sorted(drawn, key=examples.index) == examples
+    assert weighing._drawn([], random.Random(0)) == []
 
 
 def test_every_file_is_weighed(ranker: LateRanker, corpus: Corpus) -> None:

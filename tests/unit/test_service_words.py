@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fakes import EVIDENCE
 from numpy.typing import NDArray
-from service_fakes import WORDS, WordRanker, asked, brute_force, build_store, open_serving, pool, rank
+from service_fakes import WORDS, WordRanker, asked, brute_force, build_store, numbered, open_serving, pool, rank
 from updated import updated
 
 from polyrank.index_builder.index.retrieval import BestByWords, best_by_words
@@ -29,14 +29,20 @@ from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import Given, Ranked
 from polyrank.service.ranking.words import PoolWords, pool_words, text_values
 
-TEXT = "w1 w2 w3 w7 w9"
+TEXT = "w1 w2 w3 ord-7 ord-9"
+
+
+def said(seed: int) -> str:
+    """A context of random words, the last one rare."""
+    rng = np.random.default_rng(seed)
+    return f"{' '.join(rng.choice(WORDS, size=4))} ord-{rng.integers(500)}"
 
 
 @pytest.fixture(scope="module", params=["exact", "flat"])
 def serving(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Serving:
     """A thousand candidates, some of them removed or added, whose words count."""
     root = tmp_path_factory.mktemp("words")
-    build_store(root, pool(1000), index=request.param, ranker=WordRanker(evidence=EVIDENCE))
+    build_store(root, numbered(pool(1000)), index=request.param, ranker=WordRanker(evidence=EVIDENCE))
     new = [Candidate("same", TEXT), Candidate("other", "w1 w1 and a word that nobody knows")]
     return updated(open_serving(root), *new, deletes=["c0", "c1"])
 
@@ -73,13 +79,14 @@ def test_without_evidence_words_do_not_count(tmp_path: Path) -> None:
 
 def test_what_is_called_exact_equals_brute_force(serving: Serving) -> None:
     certified = 0
-    for seed in range(40):
-        text = " ".join(np.random.default_rng(seed).choice(WORDS, size=4))
+    for seed in range(12):
+        text = said(seed)
+        right = brute_force(serving, text, 3)
         for retrieve_k in (5, 60, 400):
             ranked = rank(serving, asked(text, top_k=3, retrieve_k=retrieve_k))
             if ranked.exact:
                 certified += 1
-                assert [place.id for place in ranked.places] == [each for each, _ in brute_force(serving, text, 3)]
+                assert [(place.id, place.score) for place in ranked.places] == right
     assert certified >= 10
 
 
@@ -130,6 +137,26 @@ def test_requests_find_what_a_build_measures(tmp_path: Path) -> None:
         ranked = rank(serving, request)
         assert ranked.plan == "index"
         assert [place.score for place in ranked.places] == found.scores.tolist()
+
+
+def test_what_an_index_finds_among_those_that_a_filter_lets_through_equals_brute_force(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retrieval, "FEW_MATCHES", 0)
+    monkeypatch.setattr(retrieval, "FEW_OF_ALL", 0)
+    certified = 0
+    for seed in range(6):
+        text = said(seed)
+        lang = ("en", "de", "fr")[seed % 3]
+        right = brute_force(serving, text, 400, lambda each, lang=lang: each.metadata.get("lang") == lang)
+        for retrieve_k in (5, 150, 400):
+            ranked = rank(serving, asked(text, top_k=3, retrieve_k=retrieve_k, filter={"lang": lang}))
+            assert ranked.plan == ("matches" if serving.scans_all else "selector")
+            assert all((place.id, place.score) in right for place in ranked.places)
+            if ranked.exact:
+                certified += 1
+                assert [(place.id, place.score) for place in ranked.places] == right[:3]
+    assert certified >= 6
 
 
 def test_few_requests_at_a_time_hold_what_words_say_for_every_row(
