@@ -9,7 +9,6 @@ from pathlib import Path
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
 from polyrank.model.errors import InvalidInput
-from polyrank.model.rankers.late import LateRanker
 from polyrank.model.rankers.load import Ranker, load
 from polyrank.model.training.config import LateTrainConfig, TrainConfig
 from polyrank.model.training.data.corpus import Corpus, Report, survey
@@ -63,7 +62,7 @@ def train(
     """Train a model, and write the checkpoint with the least loss on the selection slice.
 
     `output` is a directory that is empty or does not exist yet; with `resume`, that of an unfinished run to go on with.
-    `evidence` says whether words count beside the vectors; their weights are fitted on the selection slice at the end.
+    `evidence` says whether words count beside the network; their weights are fitted on the selection slice at the end.
     Words that do not help are left out, with a warning.
     `on_survey` is called with each file and what it holds, `watch` after every step and every look.
 
@@ -99,16 +98,16 @@ def train(
         return None
     _summarise(output, config, corpora, training.progress)
     trained = load(output)
-    if evidence and trained.retrieves:
+    if evidence:
         trained = _with_words_that_help(output, trained, [corpus for corpus, _ in corpora])
     (output / STATE_FILE).unlink(missing_ok=True)  # last, so that a run killed before can be resumed
     return trained
 
 
 def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey: OnSurvey) -> Ranker:
-    """Fit how much words count beside the vectors of a model, and write it with these weights.
+    """Fit how much words count beside the network of a model, and write it with these weights.
 
-    `base` is a checkpoint or a base model; its vectors stay as they are. `seen` says that it was trained on these
+    `base` is a checkpoint or a base model; its network stays as it is. `seen` says that it was trained on these
     files, so that only their selection slices are used. Other arguments and errors are those of `train`.
 
     Raises:
@@ -116,8 +115,6 @@ def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey
     """
     require_unused(output)
     ranker = load(base)
-    if not ranker.retrieves:
-        raise InvalidInput(f"{base} is a cross-encoder, which reads the words itself; give a bi- or poly-encoder")
     corpora = _surveyed(data)
     for corpus, report in corpora:
         on_survey(corpus.path, report)
@@ -128,11 +125,11 @@ def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey
     return _with_evidence(output, weighed)
 
 
-def _with_words_that_help(output: Path, trained: LateRanker, corpora: Sequence[Corpus]) -> Ranker:
+def _with_words_that_help(output: Path, trained: Ranker, corpora: Sequence[Corpus]) -> Ranker:
     """Give a checkpoint evidence, or warn why it is better off without."""
     weighed = weigh(trained, corpora, seen=True)
     if why := weighed.objection():
-        log.warning("the checkpoint ranks by its vectors alone: %s", why)
+        log.warning("the checkpoint ranks without words: %s", why)
         return trained
     return _with_evidence(output, weighed)
 

@@ -1,11 +1,11 @@
-"""Weighs the evidence of a model: how much words count beside its vectors, by dialogues whose reply is known.
+"""Weighs the evidence of a model: how much words count beside its network, by dialogues whose reply is known.
 
 Each example becomes a list: its reply, replies of other dialogues, and an earlier turn of its own conversation. Lists
 that a file brings along are not used: what is wrong in them was drawn in ways that features can see through.
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -19,7 +19,9 @@ from polyrank.model.evidence.reading import read
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
 from polyrank.model.evidence.words import normalised
+from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.load import Ranker
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.positives import text_key
@@ -27,10 +29,21 @@ from polyrank.model.training.data.corpus import Corpus
 
 FEWEST_LISTS = 50  # weights fitted to noise on fewer lists cost up to a quarter of R@1, on as many under a tenth
 SEEN_SHARE = 0.6  # of the late weight, where the model was trained on dialogues of this kind (evidence/fit.py)
-_LISTS = 500  # of a file; more move no weight by much
-_OTHERS = 99  # they cost no encoding, and steady the weights
 _SEED = 0
 _CONTEXTS_AT_ONCE = 256
+
+
+class _Size(NamedTuple):
+    """How many lists of a file are used, and how many replies of other dialogues each of them has."""
+
+    lists: int
+    others: int
+
+
+_OF_VECTORS = _Size(500, 99)  # more lists move no weight by much; others cost no encoding, and steady the weights
+# A Cross-encoder reads each pair, which takes 20 ms on two cores: 50 s a file. chat-poly's weights over two files came
+# out nearly the same with 15 others as with 99; with 60 lists some were three times as large.
+_OF_PAIRS = _Size(150, 15)
 
 
 class Weighed(NamedTuple):
@@ -44,7 +57,7 @@ class Weighed(NamedTuple):
         """Return why a model is better off without this evidence; None: it gains by it."""
         if self.lists < FEWEST_LISTS:
             return f"{self.lists} lists are too few to weigh words by, {FEWEST_LISTS} are needed; give more dialogues"
-        without, own = self.figures["late alone"].plain, self.figures["all features"].plain
+        without, own = self.figures["without words"].plain, self.figures["all features"].plain
         if own <= without:
             return f"words do not help: over {self.lists} lists R@1 is {without:.3f} without and {own:.3f} with them"
         return None
@@ -54,7 +67,7 @@ class Weighed(NamedTuple):
         return {"lists": self.lists, "recall_at_1": {name: own._asdict() for name, own in self.figures.items()}}
 
 
-def weigh(ranker: LateRanker, corpora: Sequence[Corpus], seen: bool) -> Weighed:
+def weigh(ranker: Ranker, corpora: Sequence[Corpus], seen: bool) -> Weighed:
     """Fit the evidence of a model on files of dialogues.
 
     seen: the model was trained on these files. Then only their selection slices are used, and the late score counts
@@ -65,27 +78,24 @@ def weigh(ranker: LateRanker, corpora: Sequence[Corpus], seen: bool) -> Weighed:
     return Weighed(fit(files, late_share), sum(map(len, files)), shares(files, late_share))
 
 
-def _scored_lists(ranker: LateRanker, corpus: Corpus, seen: bool) -> list[ScoredList]:
+def _scored_lists(ranker: Ranker, corpus: Corpus, seen: bool) -> list[ScoredList]:
     held_out, others = list(corpus.examples(selection=True)), () if seen else corpus.examples()
     examples = list(chain(held_out, others))
     draw = random.Random(_SEED)
     draw.shuffle(examples)
-    lists = _lists(examples[:_LISTS], draw)
-    statistics = Statistics.of(_replies(corpus))
+    size = _OF_VECTORS if ranker.retrieves else _OF_PAIRS
+    lists = _lists(examples[: size.lists], size.others, draw)
+    statistics = Statistics.of(corpus.replies())
+    scores = _late_scores(ranker, lists) if ranker.retrieves else _pair_scores(ranker, lists)
     return [
         ScoredList(
-            late.astype(np.float64),
+            own.astype(np.float64),
             feature_table(read(each.example.conversation), WordTable.of(each.texts, statistics)),
             each.repeats,
             text_key(each.example.dialogue) % 2,
         )
-        for each, late in zip(lists, _late_scores(ranker, lists), strict=True)
+        for each, own in zip(lists, scores, strict=True)
     ]
-
-
-def _replies(corpus: Corpus) -> Iterable[str]:
-    """Return each distinct reply of the file: the pool that a server would answer from."""
-    return dict.fromkeys(example.response for example in chain(corpus.examples(selection=True), corpus.examples()))
 
 
 class _List(NamedTuple):
@@ -96,12 +106,12 @@ class _List(NamedTuple):
     repeats: int
 
 
-def _lists(examples: Sequence[Dialogue], draw: random.Random) -> list[_List]:
+def _lists(examples: Sequence[Dialogue], others: int, draw: random.Random) -> list[_List]:
     replies = list({example.response: example.dialogue for example in examples}.items())
-    return [_list(example, replies, draw) for example in examples]
+    return [_list(example, replies, others, draw) for example in examples]
 
 
-def _list(example: Dialogue, replies: Sequence[tuple[str, str]], draw: random.Random) -> _List:
+def _list(example: Dialogue, replies: Sequence[tuple[str, str]], others: int, draw: random.Random) -> _List:
     gold = normalised(example.response)
     turns = {normalised(turn.text): turn.text for turn in example.conversation.turns}
     turns.pop(gold, None)
@@ -109,10 +119,14 @@ def _list(example: Dialogue, replies: Sequence[tuple[str, str]], draw: random.Ra
     for text, dialogue in draw.sample(replies, len(replies)):
         if dialogue != example.dialogue and (form := normalised(text)) != gold and form not in turns:
             wrong.append(text)
-        if len(wrong) == _OTHERS:
+        if len(wrong) == others:
             break
     repeated = draw.sample(sorted(turns.values()), min(1, len(turns)))
     return _List(example, [example.response, *wrong, *repeated], len(repeated))
+
+
+def _pair_scores(ranker: CrossRanker, lists: Sequence[_List]) -> list[NDArray[np.float32]]:
+    return [ranker.score_pairs(ranker.tokenize_pairs(each.example.conversation, each.texts)[0]) for each in lists]
 
 
 def _late_scores(ranker: LateRanker, lists: Sequence[_List]) -> list[NDArray[np.float32]]:

@@ -2,15 +2,20 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command_line import write_rows
+from numpy.typing import NDArray
 from tiny import write_checkpoint
 from tiny_training import orders
 
 import polyrank
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.evidence.fit import Figures
+from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.load import load_cross
+from polyrank.model.text.pairs import Pairs
 from polyrank.model.training.data.corpus import Corpus, survey
 from polyrank.model.training.weighing import FEWEST_LISTS, Weighed, weigh
 
@@ -36,7 +41,7 @@ def test_words_that_replies_repeat_gain_a_weight(ranker: LateRanker, corpus: Cor
     assert weighed.evidence.weights["said"] < 0
     assert weighed.evidence.weights["persona"] == 0, "there is none"
     figures = weighed.figures
-    assert figures["all features"].plain > 0.95 > 0.5 > figures["late alone"].plain
+    assert figures["all features"].plain > 0.95 > 0.5 > figures["without words"].plain
     assert figures["without last"].plain < 0.5
 
 
@@ -51,9 +56,37 @@ def test_every_file_is_weighed(ranker: LateRanker, corpus: Corpus) -> None:
     assert weigh(ranker, [corpus, corpus], seen=False).lists == 400
 
 
+@pytest.fixture(scope="module")
+def cross(tmp_path_factory: pytest.TempPathFactory) -> CrossRanker:
+    path = write_checkpoint(tmp_path_factory.mktemp("weighing"), "cross", 0, architecture="cross")
+    return load_cross(path)
+
+
+def test_words_beside_a_cross_encoder_are_weighed_too(cross: CrossRanker, corpus: Corpus) -> None:
+    weighed = weigh(cross, [corpus], seen=False)
+    assert weighed.evidence.weights["last"] > 0.5
+    assert weighed.evidence.weights["said"] < 0
+    assert weighed.figures["all features"].plain > 0.95 > 0.5 > weighed.figures["without words"].plain
+
+
+def test_a_cross_encoder_reads_fewer_and_shorter_lists(
+    cross: CrossRanker, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def counted(pairs: Pairs) -> NDArray[np.float32]:
+        read.append(len(pairs.owners))
+        return CrossRanker.score_pairs(cross, pairs)
+
+    monkeypatch.setattr(cross, "score_pairs", counted)
+    weighed = weigh(cross, [corpus], seen=False)
+    assert weighed.lists == len(read) == 150
+    assert set(read) == {17}, "the right reply, 15 of others and an earlier turn"
+
+
 def weighed(lists: int, late: float, words: float) -> Weighed:
     """An outcome with these R@1; with earlier turns in the lists words always help, which says nothing."""
-    figures = {"late alone": Figures(late, 0.1), "all features": Figures(words, 0.9)}
+    figures = {"without words": Figures(late, 0.1), "all features": Figures(words, 0.9)}
     return Weighed(EvidenceConfig(), lists, figures)
 
 

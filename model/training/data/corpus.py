@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -37,6 +37,10 @@ class Corpus:
         for example in _kept(self, Report()):
             if (_hash(example.dialogue) < self.held_out_below) == selection:
                 yield example
+
+    def replies(self) -> Iterable[str]:
+        """Return each distinct reply of the file: the pool that a server would answer from."""
+        return dict.fromkeys(example.response for example in _kept(self, Report()))
 
 
 @dataclass(slots=True)
