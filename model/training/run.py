@@ -9,12 +9,15 @@ from pathlib import Path
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
 from polyrank.model.errors import InvalidInput
+from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.rankers.load import Ranker, load
-from polyrank.model.training.config import LateTrainConfig, TrainConfig
+from polyrank.model.training.config import LateTrainConfig, PairTrainConfig, TrainConfig
 from polyrank.model.training.data.corpus import Corpus, Report, survey
+from polyrank.model.training.data.words import PairWords
 from polyrank.model.training.errors import TrainingDataInvalid
 from polyrank.model.training.loop import Training, Watch, processes
 from polyrank.model.training.state import STATE_FILE, RunProgress, read_state, require_unused
+from polyrank.model.training.student.first_stage import first_stage_config
 from polyrank.model.training.student.student import start
 from polyrank.model.training.weighing import Weighed, weigh
 
@@ -63,7 +66,7 @@ def train(
 
     `output` is a directory that is empty or does not exist yet; with `resume`, that of an unfinished run to go on with.
     `evidence` says whether words count beside the network; their weights are fitted on the selection slice at the end.
-    Words that do not help are left out, with a warning.
+    Words that do not help are left out, with a warning. A first stage's words count while a Cross-encoder is trained.
     `on_survey` is called with each file and what it holds, `watch` after every step and every look.
 
     Returns:
@@ -87,7 +90,8 @@ def train(
     if isinstance(config, LateTrainConfig) and config.teacher:
         _require_negatives(corpora)
     output.mkdir(parents=True, exist_ok=True)
-    training = Training(config, student, corpora, output, began)
+    words = _words_of_first_stage(config, [corpus for corpus, _ in corpora]) if evidence else None
+    training = Training(config, student, corpora, output, began, words)
     if state is not None:
         training.restore(state)
     try:
@@ -143,6 +147,14 @@ def _with_evidence(output: Path, weighed: Weighed) -> Ranker:
         replace(config, evidence=weighed.evidence, training={**config.training, "evidence": weighed.summary()}),
     )
     return load(output)
+
+
+def _words_of_first_stage(config: TrainConfig, corpora: Sequence[Corpus]) -> PairWords | None:
+    """Return the words that count beside a Cross-encoder while it is trained; None: its first stage has no evidence."""
+    if not isinstance(config, PairTrainConfig) or not config.first_stage:
+        return None
+    evidence = first_stage_config(Path(config.first_stage)).evidence
+    return None if evidence is None else PairWords(Evidence(evidence), corpora)
 
 
 def _surveyed(data: Data) -> list[tuple[Corpus, Report]]:
