@@ -134,7 +134,7 @@ def test_a_draw_is_from_what_brute_force_leaves(seed: int, rules: MiningRules) -
 
 
 @pytest.mark.parametrize(("name", "check"), [("poly", "cross"), ("words", "cross of words"), ("bi", "cross of words")])
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.integers(0, 10_000), RULES)
 def test_the_cross_encoder_filters_as_if_it_read_everything(
     name: str, check: str, seed: int, rules: MiningRules
