@@ -114,6 +114,9 @@ def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey
     `base` is a checkpoint or a base model; its network stays as it is. `seen` says that it was trained on these
     files, so that only their selection slices are used. Other arguments and errors are those of `train`.
 
+    Where the model was trained on these files, words may lose over them and help everywhere else, because the late
+    score is trusted less than it is worth there. Then a loss is only warned of.
+
     Raises:
         InvalidInput: also where words do not help, or too few dialogues are there to tell; nothing is written.
     """
@@ -123,8 +126,10 @@ def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey
     for corpus, report in corpora:
         on_survey(corpus.path, report)
     weighed = weigh(ranker, [corpus for corpus, _ in corpora], seen)
-    if why := weighed.objection():
+    if why := weighed.lack() if seen else weighed.objection():
         raise InvalidInput(f"nothing is written: {why}")
+    if why := weighed.loss():
+        log.warning("%s; the model knows dialogues of this kind, and on others words may help", why)
     ranker.save(output)
     return _with_evidence(output, weighed)
 

@@ -54,9 +54,17 @@ class Weighed(NamedTuple):
     figures: dict[str, Figures]
 
     def objection(self) -> str | None:
-        """Return why a model is better off without this evidence; None: it gains by it."""
+        """Return why a model is better off without this evidence on dialogues of this kind; None: it gains by it."""
+        return self.lack() or self.loss()
+
+    def lack(self) -> str | None:
+        """Return why the lists cannot tell what words are worth; None: they can."""
         if self.lists < FEWEST_LISTS:
             return f"{self.lists} lists are too few to weigh words by, {FEWEST_LISTS} are needed; give more dialogues"
+        return None
+
+    def loss(self) -> str | None:
+        """Return what words fail to gain over these lists; None: they help."""
         without, own = self.figures["without words"].plain, self.figures["all features"].plain
         if own <= without:
             return f"words do not help: over {self.lists} lists R@1 is {without:.3f} without and {own:.3f} with them"

@@ -166,6 +166,17 @@ def test_evidence_alone_that_does_not_help_is_refused(capsys: Capture, base: Pat
         assert not (tmp_path / "out").exists()
 
 
+def test_words_that_do_not_help_a_model_over_what_it_has_seen_are_kept_and_told(
+    capsys: Capture, caplog: pytest.LogCaptureFixture, base: Path, tmp_path: Path
+) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", rows(560))
+    given = ["--only-evidence", "--seen", "--base", base, "--train", path, "--output", tmp_path / "out"]
+    assert call(capsys, "train", *given).status == 0
+    assert polyrank.load(tmp_path / "out").config.evidence is not None
+    [said] = caplog.messages
+    assert re.fullmatch(r"words do not help: over \d+ lists R@1 is .* and on others words may help", said)
+
+
 def test_a_base_model_takes_evidence_too(capsys: Capture, base: Path, many: Path, tmp_path: Path) -> None:
     given = ["--only-evidence", "--base", base, "--train", many, "--output", tmp_path / "out"]
     outcome = call(capsys, "train", *given)
