@@ -47,11 +47,12 @@ class AssemblyConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvidenceConfig:
-    """How words count in the score, beside the vectors (polyrank.model.evidence).
+    """How words count in the score, beside what the network says (polyrank.model.evidence).
 
     Attributes:
         version: version of the features and all their constants; a checkpoint of another version is refused.
-        late_weight: factor on the score of the vectors; of a lexical model, whose vectors score 0, it says nothing.
+        late_weight: factor on the network's score: that of the vectors, or of the pair for a Cross-encoder. For a
+            lexical model, which has no network, it says nothing.
         weights: factor on each feature, by its name; features without one count nothing.
     """
 
@@ -120,7 +121,6 @@ class ModelConfig:
         retrieves = ARCHITECTURES[self.architecture].retrieves
         _require(self.has_network or self.evidence is not None, "evidence is missing, by which a lexical model ranks")
         _require(not self.residual or not retrieves, "residual is for cross")
-        _require(self.evidence is None or retrieves, "evidence is not for cross, which reads the words itself")
         for name in ("n_codes", "reduction_m"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("code_scale", "score_scale"):

@@ -99,11 +99,12 @@ async def opened(
     store = GenerationStore(settings.store, needs_matrix=settings.vectors == "local")
     caches = Caches(settings, metrics)
     results = _results(settings, metrics, caches)
-    live = Live(store, Opener(metrics.count_cache, caches, load, device_of(settings)), metrics)
+    opener = Opener(metrics.count_cache, caches, load, device_of(settings))
     show_last_build(metrics, await asyncio.to_thread(JobStore(settings.store).records))
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as loader:
         in_loader = partial(asyncio.get_running_loop().run_in_executor, loader)
         scorer = await in_loader(_load_scorer, settings, load_cross, metrics)
+        live = Live(store, opener, metrics, scorer is not None and scorer.evidence is not None)
         await in_loader(live.start)
         engine = Engine(_engine_settings(settings), metrics, scorer, tracing)
         jobs = Jobs(

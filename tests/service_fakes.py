@@ -21,6 +21,7 @@ from polyrank.index_builder.store.words import evidence_of
 from polyrank.model.checkpoint.files import CONFIG_FILE
 from polyrank.model.config import EvidenceConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
+from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.search.additions import Additions
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
@@ -128,6 +129,7 @@ class WordCross:
     backend, precision, choice = "torch", "float32", None
     fingerprint = sha256(b"overlap").hexdigest()
     max_input_tokens = 2 * MAX_TOKENS
+    evidence: Evidence | None = None
 
     def pair_steps(self, conversation: Conversation, texts: Sequence[str]) -> Steps[tuple[Pairs, Truncation]]:
         yield

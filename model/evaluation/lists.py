@@ -72,8 +72,10 @@ def _late_scores(ranker: Retriever, dialogues: Sequence[Dialogue], report: Repor
 def _cross_scores(
     ranker: CrossRanker, dialogues: Sequence[Dialogue], report: ReportProgress
 ) -> list[NDArray[np.float32]]:
+    """Score each list; where words count, how rare one is follows from the same pool as for a late model."""
+    statistics = ranker.statistics(dict.fromkeys(text for dialogue in dialogues for text in dialogue.candidates))
     scores = []
     for done, dialogue in enumerate(dialogues, 1):
-        scores.append(ranker.score_pairs(ranker.tokenize_pairs(dialogue.conversation, dialogue.candidates)[0]))
+        scores.append(ranker.score_texts(dialogue.conversation, dialogue.candidates, statistics))
         report("pairs", done, len(dialogues))
     return scores

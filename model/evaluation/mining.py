@@ -12,6 +12,9 @@ RocketQA, arXiv 2010.08191). Therefore four filters leave out some of the `depth
 4. "check": texts that a cross-encoder, if one is given, scores at or above the gold reply less `check_margin`
    (RocketQA's denoising). It reads only as many texts as it takes to fill the row.
 
+Scores are those of the model as it ranks: where it has evidence, words count. So the texts that it confuses with the
+gold reply are those that a server confuses.
+
 The hardest of the texts that remain are taken, as Moreira et al. do: after these filters a high rank speaks for a
 negative, and a uniform draw would be only as hard as the middle of the window. `sample` draws uniformly nevertheless,
 for noisy logs whose gold replies make the filters less certain.
@@ -27,8 +30,10 @@ from numpy.typing import NDArray
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evaluation.encoding import ReportProgress, require_finite
+from polyrank.model.evidence.table import WordTable
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.search.additions import Additions
 from polyrank.model.search.scan import Query, Scan, prepare
 from polyrank.model.search.topk import TopK, scores_of
 from polyrank.model.text.dialogues import Dialogue
@@ -37,6 +42,7 @@ from polyrank.model.text.positives import Positives, text_key
 REASONS = ("positive", "rank", "margin", "check")
 _TEXTS_AT_ONCE = 8192
 _EXAMPLES_AT_ONCE = 256
+_CONTEXTS_A_PASS = 32  # where words count, each takes 4 bytes for each text of the pool
 _RANDOM_TEXTS = 256  # enough to know their mean score to a sixteenth of its spread
 
 
@@ -77,12 +83,14 @@ class TextPool(NamedTuple):
     """The texts that may become negatives; texts that differ only in case and white space count once.
 
     texts: (N,), as first written. keys: their `text_key`, (N,). embeddings: (N, D). scan: of the embeddings.
+    words: of the texts, which also say how rare a word is; None where words do not count.
     """
 
     texts: list[str]
     keys: NDArray[np.uint64]
     embeddings: NDArray[np.float32]
     scan: Scan
+    words: WordTable | None
 
     @classmethod
     def encode(cls, ranker: LateRanker, texts: Iterable[str], report: ReportProgress) -> "TextPool":
@@ -102,7 +110,7 @@ class TextPool(NamedTuple):
             report("encode", start, len(kept))
             embeddings[start : start + len(group)] = _encoded(ranker, group)
         report("encode", len(kept), len(kept))
-        return cls(kept, np.fromiter(distinct, np.uint64), embeddings, prepare(embeddings))
+        return cls(kept, np.fromiter(distinct, np.uint64), embeddings, prepare(embeddings), ranker.word_table(kept))
 
 
 class Miner:
@@ -119,12 +127,12 @@ class Miner:
         self.tally = Tally()
         self._ranker = ranker
         self._pool = pool
+        self._statistics = None if pool.words is None else pool.words.statistics
         self._positives = positives
         self._rules = rules
         self._check = check
         self._generator = np.random.default_rng(rules.seed)
-        drawn = self._generator.choice(len(pool.texts), min(len(pool.texts), _RANDOM_TEXTS), replace=False)
-        self._random = pool.embeddings[drawn]
+        self._random = self._generator.choice(len(pool.texts), min(len(pool.texts), _RANDOM_TEXTS), replace=False)
 
     def mine(self, dialogues: Iterable[Dialogue]) -> Iterator[Dialogue]:
         """Yield each example with its negatives, hardest first, in place of those it had.
@@ -138,24 +146,38 @@ class Miner:
                 [self._ranker.tokenize_context(dialogue.conversation)[0] for dialogue in chunk]
             )
             golds = _encoded(self._ranker, [dialogue.response for dialogue in chunk])
-            found = self._pool.scan.top_k([Query(codes, self._rules.depth) for codes in contexts])
-            for dialogue, codes, gold, best in zip(chunk, contexts, golds, found, strict=True):
-                negatives = self._negatives(dialogue, codes, gold, best)
+            for dialogue, query, gold, best in self._best(chunk, contexts, golds):
+                negatives = self._negatives(dialogue, query, gold, best)
                 self.tally.examples += 1
                 self.tally.negatives += len(negatives)
                 self.tally.without += not negatives
                 yield replace(dialogue, negatives=negatives)
 
-    def _negatives(
-        self, dialogue: Dialogue, codes: NDArray[np.float32], gold: NDArray[np.float32], best: TopK
-    ) -> tuple[str, ...]:
+    def _best(
+        self, dialogues: Sequence[Dialogue], contexts: Sequence[NDArray[np.float32]], golds: NDArray[np.float32]
+    ) -> Iterator[tuple[Dialogue, Query, NDArray[np.float32], TopK]]:
+        """Find the best texts of the pool for each context; yields what was given and what was asked with them."""
+        remaining = zip(dialogues, contexts, golds, strict=True)
+        while several := list(islice(remaining, _CONTEXTS_A_PASS)):
+            queries = [
+                Query(codes, self._rules.depth, additions=self._additions(dialogue, self._pool.words))
+                for dialogue, codes, _ in several
+            ]
+            found = self._pool.scan.top_k(queries)
+            for (dialogue, _, gold), query, best in zip(several, queries, found, strict=True):
+                yield dialogue, query, gold, best
+
+    def _additions(self, dialogue: Dialogue, words: WordTable | None) -> Additions | None:
+        return self._ranker.additions(dialogue.conversation, words)
+
+    def _negatives(self, dialogue: Dialogue, query: Query, gold: NDArray[np.float32], best: TopK) -> tuple[str, ...]:
         """Filter the best texts of the pool, then take the hardest of the rest or draw from it."""
         rules = self._rules
         positives = self._positives.of(dialogue.conversation)
         best = self._filtered("positive", best, ~np.isin(self._pool.keys[best.rows], positives))
         best = self._filtered("rank", best, np.arange(len(best.rows)) >= rules.skip)
         if rules.margin is not None:
-            best = self._filtered("margin", best, best.scores < self._bound(codes, gold, rules.margin))
+            best = self._filtered("margin", best, best.scores < self._bound(dialogue, query, gold, rules.margin))
         order = self._generator.permutation(len(best.rows)) if rules.sample else np.arange(len(best.rows))
         if self._check is not None:
             order = self._checked(self._check, dialogue, best.rows, order)
@@ -166,9 +188,14 @@ class Miner:
         self.tally.filtered[reason] += int((~keep).sum())
         return TopK(best.rows[keep], best.scores[keep])
 
-    def _bound(self, codes: NDArray[np.float32], gold: NDArray[np.float32], margin: float) -> float:
-        gold_score = float(scores_of(gold[None], codes)[0])
-        random_score = float(scores_of(self._random, codes).mean(dtype=np.float64))
+    def _bound(self, dialogue: Dialogue, query: Query, gold: NDArray[np.float32], margin: float) -> float:
+        gold_words = None if self._statistics is None else WordTable.of([dialogue.response], self._statistics)
+        of_gold, of_random = self._additions(dialogue, gold_words), query.additions
+        if of_random is not None:
+            of_random = replace(of_random, values=of_random.values[self._random])
+        gold_score = float(scores_of(gold[None], query.codes, of_gold)[0])
+        random_scores = scores_of(self._pool.embeddings[self._random], query.codes, of_random)
+        random_score = float(random_scores.mean(dtype=np.float64))
         require_finite(self._ranker.name, [np.array([gold_score, random_score])])
         return score_bound(gold_score, random_score, margin)
 
@@ -180,7 +207,7 @@ class Miner:
         for start in range(0, len(order), self._rules.negatives):
             group = order[start : start + self._rules.negatives]
             texts = [dialogue.response, *(self._pool.texts[row] for row in rows[group])]
-            scores = check.score_pairs(check.tokenize_pairs(dialogue.conversation, texts)[0])
+            scores = check.score_texts(dialogue.conversation, texts, self._statistics)
             require_finite(check.name, [scores])
             below = scores[1:] < scores[0] - self._rules.check_margin
             self.tally.filtered["check"] += int((~below).sum())

@@ -51,8 +51,12 @@ def rerank(
     found: Sequence[TopK],
     top_n: int,
     report: ReportProgress,
+    counts_words: bool,
 ) -> list[TopK]:
     """Order the first `top_n` texts found for each context by a Cross-encoder's scores. The stage is "pairs".
+
+    counts_words: whether the reranker's evidence counts, if it has some; `texts` then say how rare a word is. A server
+    counts it where its generation holds words: where the model that retrieves has evidence.
 
     Returns:
         The same texts: first those that were read, with and by their new scores, equal ones in their old order; then
@@ -61,11 +65,11 @@ def rerank(
     Raises:
         ModelError: the reranker gives scores that are not finite.
     """
+    statistics = reranker.statistics(texts) if counts_words else None
     reranked = []
     for conversation, best in zip(conversations, found, strict=True):
         rows, rest = np.split(best.rows, [top_n])
-        pairs, _ = reranker.tokenize_pairs(conversation, [texts[row] for row in rows])
-        scores = reranker.score_pairs(pairs)
+        scores = reranker.score_texts(conversation, [texts[row] for row in rows], statistics)
         require_finite(reranker.name, [scores])
         order = np.argsort(-scores, kind="stable")
         merged = np.concatenate([scores[order], best.scores[top_n:]])

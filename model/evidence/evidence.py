@@ -18,10 +18,11 @@ from polyrank.model.text.assembly import Conversation
 
 
 class Evidence:
-    """What words say for a reply, beside the score of its vector; safe to call from threads.
+    """What words say for a reply, beside the score of the network; safe to call from threads.
 
-    A reply's score is `float32(late_weight * late + float64(value))`, where `late` is the closed form of candidate
-    attention in float64 and `value` is the reply's number in `values`.
+    A reply's score is `float32(late_weight * late + float64(value))`, where `late` is the network's score in float64
+    and `value` is the reply's number in `values`. The network's score is the closed form of candidate attention, or for
+    a Cross-encoder the score of the pair.
 
     Attributes:
         late_weight: above 0.
@@ -56,6 +57,10 @@ class Evidence:
         asked = _asked(read(conversation), statistics, self._weights)
         for table in tables:
             yield asked.sums(table).astype(np.float32)
+
+    def scores(self, late: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Put the network's scores (N,) and the lexical parts (N,) together, (N,)."""
+        return (self.late_weight * late.astype(np.float64) + values).astype(np.float32)
 
     def additions(self, conversation: Conversation, table: WordTable) -> Additions:
         """Return what a search over the table's rows adds to the scores of their vectors."""

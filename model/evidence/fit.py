@@ -34,7 +34,7 @@ class ScoredList(NamedTuple):
     """A list of candidates, the right one first.
 
     Attributes:
-        late: scores of the model, (C,).
+        late: scores of the model's network, (C,): by vectors, or by pairs for a Cross-encoder.
         features: in the order of FEATURES, (C, F).
         repeats: how many candidates at the end are earlier turns of the conversation: 1 or 0.
         fold: 0 or 1; lists of one dialogue have the same.
@@ -78,12 +78,12 @@ def fit(files: Files, late_share: float) -> EvidenceConfig:
 
 
 def shares(files: Files, late_share: float) -> dict[str, Figures]:
-    """Measure what each feature adds: the late score alone, all features, and all but one.
+    """Measure what each feature adds: the late score without words, with all features, and with all but one.
 
     Weights are fitted on one fold of the dialogues and measured on the other, and the other way round.
     """
     everything = _WORDS + _SAID
-    kept: dict[str, list[int]] = {"late alone": [], "all features": everything}
+    kept: dict[str, list[int]] = {"without words": [], "all features": everything}
     for place in everything:
         kept[f"without {FEATURES[place - 1]}"] = [other for other in everything if other != place]
     return {name: _figures(files, late_share, places) for name, places in kept.items()}

@@ -1,13 +1,17 @@
 """A loaded Cross-encoder: it scores a context with each of its candidates."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.checkpoint.files import CheckpointFiles
+from polyrank.model.evidence.evidence import Evidence
+from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.evidence.table import WordTable
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.forwards import PairForwards
 from polyrank.model.inference.network import Network
@@ -25,6 +29,7 @@ class CrossRanker(PairForwards):
         retrieves: False: it scores pairs and has no candidate embeddings.
         fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
         max_input_tokens: limit for a context and a candidate together; longer ones are cut.
+        evidence: what words say for a candidate, which its score includes; None: the pair alone counts.
     """
 
     retrieves: Literal[False] = False
@@ -43,6 +48,7 @@ class CrossRanker(PairForwards):
         self.architecture = network.config.architecture
         self.fingerprint = files.fingerprint
         self.max_input_tokens = network.config.max_context_tokens + network.config.max_candidate_tokens
+        self.evidence = None if network.config.evidence is None else Evidence(network.config.evidence)
         self._assembler = assembler
         self._files = files
 
@@ -63,10 +69,25 @@ class CrossRanker(PairForwards):
     ) -> list[tuple[int, float]]:
         """Rank candidate texts against a context; arguments and result as `LateRanker.rank`."""
         require_positive(top_k)
-        pairs, _ = self.tokenize_pairs(Conversation.of(context, persona), candidates)
-        scores = self.score_pairs(pairs)
+        scores = self.score_texts(Conversation.of(context, persona), candidates, self.statistics(candidates))
         order = np.argsort(-scores, kind="stable")[:top_k]
         return [(int(position), float(scores[position])) for position in order]
+
+    def statistics(self, pool: Iterable[str]) -> Statistics | None:
+        """Return how common each word of a pool is; None for a model without evidence."""
+        return None if self.evidence is None else Statistics.of(pool)
+
+    def score_texts(
+        self, conversation: Conversation, texts: Sequence[str], statistics: Statistics | None
+    ) -> NDArray[np.float32]:
+        """Score texts as replies, (N,): by the pairs and, if the model has evidence, by words.
+
+        statistics: of the pool that says how rare a word is; None: the pairs alone count.
+        """
+        scores = self.score_pairs(self.tokenize_pairs(conversation, texts)[0])
+        if self.evidence is None or statistics is None:
+            return scores
+        return self.evidence.scores(scores, self.evidence.values(conversation, WordTable.of(texts, statistics)))
 
     def save(self, directory: Path) -> None:
         """Write the checkpoint's files to a directory; base weights stay a reference."""

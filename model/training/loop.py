@@ -26,6 +26,7 @@ from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.data.corpus import Corpus, Report
 from polyrank.model.training.data.stream import Rows, draw_rows
+from polyrank.model.training.data.words import PairWords
 from polyrank.model.training.errors import OutOfMemory, TrainingDiverged
 from polyrank.model.training.objectives.objective import Batch, Objective
 from polyrank.model.training.schedule import LearningRate
@@ -53,8 +54,9 @@ class Training:
         corpora: Sequence[tuple[Corpus, Report]],
         output: Path,
         began: float,
+        words: PairWords | None = None,
     ) -> None:
-        """Prepare a run that began at that value of `time.monotonic()`."""
+        """Prepare a run that began at that value of `time.monotonic()`; `words` as in Objective."""
         self.config = config
         self.student = student
         self.progress = RunProgress()
@@ -69,9 +71,14 @@ class Training:
             project_dir=output / "logs",
         )
         self._parameters = student.trainable()
-        self._objective = self._prepared()
+        self._objective = self._prepared(words)
         self._origin = Origin.of(
-            config, self._corpora, student.directory, self._objective.models, self._accelerator.num_processes
+            config,
+            self._corpora,
+            student.directory,
+            self._objective.models,
+            self._accelerator.num_processes,
+            words is not None,
         )
         self._optimizer = self._accelerator.prepare(_optimizer(student, config))
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
@@ -81,7 +88,7 @@ class Training:
         self._look_every = max(1, min(round(epoch / config.looks), self.steps // _LOOKS_A_RUN))
         self._schedule = LearningRate(config.schedule, config.warmup_steps, self.steps)
 
-    def _prepared(self) -> Objective:
+    def _prepared(self, words: PairWords | None) -> Objective:
         """Move the encoder to the device, wrap its transformers, and load the architecture's objective."""
         device = self._accelerator.device
         encoder = self.student.encoder.to(device).train()
@@ -92,7 +99,7 @@ class Training:
         reference = ARCHITECTURES[self.config.architecture].objective
         assert reference is not None, "the settings check it"
         objective: type[Objective] = resolve_name(reference)
-        return objective(self.student, self.config, device)
+        return objective(self.student, self.config, device, words)
 
     def run(self, watch: Watch) -> None:
         """Train to the end, or until the selection loss has not improved for `patience` looks.

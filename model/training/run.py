@@ -9,14 +9,17 @@ from pathlib import Path
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
 from polyrank.model.errors import InvalidInput
+from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.rankers.load import load
-from polyrank.model.rankers.networks import Ranker, Retriever
+from polyrank.model.rankers.networks import Ranker
 from polyrank.model.registry import in_words
-from polyrank.model.training.config import LateTrainConfig, TrainConfig
+from polyrank.model.training.config import LateTrainConfig, PairTrainConfig, TrainConfig
 from polyrank.model.training.data.corpus import Corpus, Report, survey
+from polyrank.model.training.data.words import PairWords
 from polyrank.model.training.errors import TrainingDataInvalid
 from polyrank.model.training.loop import Training, Watch, processes
 from polyrank.model.training.state import STATE_FILE, RunProgress, read_state, require_unused
+from polyrank.model.training.student.first_stage import first_stage_config
 from polyrank.model.training.student.student import start
 from polyrank.model.training.weighing import Weighed, weigh
 
@@ -64,8 +67,8 @@ def train(
     """Train a model, and write the checkpoint with the least loss on the selection slice.
 
     `output` is a directory that is empty or does not exist yet; with `resume`, that of an unfinished run to go on with.
-    `evidence` says whether words count beside the vectors; their weights are fitted on the selection slice at the end.
-    Words that do not help are left out, with a warning.
+    `evidence` says whether words count beside the network; their weights are fitted on the selection slice at the end.
+    Words that do not help are left out, with a warning. A first stage's words count while a Cross-encoder is trained.
     `on_survey` is called with each file and what it holds, `watch` after every step and every look.
 
     Returns:
@@ -89,7 +92,8 @@ def train(
     if isinstance(config, LateTrainConfig) and config.teacher:
         _require_negatives(corpora)
     output.mkdir(parents=True, exist_ok=True)
-    training = Training(config, student, corpora, output, began)
+    words = _words_of_first_stage(config, [corpus for corpus, _ in corpora]) if evidence else None
+    training = Training(config, student, corpora, output, began, words)
     if state is not None:
         training.restore(state)
     try:
@@ -100,42 +104,45 @@ def train(
         return None
     _summarise(output, config, corpora, training.progress)
     trained = load(output)
-    if evidence and trained.retrieves:
+    if evidence:
         trained = _with_words_that_help(output, trained, [corpus for corpus, _ in corpora])
     (output / STATE_FILE).unlink(missing_ok=True)  # last, so that a run killed before can be resumed
     return trained
 
 
 def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey: OnSurvey) -> Ranker:
-    """Fit how much words count beside the vectors of a model, and write it with these weights.
+    """Fit how much words count beside the network of a model, and write it with these weights.
 
-    `base` is a checkpoint or a base model; its vectors stay as they are. `seen` says that it was trained on these
+    `base` is a checkpoint or a base model; its network stays as it is. `seen` says that it was trained on these
     files, so that only their selection slices are used. Other arguments and errors are those of `train`.
+
+    Where the model was trained on these files, words may lose over them and help everywhere else, because the late
+    score is trusted less than it is worth there. Then a loss is only warned of.
 
     Raises:
         InvalidInput: also where words do not help, or too few dialogues are there to tell; nothing is written.
     """
     require_unused(output)
     ranker = load(base)
-    if not ranker.retrieves:
-        raise InvalidInput(f"{base} is a cross-encoder, which reads the words itself; give a bi- or poly-encoder")
     if seen and not ranker.config.has_network:
         raise InvalidInput(f"{base} is {in_words(ranker.architecture)}: no weights have seen the files; give no --seen")
     corpora = _surveyed(data)
     for corpus, report in corpora:
         on_survey(corpus.path, report)
     weighed = weigh(ranker, [corpus for corpus, _ in corpora], seen)
-    if why := weighed.objection():
+    if why := weighed.lack() if seen else weighed.objection():
         raise InvalidInput(f"nothing is written: {why}")
+    if why := weighed.loss():
+        log.warning("%s; the model knows dialogues of this kind, and on others words may help", why)
     ranker.save(output)
     return _with_evidence(output, weighed)
 
 
-def _with_words_that_help(output: Path, trained: Retriever, corpora: Sequence[Corpus]) -> Ranker:
+def _with_words_that_help(output: Path, trained: Ranker, corpora: Sequence[Corpus]) -> Ranker:
     """Give a checkpoint evidence, or warn why it is better off without."""
     weighed = weigh(trained, corpora, seen=True)
     if why := weighed.objection():
-        log.warning("the checkpoint ranks by its vectors alone: %s", why)
+        log.warning("the checkpoint ranks without words: %s", why)
         return trained
     return _with_evidence(output, weighed)
 
@@ -149,6 +156,14 @@ def _with_evidence(output: Path, weighed: Weighed) -> Ranker:
         replace(config, evidence=weighed.evidence, training={**config.training, "evidence": weighed.summary()}),
     )
     return load(output)
+
+
+def _words_of_first_stage(config: TrainConfig, corpora: Sequence[Corpus]) -> PairWords | None:
+    """Return the words that count beside a Cross-encoder while it is trained; None: its first stage has no evidence."""
+    if not isinstance(config, PairTrainConfig) or not config.first_stage:
+        return None
+    evidence = first_stage_config(Path(config.first_stage)).evidence
+    return None if evidence is None else PairWords(Evidence(evidence), corpora)
 
 
 def _surveyed(data: Data) -> list[tuple[Corpus, Report]]:

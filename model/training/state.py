@@ -41,12 +41,14 @@ class Origin:
         data: for each file its path, sha256, and how it is read.
         models: identities of base, teacher, retriever and first stage, by the setting's name.
         processes: how many processes share its steps.
+        words: whether words of a first stage count in its loss.
     """
 
     config: TrainConfig
     data: list[list[Any]]
     models: dict[str, Any]
     processes: int
+    words: bool
 
     @classmethod
     def of(
@@ -56,6 +58,7 @@ class Origin:
         base: Path,
         models: Mapping[str, NetworkRanker],
         processes: int,
+        words: bool,
     ) -> "Origin":
         """Identify the files in the directory `base`, those of the corpora, and the objective's other models."""
         data = [
@@ -66,7 +69,7 @@ class Origin:
         identities["base"] = _files_sha256(base)
         if isinstance(config, PairTrainConfig) and config.first_stage:
             identities["first_stage"] = _files_sha256(Path(config.first_stage))
-        return cls(config, data, identities, processes)
+        return cls(config, data, identities, processes, words)
 
     def require_same(self, state: Mapping[str, Any]) -> None:
         """Raise InvalidInput where the run of that state was started with something else."""
@@ -80,6 +83,9 @@ class Origin:
             raise InvalidInput(f"{was} another {', '.join(changed)}: its files are not the same; give the same")
         if state["processes"] != self.processes:
             raise InvalidInput(f"{was} another number of processes, {state['processes']}; give the same")
+        if state.get("words", False) != self.words:  # an older release counted none
+            counted = "no words count" if self.words else "words count"
+            raise InvalidInput(f"in the loss of the unfinished run {counted}: --no-evidence is not as it was")
 
 
 def write_state(directory: Path, state: Mapping[str, Any]) -> None:

@@ -1,11 +1,11 @@
-"""Weighs the evidence of a model: how much words count beside its vectors, by dialogues whose reply is known.
+"""Weighs the evidence of a model: how much words count beside its network, by dialogues whose reply is known.
 
 Each example becomes a list: its reply, replies of other dialogues, and an earlier turn of its own conversation. Lists
 that a file brings along are not used: what is wrong in them was drawn in ways that features can see through.
 """
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -18,8 +18,9 @@ from polyrank.model.evidence.fit import Figures, ScoredList, fit, shares
 from polyrank.model.evidence.reading import read
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
-from polyrank.model.evidence.words import key_of, normalised
-from polyrank.model.rankers.networks import Retriever
+from polyrank.model.evidence.words import normalised
+from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.rankers.networks import Ranker, Retriever
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.positives import text_key
@@ -27,10 +28,21 @@ from polyrank.model.training.data.corpus import Corpus
 
 FEWEST_LISTS = 50  # weights fitted to noise on fewer lists cost up to a quarter of R@1, on as many under a tenth
 SEEN_SHARE = 0.6  # of the late weight, where the model was trained on dialogues of this kind (evidence/fit.py)
-_LISTS = 500  # of a file; more move no weight by much
-_OTHERS = 99  # they cost no encoding, and steady the weights
 _SEED = 0
 _CONTEXTS_AT_ONCE = 256
+
+
+class _Size(NamedTuple):
+    """How many lists of a file are used, and how many replies of other dialogues each of them has."""
+
+    lists: int
+    others: int
+
+
+_OF_VECTORS = _Size(500, 99)  # more lists move no weight by much; others cost no encoding, and steady the weights
+# A Cross-encoder reads each pair, which takes 20 ms on two cores: 50 s a file. chat-poly's weights over two files came
+# out nearly the same with 15 others as with 99; with 60 lists some were three times as large.
+_OF_PAIRS = _Size(150, 15)
 
 
 class Weighed(NamedTuple):
@@ -41,10 +53,18 @@ class Weighed(NamedTuple):
     figures: dict[str, Figures]
 
     def objection(self) -> str | None:
-        """Return why a model is better off without this evidence; None: it gains by it."""
+        """Return why a model is better off without this evidence on dialogues of this kind; None: it gains by it."""
+        return self.lack() or self.loss()
+
+    def lack(self) -> str | None:
+        """Return why the lists cannot tell what words are worth; None: they can."""
         if self.lists < FEWEST_LISTS:
             return f"{self.lists} lists are too few to weigh words by, {FEWEST_LISTS} are needed; give more dialogues"
-        without, own = self.figures["late alone"].plain, self.figures["all features"].plain
+        return None
+
+    def loss(self) -> str | None:
+        """Return what words fail to gain over these lists; None: they help."""
+        without, own = self.figures["without words"].plain, self.figures["all features"].plain
         if own <= without:
             return f"words do not help: over {self.lists} lists R@1 is {without:.3f} without and {own:.3f} with them"
         return None
@@ -54,7 +74,7 @@ class Weighed(NamedTuple):
         return {"lists": self.lists, "recall_at_1": {name: own._asdict() for name, own in self.figures.items()}}
 
 
-def weigh(ranker: Retriever, corpora: Sequence[Corpus], seen: bool) -> Weighed:
+def weigh(ranker: Ranker, corpora: Sequence[Corpus], seen: bool) -> Weighed:
     """Fit the evidence of a model on files of dialogues.
 
     seen: the model was trained on these files. Then only their selection slices are used, and the late score counts
@@ -65,45 +85,34 @@ def weigh(ranker: Retriever, corpora: Sequence[Corpus], seen: bool) -> Weighed:
     return Weighed(fit(files, late_share), sum(map(len, files)), shares(files, late_share))
 
 
-def _scored_lists(ranker: Retriever, corpus: Corpus, seen: bool) -> list[ScoredList]:
+def _scored_lists(ranker: Ranker, corpus: Corpus, seen: bool) -> list[ScoredList]:
     draw = random.Random(_SEED)
-    lists = _lists(_drawn(_examples(corpus, only_selection=seen), draw), draw)
-    statistics = Statistics.of(_replies(corpus))
+    size = _OF_VECTORS if ranker.retrieves else _OF_PAIRS
+    examples = chain(corpus.examples(selection=True), () if seen else corpus.examples())
+    lists = _lists(_drawn(examples, size.lists, draw), size.others, draw)
+    statistics = Statistics.of(corpus.replies())
+    scores = _late_scores(ranker, lists) if ranker.retrieves else _pair_scores(ranker, lists)
     return [
         ScoredList(
-            late.astype(np.float64),
+            own.astype(np.float64),
             feature_table(read(each.example.conversation), WordTable.of(each.texts, statistics)),
             each.repeats,
             text_key(each.example.dialogue) % 2,
         )
-        for each, late in zip(lists, _late_scores(ranker, lists), strict=True)
+        for each, own in zip(lists, scores, strict=True)
     ]
 
 
-def _examples(corpus: Corpus, only_selection: bool = False) -> Iterator[Dialogue]:
-    """Stream the examples of the selection slice, then the others."""
-    return chain(corpus.examples(selection=True), () if only_selection else corpus.examples())
-
-
-def _drawn(examples: Iterable[Dialogue], draw: random.Random) -> list[Dialogue]:
+def _drawn(examples: Iterable[Dialogue], most: int, draw: random.Random) -> list[Dialogue]:
     """Draw examples in random order, each as likely as any other; no others are held in memory."""
     kept: list[Dialogue] = []
     for count, example in enumerate(examples, 1):  # Vitter 1985, "Random sampling with a reservoir", algorithm R
-        if len(kept) < _LISTS:
+        if len(kept) < most:
             kept.append(example)
-        elif (place := draw.randrange(count)) < _LISTS:
+        elif (place := draw.randrange(count)) < most:
             kept[place] = example
     draw.shuffle(kept)
     return kept
-
-
-def _replies(corpus: Corpus) -> Iterator[str]:
-    """Stream each distinct reply of the file: the pool that a server would answer from."""
-    seen: set[int] = set()
-    for example in _examples(corpus):
-        if (key := key_of(example.response)) not in seen:
-            seen.add(key)
-            yield example.response
 
 
 class _List(NamedTuple):
@@ -114,12 +123,12 @@ class _List(NamedTuple):
     repeats: int
 
 
-def _lists(examples: Sequence[Dialogue], draw: random.Random) -> list[_List]:
+def _lists(examples: Sequence[Dialogue], others: int, draw: random.Random) -> list[_List]:
     replies = list({example.response: example.dialogue for example in examples}.items())
-    return [_list(example, replies, draw) for example in examples]
+    return [_list(example, replies, others, draw) for example in examples]
 
 
-def _list(example: Dialogue, replies: Sequence[tuple[str, str]], draw: random.Random) -> _List:
+def _list(example: Dialogue, replies: Sequence[tuple[str, str]], others: int, draw: random.Random) -> _List:
     gold = normalised(example.response)
     turns = {normalised(turn.text): turn.text for turn in example.conversation.turns}
     turns.pop(gold, None)
@@ -127,10 +136,14 @@ def _list(example: Dialogue, replies: Sequence[tuple[str, str]], draw: random.Ra
     for text, dialogue in draw.sample(replies, len(replies)):
         if dialogue != example.dialogue and (form := normalised(text)) != gold and form not in turns:
             wrong.append(text)
-        if len(wrong) == _OTHERS:
+        if len(wrong) == others:
             break
     repeated = draw.sample(sorted(turns.values()), min(1, len(turns)))
     return _List(example, [example.response, *wrong, *repeated], len(repeated))
+
+
+def _pair_scores(ranker: CrossRanker, lists: Sequence[_List]) -> list[NDArray[np.float32]]:
+    return [ranker.score_pairs(ranker.tokenize_pairs(each.example.conversation, each.texts)[0]) for each in lists]
 
 
 def _late_scores(ranker: Retriever, lists: Sequence[_List]) -> list[NDArray[np.float32]]:

@@ -12,7 +12,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.inference import disk_cache
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.names import Runner
-from polyrank.service.cli.models import check_cross, chosen_runner, reference_runner
+from polyrank.service.cli.models import check_cross, chosen_runner, reference_runner, words_left_out
 from polyrank.service.cli.output import UsageError
 from polyrank.service.variables import BACKEND, PRECISION
 
@@ -58,6 +58,8 @@ def _ranked(
     opener = Opener(lambda *_: None, None, lambda name: load(name, *runs), warm_up=warm_up)
     serving = opener.serve(generation, store.updates.of(generation.manifest))
     scorer = load_cross(reranker, *runs) if reranker else None
+    if scorer is not None and scorer.evidence is not None and serving.generation.words is None:
+        print(f"{reranker} {words_left_out(serving.generation.manifest.model.name)}", file=sys.stderr)
     engine = Engine(EngineSettings(), Metrics(), scorer)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     request = RankRequest(conversation=conversation, deadline=deadline, top_k=top_k, top_n=TOP_N if reranker else None)

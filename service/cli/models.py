@@ -29,6 +29,11 @@ REFERENCE = Runner(TORCH, FLOAT32)
 RERANKER_HINT = ", and this one as --reranker"
 
 
+def words_left_out(model: str) -> str:
+    """Say why a reranker's words do not count; its name goes before."""
+    return f"ranks by its pairs alone: {model} counts no words, so it is not known how rare they are"
+
+
 def add_runner_options(
     parser: argparse.ArgumentParser, backend: str = f"{BACKEND}, or auto", precision: str = f"{PRECISION}, or auto"
 ) -> None:

@@ -16,6 +16,7 @@ from polyrank.service.http.native.responses import ModelOut
 from polyrank.service.http.plumbing.described import fails
 from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.http.plumbing.guards import METRICS, OPEN, RANK
+from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.labels import Searched
 from polyrank.service.resources import resources
@@ -63,6 +64,9 @@ class LoadedModelOut(ModelOut):
 
     backend: str
     precision: str
+    counts_words: bool = Field(
+        description="whether words count in its scores; a reranker's only count where those of the model do"
+    )
     choice: ChoiceOut | None = Field(description="null where back-end and precision left no choice")
 
 
@@ -161,28 +165,29 @@ async def info(request: Request) -> dict[str, Any]:
     """What this server is, what it serves, its bounds, and what TEI's clients look for."""
     held = resources(request)
     serving, scorer, settings = held.live.current, held.engine.scorer, held.settings
+    has_words = serving is not None and serving.generation.words is not None
     return {
         **tei.info(served_models.announced(held), settings.info_model_type, held.engine.batch_tokens, settings),
         "name": "polyrank",
         "version": __version__,
         "generation": serving and serving.generation.id,
-        "model": serving and _late_model(serving),
-        "reranker": scorer,  # FastAPI reads the fields of this, of `scan` and of `limits` by attribute
-        "scan": serving and serving.search_status,
+        "model": serving and _loaded(serving.ranker, serving.generation.manifest.model.name, has_words),
+        "reranker": scorer and _loaded(scorer, scorer.name, bool(scorer.evidence and has_words)),
+        "scan": serving and serving.search_status,  # FastAPI reads the fields of this and of `limits` by attribute
         "vectors": settings.vectors,
         "limits": settings,
     }
 
 
-def _late_model(serving: Serving) -> LoadedModelOut:
-    ranker = serving.ranker
+def _loaded(model: LateScorer | PairScorer, name: str, counts_words: bool) -> LoadedModelOut:
     return LoadedModelOut(
-        name=serving.generation.manifest.model.name,
-        architecture=ranker.architecture,
-        fingerprint=ranker.fingerprint,
-        backend=ranker.backend,
-        precision=ranker.precision,
-        choice=ChoiceOut(**asdict(ranker.choice)) if ranker.choice else None,
+        name=name,
+        architecture=model.architecture,
+        fingerprint=model.fingerprint,
+        backend=model.backend,
+        precision=model.precision,
+        counts_words=counts_words,
+        choice=ChoiceOut(**asdict(model.choice)) if model.choice else None,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.inference.names import Choice
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
@@ -63,6 +64,7 @@ class PairScorer(Protocol):
     max_input_tokens: int
     backend: str
     precision: str
+    evidence: Evidence | None
 
     @property
     def choice(self) -> Choice | None:

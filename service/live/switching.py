@@ -33,8 +33,12 @@ class Live:
         refused: why generations are not served, by id; "CURRENT" stands for the pointer itself.
     """
 
-    def __init__(self, store: GenerationStore, opener: Opener, metrics: Metrics) -> None:
+    def __init__(
+        self, store: GenerationStore, opener: Opener, metrics: Metrics, reranks_by_words: bool = False
+    ) -> None:
+        """Hold nothing yet; `reranks_by_words` says that a reranker counts words as the generations hold them."""
         self.current: Serving | None = None
+        self._reranks_by_words = reranks_by_words
         self.refused: dict[str, str] = {}
         self._store, self._opener, self._metrics = store, opener, metrics
         self._switching, self._replacing, self._refusing = threading.Lock(), threading.Lock(), threading.Lock()
@@ -220,6 +224,9 @@ class Live:
         fields = {"generation": manifest.id, "candidates": serving.snapshot.count, "index": manifest.index.kind}
         fields |= {"scan": serving.search_status.kind, "scan_because": serving.search_status.why}
         log.info("serving", extra={"fields": fields})
+        if self._reranks_by_words and serving.generation.words is None:
+            why = {"generation": manifest.id, "why": "its model counts no words, so it holds none"}
+            log.warning("the reranker's words do not count", extra={"fields": why})
         if ranker.precision != manifest.precision:
             both = {"generation": manifest.id, "serves": ranker.precision, "encoded_the_pool": manifest.precision}
             log.info("the model serves in another precision than encoded the pool", extra={"fields": both})

@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.store.words import Words
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.steps import Steps, finish, letters_worth, one_by_one, step
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotConfigured, TextsLeft, TimeTooShort
@@ -117,7 +118,7 @@ class Engine:
                     else:
                         ranked = await self._rank_given(serving, request, texts, timings)
             if scorer is not None:
-                ranked = await self._rerank(scorer, request, ranked, timings)
+                ranked = await self._rerank(scorer, serving.generation.words, request, ranked, timings)
         return replace(ranked, places=_finite(ranked.places[: request.top_k]), seconds=timings.seconds)
 
     async def _rank_pool(self, serving: Serving, request: RankRequest, timings: Timings) -> Ranked:
@@ -246,7 +247,9 @@ class Engine:
                 raise
             raise TextsLeft(int(texts.known.sum()), len(texts.texts)) from None
 
-    async def _rerank(self, scorer: PairScorer, request: RankRequest, ranked: Ranked, timings: Timings) -> Ranked:
+    async def _rerank(
+        self, scorer: PairScorer, words: Words | None, request: RankRequest, ranked: Ranked, timings: Timings
+    ) -> Ranked:
         """Put the first `top_n` in the cross-encoder's order, or say why not: there is an answer already."""
         first, rest = ranked.places[: request.top_n], ranked.places[request.top_n :]
         if not first:
@@ -254,7 +257,7 @@ class Engine:
         texts, end = [place.text for place in first], request.deadline - ANSWER_SECONDS
         try:
             async with until(end):
-                read = await self._forwards.pairs(scorer, request.conversation, texts, end, timings, within=end)
+                read = await self._read_pairs(scorer, words, request.conversation, texts, end, timings, within=end)
         except (DeadlineExceeded, TimeTooShort):
             return ranked.without("rerank_skipped_deadline")
         except InferenceFailed:
@@ -262,12 +265,41 @@ class Engine:
         truncation = _most(ranked.truncation, read.truncation)
         return replace(ranked, places=_in_order(first, read.scores) + rest, truncation=truncation)
 
-    async def score_pairs(self, conversation: Conversation, texts: Sequence[str], deadline: float) -> PairScores:
-        """Let the cross-encoder read texts with a context; errors as `rank`."""
+    async def score_pairs(
+        self, words: Words | None, conversation: Conversation, texts: Sequence[str], deadline: float
+    ) -> PairScores:
+        """Let the cross-encoder read texts with a context; `words` of the generation served. Errors as `rank`."""
         scorer = self._required_scorer()
         with self._admission.admitted(admission.pair_tokens(conversation, texts), deadline):
             async with until(deadline):
-                return await self._forwards.pairs(scorer, conversation, texts, deadline, Timings())
+                return await self._read_pairs(scorer, words, conversation, texts, deadline, Timings())
+
+    async def _read_pairs(
+        self,
+        scorer: PairScorer,
+        words: Words | None,
+        conversation: Conversation,
+        texts: Sequence[str],
+        deadline: float,
+        timings: Timings,
+        within: float = math.inf,
+    ) -> PairScores:
+        """Do what `Forwards.pairs` does; if the cross-encoder has evidence, words count in the scores as well.
+
+        words: of the generation, which say how rare a word is; None: it holds none, and the pairs alone count.
+        """
+
+        async def read_pairs(own: Timings) -> PairScores:
+            return await self._forwards.pairs(scorer, conversation, texts, deadline, own, within)
+
+        async def read_words(own: Timings) -> NDArray[np.float32]:
+            return await self._in_steps(text_values(counted, conversation, texts), "rerank", own)
+
+        if scorer.evidence is None or words is None:
+            return await read_pairs(timings)
+        counted = replace(words, evidence=scorer.evidence)
+        read, values = await side_by_side(read_pairs, read_words, timings)
+        return read._replace(scores=scorer.evidence.scores(read.scores, values), seconds=timings.seconds)
 
     async def embed(self, serving: Serving, texts: Sequence[str], deadline: float) -> Embeddings:
         """Encode texts as candidates; errors as `rank`."""

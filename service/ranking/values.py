@@ -63,7 +63,7 @@ class RankedCandidate:
         score: by the Bi- or Poly-encoder and, where they count, by words.
         index: position among the candidates sent; None: it was retrieved.
         lexical: the part of the score by words; None: they do not count for the model.
-        cross: score by the cross-encoder; None: that did not read it.
+        cross: score by the cross-encoder and, if it has evidence, by words; None: that did not read it.
     """
 
     id: str | None

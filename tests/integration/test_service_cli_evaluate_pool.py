@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import call, write_rows
+from tiny import write_checkpoint
 
 import polyrank
+from polyrank.model.config import EvidenceConfig
+from polyrank.model.text.assembly import Conversation
 
 Capture = pytest.CaptureFixture[str]
 Row = dict[str, Any]
@@ -121,6 +124,27 @@ def test_a_cross_encoder_reads_the_first_again(
     assert_figures(result, ranks_by_hand(orders))
     assert result["recall@100"] == plain["recall@100"]
     assert result["mrr"] != plain["mrr"]
+
+
+def test_a_rerankers_words_count_as_a_server_counts_them(
+    capsys: Capture, checkpoints: Path, data: Path, pool: Path, tmp_path: Path
+) -> None:
+    evidence = EvidenceConfig(weights={"length": -2.0, "said": -9.0})
+    cross = write_checkpoint(tmp_path, "cross", 0, architecture="cross", evidence=evidence)
+    late = write_checkpoint(tmp_path, "late", 0, architecture="poly", n_codes=4, evidence=EvidenceConfig())
+    common = ["--data", data, "--pool", pool, "--json", "--output", tmp_path / "lines.jsonl", "--reranker", cross]
+    told = []
+    for model in (late, checkpoints / "poly"):
+        outcome = call(capsys, "evaluate", "--model", model, *common)
+        assert outcome.status == 0
+        told.append(f"{cross} ranks by its pairs alone: {model} counts no words" in outcome.err)
+        ranker = polyrank.load(cross)
+        for row, line in zip(ROWS[:3], read_rows(tmp_path / "lines.jsonl"), strict=False):
+            texts = [TEXTS[int(each.removeprefix("c"))] for each in line["retrieved"][:20]]
+            statistics = None if told[-1] else ranker.statistics(TEXTS)
+            scores = ranker.score_texts(Conversation.of(row["context"]), texts, statistics)
+            assert line["scores"][:20] == pytest.approx(scores.tolist(), abs=1e-5)
+    assert told == [False, True]
 
 
 def test_each_text_counts_once_and_replies_that_the_pool_lacks_are_left_out(

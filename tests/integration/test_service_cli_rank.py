@@ -11,9 +11,11 @@ import pytest
 from command_line import call
 from served import Served, serve
 from service_fakes import build_store, load, pool
+from tiny import write_checkpoint
 
 import polyrank
 from polyrank.index_builder.build.pipeline import build
+from polyrank.model.config import EvidenceConfig
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
 
@@ -84,6 +86,13 @@ def test_a_second_look_without_a_service(capsys: Capture, store: Path, service: 
     assert "a service has its own" in call(capsys, "rank", *TURNS, "--reranker", "x").failure(2)
     message = call(capsys, "rank", *TURNS, "--reranker", checkpoints / "poly", "--store", store).failure(2)
     assert message == f"--reranker {checkpoints / 'poly'} is a poly-encoder; give a cross-encoder"
+
+
+def test_a_reranker_whose_words_do_not_count_is_told(capsys: Capture, store: Path, tmp_path: Path) -> None:
+    cross = write_checkpoint(tmp_path, "cross", 0, architecture="cross", evidence=EvidenceConfig())
+    outcome = call(capsys, "rank", *TURNS, "--store", store, "--reranker", cross, "--json")
+    assert all("cross" in each["scores"] for each in outcome.result["results"])
+    assert f"{cross} ranks by its pairs alone: " in outcome.err
 
 
 def test_what_the_service_refuses_is_told_in_its_words(capsys: Capture, tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_progress(capsys: Capture, caplog: pytest.LogCaptureFixture, base: Path,
     assert re.fullmatch(rf"look 0 of 20: {figures}", first)
     assert all(re.fullmatch(rf"look \d+ of 20: {figures}, \d+ s left", line) for line in others)
     assert others[-1].startswith("look 20 of 20: ")
-    assert caplog.messages == [f"the checkpoint ranks by its vectors alone: {TOO_FEW}"]
+    assert caplog.messages == [f"the checkpoint ranks without words: {TOO_FEW}"]
     assert "evidence" not in json.loads((tmp_path / "out" / "polyrank.json").read_text())
 
 
@@ -132,7 +132,7 @@ def test_words_that_help_are_weighed_last(
     evidence = lines[lines.index(EVIDENCE_TITLE) + 1 :]
     assert lines[lines.index(EVIDENCE_TITLE) - 1].startswith("look 20 of 20: ")
     assert [line.split()[:2] for line in evidence[:3]] == [
-        ["late", "alone"],
+        ["without", "words"],
         ["all", "features"],
         ["without", "persona"],
     ]
@@ -164,6 +164,17 @@ def test_evidence_alone_that_does_not_help_is_refused(capsys: Capture, base: Pat
         assert (outcome.status, outcome.out) == (1, "")
         assert outcome.err.splitlines()[-1].startswith(f"polyrank: nothing is written: {says}")
         assert not (tmp_path / "out").exists()
+
+
+def test_words_that_do_not_help_a_model_over_what_it_has_seen_are_kept_and_told(
+    capsys: Capture, caplog: pytest.LogCaptureFixture, base: Path, tmp_path: Path
+) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", rows(560))
+    given = ["--only-evidence", "--seen", "--base", base, "--train", path, "--output", tmp_path / "out"]
+    assert call(capsys, "train", *given).status == 0
+    assert polyrank.load(tmp_path / "out").config.evidence is not None
+    [said] = caplog.messages
+    assert re.fullmatch(r"words do not help: over \d+ lists R@1 is .* and on others words may help", said)
 
 
 def test_a_base_model_takes_evidence_too(capsys: Capture, base: Path, many: Path, tmp_path: Path) -> None:
@@ -202,6 +213,17 @@ def test_a_lexical_model_has_nothing_else_to_train(
     assert (outcome.status, outcome.out) == (status, "")
     assert says in outcome.err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_cross_encoder_takes_evidence_too(capsys: Capture, many: Path, tmp_path: Path) -> None:
+    cross = write_checkpoint(tmp_path, "cross", 1, architecture="cross")
+    for seen in ([], ["--seen"]):
+        output = tmp_path / f"fitted{len(seen)}"
+        given = ["--only-evidence", "--base", cross, "--train", many, "--output", output, *seen]
+        result = call(capsys, "train", *given, "--json").result
+        assert set(polyrank.load(output).config.evidence.weights) == set(FEATURES)
+        assert result["evidence"]["lists"] == (59 if seen else 150)
+        assert (output / WEIGHTS_FILE).read_bytes() == (cross / WEIGHTS_FILE).read_bytes()
 
 
 def test_the_vectors_alone_may_count(capsys: Capture, base: Path, many: Path, tmp_path: Path) -> None:
@@ -257,11 +279,8 @@ def test_wrong_usage(
 
 
 def test_wrong_usage_of_the_evidence(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
-    cross = write_checkpoint(tmp_path, "cross", 1, architecture="cross")
     seen = train(capsys, base, data, tmp_path / "out", "--seen")
     assert "--seen goes with --only-evidence" in seen.failure(2)
-    alone = train(capsys, cross, data, tmp_path / "out", "--only-evidence")
-    assert "give a bi- or poly-encoder with --only-evidence" in alone.failure(2)
     assert not (tmp_path / "out").exists()
 
 

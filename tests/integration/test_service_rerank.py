@@ -1,14 +1,17 @@
 """POST /rerank in every dialect over real models, and its errors in the forms of their clients."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import numpy as np
 import pytest
+from fakes import EVIDENCE
 from in_process import TestClient
 from service_fakes import build_store, load, pool
+from tiny import write_checkpoint
 
 import polyrank
 from polyrank.index_builder.build.pipeline import build
@@ -23,6 +26,7 @@ from polyrank.service.http.compat.voyage import VoyageRerankOut
 from polyrank.service.http.operations import InfoOut
 from polyrank.service.settings import Settings
 
+CROSSES = [("own", replace(EVIDENCE, weights={"length": 3.0, "said": -2.0})), ("other", None)]
 QUERY = "w1 w2"
 TEXTS = ["w3 w4", "w1 w2 w5", "w9", "w3 w4"]
 
@@ -97,6 +101,32 @@ def test_the_late_model_answers_where_there_is_none(late: TestClient) -> None:
     told = answered(ask(late, documents=TEXTS))
     squashed = [sigmoid(each["score"]) for each in raw]
     assert [each["relevance_score"] for each in told["results"]] == pytest.approx(squashed, rel=1e-14)
+
+
+@pytest.mark.parametrize("generation_counts", [True, False])
+def test_words_count_in_the_cross_encoders_scores_where_the_generation_holds_some(
+    tmp_path: Path, generation_counts: bool
+) -> None:
+    own, other = (write_checkpoint(tmp_path, name, 0, architecture="cross", evidence=each) for name, each in CROSSES)
+    late = write_checkpoint(
+        tmp_path, "late", 0, architecture="poly", n_codes=4, evidence=EVIDENCE if generation_counts else None
+    )
+    build(polyrank.load(late), pool(5), tmp_path / "store")
+    settings = Settings(
+        store=tmp_path / "store", reranker=str(own), threads=1, backend="torch", precision="float32", device="cpu"
+    )
+    with TestClient(create_app(settings)) as client:
+        scores = {each["index"]: each["score"] for each in answered(ask(client, texts=TEXTS, raw_scores=True))}
+        told = answered(client.get("/info"))
+        native = answered(client.post("/rank", json={"context": QUERY, "rerank": True}))["results"]
+    ranker = load_cross(own if generation_counts else other)
+    statistics = ranker.statistics(each.text for each in pool(5))
+    expected = ranker.score_texts(Conversation.of(QUERY), TEXTS, statistics)
+    assert [scores[at] for at in range(len(TEXTS))] == pytest.approx(expected.tolist(), abs=1e-4)
+    assert (told["model"]["counts_words"], told["reranker"]["counts_words"]) == (generation_counts, generation_counts)
+    expected = ranker.score_texts(Conversation.of(QUERY), [each["text"] for each in native], statistics)
+    assert [each["score"] for each in native] == pytest.approx(expected.tolist(), abs=1e-4)
+    assert [each["scores"]["cross"] for each in native] == [each["score"] for each in native]
 
 
 @pytest.mark.parametrize("which", ["cross", "late"])

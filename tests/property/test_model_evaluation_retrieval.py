@@ -74,7 +74,7 @@ def test_reranking_orders_the_first_by_the_pairs_and_keeps_the_rest(rankers: dic
     cross = rankers["cross"]
     found, _ = retrieve(rankers["poly"], CONTEXTS, POOL, silent)
     told: list[tuple[str, int, int]] = []
-    reranked = rerank(cross, CONTEXTS, POOL, found, top_n, lambda *numbers: told.append(numbers))
+    reranked = rerank(cross, CONTEXTS, POOL, found, top_n, lambda *numbers: told.append(numbers), True)
     assert told == [("pairs", done, 25) for done in range(1, 26)]
     for context, before, after in zip(CONTEXTS, found, reranked, strict=True):
         first = before.rows[:top_n]
@@ -89,7 +89,7 @@ def test_a_small_pool_is_found_whole(rankers: dict[str, Any]) -> None:
     [found], cut = retrieve(rankers["bi"], CONTEXTS[:1], [*POOL[:2], "w1 " * 50], silent)
     assert cut == 1
     assert sorted(found.rows.tolist()) == [0, 1, 2]
-    [reranked] = rerank(rankers["cross"], CONTEXTS[:1], POOL[:3], [found], 20, silent)
+    [reranked] = rerank(rankers["cross"], CONTEXTS[:1], POOL[:3], [found], 20, silent, True)
     assert sorted(reranked.rows.tolist()) == [0, 1, 2]
 
 
@@ -102,7 +102,7 @@ class Damaged(CrossRanker):
     """A Cross-encoder whose scores are all NaN."""
 
     def __init__(self) -> None:
-        self.name = "damaged"
+        self.name, self.evidence = "damaged", None
 
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> Any:
         return texts, None
@@ -114,7 +114,7 @@ class Damaged(CrossRanker):
 def test_scores_that_are_no_numbers_are_no_ranking(rankers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = retrieve(rankers["bi"], CONTEXTS[:1], POOL[:3], silent)
     with pytest.raises(ModelError, match="damaged gives scores that are not finite"):
-        rerank(Damaged(), CONTEXTS[:1], POOL[:3], found, 2, silent)
+        rerank(Damaged(), CONTEXTS[:1], POOL[:3], found, 2, silent, True)
     dim = rankers["bi"].dim
     for method, broken in (
         ("encode_candidates", np.full((3, dim), np.nan, np.float32)),

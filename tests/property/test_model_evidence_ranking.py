@@ -6,18 +6,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tiny import write_checkpoint
 
 import polyrank
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.evaluation.lists import rank_lists
-from polyrank.model.evaluation.retrieval import DEPTH, retrieve
+from polyrank.model.evaluation.retrieval import DEPTH, rerank, retrieve
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.evidence.features import FEATURES
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
+from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.load import load_cross
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
 
@@ -108,3 +112,83 @@ def test_evidence_is_part_of_the_fingerprint_where_there_is_some(
     copy = polyrank.load(tmp_path / "copy")
     assert copy.fingerprint == rankers["with"].fingerprint
     assert copy.config.evidence == EVIDENCE
+
+
+# --- Cross-encoders
+
+
+@pytest.fixture(scope="module")
+def crosses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CrossRanker]:
+    parent = tmp_path_factory.mktemp("crosses")
+    given = {"plain": None, "with": EVIDENCE, "zero": EvidenceConfig(weights=dict.fromkeys(FEATURES, 0.0))}
+    return {
+        name: load_cross(write_checkpoint(parent, name, 0, architecture="cross", evidence=evidence))
+        for name, evidence in given.items()
+    }
+
+
+def by_hand(ranker: CrossRanker, context: Conversation, texts: list[str], pool: list[str]) -> NDArray[np.float32]:
+    pairs = ranker.score_pairs(ranker.tokenize_pairs(context, texts)[0])
+    values = Evidence(EVIDENCE).values(context, WordTable.of(texts, Statistics.of(pool)))
+    assert values.any()
+    return np.array(
+        [EVIDENCE.late_weight * float(pair) + float(value) for pair, value in zip(pairs, values, strict=True)],
+        np.float32,
+    )
+
+
+def test_a_cross_encoder_counts_words_beside_the_pair(crosses: dict[str, CrossRanker]) -> None:
+    texts = POOL[:80]
+    for context in CONTEXTS[:5]:
+        found = crosses["with"].rank(context.turns, texts, persona=context.persona)
+        scores = by_hand(crosses["with"], context, texts, texts)
+        assert [row for row, _ in found] == np.argsort(-scores, kind="stable").tolist()
+        assert [score for _, score in found] == np.sort(scores)[::-1].tolist()
+
+
+def test_lists_of_a_cross_encoder_take_all_their_candidates_for_the_pool(crosses: dict[str, CrossRanker]) -> None:
+    lists = [POOL[n : n + 20] for n in range(0, 250, 10)]
+    dialogues = [Dialogue(context, own[0], tuple(own), 0) for context, own in zip(CONTEXTS, lists, strict=True)]
+    ranked = rank_lists(crosses["with"], dialogues, silent)
+    pool = list(dict.fromkeys(text for own in lists for text in own))
+    for context, own, scores in zip(CONTEXTS, lists, ranked.scores, strict=True):
+        np.testing.assert_array_equal(scores, by_hand(crosses["with"], context, own, pool))
+
+
+def test_what_is_reranked_counts_words_as_the_pool_has_them_where_the_first_stage_counts_them(
+    rankers: dict[str, LateRanker], crosses: dict[str, CrossRanker]
+) -> None:
+    found, _ = retrieve(rankers["with"], CONTEXTS[:5], POOL, silent)
+    counted = rerank(crosses["with"], CONTEXTS[:5], POOL, found, 7, silent, counts_words=True)
+    for context, before, after in zip(CONTEXTS, found, counted, strict=False):
+        first = before.rows[:7]
+        scores = by_hand(crosses["with"], context, [POOL[row] for row in first], POOL)
+        order = np.argsort(-scores, kind="stable")
+        assert after.rows.tolist() == [*first[order], *before.rows[7:]]
+        assert after.scores[:7].tolist() == scores[order].tolist()
+    alone = rerank(crosses["with"], CONTEXTS[:5], POOL, found, 7, silent, counts_words=False)
+    plain = rerank(crosses["plain"], CONTEXTS[:5], POOL, found, 7, silent, counts_words=True)
+    for one, other in zip(alone, plain, strict=True):
+        np.testing.assert_array_equal(one.rows, other.rows)
+        np.testing.assert_array_equal(one.scores, other.scores)
+
+
+def test_weights_of_zero_change_no_bit_of_a_cross_encoder(crosses: dict[str, CrossRanker]) -> None:
+    for context in CONTEXTS[:5]:
+        plain, zero = (
+            crosses[name].rank(context.turns, POOL[:60], persona=context.persona) for name in ("plain", "zero")
+        )
+        assert plain == zero
+    assert len({ranker.fingerprint for ranker in crosses.values()}) == 3
+
+
+finite = st.floats(-1e6, 1e6, width=32)
+
+
+@given(st.lists(st.tuples(finite, finite), min_size=1), st.floats(1e-3, 1e3))
+def test_the_parts_are_added_in_float64(parts: list[tuple[float, float]], late_weight: float) -> None:
+    late, values = (np.array(each, np.float32) for each in zip(*parts, strict=True))
+    scores = Evidence(EvidenceConfig(late_weight=late_weight)).scores(late, values)
+    expected = [float(np.float32(late_weight * float(one) + float(other))) for one, other in parts]
+    assert scores.dtype == np.float32
+    assert scores.tolist() == expected

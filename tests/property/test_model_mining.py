@@ -9,14 +9,18 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 from brute_force import paper_scores
+from fakes import EVIDENCE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import write_checkpoint
 
 import polyrank
 from polyrank.model.evaluation.mining import REASONS, Miner, MiningRules, TextPool, score_bound
+from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.evidence.table import WordTable
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.search.additions import Additions
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.positives import Positives
@@ -25,6 +29,8 @@ MODELS: dict[str, dict[str, object]] = {
     "bi": {"architecture": "bi"},
     "poly": {"architecture": "poly", "n_codes": 4, "normalize": True, "score_scale": 5.0},
     "cross": {"architecture": "cross"},
+    "words": {"architecture": "poly", "n_codes": 4, "normalize": True, "score_scale": 5.0, "evidence": EVIDENCE},
+    "cross of words": {"architecture": "cross", "evidence": EVIDENCE},
 }
 
 
@@ -58,6 +64,13 @@ def context_of(dialogue: Dialogue) -> tuple[list[str], tuple[str, ...]]:
     return [same(turn.text) for turn in dialogue.conversation.turns], dialogue.conversation.persona
 
 
+def additions(late: LateRanker, dialogue: Dialogue, texts: list[str], pool: list[str]) -> Additions | None:
+    """What words add to the scores of texts, where the model counts them."""
+    if late.evidence is None:
+        return None
+    return late.evidence.additions(dialogue.conversation, WordTable.of(texts, Statistics.of(pool)))
+
+
 def by_hand(pool: list[str], dialogues: list[Dialogue], late: LateRanker, rules: MiningRules) -> list[list[str]]:
     """Compute the hardest negatives of each example from the scores of all texts."""
     texts = [text for at, text in enumerate(pool) if same(text) not in map(same, pool[:at])]
@@ -66,12 +79,14 @@ def by_hand(pool: list[str], dialogues: list[Dialogue], late: LateRanker, rules:
     all_codes = late.encode_contexts([late.tokenize_context(each.conversation)[0] for each in dialogues])
     found = []
     for dialogue, gold, codes in zip(dialogues, golds, all_codes, strict=True):
-        scores = paper_scores(embeddings, codes)
+        scores = paper_scores(embeddings, codes, additions(late, dialogue, texts, texts))
         right = {same(other.response) for other in dialogues if context_of(other) == context_of(dialogue)}
         best = sorted(range(len(texts)), key=lambda row: (-scores[row], row))[: rules.depth]
         left = [row for row in best if same(texts[row]) not in right][rules.skip :]
         if rules.margin is not None:
-            gold_score, random = float(paper_scores(gold[None], codes)[0]), float(scores.mean(dtype=np.float64))
+            of_gold = additions(late, dialogue, [dialogue.response], texts)
+            gold_score = float(paper_scores(gold[None], codes, of_gold)[0])
+            random = float(scores.mean(dtype=np.float64))
             left = [row for row in left if scores[row] < gold_score - rules.margin * max(gold_score - random, 0.0)]
         found.append([texts[row] for row in left])
     return found
@@ -95,7 +110,7 @@ RULES = st.builds(
 )
 
 
-@pytest.mark.parametrize("name", ["bi", "poly"])
+@pytest.mark.parametrize("name", ["bi", "poly", "words"])
 @settings(max_examples=60)
 @given(st.integers(0, 10_000), RULES)
 def test_the_hardest_are_those_of_brute_force(name: str, seed: int, rules: MiningRules) -> None:
@@ -118,22 +133,25 @@ def test_a_draw_is_from_what_brute_force_leaves(seed: int, rules: MiningRules) -
         assert negatives == [text for text in window if text in negatives]
 
 
-@settings(max_examples=20)
+@pytest.mark.parametrize(("name", "check"), [("poly", "cross"), ("words", "cross of words"), ("bi", "cross of words")])
+@settings(max_examples=10)
 @given(st.integers(0, 10_000), RULES)
-def test_the_cross_encoder_filters_as_if_it_read_everything(seed: int, rules: MiningRules) -> None:
+def test_the_cross_encoder_filters_as_if_it_read_everything(
+    name: str, check: str, seed: int, rules: MiningRules
+) -> None:
     pool, dialogues = drawn(seed)
-    late, cross = ranker("poly"), ranker("cross")
+    late, cross = ranker(name), ranker(check)
     assert isinstance(late, LateRanker)
     assert isinstance(cross, CrossRanker)
     found = mined(pool, dialogues, late, rules, cross)
+    texts = {same(text): text for text in reversed(pool)}.values()
+    counted = Statistics.of(texts) if late.evidence else None
     for dialogue, negatives, window in zip(dialogues, found, by_hand(pool, dialogues, late, rules), strict=True):
-        [gold, *scores] = (one_score(cross, dialogue.conversation, text) for text in (dialogue.response, *window))
+        [gold, *scores] = (
+            float(cross.score_texts(dialogue.conversation, [text], counted)[0]) for text in (dialogue.response, *window)
+        )
         passed = [text for text, score in zip(window, scores, strict=True) if score < gold - rules.check_margin]
         assert negatives == passed[: rules.negatives]
-
-
-def one_score(cross: CrossRanker, conversation: Conversation, text: str) -> float:
-    return float(cross.score_pairs(cross.tokenize_pairs(conversation, [text])[0])[0])
 
 
 def test_the_drawn_cases_reach_every_rule() -> None:

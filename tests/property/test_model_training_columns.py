@@ -104,7 +104,7 @@ def test_a_cross_batch_has_the_gold_reply_first_and_no_other_correct_one(
 ) -> None:
     assume(len(examples) + len(others) > 1)
     recorder = Recorder()
-    pairs, width = pair_rows(cast(Assembler, recorder), Batch(examples, others, random.Random(seed)), negatives)
+    pairs, width, _ = pair_rows(cast(Assembler, recorder), Batch(examples, others, random.Random(seed)), negatives)
     assert [conversation for conversation, _ in recorder.asked] == [each.conversation for each in examples]
     rows = [[normal(text) for text in found] for _, found in recorder.asked]
     known = {normal(text) for each in examples for text in (each.response, *each.negatives[:negatives])}

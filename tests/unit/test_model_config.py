@@ -159,6 +159,7 @@ def test_evidence_that_makes_no_sense_is_refused(changes: dict[str, Any], messag
         ModelConfig.from_json(raw(**changes))
 
 
-def test_a_cross_encoder_has_no_evidence() -> None:
-    with pytest.raises(CheckpointInvalid, match="evidence is not for cross"):
-        ModelConfig(architecture="cross", base_name="tiny", evidence=EvidenceConfig())
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+def test_any_architecture_may_have_evidence(architecture: str) -> None:
+    config = ModelConfig(architecture=architecture, base_name="tiny", evidence=EvidenceConfig(weights={"last": 0.5}))
+    assert ModelConfig.from_json(config.to_json()) == config

@@ -50,7 +50,7 @@ class Cross(CrossRanker):
     """Gives the same scores as `Late`."""
 
     def __init__(self) -> None:
-        self.name = "cross"
+        self.name, self.evidence = "cross", None
 
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         factor = int(conversation.turns[-1].text)

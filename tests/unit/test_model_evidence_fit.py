@@ -82,9 +82,9 @@ def test_nothing_to_learn_from_gives_the_late_score_alone() -> None:
 
 def test_shares_say_what_each_feature_adds() -> None:
     figures = shares([lists(2000, 0)], 1.0)
-    assert list(figures) == ["late alone", "all features", *(f"without {name}" for name in figures_order())]
+    assert list(figures) == ["without words", "all features", *(f"without {name}" for name in figures_order())]
     together = figures["all features"].plain
-    assert together > figures["late alone"].plain + 0.05
+    assert together > figures["without words"].plain + 0.05
     assert together > figures["without last"].plain + 0.02
     assert together == pytest.approx(figures["without before"].plain, abs=0.01)
     assert figures["all features"].repeats > figures["without said"].repeats + 0.1

@@ -40,12 +40,18 @@ class Late:
     def encode_contexts(self, contexts: list[list[Any]]) -> list[NDArray[np.float32]]:
         return [np.array([numbers], np.float32) for numbers in contexts]
 
+    def word_table(self, texts: Sequence[str]) -> None:
+        """It has no evidence."""
+
+    def additions(self, conversation: Conversation, table: None) -> None:
+        """It has no evidence."""
+
 
 class Cross(CrossRanker):
     """Scores a text by its last number, and remembers the texts it read."""
 
     def __init__(self) -> None:
-        self.name = "cross"
+        self.name, self.evidence = "cross", None
         self.read: list[str] = []
 
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:

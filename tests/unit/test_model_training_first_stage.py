@@ -5,17 +5,23 @@ from typing import Any
 
 import pytest
 import torch
+from command_line import write_rows
 from safetensors.torch import load_file
 from tiny import write_base, write_checkpoint
-from tiny_training import Seen, run, scores, settings, trained, write_examples, write_first_stage
+from tiny_training import Seen, orders, run, scores, settings, trained, write_examples, write_first_stage
 
 import polyrank
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
+from polyrank.model.config import EvidenceConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.run import Data, train
 from polyrank.model.training.student.student import Student, start
+
+
+class Stop(Exception):
+    """Stands in for a kill."""
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +146,31 @@ def test_what_is_no_first_stage_of_the_base_is_told(base: Path, tmp_path: Path) 
     for architecture in ("bi", "poly", "cross"):
         with pytest.raises(InvalidInput, match="give that one as --first-stage, or as the base"):
             start(settings(residual, architecture=architecture))
+
+
+@pytest.mark.parametrize("evidence", [True, False])
+def test_a_cross_encoder_learns_beside_the_words_of_its_first_stage(base: Path, tmp_path: Path, evidence: bool) -> None:
+    """The replies repeat an order's number, which no network of this size can read."""
+    data = write_rows(tmp_path / "orders.jsonl", orders(560))
+    first_stage = write_first_stage(base, evidence=EvidenceConfig(weights={"last": 3.0}))
+    config, seen = residual_settings(base, first_stage, steps=1), Seen()
+    given = {"evidence": evidence, "on_survey": seen.survey, "watch": seen.watch}
+    ranker = train(config, Data([data]), tmp_path / "out", **given)  # type: ignore[arg-type]
+    assert ranker is not None
+    assert (ranker.config.evidence is not None) == evidence
+    assert (seen.looks[0][1] < 0.5) == evidence, "the first loss is that of the first stage's score"
+
+
+def test_a_resumed_run_counts_words_as_it_did(base: Path, tmp_path: Path) -> None:
+    def killed(event: str, step: int, *_: object) -> None:
+        if step == 1:
+            raise Stop
+
+    data = Data([write_rows(tmp_path / "orders.jsonl", orders(80))])
+    config = residual_settings(base, write_first_stage(base, evidence=EvidenceConfig(weights={"last": 3.0})), steps=4)
+    for evidence, counted in ((True, "words count"), (False, "no words count")):
+        out, on_survey = tmp_path / f"out-{evidence}", Seen().survey
+        with pytest.raises(Stop):
+            train(config, data, out, evidence=evidence, on_survey=on_survey, watch=killed)
+        with pytest.raises(InvalidInput, match=f"the unfinished run {counted}: --no-evidence is not as it was"):
+            train(config, data, out, resume=True, evidence=not evidence, on_survey=on_survey, watch=killed)

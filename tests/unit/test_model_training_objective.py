@@ -2,23 +2,29 @@
 
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from command_line import write_rows
+from fakes import EVIDENCE
 from tiny import write_base, write_checkpoint
-from tiny_training import dialogue, settings, write_first_stage
+from tiny_training import dialogue, orders, settings, write_first_stage
 
 import polyrank
 from polyrank.model.architectures.attention import ContextCodes
 from polyrank.model.architectures.cross import CrossEncoder
+from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.load import load_cross
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import TrainConfig
-from polyrank.model.training.data.corpus import Corpus
+from polyrank.model.training.data.corpus import Corpus, survey
+from polyrank.model.training.data.words import PairWords
 from polyrank.model.training.objectives import late
 from polyrank.model.training.objectives.late import LateObjective
 from polyrank.model.training.objectives.objective import Batch, Measured, Objective, code_cosine
@@ -115,6 +121,26 @@ def test_a_cross_loss_is_that_of_the_rankers_scores(base: Path, tmp_path: Path, 
         points -= torch.nn.functional.logsigmoid(scores * torch.tensor([1, -1, -1])).sum().item()
     assert measured(base, examples, **cross).loss == pytest.approx(lists / 2, rel=1e-4)
     assert measured(base, examples, **cross, loss="pointwise").loss == pytest.approx(points / 2, rel=1e-4)
+
+
+def test_words_of_a_first_stage_count_in_the_loss_as_a_checkpoint_serves_them(base: Path, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "orders.jsonl", orders(80))
+    corpora = [survey(data, False, 0.0, 1000)[0]] * 2
+    examples = [dialogue("where is ord-7-x", "ord-7-x came", "w6", "no"), dialogue(["w5", "w9"], "w5", "w1", "ord-3-x")]
+    first_stage = write_first_stage(base, evidence=EVIDENCE)
+    student, config = made(base, architecture="cross", negatives=2, first_stage=str(first_stage), n_codes=None)
+    assert student.config.evidence is None
+    replace(student, config=replace(student.config, evidence=EVIDENCE)).save(tmp_path / "cross", {})
+    ranker, pool = load_cross(tmp_path / "cross"), 2 * list(corpora[0].replies())
+    losses = []
+    for example in examples:
+        texts = [example.response, *example.negatives]
+        scores = torch.from_numpy(ranker.score_texts(example.conversation, texts, ranker.statistics(pool)))
+        losses.append(-scores.log_softmax(0)[0].item())
+    batch = Batch(examples, [], random.Random(0))
+    found = PairObjective(student, config, CPU, PairWords(Evidence(EVIDENCE), corpora)).measure(batch)
+    assert found.loss == pytest.approx(sum(losses) / 2, rel=1e-4)
+    assert found.loss != pytest.approx(objective(student, config).measure(batch).loss, rel=0.1)
 
 
 def test_a_look_counts_gold_replies_ahead_of_all_that_may_count(base: Path) -> None:

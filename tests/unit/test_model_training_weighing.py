@@ -9,15 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import write_rows
+from numpy.typing import NDArray
 from tiny import write_checkpoint
 from tiny_training import orders
 
 import polyrank
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.evidence.fit import Figures
+from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.load import load_cross
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.pairs import Pairs
 from polyrank.model.training import weighing
 from polyrank.model.training.data.corpus import Corpus, survey
 from polyrank.model.training.weighing import FEWEST_LISTS, Weighed, weigh
@@ -49,7 +53,7 @@ def test_words_that_replies_repeat_gain_a_weight(ranker: LateRanker, corpus: Cor
     assert weighed.evidence.weights["said"] < 0
     assert weighed.evidence.weights["persona"] == 0, "there is none"
     figures = weighed.figures
-    assert figures["all features"].plain > 0.95 > 0.5 > figures["late alone"].plain
+    assert figures["all features"].plain > 0.95 > 0.5 > figures["without words"].plain
     assert figures["without last"].plain < 0.5
 
 
@@ -63,7 +67,7 @@ def test_what_the_model_was_trained_on_is_left_out(ranker: LateRanker, corpus: C
 def test_a_large_file_is_not_held_in_memory_to_draw_from_it(
     ranker: LateRanker, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weighing, "_LISTS", 20)
+    monkeypatch.setattr(weighing, "_OF_VECTORS", weighing._OF_VECTORS._replace(lists=20))
     alive: weakref.WeakSet[Tracked] = weakref.WeakSet()
     most = 0
 
@@ -81,32 +85,59 @@ def test_a_large_file_is_not_held_in_memory_to_draw_from_it(
     assert 20 <= most < 25
 
 
-def test_every_example_is_as_likely_to_be_drawn_and_as_likely_to_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weighing, "_LISTS", 4)
+def test_every_example_is_as_likely_to_be_drawn_and_as_likely_to_come_first() -> None:
     examples = [Dialogue(Conversation.of("a"), str(n)) for n in range(16)]
-    drawn = [[int(each.response) for each in weighing._drawn(examples, random.Random(seed))] for seed in range(4000)]
+    drawn = [[int(each.response) for each in weighing._drawn(examples, 4, random.Random(seed))] for seed in range(4000)]
     assert {len(set(each)) for each in drawn} == {4}
     for place in range(4):
         times = np.bincount([each[place] for each in drawn], minlength=16)
         assert 250 - 80 < times.min() <= times.max() < 250 + 80  # five standard deviations
-    assert drawn[7] == [int(each.response) for each in weighing._drawn(iter(examples), random.Random(7))]
+    assert drawn[7] == [int(each.response) for each in weighing._drawn(iter(examples), 4, random.Random(7))]
 
 
 def test_of_few_examples_all_are_drawn() -> None:
     examples = [Dialogue(Conversation.of("a"), str(n)) for n in range(FEWEST_LISTS - 1)]
-    drawn = weighing._drawn(examples, random.Random(0))
+    drawn = weighing._drawn(examples, FEWEST_LISTS, random.Random(0))
     assert drawn != examples
     assert sorted(drawn, key=examples.index) == examples
-    assert weighing._drawn([], random.Random(0)) == []
+    assert weighing._drawn([], 4, random.Random(0)) == []
 
 
 def test_every_file_is_weighed(ranker: LateRanker, corpus: Corpus) -> None:
     assert weigh(ranker, [corpus, corpus], seen=False).lists == 400
 
 
+@pytest.fixture(scope="module")
+def cross(tmp_path_factory: pytest.TempPathFactory) -> CrossRanker:
+    path = write_checkpoint(tmp_path_factory.mktemp("weighing"), "cross", 0, architecture="cross")
+    return load_cross(path)
+
+
+def test_words_beside_a_cross_encoder_are_weighed_too(cross: CrossRanker, corpus: Corpus) -> None:
+    weighed = weigh(cross, [corpus], seen=False)
+    assert weighed.evidence.weights["last"] > 0.5
+    assert weighed.evidence.weights["said"] < 0
+    assert weighed.figures["all features"].plain > 0.95 > 0.5 > weighed.figures["without words"].plain
+
+
+def test_a_cross_encoder_reads_fewer_and_shorter_lists(
+    cross: CrossRanker, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def counted(pairs: Pairs) -> NDArray[np.float32]:
+        read.append(len(pairs.owners))
+        return CrossRanker.score_pairs(cross, pairs)
+
+    monkeypatch.setattr(cross, "score_pairs", counted)
+    weighed = weigh(cross, [corpus], seen=False)
+    assert weighed.lists == len(read) == 150
+    assert set(read) == {17}, "the right reply, 15 of others and an earlier turn"
+
+
 def weighed(lists: int, late: float, words: float) -> Weighed:
     """An outcome with these R@1; with earlier turns in the lists words always help, which says nothing."""
-    figures = {"late alone": Figures(late, 0.1), "all features": Figures(words, 0.9)}
+    figures = {"without words": Figures(late, 0.1), "all features": Figures(words, 0.9)}
     return Weighed(EvidenceConfig(), lists, figures)
 
 

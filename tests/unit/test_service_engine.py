@@ -272,7 +272,7 @@ def test_pairs_are_scored_and_texts_embedded(scanned: Serving) -> None:
         engine = Engine(EngineSettings(), Metrics(), WordCross())
         try:
             return (
-                await engine.score_pairs(Conversation.of("w1 w2"), ["w2 w3", "w4", "w2 w1"], math.inf),
+                await engine.score_pairs(None, Conversation.of("w1 w2"), ["w2 w3", "w4", "w2 w1"], math.inf),
                 await engine.embed(scanned, ["w1", "w2 " * 50], math.inf),
                 await engine.embed(scanned, [], math.inf),
             )
@@ -290,7 +290,7 @@ def test_without_a_cross_encoder_no_pairs_are_scored(scanned: Serving) -> None:
     async def scene() -> None:
         engine = Engine(EngineSettings(), Metrics())
         try:
-            await engine.score_pairs(Conversation.of("w1"), ["w1"], math.inf)
+            await engine.score_pairs(None, Conversation.of("w1"), ["w1"], math.inf)
         finally:
             engine.close()
 
@@ -532,12 +532,12 @@ def test_pairs_that_do_not_fit_are_refused_with_how_many_do(slow: Slow) -> None:
     texts, conversation = [given.text or "" for given in MANY], Conversation.of(TEXT)
 
     async def scene() -> None:
-        await slow.engine.score_pairs(conversation, texts, math.inf)
+        await slow.engine.score_pairs(None, conversation, texts, math.inf)
         with pytest.raises(TimeTooShort) as refused:
-            await slow.engine.score_pairs(conversation, texts, time.monotonic() + 0.5)
+            await slow.engine.score_pairs(None, conversation, texts, time.monotonic() + 0.5)
         fitting = refused.value.fitting
         assert 0 < fitting < 100
-        read = await slow.engine.score_pairs(conversation, texts[:fitting], time.monotonic() + 0.5)
+        read = await slow.engine.score_pairs(None, conversation, texts[:fitting], time.monotonic() + 0.5)
         assert len(read.scores) == fitting
         request = asked(TEXT, candidates=MANY[:50], top_n=50, deadline=time.monotonic() + 0.4)
         await slow.ask(MANY[:50])

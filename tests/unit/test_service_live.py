@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
+from fakes import EVIDENCE
 from service_fakes import WordRanker, build_store, count_nothing, load, pool
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.model.config import EvidenceConfig
 from polyrank.model.errors import InvalidInput, ModelNotFound, Shortage
 from polyrank.model.search.scan import Status
 from polyrank.service.errors import NotReady
@@ -528,3 +530,23 @@ def test_what_an_activation_refused_is_not_taken_back_by_reading_its_log(store: 
         store.live.activate(only)
     store.live.take_over()
     assert store.live.refused.keys() == {only}
+
+
+@pytest.mark.parametrize(
+    ("evidence", "reranks_by_words", "warns"), [(None, True, 1), (EVIDENCE, True, 0), (None, False, 0)]
+)
+def test_a_reranker_that_counts_words_and_a_generation_without_is_said_at_every_switch(
+    store: Fixture,
+    caplog: pytest.LogCaptureFixture,
+    evidence: EvidenceConfig | None,
+    reranks_by_words: bool,
+    warns: int,
+) -> None:
+    build_store(store.root, pool(20), ranker=WordRanker(evidence=evidence))
+    live = Live(store.store, Opener(count_nothing, None, load), store.metrics, reranks_by_words)
+    live.start()
+    again = build_store(store.root, pool(20, "d"), ranker=WordRanker(evidence=evidence), activate=False)
+    live.activate(again)
+    told = [record for record in caplog.records if record.message == "the reranker's words do not count"]
+    assert len(told) == 2 * warns
+    assert [record.levelname for record in told] == ["WARNING"] * len(told)

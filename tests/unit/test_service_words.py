@@ -1,6 +1,7 @@
 """What words say counts alike wherever a candidate comes from, and an answer that is called exact is."""
 
 import asyncio
+import math
 import threading
 import weakref
 from collections.abc import Sequence
@@ -12,19 +13,32 @@ import numpy as np
 import pytest
 from fakes import EVIDENCE
 from numpy.typing import NDArray
-from service_fakes import WORDS, WordRanker, asked, brute_force, build_store, numbered, open_serving, pool, rank
+from service_fakes import (
+    WORDS,
+    WordCross,
+    WordRanker,
+    asked,
+    brute_force,
+    build_store,
+    numbered,
+    open_serving,
+    pool,
+    rank,
+)
 from updated import updated
 
 from polyrank.index_builder.index.retrieval import BestByWords, best_by_words
 from polyrank.index_builder.index.retrieval import search as search_index
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.words import Words
+from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.steps import Steps
+from polyrank.model.text.steps import Steps, finish
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import engine, retrieval
 from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.forwards import PairScores
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import Given, Ranked
 from polyrank.service.ranking.words import PoolWords, pool_words, text_values
@@ -218,3 +232,60 @@ def test_requests_whose_texts_take_long_do_not_hold_the_room_of_others(
     quick, *others = asyncio.run(together())
     assert len(quick.places) == 10
     assert {len(ranked.places) for ranked in others} == {2}
+
+
+# --- the Cross-encoder
+
+
+class CrossOfWords(WordCross):
+    """A cross-encoder with evidence of its own."""
+
+    evidence = Evidence(replace(EVIDENCE, late_weight=0.5, weights={"length": 2.0, "said": -9.0}))
+
+
+def test_what_is_reranked_counts_words_by_the_rerankers_weights(serving: Serving) -> None:
+    before = rank(serving, asked(TEXT, top_k=30))
+    reranked = rank(serving, asked(TEXT, top_k=30, top_n=20), CrossOfWords())
+    words, scorer = serving.generation.words, CrossOfWords()
+    assert words is not None
+    first = [place.text for place in before.places[:20]]
+    pairs = scorer.score_pairs(finish(scorer.pair_steps(Conversation.of(TEXT), first))[0])
+    values = scorer.evidence.values(Conversation.of(TEXT), words.table_of(first))
+    assert values.any()
+    expected = [np.float32(0.5 * float(pair) + float(value)) for pair, value in zip(pairs, values, strict=True)]
+    order = np.argsort(-np.array(expected), kind="stable").tolist()
+    assert [(place.id, place.cross) for place in reranked.places[:20]] == [
+        (before.places[at].id, expected[at]) for at in order
+    ]
+    parts = {place.id: (place.score, place.lexical) for place in before.places}
+    assert {place.id: (place.score, place.lexical) for place in reranked.places} == parts, "of the first stage"
+    assert all(place.cross is None for place in reranked.places[20:])
+    assert reranked.seconds["rerank"] > 0
+
+
+def test_pairs_alone_count_where_the_generation_holds_no_words(tmp_path: Path) -> None:
+    build_store(tmp_path)
+    serving = open_serving(tmp_path)
+    one, other = (rank(serving, asked(TEXT, top_n=20), scorer) for scorer in (CrossOfWords(), WordCross()))
+    assert one.places == other.places
+    assert not one.degraded
+
+
+def test_texts_that_are_scored_as_pairs_count_words_as_the_generation_has_them(serving: Serving) -> None:
+    texts, conversation = ["w1 w2", "w9 w40", TEXT], Conversation.of(TEXT)
+
+    async def scored(words: Words | None) -> PairScores:
+        held = Engine(EngineSettings(), Metrics(), CrossOfWords())
+        try:
+            return await held.score_pairs(words, conversation, texts, math.inf)
+        finally:
+            held.close()
+
+    words = serving.generation.words
+    assert words is not None
+    with_words, alone = asyncio.run(scored(words)), asyncio.run(scored(None))
+    values = CrossOfWords.evidence.values(conversation, words.table_of(texts))
+    assert with_words.scores.tolist() == CrossOfWords.evidence.scores(alone.scores, values).tolist()
+    assert with_words.scores.tolist() != alone.scores.tolist()
+    assert (with_words.tokens, with_words.truncation) == (alone.tokens, alone.truncation)
+    assert with_words.seconds["rerank"] > 0

@@ -38,6 +38,14 @@ class Corpus:
             if (_hash(example.dialogue) < self.held_out_below) == selection:
                 yield example
 
+    def replies(self) -> Iterator[str]:
+        """Stream each distinct reply of the file: the pool that a server would answer from."""
+        seen: set[int] = set()
+        for example in _kept(self, Report()):
+            if (key := _hash(example.response)) not in seen:
+                seen.add(key)
+                yield example.response
+
 
 @dataclass(slots=True)
 class Report:

@@ -13,6 +13,7 @@ from polyrank.model.rankers.load import load_cross
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import LateTrainConfig, TrainConfig
 from polyrank.model.training.data.columns import Columns, columns
+from polyrank.model.training.data.words import PairWords
 from polyrank.model.training.objectives.gradient_cache import Encoded
 from polyrank.model.training.objectives.losses import distillation, listwise
 from polyrank.model.training.objectives.objective import Batch, Objective, Prepared, ScoredBatch, in_order
@@ -24,8 +25,10 @@ class LateObjective(Objective):
 
     settings = LateTrainConfig
 
-    def __init__(self, student: Student, config: TrainConfig, device: torch.device) -> None:
-        super().__init__(student, config, device)
+    def __init__(
+        self, student: Student, config: TrainConfig, device: torch.device, words: PairWords | None = None
+    ) -> None:
+        super().__init__(student, config, device, words)
         assert isinstance(student.encoder, LateEncoder)
         assert isinstance(config, LateTrainConfig)
         self._encoder = student.encoder

@@ -12,6 +12,7 @@ from polyrank.model.architectures.attention import ContextCodes, unit_length
 from polyrank.model.rankers.networks import NetworkRanker
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.data.words import PairWords
 from polyrank.model.training.objectives.gradient_cache import Encode, Encoded, cached_backward, plain_backward
 from polyrank.model.training.student.student import Student
 
@@ -65,8 +66,10 @@ class Objective(ABC):
     settings: ClassVar[type[TrainConfig]]
     models: dict[str, NetworkRanker]
 
-    def __init__(self, student: Student, config: TrainConfig, device: torch.device) -> None:
-        """Load what it needs; the config is one of `settings`."""
+    def __init__(
+        self, student: Student, config: TrainConfig, device: torch.device, words: PairWords | None = None
+    ) -> None:
+        """Load what it needs; the config is one of `settings`. `words` count beside a Cross-encoder's first stage."""
         self._assembler = student.assembler
         self._device = device
         self._run = cached_backward if config.gradient_cache else plain_backward

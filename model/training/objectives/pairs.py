@@ -3,7 +3,9 @@
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +22,7 @@ from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.pairs import Pairs
 from polyrank.model.training.config import PairTrainConfig, TrainConfig
 from polyrank.model.training.data.columns import Columns, columns
+from polyrank.model.training.data.words import PairWords
 from polyrank.model.training.errors import TrainingDataInvalid
 from polyrank.model.training.objectives.gradient_cache import Encoded
 from polyrank.model.training.objectives.losses import listwise, pointwise
@@ -28,12 +31,20 @@ from polyrank.model.training.student.student import Student
 
 
 class PairObjective(Objective):
-    """Listwise or pointwise loss of a Cross-encoder over each row's own few candidates."""
+    """Listwise or pointwise loss of a Cross-encoder over each row's own few candidates.
+
+    Where the first stage counts words, they count as it weighs them. The score is then `late_weight * (late + own) +
+    lexical`, which begins as the first stage's and has the form of a checkpoint with evidence. So the network learns
+    what is missing beside words as well.
+    """
 
     settings = PairTrainConfig
 
-    def __init__(self, student: Student, config: TrainConfig, device: torch.device) -> None:
-        super().__init__(student, config, device)
+    def __init__(
+        self, student: Student, config: TrainConfig, device: torch.device, words: PairWords | None = None
+    ) -> None:
+        super().__init__(student, config, device, words)
+        self._words = words
         assert isinstance(student.encoder, CrossEncoder)
         assert isinstance(config, PairTrainConfig)
         self._encoder = student.encoder
@@ -46,22 +57,39 @@ class PairObjective(Objective):
     def prepare(self, batch: Batch) -> Prepared:
         """Choose each row's negatives, and tokenise the pairs; the first stage scores them."""
         score = None if self._retriever is None else partial(_retriever_scores, self._retriever)
-        pairs, width = pair_rows(self._assembler, batch, self._config.negatives, score)
+        pairs, width, texts = pair_rows(self._assembler, batch, self._config.negatives, score)
         positions = self._encoder.batches(pairs, self._config.chunk_tokens)
         first = None if self._first_stage is None else torch.from_numpy(self._first_stage.scores(pairs))
         return Prepared(
             [partial(self._encode, pairs.take(chunk)) for chunk in positions],
-            partial(self._scored, positions, first, width),
+            partial(self._scored, positions, first, self._lexical(batch.examples, texts), width),
         )
+
+    def _lexical(self, examples: Sequence[Dialogue], texts: Sequence[Sequence[str]]) -> Tensor | None:
+        """Return what words say for each pair, (pairs,); None where they do not count."""
+        if self._words is None:
+            return None
+        rows = zip(examples, texts, strict=True)
+        values = [self._words.values(example.conversation, own) for example, own in rows]
+        return torch.from_numpy(np.concatenate(values))
 
     def _encode(self, pairs: Pairs) -> Encoded:
         return (self._encoder.joint_scores(CrossEncoder.join(pairs, self._encoder.encoder.pad_id).to(self._device)),)
 
     def _scored(
-        self, positions: list[list[int]], first: Tensor | None, width: int, encoded: Sequence[Encoded]
+        self,
+        positions: list[list[int]],
+        first: Tensor | None,
+        lexical: Tensor | None,
+        width: int,
+        encoded: Sequence[Encoded],
     ) -> ScoredBatch:
         scores = in_order([chunk for (chunk,) in encoded], positions)
-        rows = (scores if first is None else scores + first.to(scores.device)).view(-1, width)
+        if first is not None:
+            scores = scores + first.to(scores.device)
+        if self._words is not None and lexical is not None:
+            scores = self._words.late_weight * scores + lexical.to(scores.device)
+        rows = scores.view(-1, width)
         gold = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
         allowed = torch.ones_like(rows, dtype=torch.bool)
         loss = listwise if self._config.loss == "listwise" else pointwise
@@ -72,14 +100,19 @@ Scores = Callable[[Sequence[Dialogue], Sequence[str]], Tensor]
 """A retriever's scores (B, N) of N texts as replies to each of B examples."""
 
 
-def pair_rows(assembler: Assembler, batch: Batch, negatives: int, score: Scores | None = None) -> tuple[Pairs, int]:
+class PairRows(NamedTuple):
+    """The pairs, row after row, the gold reply first in its row; the width of a row; and the texts of each row."""
+
+    pairs: Pairs
+    width: int
+    texts: list[list[str]]
+
+
+def pair_rows(assembler: Assembler, batch: Batch, negatives: int, score: Scores | None = None) -> PairRows:
     """Pair each context with its gold reply and up to `negatives` more: listed ones first, then others of the batch.
 
     The others are drawn. Where a retriever scores them, its best are taken and only one is drawn, so that easy
     negatives stay known. It is not called where listed negatives leave no place for its best.
-
-    Returns:
-        The pairs, row after row, the gold reply first in its row; and the width of a row.
 
     Raises TrainingDataInvalid where a batch of one has no negative: the loss of any model would be zero.
     """
@@ -90,14 +123,16 @@ def pair_rows(assembler: Assembler, batch: Batch, negatives: int, score: Scores 
     most_open = width - int(found.listed.sum(dim=1).min())  # places of a row that its own negatives do not fill
     scores = score(batch.examples, found.texts) if score and most_open > 1 else None
     rows: list[Pairs] = []
+    texts: list[list[str]] = []
     for row, example in enumerate(batch.examples):
         hardness = None if scores is None else scores[row]
         chosen = [int(found.gold[row]), *_negatives_of_row(found, row, width - 1, batch.draw, hardness)]
-        rows.append(assembler.pairs(example.conversation, [found.texts[column] for column in chosen])[0])
+        texts.append([found.texts[column] for column in chosen])
+        rows.append(assembler.pairs(example.conversation, texts[-1])[0])
     contexts = [context for own in rows for context in own.contexts]
     candidates = [candidate for own in rows for candidate in own.candidates]
     owners = [row for row in range(len(rows)) for _ in range(width)]
-    return Pairs(contexts, candidates, owners, rows[0].prefix), width
+    return PairRows(Pairs(contexts, candidates, owners, rows[0].prefix), width, texts)
 
 
 def _negatives_of_row(found: Columns, row: int, count: int, draw: random.Random, hardness: Tensor | None) -> list[int]:

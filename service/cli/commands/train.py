@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from polyrank.model.config import ContextVectors, Reduction
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES, TRAINED, in_words
-from polyrank.service.cli.models import check_retriever, check_trainable, load_cross, load_late
+from polyrank.service.cli.models import check_trainable, load_cross, load_late
 from polyrank.service.cli.output import UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def add_to(commands: Any) -> None:
     group = parser.add_argument_group
     _add_data(group("data").add_argument)
     _add_recipe(group("recipe (defaults: Humeau et al. 2020)").add_argument)
-    _add_evidence(group("evidence of words (bi and poly)"))
+    _add_evidence(group("evidence of words"))
     _add_memory(group("memory and speed").add_argument)
     _add_model(group("model (not given: as the checkpoint in --base has it, or the default)").add_argument)
     parser.set_defaults(run=run)
@@ -83,8 +83,8 @@ def _add_recipe(add: Any) -> None:
 
 def _add_evidence(group: Any) -> None:
     add = group.add_mutually_exclusive_group().add_argument
-    add("--no-evidence", action="store_true", help="let the vectors alone count")
-    add("--only-evidence", action="store_true", help="only fit how much words count; the vectors of --base stay")
+    add("--no-evidence", action="store_true", help="let words count nothing")
+    add("--only-evidence", action="store_true", help="only fit how much words count; the network of --base stays")
     seen = "with --only-evidence: --base was trained on these files; use what was held out"
     group.add_argument("--seen", action="store_true", help=seen)
 
@@ -215,9 +215,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.valid:
         _require_candidates(arguments.valid)
     architecture_of(arguments.base)
-    if arguments.only_evidence:
-        check_retriever(arguments.base, " with --only-evidence")
-    else:
+    if not arguments.only_evidence:
         check_trainable(arguments.base)
     if arguments.teacher:  # the run loads it again, which takes a moment
         load_cross("--teacher", arguments.teacher)

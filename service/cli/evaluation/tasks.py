@@ -25,7 +25,7 @@ from polyrank.model.search.topk import TopK
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 from polyrank.service.cli.files import read_candidates
-from polyrank.service.cli.models import REFERENCE, RERANKER_HINT, load_any, load_cross, load_retriever
+from polyrank.service.cli.models import REFERENCE, RERANKER_HINT, load_any, load_cross, load_retriever, words_left_out
 
 Ranker = TypeVar("Ranker")
 
@@ -114,7 +114,10 @@ class TwoStageSearch:
             )
         if self.reranker is None:
             return found
-        return rerank(self.reranker, contexts, texts, found, self.top_n, report)
+        counts_words = ranker.evidence is not None
+        if self.reranker.evidence is not None and not counts_words:
+            print(f"{self.reranker.name} {words_left_out(ranker.name)}", file=sys.stderr)
+        return rerank(self.reranker, contexts, texts, found, self.top_n, report, counts_words)
 
     def described(self, texts: Sequence[str]) -> dict[str, Any]:
         """Return what the answer says about a search over these texts."""

@@ -88,12 +88,13 @@ class _Scored:
 
 
 async def _score(held: Resources, served: Served, query: str, texts: Sequence[str], deadline: float) -> _Scored:
-    """Score the texts by the cross-encoder, or by the generation's own model."""
+    """Score the texts by the cross-encoder, or by the generation's own model; words count as in the generation."""
     if not texts:
         return _Scored(np.empty(0, np.float32), 0, Truncation(), {})
     conversation = Conversation.of(query)
     if served.serving is None:
-        read = await held.engine.score_pairs(conversation, texts, deadline)
+        words = None if held.live.current is None else held.live.current.generation.words
+        read = await held.engine.score_pairs(words, conversation, texts, deadline)
         scored = _Scored(read.scores, read.tokens, read.truncation, read.seconds)
     else:
         todo = RankRequest(

@@ -17,11 +17,14 @@ from polyrank.service.ranking.values import Ranked, RankedCandidate
 
 
 class ScoresOut(Out):
-    """The parts of the score: `late` and `lexical` make it together, `cross` takes their place."""
+    """The parts of the score: `late` and `lexical` make it together, `cross` takes their place.
+
+    `cross` includes what words say by the reranker's own weights, so it is not added to `lexical`.
+    """
 
     late: float = Field(description="by vectors")
     lexical: float | None = Field(default=None, description="by words; absent where they do not count for the model")
-    cross: float | None = Field(default=None, description="absent where the cross-encoder did not read it")
+    cross: float | None = Field(default=None, description="of the cross-encoder; absent where it did not read the text")
 
 
 class ResultOut(Out):
