@@ -27,13 +27,14 @@ BUILT_IN: Final = ModelConfig(
     base_name="",
     evidence=EvidenceConfig(
         weights={
-            "persona": 0.4726,
-            "told": -0.4495,
-            "last": 1.218,
-            "before": 0.884,
-            "older": 0.594,
-            "said": -16.04,
-            "length": -0.3097,
+            "persona": 0.508,
+            "told": -0.6403,
+            "last": 1.266,
+            "before": 0.915,
+            "older": 0.6103,
+            "names": 0.2743,
+            "said": -15.32,
+            "length": -0.355,
         }
     ),
 )
