@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from polyrank.model.checkpoint.files import TOKENIZER_FILE, CheckpointFiles
-from polyrank.model.checkpoint.kind import is_checkpoint
+from polyrank.model.checkpoint.kind import architecture_of, is_checkpoint
 from polyrank.model.checkpoint.read import Encoder, begin_from_base, find_base, find_checkpoint
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
@@ -46,10 +46,11 @@ def from_base(
 
     Raises InvalidInput for a config without a network; other errors as `polyrank.load`.
     """
+    architecture = architecture_of(name) if config is None else config.architecture
+    if ARCHITECTURES[architecture].encoder is None:
+        raise InvalidInput(f"{in_words(architecture)} begins from no base model; load it by polyrank.load")
     if config is None:
         return load_network(name, "cpu", backend, precision)
-    if not config.has_network:
-        raise InvalidInput(f"{in_words(config.architecture)} begins from no base model; load it by polyrank.load")
     encoder, files = begin_from_base(name, config)
     return _ranker(name, Network.of(encoder), files, Runner(backend, precision), torch.device("cpu"), None)
 

@@ -124,7 +124,8 @@ def share_arenas() -> None:
     other C libraries nothing is done.
     """
     library = ctypes.CDLL(None)
-    if "MALLOC_ARENA_MAX" not in os.environ and hasattr(library, "mallopt"):
+    is_chosen = "MALLOC_ARENA_MAX" in os.environ or "arena_max" in os.environ.get("GLIBC_TUNABLES", "")
+    if not is_chosen and hasattr(library, "mallopt"):
         library.mallopt(_M_ARENA_MAX, ARENAS)
 
 

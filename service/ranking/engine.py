@@ -42,7 +42,8 @@ from polyrank.service.ranking.words import SentWords, pool_words, text_values
 CANDIDATE_THREADS = 4
 # Requests that share a pass over the pool: with more, the first of them would wait too long for the last.
 MOST_SCANS = 16
-# Requests that hold what words say for every row, 4 bytes each: those in a pass, and those of the next.
+# Requests that hold what words say for every row, 4 bytes each, and 8 for each row that a filter lets through: those in
+# a pass, and those of the next.
 MOST_WORDS = 2 * MOST_SCANS
 # So much of a request's time is kept for writing and sending the answer.
 ANSWER_SECONDS = 0.01
@@ -126,7 +127,7 @@ class Engine:
         context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
         await self._read_fields(serving, request, timings)
         encode_context = partial(self._forwards.context, serving.ranker, context, request.deadline)
-        async with self._room_for_words(serving, timings):
+        async with self._room_for_words(serving, request, timings):
             read_words = partial(self._read_words, serving, partial(retrieval.read_words, serving, request))
             codes, read = await side_by_side(encode_context, read_words, timings)
             affordable = self._retrieval.affordable(serving, request)
@@ -150,12 +151,12 @@ class Engine:
         await self._in_steps(serving.snapshot.reading(request.filter), "retrieve", timings)
 
     @asynccontextmanager
-    async def _room_for_words(self, serving: Serving, timings: Timings) -> AsyncIterator[None]:
-        """Wait until few others hold what words say for every row, if words count.
+    async def _room_for_words(self, serving: Serving, request: RankRequest, timings: Timings) -> AsyncIterator[None]:
+        """Wait until few others hold what words say for every row, if the request needs that.
 
         The block must be short: no text that the caller sent is tokenised, and no candidate is encoded in it.
         """
-        if serving.generation.words is None:
+        if serving.generation.words is None or not request.scores_rows:
             yield
             return
         with timings.queued():
@@ -212,7 +213,7 @@ class Engine:
         read_words = partial(self._read_text_words, serving, request, texts.texts)
         read_texts = partial(side_by_side, encode_texts, read_words)
         codes, (_, values) = await side_by_side(encode_context, read_texts, timings)
-        async with self._room_for_words(serving, timings):
+        async with self._room_for_words(serving, request, timings):
             read_pool = partial(pool_words, serving, request.conversation)
             pool = await self._read_words(serving, read_pool, timings) if request.scores_rows else None
             words = None if values is None else SentWords(values, pool)

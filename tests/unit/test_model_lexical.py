@@ -118,6 +118,8 @@ def test_what_needs_a_network_refuses_it(tmp_path: Path) -> None:
         with pytest.raises(WrongKind, match="no network to train; fit its words by --only-evidence"):
             require_network(name)
     with pytest.raises(InvalidInput, match="begins from no base model"):
+        polyrank.from_base("lexical")
+    with pytest.raises(InvalidInput, match="begins from no base model"):
         polyrank.from_base("no-matter", BUILT_IN)
     with pytest.raises(InvalidInput, match="has no tokens"):
         lexical(last=1.0).pieces(["a"], wrapped=False)

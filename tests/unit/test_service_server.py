@@ -44,3 +44,4 @@ def test_threads_share_arenas_unless_the_environment_says_how_many() -> None:
     assert heaps("alone") > 3
     assert heaps("shared") == 2
     assert heaps("shared", MALLOC_ARENA_MAX="3") == 3
+    assert heaps("shared", GLIBC_TUNABLES="glibc.malloc.arena_max=3") == 3

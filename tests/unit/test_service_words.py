@@ -3,6 +3,7 @@
 import asyncio
 import math
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -289,3 +290,9 @@ def test_texts_that_are_scored_as_pairs_count_words_as_the_generation_has_them(s
     assert with_words.scores.tolist() != alone.scores.tolist()
     assert (with_words.tokens, with_words.truncation) == (alone.tokens, alone.truncation)
     assert with_words.seconds["rerank"] > 0
+
+
+def test_a_request_of_texts_alone_needs_no_room(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "MOST_WORDS", 0)
+    soon = time.monotonic() + 10
+    assert len(rank(serving, asked(TEXT, candidates=(Given(None, TEXT),), deadline=soon)).places) == 1
