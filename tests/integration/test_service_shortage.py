@@ -41,7 +41,7 @@ def test_a_switch_without_descriptors_is_made_up_for(
             refused = server.client.put("/index/candidates", json=update)
             assert (refused.status_code, "Retry-After" in refused.headers) == (503, True)
         wait_for(lambda: live.current is not None and live.current.generation.id == second)
-        assert not live.refused
+        wait_for(lambda: not live.refused)  # forgotten a moment after the switch
         assert server.client.put("/index/candidates", json=update).status_code == 200
         assert server.rank(context="w1").json()["generation"] == second
     assert "Traceback" not in caplog.text
