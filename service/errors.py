@@ -5,10 +5,11 @@ differs from its parent's. The docstring of a class says when it is raised; erro
 `model/errors.py` and `index_builder/errors.py`.
 
 RankingError
-  InvalidInput        the request is wrong: UnknownCandidates, TooManyCandidates, TooManyValues, NotConfigured,
-                      IdempotencyMismatch, ModelNotServed, NoTexts, DialectUnknown
+  InvalidInput        the request is wrong: BodyInvalid, UnknownCandidates, TooManyCandidates, TooManyValues,
+                      NotConfigured, IdempotencyMismatch, ModelNotServed, NoTexts, DialectUnknown
   ServiceError
-    of a request      BodyMalformed, BodyTooLarge, BodyTimeout, MediaTypeUnsupported, HeaderInvalid, ClientGone
+    of a request      NoSuchPath, MethodNotAllowed, BodyMalformed, BodyTooLarge, BodyTimeout, MediaTypeUnsupported,
+                      HeaderInvalid, ClientGone
     of a caller       Unauthenticated, Forbidden, RateLimited, HostNotAllowed, OriginNotAllowed
     of the server     NotReady, Draining, Overloaded, BodiesHeld, InferenceFailed, StoreReadOnly
     of time           DeadlineExceeded: TextsLeft; TimeTooShort
@@ -21,6 +22,14 @@ from collections.abc import Sequence
 from polyrank.model.errors import InvalidInput, RankingError
 
 SHOWN_IDS = 20
+
+
+class BodyInvalid(InvalidInput):
+    """A body or its parameters are not what the route takes; `found` says where and what, without the values sent."""
+
+    def __init__(self, found: Sequence[tuple[str, str]]) -> None:
+        self.found = found
+        super().__init__("; ".join(f"{where}: {what}" if where else what for where, what in found[:3]))
 
 
 class UnknownCandidates(InvalidInput):
@@ -78,6 +87,18 @@ class ServiceError(RankingError):
 
 class SettingsError(ServiceError):
     """A setting is unknown, missing or has a bad value; the message is one line."""
+
+
+class NoSuchPath(ServiceError):
+    """The server has no such path; the message names those it has."""
+
+
+class MethodNotAllowed(ServiceError):
+    """The path has other methods: `allowed`, as the header Allow lists them."""
+
+    def __init__(self, path: str, allowed: Sequence[str]) -> None:
+        super().__init__(f"{path} takes {', '.join(allowed)}")
+        self.allowed = allowed
 
 
 class BodyMalformed(ServiceError):

@@ -216,6 +216,9 @@ def test_a_limit_that_is_none(server: Served, limit: str) -> None:
 
 def test_no_such_path_and_no_such_method(server: Served) -> None:
     is_problem(server.client.get("/nope/%ff/%00"), 404)
+    assert "POST /rank" in is_problem(server.client.get("/nope"), 404)["detail"]
+    like = is_problem(server.client.post("/ranks"), 404)["detail"]
+    assert like == "there is no /ranks; did you mean POST /rank or POST /rerank?"
     response = server.client.get("/rank")
     is_problem(response, 405)
     assert response.headers["allow"] == "POST"

@@ -141,7 +141,7 @@ def test_counts_are_those_of_what_is_served(server: Served) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "slug", "what"),
     [
-        ([], 422, "invalid-input", "at least 1"),
+        ([], 422, "invalid-input", "must not be empty"),
         (
             [{"id": "a", "text": "x"}, {"id": "b", "text": "x"}, {"id": "a", "text": "y"}],
             422,
@@ -155,7 +155,8 @@ def test_counts_are_those_of_what_is_served(server: Served) -> None:
         ([{"id": "a", "text": "x", "metadata": {"$x": 1}}], 422, "invalid-input", "'$'"),
         ([{"id": "a", "text": "x", "metadata": {"n": 2**63}}], 422, "invalid-input", "64 bits"),
         ([{"id": "a", "text": "x", "vector": [1]}], 422, "invalid-input", "vector"),
-        ({"id": "a", "text": "x"}, 422, "invalid-input", "array"),
+        ({"id": "a", "text": "x"}, 422, "invalid-input", "candidates: is required"),
+        ({"candidates": [{"id": "a"}]}, 422, "invalid-input", "candidates.0.text: is required"),
         ([{"id": "a", "text": "x" * 101}], 422, "invalid-input", "100"),
         ([{"id": str(n), "text": "x"} for n in range(51)], 413, "too-many-candidates", "50"),
         (b"[{", 400, "malformed-body", ""),

@@ -6,7 +6,15 @@ from collections.abc import Callable
 import pytest
 from pydantic import ValidationError
 
-from polyrank.service.http.native.requests import MAX_ID_CHARS, MAX_PERSONA, MAX_TURNS, IndexIn, RankIn, Strict
+from polyrank.service.http.native.requests import (
+    MAX_ID_CHARS,
+    MAX_PERSONA,
+    MAX_TURNS,
+    IndexIn,
+    RankIn,
+    Strict,
+    UpsertIn,
+)
 
 
 def accepted(kind: type[Strict], **fields: object) -> Strict:
@@ -93,6 +101,31 @@ def test_as_many_as_allowed_and_not_one_more(most: int, one: Callable[[int], dic
 )
 def test_accepted(fields: dict[str, object]) -> None:
     accepted(RankIn, **fields)
+
+
+def test_turns_may_have_the_shape_of_openai_and_of_this_server_together() -> None:
+    parts = [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]
+    body = accepted(
+        RankIn,
+        context=[
+            "a",
+            {"role": "user", "content": parts},
+            {"role": "assistant", "content": "d"},
+            {"role": "user", "text": "e"},
+        ],
+    )
+    assert isinstance(body, RankIn)
+    turns = [(turn.text, turn.role) for turn in body.turns()]
+    assert turns == [("a", None), ("b\nc", "user"), ("d", "assistant"), ("e", "user")]
+
+
+def test_candidates_to_put_may_stand_under_their_name() -> None:
+    rows = [{"id": "a", "text": "b", "metadata": {"n": 1}}]
+    bare, named = (UpsertIn.model_validate_json(json.dumps(sent)) for sent in (rows, {"candidates": rows}))
+    assert bare.rows == named.rows
+    assert named.ids() == ["a"]
+    with pytest.raises(ValidationError, match="occurs 2 times"):
+        UpsertIn.model_validate_json(json.dumps({"candidates": rows * 2}))
 
 
 @pytest.mark.parametrize(("sent", "top_n"), [(False, None), (True, 20), ({}, 20), ({"top_n": 7}, 7)])

@@ -23,9 +23,9 @@ async def upsert(request: Request) -> UpsertedOut:
     """Add candidates, or put them in the place of those with the same ids; searchable when this returns."""
     held = resources(request)
     body = await bodies.read(request, UpsertIn, held.settings)
-    bodies.check_count(body.root, held.settings)
-    bodies.check_lengths("candidates", [sent.text for sent in body.root], held.settings)
-    sent = zip(body.ids(), body.root, strict=True)
+    bodies.check_count(body.rows, held.settings)
+    bodies.check_lengths("candidates", [sent.text for sent in body.rows], held.settings)
+    sent = zip(body.ids(), body.rows, strict=True)
     candidates = [Candidate(candidate_id, row.text, row.metadata) for candidate_id, row in sent]
     with writing(held):
         done = await bodies.while_connected(request, held.updating.upsert(candidates))

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationError, MatrixMissing
-from polyrank.model.text.assembly import Conversation, Turn
+from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import GenerationMismatch, NotConfigured, RevisionNotReached, UnknownCandidates
 from polyrank.service.http.native.requests import CandidateIn, ExpectIn, RankIn
 from polyrank.service.http.native.responses import RankOut, answer_of
@@ -86,8 +86,7 @@ def to_request(body: RankIn, settings: Settings, deadline: float) -> RankRequest
     """
     bodies.check_count(body.candidates or (), settings)
     candidates = None if body.candidates is None else tuple(_given(sent) for sent in body.candidates)
-    sent_turns = [body.context] if isinstance(body.context, str) else body.context
-    turns = tuple(Turn(turn) if isinstance(turn, str) else Turn(turn.text, turn.role) for turn in sent_turns)
+    turns = body.turns()
     bodies.check_lengths("context", [turn.text for turn in turns], settings)
     bodies.check_lengths("persona", body.persona, settings)
     texts = [given.text for given in candidates or () if given.text is not None]

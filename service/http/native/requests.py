@@ -5,12 +5,13 @@ ceilings; routes check the lower ones that an operator sets (number of candidate
 """
 
 from collections import Counter
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, RootModel, model_validator
 
 from polyrank.index_builder.pool.limits import MAX_ID_CHARS, check_metadata
 from polyrank.index_builder.vectors.ids import text_id
+from polyrank.model.text.assembly import Turn
 from polyrank.service.http.native.filters_in import FILTER_DESCRIPTION, checked_filter
 from polyrank.service.http.plumbing.fields import Text, storable
 from polyrank.service.ranking.values import TOP_N
@@ -36,11 +37,40 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class TurnIn(Strict):
-    """One turn and who said it."""
+class TextPartIn(Strict):
+    """A part of a message in OpenAI's shape; only parts of text are read."""
 
+    type: Literal["text"] = "text"
     text: str
+
+
+class TurnIn(Strict):
+    """One turn and who said it: `text`, or a message in OpenAI's shape, `content`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"required": ["text"]}, {"required": ["content"]}],
+            "examples": [{"role": "user", "text": "it is 1234"}, {"role": "user", "content": "it is 1234"}],
+        }
+    )
+
+    OTHER_NAMES: ClassVar = {"message": "text", "value": "text", "from": "role", "speaker": "role", "author": "role"}
+
+    text: str | None = None
+    content: str | Annotated[list[TextPartIn], Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)] | None = None
     role: str | None = Field(default=None, min_length=1, max_length=64, examples=["user"])
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.text is None) == (self.content is None):
+            raise ValueError("give either `text` or `content`")
+        return self
+
+    def said(self) -> str:
+        """Return what was said; parts of text stand on lines of their own."""
+        if isinstance(self.content, list):
+            return "\n".join(part.text for part in self.content)
+        return self.content or self.text or ""
 
 
 class CandidateIn(Strict):
@@ -81,6 +111,14 @@ class RankIn(Strict):
         }
     )
 
+    OTHER_NAMES: ClassVar = {
+        **dict.fromkeys(("query", "messages", "conversation", "history", "question", "prompt", "input"), "context"),
+        **dict.fromkeys(("documents", "texts", "passages", "responses", "replies"), "candidates"),
+        **dict.fromkeys(("k", "limit", "n", "top_n", "num_results"), "top_k"),
+        **dict.fromkeys(("filters", "where"), "filter"),
+        **dict.fromkeys(("timeout", "timeout_seconds"), "timeout_ms"),
+    }
+
     context: str | Annotated[list[str | TurnIn], Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)] = Field(
         description="oldest turn first; at least one turn has text"
     )
@@ -106,8 +144,7 @@ class RankIn(Strict):
 
     @model_validator(mode="after")
     def _something_was_said(self) -> Self:
-        turns = [self.context] if isinstance(self.context, str) else self.context
-        if not any((turn if isinstance(turn, str) else turn.text).strip() for turn in turns):
+        if not any(turn.text.strip() for turn in self.turns()):
             raise ValueError("context: at least one turn must have text")
         return self
 
@@ -118,6 +155,11 @@ class RankIn(Strict):
             if beside:
                 raise ValueError(f"{', '.join(beside)}: only for retrieval, not beside `candidates`")
         return self
+
+    def turns(self) -> tuple[Turn, ...]:
+        """Return what was said and by whom, oldest first."""
+        sent = [self.context] if isinstance(self.context, str) else self.context
+        return tuple(Turn(turn) if isinstance(turn, str) else Turn(turn.said(), turn.role) for turn in sent)
 
     def top_n(self) -> int | None:
         """Return how many candidates the cross-encoder reads; None: it is not asked."""
@@ -134,6 +176,9 @@ class PoolCandidateIn(Strict):
     metadata: Metadata = {}
 
 
+PoolCandidates = Annotated[list[PoolCandidateIn], Field(min_length=1, fail_fast=True)]
+
+
 class IndexIn(Strict):
     """What a new generation is built from: a pool file or the candidates themselves."""
 
@@ -147,7 +192,7 @@ class IndexIn(Strict):
     )
 
     pool: str | None = Field(default=None, min_length=1, max_length=1024, description="a path under the pool root")
-    candidates: Annotated[list[PoolCandidateIn], Field(min_length=1, fail_fast=True)] | None = None
+    candidates: PoolCandidates | None = None
     model: str | None = Field(
         default=None,
         min_length=1,
@@ -163,17 +208,31 @@ class IndexIn(Strict):
         return self
 
 
-class UpsertIn(RootModel[Annotated[list[PoolCandidateIn], Field(min_length=1, fail_fast=True)]]):
-    """Candidates to add to the active generation, or to put in the place of those with the same ids."""
+class CandidatesIn(Strict):
+    """Candidates under a name, as `POST /index` takes them."""
+
+    candidates: PoolCandidates
+
+
+class UpsertIn(RootModel[PoolCandidates | CandidatesIn]):
+    """Candidates to add to the active generation, or to put in the place of those with the same ids.
+
+    A list of them, or an object that holds it as `candidates`.
+    """
 
     model_config = ConfigDict(
         strict=True,
         json_schema_extra={"examples": [[{"id": "r1", "text": "Let me check.", "metadata": {"lang": "en"}}]]},
     )
 
+    @property
+    def rows(self) -> list[PoolCandidateIn]:
+        """The candidates."""
+        return self.root.candidates if isinstance(self.root, CandidatesIn) else self.root
+
     def ids(self) -> list[str]:
         """Return the ids; where one is missing, it is made from a hash of the text."""
-        return [candidate.id or text_id(candidate.text) for candidate in self.root]
+        return [candidate.id or text_id(candidate.text) for candidate in self.rows]
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:

@@ -10,8 +10,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from polyrank.model.errors import InvalidInput
 from polyrank.service import errors
+from polyrank.service.http.plumbing.findings import MAX_FOUND, refusal
 from polyrank.service.http.plumbing.json_values import count_values
-from polyrank.service.http.plumbing.problems import MAX_FOUND
 from polyrank.service.settings import Settings
 
 BODY_SECONDS = 30.0
@@ -36,7 +36,7 @@ async def read(
         MediaTypeUnsupported, BodyTimeout, ClientGone: no JSON body arrived.
         TooManyValues: the body holds `max_values` or more, at any depth.
         TooManyCandidates: see above.
-        pydantic.ValidationError: the body is not what the model says.
+        BodyMalformed, BodyInvalid: the body is no JSON, or not what the model says.
     """
     _check_media_type(request)
     body = await _received(request)
@@ -48,7 +48,7 @@ async def read(
     except ValidationError as error:
         if not _too_long(error).isdisjoint(ranked):
             raise errors.TooManyCandidates(settings.max_candidates) from None
-        raise
+        raise refusal(error, kind) from None
 
 
 def _check_media_type(request: Request) -> None:

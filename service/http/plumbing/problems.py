@@ -4,12 +4,10 @@ A new error is a class in the `errors.py` of its package and a row in TABLE here
 nearest ancestor. Routes that raise it name it in `fails(...)`, which describes it in the OpenAPI document.
 """
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from polyrank.index_builder import errors as index
@@ -20,9 +18,6 @@ from polyrank.service.http.plumbing.fields import Out
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:polyrank:problem:"
 TOO_MANY_REQUESTS = 429
-MAX_ERRORS = 20
-MAX_FOUND = 1000  # pydantic reports all of its findings or none, in some 2 us each
-MAX_NAME_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +43,8 @@ TABLE: Final[dict[type[Exception], Kind]] = {
     RankingError: INTERNAL,
     Shortage: Kind(503, "shortage", "The system lacks something at the moment"),
     InvalidInput: INVALID,
+    service.NoSuchPath: Kind(404, "not-found", "No such path"),
+    service.MethodNotAllowed: Kind(405, "method-not-allowed", "The path has other methods"),
     service.UnknownCandidates: Kind(422, "unknown-candidates", "No candidate is known"),
     service.TooManyCandidates: Kind(413, "too-many-candidates", "Too many candidates", rejected="too_large"),
     service.TooManyValues: Kind(413, "too-many-values", "The body holds too many values", rejected="too_large"),
@@ -148,65 +145,20 @@ def from_error(error: RankingError, request_id: str) -> ProblemAnswer:
     """Render a domain error."""
     kind = kind_of(error)
     job = f"/index/jobs/{error.job_id}" if isinstance(error, index.JobConflict) else None
-    errors = [ErrorOut(where="", what=_encodable(str(error)))] if kind.status == 422 else None
+    found = error.found if isinstance(error, service.BodyInvalid) else [("", str(error))]
+    errors = [ErrorOut(where=where, what=_encodable(what)) for where, what in found] if kind.status == 422 else None
     detail = "the server's log has the details under this request id" if kind.generic else str(error)
     answer = ProblemAnswer(kind, detail, request_id, errors, job)
     retry_after = getattr(error, "retry_after_seconds", 5 if kind.status == 503 else None)
     if retry_after is not None:
         answer.headers["Retry-After"] = str(retry_after)
+    if isinstance(error, service.MethodNotAllowed):
+        answer.headers["Allow"] = ", ".join(error.allowed)
     if isinstance(error, service.Unauthenticated):
         answer.headers["WWW-Authenticate"] = "Bearer"
     if job is not None:
         answer.headers["Link"] = f'<{job}>; rel="related"'
     return answer
-
-
-def from_validation(error: ValidationError, request_id: str) -> ProblemAnswer:
-    """Render pydantic's findings: where and what, never the values sent."""
-    if error.error_count() > MAX_FOUND:
-        what = f"{error.error_count()} things are wrong with the body: too many to name"
-        return from_error(InvalidInput(what), request_id)
-    first, *others = error.errors(include_input=False, include_url=False, include_context=False)
-    if first["type"] == "json_invalid":
-        return from_error(service.BodyMalformed(first["msg"]), request_id)
-    shown = [(_where(one["loc"]), one["type"], _what(str(one["msg"]))) for one in [first, *others][:MAX_ERRORS]]
-    return invalid([ErrorOut(where=place, what=what) for place, what in _of_meant_branches(shown)], request_id)
-
-
-def _of_meant_branches(found: Sequence[tuple[str, str, str]]) -> list[tuple[str, str]]:
-    """Return places and messages, without those of a union's branches that the value was not meant for.
-
-    `found` are places, pydantic's types of errors and messages. A branch that took the value's type and found something
-    else wrong is the one that was meant.
-    """
-
-    def is_meant(place: str, kind: str) -> bool:
-        better = (
-            other.startswith(f"{place}.") or (other == place and not said.endswith("_type")) for other, said, _ in found
-        )
-        return not (kind.endswith("_type") and any(better))
-
-    return [(place, what) for place, kind, what in found if is_meant(place, kind)]
-
-
-def invalid(errors: list[ErrorOut], request_id: str) -> ProblemAnswer:
-    """Render what is wrong with a request; the detail names the first three things."""
-    detail = "; ".join(f"{error.where}: {error.what}" if error.where else error.what for error in errors[:3])
-    return ProblemAnswer(INVALID, detail, request_id, errors=errors)
-
-
-# pydantic puts the branch of a union among the names: "list[union[str,TurnIn]]", "TurnIn", "str".
-_BRANCH = re.compile(r".*[\[(].*|str|int|float|bool|none|[A-Z]\w*In", re.DOTALL)
-
-
-def _where(location: tuple[str | int, ...]) -> str:
-    """Return the dotted path to the offending field."""
-    parts = (str(part)[:MAX_NAME_CHARS] for part in location if isinstance(part, int) or not _BRANCH.fullmatch(part))
-    return _encodable(".".join(parts))
-
-
-def _what(message: str) -> str:
-    return _encodable(message.removeprefix("Value error, "))
 
 
 def _encodable(text: str) -> str:
