@@ -57,6 +57,19 @@ def matching_places(metadata: Sequence[Mapping[str, Any]], filter_: Mapping[str,
     return np.flatnonzero(_mask(len(metadata), of_field, filter_))
 
 
+def keys_of(value: Any) -> Iterator[_Key]:
+    """The keys of a value, equal if a filter says so: of itself, or of each element of a list; an object has none."""
+    for element in value if isinstance(value, list) else [value]:
+        if not isinstance(element, list | dict):
+            yield _kind(element), element if element is not None else 0
+
+
+def value_of(key: _Key) -> Any:
+    """The value that a key is of, as a filter names it."""
+    kind, value = key
+    return None if kind == _NULL else value
+
+
 def reading(table: CandidateTable, filter_: Mapping[str, Any]) -> Steps[None]:
     """Read what the fields of a filter hold, and pause after every part of the table."""
     fields = _fields_of(table)
@@ -178,7 +191,7 @@ class _Postings:
         numbers, rows, present = self._unordered
         for row, value in cells:
             present.append(row)
-            for key in _keys(value):
+            for key in keys_of(value):
                 numbers.append(self._numbers.setdefault(key, len(self._numbers)))
                 rows.append(row)
 
@@ -218,7 +231,7 @@ class _Postings:
         return mask
 
     def _equal(self, wanted: Any) -> Iterator[NDArray[np.int64]]:
-        for key in set(_keys(wanted)):
+        for key in set(keys_of(wanted)):
             yield self._slice(bisect_left(self._values, key), bisect_right(self._values, key))
 
     def _between(self, gt: Any = None, gte: Any = None, lt: Any = None, lte: Any = None) -> NDArray[np.int64]:
@@ -236,13 +249,6 @@ class _Postings:
 
     def _slice(self, first: int, end: int) -> NDArray[np.int64]:
         return self._rows[self._starts[first] : self._starts[end]]
-
-
-def _keys(value: Any) -> Iterator[_Key]:
-    """The keys that find a value: itself, or each element of a list; an object has none."""
-    for element in value if isinstance(value, list) else [value]:
-        if not isinstance(element, list | dict):
-            yield _kind(element), element if element is not None else 0
 
 
 def _kind(value: Any) -> int:

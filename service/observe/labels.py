@@ -8,7 +8,9 @@ Plan = Literal["scan", "matches", "index", "selector"]
 PLANS: tuple[Plan, ...] = get_args(Plan)
 
 # What an answer can lack when time is short or a cache is down.
-Degraded = Literal["cache_unavailable", "retrieve_k_reduced", "rerank_skipped_deadline", "rerank_failed"]
+Degraded = Literal[
+    "cache_unavailable", "retrieve_k_reduced", "groups_incomplete", "rerank_skipped_deadline", "rerank_failed"
+]
 DEGRADED: tuple[Degraded, ...] = get_args(Degraded)
 
 # Where the time of a ranking goes, in order.

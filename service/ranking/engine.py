@@ -10,12 +10,13 @@ A request goes from stage to stage on the event loop. Whatever takes longer than
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +30,13 @@ from polyrank.service.live.serving import Serving
 from polyrank.service.observe.labels import Stage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing
-from polyrank.service.ranking import admission, given, retrieval
+from polyrank.service.ranking import admission, given, retrieval, selection
 from polyrank.service.ranking.admission import Admission
 from polyrank.service.ranking.batching.lanes import TURN_BATCHES
 from polyrank.service.ranking.batching.together import Together
 from polyrank.service.ranking.forwards import Forwards, PairScores
 from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget
-from polyrank.service.ranking.stages import Threads, Timings, side_by_side, until
+from polyrank.service.ranking.stages import Threads, Timings, once, side_by_side, until
 from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
 from polyrank.service.ranking.words import SentWords, pool_words, text_values
 
@@ -120,13 +121,33 @@ class Engine:
                         ranked = await self._rank_given(serving, request, texts, timings)
             if scorer is not None:
                 ranked = await self._rerank(scorer, serving.generation.words, request, ranked, timings)
-        return replace(ranked, places=_finite(ranked.places[: request.top_k]), seconds=timings.seconds)
+        return replace(ranked, places=_finite(selection.selected(request, ranked.places)), seconds=timings.seconds)
 
     async def _rank_pool(self, serving: Serving, request: RankRequest, timings: Timings) -> Ranked:
-        """Rank the generation's candidates by vectors and, where they count, by words."""
+        """Rank the generation's candidates by vectors and, where they count, by words, until the groups are full."""
         context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
+        encode_context = once(partial(self._forwards.context, serving.ranker, context, request.deadline))
+        ranked, seconds = await self._search_round(serving, request, encode_context, timings)
+        more, round_ = selection.next_round(request, ranked.places, len(ranked.places), 1), 1
+        while more is not None:
+            if round_ == selection.MOST_ROUNDS or time.monotonic() + 2 * seconds > request.deadline - ANSWER_SECONDS:
+                ranked = replace(ranked.without("groups_incomplete"), exact=False)
+                break
+            found, seconds = await self._search_round(serving, more, encode_context, timings)
+            ranked, round_ = ranked.joined(found, selection.merged(ranked.places, found.places)), round_ + 1
+            more = selection.next_round(request, ranked.places, len(found.places), round_)
+        return replace(ranked, truncation=truncation, tokens=len(context))
+
+    async def _search_round(
+        self,
+        serving: Serving,
+        request: RankRequest,
+        encode_context: Callable[[Timings], Coroutine[Any, Any, NDArray[np.float32]]],
+        timings: Timings,
+    ) -> tuple[Ranked, float]:
+        """Search the pool once; returns what was found, and the seconds that the search has taken, with waiting."""
+        began = time.monotonic()
         await self._read_fields(serving, request, timings)
-        encode_context = partial(self._forwards.context, serving.ranker, context, request.deadline)
         async with self._room_for_words(serving, request, timings):
             read_words = partial(self._read_words, serving, partial(retrieval.read_words, serving, request))
             codes, read = await side_by_side(encode_context, read_words, timings)
@@ -137,7 +158,7 @@ class Engine:
             self._retrieval.learn(affordable, timings.seconds["retrieve"] - before)
             if affordable.retrieve_k < request.retrieve_k:
                 ranked = ranked.without("retrieve_k_reduced")
-        return replace(ranked, truncation=truncation, tokens=len(context))
+        return ranked, time.monotonic() - began
 
     async def _tokenize_context(
         self, ranker: LateScorer, conversation: Conversation, timings: Timings

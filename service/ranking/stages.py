@@ -152,6 +152,18 @@ async def until(deadline: float) -> AsyncIterator[None]:
         raise DeadlineExceeded("before there was an answer") from None
 
 
+def once(work: Callable[[Timings], Coroutine[Any, Any, T]]) -> Callable[[Timings], Coroutine[Any, Any, T]]:
+    """Return a stage that is run when it is called first, and gives the same result afterwards."""
+    done: list[T] = []
+
+    async def call(timings: Timings) -> T:
+        if not done:
+            done.append(await work(timings))
+        return done[0]
+
+    return call
+
+
 async def side_by_side(
     one: Callable[[Timings], Coroutine[Any, Any, T]], other: Callable[[Timings], Coroutine[Any, Any, U]], took: Timings
 ) -> tuple[T, U]:

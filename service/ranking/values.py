@@ -18,6 +18,13 @@ class Given(NamedTuple):
     text: str | None
 
 
+class Grouping(NamedTuple):
+    """Groups by a metadata field, and how many candidates of a group are answered at most."""
+
+    field: str
+    limit: int = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRequest:
     """One ranking to do.
@@ -25,11 +32,13 @@ class RankRequest:
     Attributes:
         deadline: on the monotonic clock, in seconds.
         candidates: what to rank; None: retrieve from the generation.
-        top_k: how many to answer with.
+        top_k: how many to answer with; with groups: how many groups.
         retrieve_k: how many candidates to score of those that an index finds.
         exact: score the whole pool.
         top_n: how many the cross-encoder reads; None: it reads none.
         filter: conditions on metadata (polyrank.index_builder.store.filters), checked; None: no filter.
+        score_threshold: answer with none of a lower score, that of the stage which placed it last.
+        grouping: groups to answer with; None: single candidates.
         budget: time to spend on Redis.
     """
 
@@ -42,6 +51,8 @@ class RankRequest:
     top_n: int | None = None
     filter: Mapping[str, Any] | None = None
     exclude_ids: tuple[str, ...] = ()
+    score_threshold: float | None = None
+    grouping: Grouping | None = None
     budget: Budget = field(default_factory=Budget, compare=False)
 
     @property
@@ -52,7 +63,11 @@ class RankRequest:
     @property
     def depth(self) -> int:
         """How many of the best are needed: those answered, and those that the cross-encoder reads."""
-        return max(self.top_k, self.top_n or 0)
+        if self.grouping is None:
+            return max(self.top_k, self.top_n or 0)
+        if self.candidates is not None:
+            return len(self.candidates)
+        return max(self.top_k * self.grouping.limit, self.top_n or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +93,11 @@ class RankedCandidate:
     def late(self) -> float:
         """The part of the score by vectors."""
         return self.score - (self.lexical or 0.0)
+
+    @property
+    def placed_by(self) -> float:
+        """The score that placed it: of the last stage that scored it."""
+        return self.score if self.cross is None else self.cross
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,3 +128,14 @@ class Ranked:
     def without(self, *reasons: Degraded) -> "Ranked":
         """Return it with more that it does without."""
         return replace(self, degraded=[*self.degraded, *reasons])
+
+    def joined(self, other: "Ranked", places: list[RankedCandidate]) -> "Ranked":
+        """Return what two searches have found together, given the candidates of both."""
+        new = [reason for reason in other.degraded if reason not in self.degraded]
+        return replace(
+            self,
+            places=places,
+            exact=self.exact and other.exact,
+            scored=self.scored + other.scored,
+            degraded=[*self.degraded, *new],
+        )

@@ -60,6 +60,12 @@ def accepted(kind: type[Strict], **fields: object) -> Strict:
         {"context": "a", "min_revision": -1},
         {"context": "a", "min_revision": True},
         {"context": "a", "expect": {"model": "x"}},
+        {"context": "a", "score_threshold": "0.5"},
+        {"context": "a", "score_threshold": float("nan")},
+        {"context": "a", "group_by": ""},
+        {"context": "a", "limit_per_group": 2},
+        {"context": "a", "group_by": "topic", "limit_per_group": 0},
+        {"context": "a", "group_by": "topic", "top_k": 501, "limit_per_group": 2},
     ],
 )
 def test_refused(fields: dict[str, object]) -> None:
@@ -97,6 +103,9 @@ def test_as_many_as_allowed_and_not_one_more(most: int, one: Callable[[int], dic
         {"context": "a", "timeout_ms": 10**15},
         {"context": "a", "expect": {"fingerprint": "f"}},
         {"context": "a", "candidates": None, "exact": True},
+        {"context": "a", "score_threshold": 1},
+        {"context": "a", "group_by": "topic", "top_k": 500, "limit_per_group": 2},
+        {"context": "a", "group_by": "topic", "candidates": ["b"]},
     ],
 )
 def test_accepted(fields: dict[str, object]) -> None:

@@ -21,7 +21,7 @@ from polyrank.service.live.serving import Serving
 from polyrank.service.observe.account import Account
 from polyrank.service.observe.labels import STAGES
 from polyrank.service.ranking import result_cache
-from polyrank.service.ranking.values import Given, Ranked, RankRequest
+from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest
 from polyrank.service.resources import Resources, resources
 from polyrank.service.settings import Settings
 
@@ -101,6 +101,8 @@ def to_request(body: RankIn, settings: Settings, deadline: float) -> RankRequest
         top_n=body.top_n(),
         filter=body.filter,
         exclude_ids=tuple(body.exclude_ids),
+        score_threshold=body.score_threshold,
+        grouping=None if body.group_by is None else Grouping(body.group_by, body.limit_per_group),
     )
 
 

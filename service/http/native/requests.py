@@ -19,6 +19,7 @@ from polyrank.service.settings import CANDIDATES_CEILING
 
 MAX_TURNS = 1000
 MAX_PERSONA = 100
+MAX_RESULTS = 1000
 
 
 def _checked_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -116,6 +117,8 @@ class RankIn(Strict):
         **dict.fromkeys(("documents", "texts", "passages", "responses", "replies"), "candidates"),
         **dict.fromkeys(("k", "limit", "n", "top_n", "num_results"), "top_k"),
         **dict.fromkeys(("filters", "where"), "filter"),
+        **dict.fromkeys(("threshold", "min_score", "score_cutoff"), "score_threshold"),
+        **dict.fromkeys(("group_size", "per_group"), "limit_per_group"),
         **dict.fromkeys(("timeout", "timeout_seconds"), "timeout_ms"),
     }
 
@@ -128,7 +131,7 @@ class RankIn(Strict):
     candidates: (
         Annotated[list[Text | CandidateIn], Field(min_length=1, max_length=CANDIDATES_CEILING, fail_fast=True)] | None
     ) = Field(default=None, description="absent: retrieve from the active generation")
-    top_k: int = Field(default=10, ge=1, le=1000)
+    top_k: int = Field(default=10, ge=1, le=MAX_RESULTS)
     retrieve_k: int = Field(default=200, ge=1, le=10_000, description="size of the retrieved union that is scored")
     exact: bool = Field(default=False, description="score the whole pool")
     rerank: bool | RerankIn = Field(default=False, description="cross-encoder over the first `top_n`")
@@ -138,6 +141,14 @@ class RankIn(Strict):
     exclude_ids: list[Id] = Field(
         default=[], max_length=10_000, fail_fast=True, json_schema_extra={"uniqueItems": False}
     )
+    score_threshold: float | None = Field(default=None, description="leave out results whose `score` is lower")
+    group_by: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_ID_CHARS,
+        description="a field of the metadata: `top_k` counts its values, and of each so many are answered",
+    )
+    limit_per_group: int = Field(default=1, ge=1, le=1000, description="with `group_by`")
     expect: ExpectIn | None = None
     min_revision: int | None = Field(default=None, ge=0, description="wait for this update; 409 where it does not come")
     timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
@@ -154,6 +165,14 @@ class RankIn(Strict):
             beside = [name for name in ("filter", "exact", "retrieve_k") if name in self.model_fields_set]
             if beside:
                 raise ValueError(f"{', '.join(beside)}: only for retrieval, not beside `candidates`")
+        return self
+
+    @model_validator(mode="after")
+    def _groups(self) -> Self:
+        if self.group_by is None and "limit_per_group" in self.model_fields_set:
+            raise ValueError("limit_per_group: only with `group_by`")
+        if self.group_by is not None and self.top_k * self.limit_per_group > MAX_RESULTS:
+            raise ValueError(f"top_k times limit_per_group: must be {MAX_RESULTS} or less")
         return self
 
     def turns(self) -> tuple[Turn, ...]:

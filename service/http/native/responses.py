@@ -63,7 +63,7 @@ def _result(rank: int, place: RankedCandidate) -> dict[str, Any]:
         **({} if place.index is None else {"index": place.index}),
         "id": place.id,
         "text": place.text,
-        "score": cross.get("cross", place.score),
+        "score": place.placed_by,
         "scores": {"late": place.late, **lexical, **cross},
         "metadata": place.metadata,
     }
