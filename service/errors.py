@@ -13,7 +13,7 @@ RankingError
     of a caller       Unauthenticated, Forbidden, RateLimited, HostNotAllowed, OriginNotAllowed
     of the server     NotReady, Draining, Overloaded, BodiesHeld, InferenceFailed, StoreReadOnly
     of time           DeadlineExceeded: TextsLeft; TimeTooShort
-    of expectations   GenerationMismatch, RevisionNotReached
+    of expectations   GenerationMismatch: ListOutdated; CandidateNotFound, RevisionNotReached
     never answered    SettingsError, WorkerFailed, ServiceUnreachable
 """
 
@@ -234,6 +234,24 @@ class GenerationMismatch(ServiceError):
 
     def __init__(self, expected: str, actual: str) -> None:
         super().__init__(f"expected generation {expected[:128]}, serving {actual}")
+
+
+class ListOutdated(GenerationMismatch):
+    """A list of candidates goes on where a page of another generation ended."""
+
+    def __init__(self, begun: str, actual: str) -> None:
+        ServiceError.__init__(
+            self,
+            f"after: the list was begun in generation {begun[:128]}, and {actual} is served now; begin it anew, "
+            "without `after`",
+        )
+
+
+class CandidateNotFound(ServiceError):
+    """The generation does not hold the candidate."""
+
+    def __init__(self, candidate_id: str) -> None:
+        super().__init__(f"the generation holds no candidate {candidate_id[:64]!r}; GET /index/candidates lists all")
 
 
 class RevisionNotReached(ServiceError):

@@ -159,6 +159,19 @@ class Snapshot:
         return np.concatenate([built, self.numbered(self.added)])
 
     @property
+    def row_end(self) -> int:
+        """The number after the last row."""
+        return self._built + self._seen
+
+    def rows_between(self, start: int, end: int) -> Rows:
+        """The rows from `start` up to `end`, without `end`; ascending."""
+        own = np.arange(min(start, self._built), min(end, self._built))
+        first, last = np.searchsorted(self.removed, [start, end])
+        kept = np.setdiff1d(own, self.removed[first:last], assume_unique=True)
+        first, last = np.searchsorted(self.added, [start - self._built, end - self._built])
+        return np.concatenate([kept, self.numbered(self.added[first:last])])
+
+    @property
     def vectors_added(self) -> NDArray[Any]:
         """The vectors of all rows ever added, (>= A, D); `added` says which of them count."""
         return self._buffer.vectors[: self._seen]

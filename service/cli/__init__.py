@@ -10,13 +10,25 @@ from collections.abc import Sequence
 
 from polyrank import __version__
 from polyrank.model.errors import RankingError
-from polyrank.service.cli.commands import bench, build, demo, evaluate, keys, mine, rank, serve, store, train
+from polyrank.service.cli.commands import (
+    bench,
+    build,
+    candidates,
+    demo,
+    evaluate,
+    keys,
+    mine,
+    rank,
+    serve,
+    store,
+    train,
+)
 from polyrank.service.cli.interrupt import no_interrupt_lost
 from polyrank.service.cli.output import UsageError
 from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
-_COMMANDS = (demo, train, mine, evaluate, build, store, keys, serve, rank, bench)
+_COMMANDS = (demo, train, mine, evaluate, build, store, keys, serve, rank, candidates, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Asks a running service for a ranking."""
+"""Calls a running service."""
 
 import http.client
 import ipaddress
@@ -9,33 +9,40 @@ import urllib.request
 from typing import Any
 
 from polyrank.service.errors import ServiceUnreachable
+from polyrank.service.variables import API_KEY
 
 _TIMEOUT_SECONDS = 30.0
 
 
-def from_service(url: str, turns: list[str], top_k: int, rerank: bool, key: str) -> dict[str, Any]:
-    """Rank by the service at a URL; an empty key is not sent.
+class Service:
+    """A running service at a URL; an empty key is not sent."""
 
-    Raises:
-        ServiceUnreachable: it does not answer, or says that something is wrong.
-    """
-    body = json.dumps({"context": turns, "top_k": top_k, "rerank": rerank}).encode()
-    try:
-        request = urllib.request.Request(
-            f"{url.rstrip('/')}/rank", data=body, headers={"Content-Type": "application/json"}
-        )
-        if key:
-            request.add_unredirected_header("Authorization", f"Bearer {key}")  # for this server alone
-        with _opener(request.host).open(request, timeout=_TIMEOUT_SECONDS) as response:
-            answer = json.load(response)
-    except urllib.error.HTTPError as error:
-        raise ServiceUnreachable(f"{url}: {_problem(error)}") from error
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        why = getattr(error, "reason", error)
-        raise ServiceUnreachable(f"{url} does not answer ({why}); is polyrank serve running?") from error
-    if not isinstance(answer, dict) or "results" not in answer:
-        raise ServiceUnreachable(f"{url} answers, but not as polyrank serve does")
-    return answer
+    def __init__(self, url: str, key: str) -> None:
+        self.url, self._key = url.rstrip("/"), key
+
+    def call(self, method: str, path: str, body: object = None, expected: str = "") -> dict[str, Any]:
+        """Call a route; returns the JSON object that it answers with, which has the field `expected`.
+
+        Raises:
+            ServiceUnreachable: it does not answer, or says that something is wrong.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            headers = {} if data is None else {"Content-Type": "application/json"}
+            request = urllib.request.Request(f"{self.url}{path}", data=data, headers=headers, method=method)
+            if self._key:
+                request.add_unredirected_header("Authorization", f"Bearer {self._key}")  # for this server alone
+            with _opener(request.host).open(request, timeout=_TIMEOUT_SECONDS) as response:
+                answer = json.load(response)
+        except urllib.error.HTTPError as error:
+            hint = f" (the variable {API_KEY})" if error.code == 401 else ""
+            raise ServiceUnreachable(f"{self.url}: {_problem(error)}{hint}") from error
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            why = getattr(error, "reason", error)
+            raise ServiceUnreachable(f"{self.url} does not answer ({why}); is polyrank serve running?") from error
+        if not isinstance(answer, dict) or (expected and expected not in answer):
+            raise ServiceUnreachable(f"{self.url} answers, but not as polyrank serve does")
+        return answer
 
 
 def _opener(host: str) -> urllib.request.OpenerDirector:

@@ -6,6 +6,7 @@ from functools import partial
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import iter_route_contexts
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -43,7 +44,10 @@ async def _on_error(metrics: Metrics, request: Request, error: RankingError) -> 
 
 
 async def _on_parameters(request: Request, error: RequestValidationError) -> Response:
-    return problems.from_error(BodyInvalid(found_in(error.errors())), request.state.request_id)
+    dependant = getattr(request.scope.get("route"), "dependant", None)
+    kinds = [field.field_info.annotation for field in dependant.query_params] if dependant else []
+    model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+    return problems.from_error(BodyInvalid(found_in(error.errors(), model)), request.state.request_id)
 
 
 async def _on_http(request: Request, error: HTTPException) -> Response:
@@ -75,7 +79,7 @@ def _no_such_path(request: Request) -> str:
 
 def _methods(request: Request) -> list[str]:
     """Return all methods of the request's path; a route knows only its own."""
-    path = getattr(request.scope.get("route"), "path", None)
+    path = getattr(request.scope.get("route"), "path_format", None)
     here = [route for route in iter_route_contexts(request.app.routes) if route.path_format == path]
     methods = {method for route in here for method in route.methods or ()}
     return sorted(methods | {"HEAD"} if "GET" in methods else methods)

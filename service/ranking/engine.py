@@ -347,6 +347,11 @@ class Engine:
         """Call a short function that reads stored candidates."""
         return await self._candidates.run(work, Timings())
 
+    async def read(self, steps: Steps[T], deadline: float) -> T:
+        """Read stored candidates in steps; raises DeadlineExceeded."""
+        async with until(deadline):
+            return await self._in_steps(steps, "fetch", Timings())
+
     async def probe(self, serving: Serving) -> None:
         """Try the model while it seems to have failed: a success makes the service ready again."""
         if self.failed is None or self.stuck:

@@ -110,7 +110,7 @@ def test_a_service_with_keys(capsys: Capture, tmp_path: Path, monkeypatch: pytes
     build_store(tmp_path / "store")
     with serve(create_app(Settings(store=tmp_path / "store", keys_file=file), load)) as server:
         ask = ("rank", "w1", "--json", "--url", server.url)
-        assert call(capsys, *ask).failure() == f"{server.url}: send an API key"
+        assert call(capsys, *ask).failure() == f"{server.url}: send an API key (the variable POLYRANK_API_KEY)"
         assert "not one of this server's" in call(capsys, *ask, "--api-key", f"{key}x").failure()
         assert call(capsys, *ask, "--api-key", key).result["results"]
         monkeypatch.setenv("POLYRANK_API_KEY", f"{key}\n")

@@ -1,14 +1,12 @@
 """`polyrank rank`: one ranking, from a running service or straight from a store."""
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
 from polyrank.service.cli.output import UsageError, print_json
+from polyrank.service.cli.service_options import DEFAULT_URL, service_of
 from polyrank.service.variables import API_KEY
-
-DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def add_to(commands: Any) -> None:
@@ -63,15 +61,5 @@ def _from_store(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _from_service(arguments: argparse.Namespace) -> dict[str, Any]:
-    key = _checked(arguments.api_key or os.environ.get(API_KEY, ""))
-    from polyrank.service.cli.remote import from_service
-
-    return from_service(arguments.url or DEFAULT_URL, arguments.turns, arguments.top_k, arguments.rerank, key)
-
-
-def _checked(key: str) -> str:
-    """Return a key that can be sent; the error for one that cannot must not quote it."""
-    stripped = key.strip()
-    if not stripped.isascii() or not stripped.isprintable():
-        raise UsageError(f"the API key (--api-key or {API_KEY}) has characters that no key has")
-    return stripped
+    body = {"context": arguments.turns, "top_k": arguments.top_k, "rerank": arguments.rerank}
+    return service_of(arguments).call("POST", "/rank", body, expected="results")

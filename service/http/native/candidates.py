@@ -1,21 +1,76 @@
-"""`/index/candidates`: updates of the generation that is served."""
+"""`/index/candidates`: the candidates of the generation that is served, and their updates."""
 
-from fastapi import APIRouter
+import re
+from functools import partial
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Query
 from starlette.requests import Request
+from starlette.responses import Response
 
 from polyrank.index_builder.errors import DiskFull, GenerationError, StoreBusy
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.service.errors import NotReady, Overloaded, StoreReadOnly, TooManyCandidates
-from polyrank.service.http.native.requests import DeleteIn, UpsertIn
-from polyrank.service.http.native.responses import DeletedOut, UpsertedOut
+from polyrank.index_builder.store.pages import page
+from polyrank.model.errors import InvalidInput
+from polyrank.service.errors import (
+    BodyInvalid,
+    CandidateNotFound,
+    DeadlineExceeded,
+    ListOutdated,
+    NotReady,
+    Overloaded,
+    RevisionNotReached,
+    StoreReadOnly,
+    TooManyCandidates,
+)
+from polyrank.service.http.native.requests import DeleteIn, ListIn, ReadIn, UpsertIn
+from polyrank.service.http.native.responses import CandidatesOut, DeletedOut, StoredOut, UpsertedOut
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import fails, takes
 from polyrank.service.http.plumbing.guards import ADMIN
-from polyrank.service.resources import resources, writing
+from polyrank.service.live.serving import Serving
+from polyrank.service.resources import Resources, resources, writing
 
 _UPDATES = (NotReady, Overloaded, StoreBusy, GenerationError, StoreReadOnly, DiskFull)
+_ROW = re.compile("[0-9]{1,18}", re.ASCII)
 
 router = APIRouter(prefix="/index/candidates", tags=["index"], dependencies=[ADMIN])
+
+
+@router.get(
+    "",
+    response_model=CandidatesOut,
+    responses=fails(InvalidInput, NotReady, ListOutdated, RevisionNotReached, DeadlineExceeded),
+)
+async def listed(request: Request, wanted: Annotated[ListIn, Query()]) -> Response:
+    """List candidates, page after page. A page may hold fewer than `limit`, or none: go on until `next` is null."""
+    held = resources(request)
+    deadline = bodies.deadline(request, held.settings)
+    serving = await _reached(held, wanted, deadline)
+    first = 0 if wanted.after is None else _row_of(wanted.after, serving)
+    found = await held.engine.read(page(serving.snapshot, first, wanted.limit, wanted.conditions), deadline)
+    answer = {
+        "candidates": [_fields(candidate) for candidate in found.candidates],
+        "next": None if found.next_row is None else f"{serving.generation.id}.{found.next_row}",
+        **_origin(serving),
+    }
+    return Response(orjson.dumps(answer), media_type="application/json")
+
+
+@router.get(
+    "/{candidate_id:path}",
+    response_model=StoredOut,
+    responses=fails(InvalidInput, CandidateNotFound, NotReady, RevisionNotReached),
+)
+async def stored(request: Request, candidate_id: str, wanted: Annotated[ReadIn, Query()]) -> dict[str, Any]:
+    """Return a candidate by its id. In the path, percent-encode what a URL does not hold."""
+    held = resources(request)
+    serving = await _reached(held, wanted, bodies.deadline(request, held.settings))
+    found = await held.engine.look_up(partial(_looked_up, serving, candidate_id))
+    if not found:
+        raise CandidateNotFound(candidate_id)
+    return {**_fields(found[0]), **_origin(serving)}
 
 
 @router.put("", openapi_extra=takes(UpsertIn), responses=fails(TooManyCandidates, *_UPDATES, body=True))
@@ -42,3 +97,37 @@ async def delete(request: Request) -> DeletedOut:
         done = await held.updating.delete(ids)
     deleted, missing = len(ids) - len(done.missing), list(done.missing)
     return DeletedOut(generation=done.generation, revision=done.revision, deleted=deleted, missing_ids=missing)
+
+
+async def _reached(held: Resources, wanted: ReadIn, deadline: float) -> Serving:
+    if wanted.min_revision is None:
+        return held.live.require()
+    return await held.updating.reached(wanted.min_revision, deadline)
+
+
+def _row_of(after: str, serving: Serving) -> int:
+    """Return the row at which a page begins.
+
+    Raises:
+        InvalidInput: it is not `next` of any page.
+        ListOutdated: the page before was of another generation.
+    """
+    generation, _, row = after.rpartition(".")
+    if not _ROW.fullmatch(row) or not generation:
+        raise BodyInvalid([("query.after", "take it from `next` of the page before; leave it out to begin")])
+    if generation != serving.generation.id:
+        raise ListOutdated(generation, serving.generation.id)
+    return int(row)
+
+
+def _looked_up(serving: Serving, candidate_id: str) -> list[Candidate]:
+    rows = serving.snapshot.rows([candidate_id])
+    return serving.snapshot.candidates(rows[rows >= 0])
+
+
+def _fields(candidate: Candidate) -> dict[str, Any]:
+    return {"id": candidate.id, "text": candidate.text, "metadata": candidate.metadata}
+
+
+def _origin(serving: Serving) -> dict[str, Any]:
+    return {"generation": serving.generation.id, "revision": serving.snapshot.revision}

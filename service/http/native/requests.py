@@ -7,7 +7,17 @@ ceilings; routes check the lower ones that an operator sets (number of candidate
 from collections import Counter
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, RootModel, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    RootModel,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from polyrank.index_builder.pool.limits import MAX_ID_CHARS, check_metadata
 from polyrank.index_builder.vectors.ids import text_id
@@ -30,6 +40,19 @@ def _checked_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
 Filter = Annotated[dict[str, JsonValue], AfterValidator(checked_filter), AfterValidator(storable)]
 Metadata = Annotated[dict[str, JsonValue], AfterValidator(_checked_metadata)]
+
+
+_FILTER = TypeAdapter(Filter)
+
+
+def _checked_filter_text(text: str) -> str:
+    try:
+        _FILTER.validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        what = "must be an object" if first["type"] == "dict_type" else first["msg"].removeprefix("Value error, ")
+        raise ValueError(what) from None
+    return text
 
 
 class Strict(BaseModel):
@@ -259,6 +282,35 @@ class UpsertIn(RootModel[PoolCandidates | CandidatesIn]):
         if times > 1:
             raise ValueError(f"the id {most[:80]!r} occurs {times} times")
         return self
+
+
+class ReadIn(BaseModel):
+    """The parameters of a call that reads candidates."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    min_revision: int | None = Field(default=None, ge=0, description="wait for this update; 409 where it does not come")
+
+
+class ListIn(ReadIn):
+    """The parameters of a list of candidates."""
+
+    OTHER_NAMES: ClassVar = {
+        **dict.fromkeys(("offset", "cursor", "from", "next", "page", "start"), "after"),
+        **dict.fromkeys(("size", "count", "n", "top_k", "page_size"), "limit"),
+        "where": "filter",
+    }
+
+    after: str | None = Field(default=None, max_length=256, description="`next` of the page before; absent: begin")
+    limit: int = Field(default=100, ge=1, le=MAX_RESULTS, description="candidates of a page, at most")
+    filter: Annotated[str, AfterValidator(_checked_filter_text)] | None = Field(
+        default=None, description="a filter of `POST /rank` as JSON", examples=['{"lang": "en"}']
+    )
+
+    @property
+    def conditions(self) -> dict[str, Any] | None:
+        """The filter."""
+        return None if self.filter is None else _FILTER.validate_json(self.filter)
 
 
 class DeleteIn(Strict):

@@ -168,6 +168,30 @@ class RefusedOut(Out):
     reason: str
 
 
+class CandidateOut(Out):
+    """A stored candidate."""
+
+    id: str
+    text: str
+    metadata: dict[str, JsonValue]
+
+
+class StoredOut(CandidateOut):
+    """A stored candidate, and where it is from."""
+
+    generation: str
+    revision: int = Field(description="of the last update that the answer knows of")
+
+
+class CandidatesOut(Out):
+    """A page of stored candidates, in the order in which they came into the generation."""
+
+    candidates: list[CandidateOut]
+    next: str | None = Field(description="`after` of the next page; null: there is none")
+    generation: str
+    revision: int = Field(description="of the last update that the answer knows of")
+
+
 class UpsertedOut(Out):
     """An acknowledged update."""
 

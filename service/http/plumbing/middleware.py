@@ -77,7 +77,7 @@ class Requests:
 
     def _record(self, scope: Scope, span: Span, status: int, seconds: float) -> None:
         """Write the answer to the metrics, the trace and the log."""
-        route = getattr(scope.get("route"), "path", UNMATCHED)
+        route = getattr(scope.get("route"), "path_format", UNMATCHED)
         method = scope["method"] if scope["method"] in KNOWN_METHODS else "OTHER"
         account: Account = scope["state"]["account"]
         self.metrics.observe_request(route, method, status, seconds)

@@ -72,6 +72,7 @@ TABLE: Final[dict[type[Exception], Kind]] = {
     service.TextsLeft: Kind(504, "texts-left", "The time was over before all texts were encoded", rejected="deadline"),
     service.TimeTooShort: Kind(413, "time-too-short", "More texts than the time allows", rejected="too_large"),
     service.GenerationMismatch: Kind(409, "generation-mismatch", "Another generation is served"),
+    service.CandidateNotFound: Kind(404, "candidate-not-found", "No such candidate"),
     service.RevisionNotReached: Kind(409, "revision-not-reached", "The update has not arrived here"),
     service.StoreReadOnly: Kind(409, "store-read-only", "The store cannot be changed from here"),
     service.InferenceFailed: Kind(500, "inference-failed", "The model failed", generic=True),

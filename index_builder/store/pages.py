@@ -1,0 +1,64 @@
+"""The candidates of a snapshot, page after page, in the order of their rows.
+
+A row keeps its number as long as its generation is used (snapshot.py), so a page that begins at a row leaves out
+nothing and repeats nothing, whatever updates come between two pages. An update puts its candidate at the end: if it was
+listed before, it is listed there again.
+
+A page looks at a bounded number of rows. With a filter that lets few through it holds fewer candidates than asked for.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.candidates import PART_ROWS
+from polyrank.index_builder.store.filters import matching_places
+from polyrank.index_builder.store.snapshot import Snapshot
+from polyrank.model.text.steps import Steps
+
+# Parts of PART_ROWS rows that one page looks at.
+MOST_PARTS = 16
+# Texts and metadata of one page; what exceeds it is the last of the page.
+MOST_BYTES = 8 << 20
+
+
+class Page(NamedTuple):
+    """Candidates, and the row at which the next page begins; None: there are no more."""
+
+    candidates: list[Candidate]
+    next_row: int | None
+
+
+def page(snapshot: Snapshot, start: int, limit: int, filter_: Mapping[str, Any] | None = None) -> Steps[Page]:
+    """Return up to `limit` candidates from a row on that match a filter, and pause after every part."""
+    found: list[Candidate] = []
+    row, room = start, MOST_BYTES
+    for _ in range(MOST_PARTS):
+        if row >= snapshot.row_end:
+            return Page(found, None)
+        part_end = min(row + PART_ROWS, snapshot.row_end)
+        for at, candidate in _matching(snapshot, row, part_end, filter_, limit - len(found)):
+            found.append(candidate)
+            room -= len(candidate.text.encode()) + len(orjson.dumps(candidate.metadata))
+            if len(found) == limit or room <= 0:
+                return Page(found, at + 1 if at + 1 < snapshot.row_end else None)
+        row = part_end
+        yield
+    return Page(found, row if row < snapshot.row_end else None)
+
+
+def _matching(
+    snapshot: Snapshot, start: int, end: int, filter_: Mapping[str, Any] | None, limit: int
+) -> list[tuple[int, Candidate]]:
+    """Return up to `limit` matching candidates of the rows from start to end, with their rows."""
+    rows = snapshot.rows_between(start, end)
+    if filter_ is None:
+        rows = rows[:limit]
+    candidates = snapshot.candidates(rows)
+    numbered = list(zip(rows.tolist(), candidates, strict=True))
+    if filter_ is None:
+        return numbered
+    places = matching_places([candidate.metadata for candidate in candidates], filter_)
+    return [numbered[place] for place in places[:limit].tolist()]
