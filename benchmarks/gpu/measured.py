@@ -100,14 +100,21 @@ def _run_on(device: str, ranker: NetworkRanker) -> None:
     Pairs need no change: their token ids go to the encoder's device, and the ranker fetches their scores.
     """
     encoder = ranker.encoder.to(device)
-    for name in ("encode_context", "encode_candidates"):
+    for name in ("encode_contexts", "encode_candidates"):
         if hasattr(encoder, name):
             setattr(encoder, name, _there_and_back(device, getattr(encoder, name)))
+
+
+def _back(result: Any) -> Any:
+    """Copy tensors, and tuples of them, to main memory."""
+    if isinstance(result, Tensor):
+        return result.cpu()
+    return result if result is None else type(result)(*map(_back, result))
 
 
 def _there_and_back(device: str, method: Callable[[TokenBatch], Any]) -> Callable[[TokenBatch], Any]:
     def call(batch: TokenBatch) -> Any:
         result = method(batch.to(torch.device(device)))
-        return result.cpu() if isinstance(result, Tensor) else type(result)(*(each.cpu() for each in result))
+        return _back(result)
 
     return call

@@ -1,19 +1,51 @@
-"""What Bi- and Poly-encoder share: a transformer for contexts, one for candidates, and the candidate embedding."""
+"""What encoders of contexts and candidates apart share: the two transformers, and the vectors of the first stage.
+
+Axes: B contexts, N candidates, T tokens, M context vectors, K rows of a candidate, D dimensions.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
 
 from torch import Tensor, nn
 
-from polyrank.model.architectures.attention import ContextCodes, unit_length
+from polyrank.model.architectures.attention import ContextCodes, poly_scores, unit_length
 from polyrank.model.architectures.backbone import Backbone
-from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.config import ModelConfig
+from polyrank.model.representations import LateRows
+
+
+class ContextState(NamedTuple):
+    """Contexts as scores read them.
+
+    first: for the first stage. late: for the second stage, (B, T, E); None: there is none. mask: which rows of `late`
+    count, (B, T).
+    """
+
+    first: ContextCodes
+    late: Tensor | None = None
+    mask: Tensor | None = None
+
+
+class CandidateState(NamedTuple):
+    """Candidates as scores read them.
+
+    first: vectors of the first stage, (N, D1). late: rows of the second stage, (N, K, D2); None: there is none. mask:
+    which rows of `late` count, (N, K).
+    """
+
+    first: Tensor
+    late: Tensor | None = None
+    mask: Tensor | None = None
 
 
 class LateEncoder(nn.Module, ABC):
     """Encodes contexts and candidates apart, so that candidates can be encoded ahead (Humeau et al. 4.2).
+
+    A back-end runs the transformer of a side and its `..._outputs`. What follows has no weights and reads the config
+    alone, so it also works on outputs of a compiled model. An architecture with a second stage overrides `late_rows`,
+    `late_scores` and `late_cost`, and makes states with `late`.
 
     Attributes:
         context: the transformer of contexts (T1).
@@ -32,30 +64,110 @@ class LateEncoder(nn.Module, ABC):
         context = backbone()
         return cls(config, context, context if config.shared_encoder else backbone())
 
+    def begin(self) -> None:
+        """Draw on the transformers' weights, which have just been loaded from a base model, for its own tensors."""
+
     @property
     def longest_input(self) -> int:
         """Tokens of the longest sequence that a transformer reads."""
         return max(self.config.max_context_tokens, self.config.max_candidate_tokens)
 
-    def encode_context(self, batch: TokenBatch) -> ContextCodes:
-        """Return the context vectors, (B, M, D), with the score scale multiplied in, and which exist, (B, M)."""
-        return self.context_codes(self.context(batch), batch.mask)
+    def encode_contexts(self, batch: TokenBatch) -> ContextState:
+        """Run the context side; the batch comes from `context_batch`."""
+        outputs = self.context_outputs(self.context_tokens(batch), batch.mask)
+        return self.context_state(self.config, outputs, batch)
+
+    def encode_candidates(self, batch: TokenBatch) -> CandidateState:
+        """Run the candidate side; the batch comes from `candidate_batch`."""
+        outputs = self.candidate_outputs(self.candidate_tokens(batch), batch.mask)
+        return self.candidate_state(self.config, outputs, batch)
+
+    @classmethod
+    def context_batch(cls, config: ModelConfig, contexts: Sequence[Sequence[int]], pad_id: int) -> TokenBatch:
+        """Lay out tokenised contexts as the transformer is to read them."""
+        return pad(contexts, pad_id)
+
+    @classmethod
+    def candidate_batch(cls, config: ModelConfig, candidates: Sequence[Sequence[int]], pad_id: int) -> TokenBatch:
+        """Lay out tokenised candidates as the transformer is to read them."""
+        return pad(candidates, pad_id)
+
+    def context_tokens(self, batch: TokenBatch) -> Tensor:
+        """Return token states of contexts, (B, T, W); W is `context_width`."""
+        states: Tensor = self.context(batch)
+        return states
+
+    def candidate_tokens(self, batch: TokenBatch) -> Tensor:
+        """Return token states of candidates, (N, T, D)."""
+        states: Tensor = self.candidate(batch)
+        return states
+
+    @property
+    def context_width(self) -> int:
+        """W, the size of a token state of `context_tokens`."""
+        return self.context.dim
+
+    def context_outputs(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        """Turn token states into tensors of contexts: first rows (B, R, E), then which of them exist, (B, R)."""
+        return self.context_codes(states, mask)
+
+    def candidate_outputs(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        """Turn token states into tensors of candidates; if there are two, the second says which rows exist, (N, K)."""
+        return (self.reduce(states, mask),)
+
+    @classmethod
+    def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> ContextState:
+        """Make the states of contexts of what `context_outputs` gave."""
+        vectors, present = outputs
+        return ContextState(ContextCodes(vectors, present))
+
+    @classmethod
+    def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> CandidateState:
+        """Make the states of candidates of what `candidate_outputs` gave."""
+        return CandidateState(outputs[0])
+
+    @classmethod
+    def first_dim(cls, config: ModelConfig, dim: int) -> int:
+        """Return D1, the size of a first-stage vector, of a transformer whose states have `dim` components."""
+        return dim
+
+    @classmethod
+    def late_rows(cls, config: ModelConfig, dim: int) -> LateRows | None:
+        """Say what is kept of each candidate for the second stage; arguments as `first_dim`. None: there is none."""
+        return None
+
+    @classmethod
+    def late_cost(cls, config: ModelConfig, dim: int, context_tokens: int, rows: int) -> float:
+        """Return how many multiplications scoring a candidate of so many rows takes in the second stage."""
+        return 0.0
 
     @abstractmethod
     def context_codes(self, states: Tensor, mask: Tensor) -> ContextCodes:
-        """Return what `encode_context` does, from the token states (B, T, D) of contexts and their mask (B, T)."""
+        """Return the context vectors, (B, M, D), with the score scale multiplied in, and which exist, (B, M).
 
-    def encode_candidates(self, batch: TokenBatch) -> Tensor:
-        """Return candidate embeddings `y_cand = red(T2(cand))`, (N, D) float32; unit-length under `normalize`."""
-        return self.reduce(self.candidate(batch), batch.mask)
+        states: token states of contexts, (B, T, D). mask: (B, T).
+        """
+
+    def first_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
+        """Score every candidate for every context by the first stage, (B, N)."""
+        return poly_scores(contexts.first, candidates.first)
+
+    def late_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
+        """Score every candidate for every context by the vectors that place it, (B, N), without an encoder call.
+
+        Here that is the first stage's score.
+        """
+        return self.first_scores(contexts, candidates)
 
     def reduce(self, states: Tensor, mask: Tensor) -> Tensor:
         """red(): reduce token states (B, T, D) to one vector each, (B, D) float32 (Humeau et al. 4.2, Table 7)."""
         if self.config.reduction == "first-m mean":
             states, mask = states[:, : self.config.reduction_m], mask[:, : self.config.reduction_m]
-        if self.config.reduction == "first":
-            reduced = states[:, 0].float()
-        else:
-            weights = mask[..., None].float()
-            reduced = (states.float() * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
+        reduced = states[:, 0].float() if self.config.reduction == "first" else masked_mean(states, mask)
         return unit_length(reduced) if self.config.normalize else reduced
+
+
+def masked_mean(rows: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean of the rows (..., K, D) whose mask (..., K) is True, (..., D) float32; zero if none is."""
+    weights = mask[..., None].float()
+    return (rows.float() * weights).sum(dim=-2) / weights.sum(dim=-2).clamp(min=1.0)

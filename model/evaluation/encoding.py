@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from polyrank.model.errors import ModelError
 from polyrank.model.rankers.networks import Retriever
+from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.assembly import Conversation
 
 _CONTEXTS_AT_ONCE = 256
@@ -17,7 +18,15 @@ ReportProgress = Callable[[str, int, int], None]  # called with (stage, done, to
 def candidate_embeddings(
     ranker: Retriever, texts: Sequence[str], report: ReportProgress
 ) -> tuple[NDArray[np.float32], int]:
-    """Encode texts, (texts, D), and count those that lost their end. The stage is "candidates".
+    """Encode texts for the first stage, (texts, D1), as `candidate_representations`."""
+    made, cut = candidate_representations(ranker, texts, report)
+    return made.first, cut
+
+
+def candidate_representations(
+    ranker: Retriever, texts: Sequence[str], report: ReportProgress
+) -> tuple[Representations, int]:
+    """Encode texts, and count those that lost their end. The stage is "candidates".
 
     Raises ModelError where the model gives numbers that are not finite.
     """
@@ -29,23 +38,30 @@ def candidate_embeddings(
         report("candidates", done, len(texts))
 
     tokens, cut = ranker.tokenize_candidates(texts)
-    embeddings = ranker.encode_candidates(tokens, on_done)
-    require_finite(ranker.name, [embeddings])
-    return embeddings, cut
+    made = ranker.represent_candidates(tokens, on_done)
+    require_finite(ranker.name, [made.first] if made.late is None else [made.first, made.late])
+    return made, cut
 
 
 def context_codes(
     ranker: Retriever, conversations: Sequence[Conversation], report: ReportProgress
 ) -> Iterator[NDArray[np.float32]]:
-    """Encode contexts, some at a time; yields the vectors (M, D) of each. The stage is "contexts".
+    """Encode contexts for the first stage; yields the vectors (M, D1) of each, as `context_encodings`."""
+    return (each.codes for each in context_encodings(ranker, conversations, report))
+
+
+def context_encodings(
+    ranker: Retriever, conversations: Sequence[Conversation], report: ReportProgress
+) -> Iterator[ContextEncoding]:
+    """Encode contexts, some at a time. The stage is "contexts".
 
     Raises ModelError where the model gives numbers that are not finite.
     """
     for start in range(0, len(conversations), _CONTEXTS_AT_ONCE):
         chunk = conversations[start : start + _CONTEXTS_AT_ONCE]
-        codes = ranker.encode_contexts([ranker.tokenize_context(conversation)[0] for conversation in chunk])
-        require_finite(ranker.name, codes)
-        yield from codes
+        made = ranker.represent_contexts([ranker.tokenize_context(conversation)[0] for conversation in chunk])
+        require_finite(ranker.name, (each.codes for each in made))
+        yield from made
         report("contexts", start + len(chunk), len(conversations))
 
 

@@ -7,10 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.evaluation.encoding import ReportProgress, candidate_embeddings, context_codes, require_finite
+from polyrank.model.evaluation.encoding import (
+    ReportProgress,
+    candidate_representations,
+    context_encodings,
+    require_finite,
+)
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.networks import Ranker, Retriever
-from polyrank.model.search.topk import scores_of
 from polyrank.model.text.dialogues import Dialogue
 
 
@@ -57,15 +61,15 @@ def _late_scores(ranker: Retriever, dialogues: Sequence[Dialogue], report: Repor
     for dialogue in dialogues:
         for text in dialogue.candidates:
             row_of.setdefault(text, len(row_of))
-    embeddings, _ = candidate_embeddings(ranker, list(row_of), report)
-    codes = context_codes(ranker, [dialogue.conversation for dialogue in dialogues], report)
+    made, _ = candidate_representations(ranker, list(row_of), report)
+    contexts = context_encodings(ranker, [dialogue.conversation for dialogue in dialogues], report)
     table = ranker.word_table(list(row_of))
     scores = []
-    for dialogue, vectors in zip(dialogues, codes, strict=True):
+    for dialogue, context in zip(dialogues, contexts, strict=True):
         rows = [row_of[text] for text in dialogue.candidates]
         additions = ranker.additions(dialogue.conversation, table)
         own = None if additions is None else replace(additions, values=additions.values[rows])
-        scores.append(scores_of(embeddings[rows], vectors, own))
+        scores.append(ranker.scores(context, made.take(rows), own))
     return scores
 
 

@@ -4,38 +4,51 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from pkgutil import resolve_name
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from polyrank.model.architectures.attention import ContextCodes, poly_scores
-from polyrank.model.architectures.batching import length_batches, pad
+from polyrank.model.architectures.batching import length_batches
 from polyrank.model.architectures.cross import CrossEncoder
-from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder
+from polyrank.model.architectures.poly import PolyEncoder
+from polyrank.model.config import ModelConfig
 from polyrank.model.inference.backend import Ready
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.names import Choice
 from polyrank.model.inference.network import Network, first_stage
 from polyrank.model.inference.parts import CandidatePart, ContextPart, PairPart
+from polyrank.model.registry import ARCHITECTURES
+from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.pairs import Pairs
 
 _KNOWN_CONTEXTS = 64  # 98 KB each with MiniLM
+_SCORED_AT_ONCE = 1024  # candidates: what lies between is a few times their rows
 
 
 class LateForwards:
-    """Encodes both sides with a Bi- or Poly-encoder.
+    """Encodes both sides with an encoder that keeps them apart, and scores what it keeps of candidates.
+
+    `represent_...` gives all that the encoder makes, `encode_...` the vectors of the first stage alone.
 
     Attributes:
         backend, precision: what runs the forward passes (polyrank.model.inference.names.Runner).
-        dim: D, the size of a candidate embedding.
+        dim: D1, the size of a candidate's first-stage vector.
+        late_rows: what is kept of each candidate for the second stage; None: there is none.
     """
 
-    def __init__(self, network: Network[LateEncoder], compiler: Compiler) -> None:
+    def __init__(self, network: Network[LateEncoder], compiler: Compiler, layers: int = 1) -> None:
+        """`layers`: of the transformer, by which the second stage is priced."""
         self._network, self._compiler = network, compiler
+        self._kind = encoder_class(network.config)
         self._compiling = threading.Lock()
         self._candidates = compiler.compile(network.part(CandidatePart))
-        self.dim = self._candidates.sizes.dim
+        self._forward_cost = 12 * layers * self._candidates.sizes.dim**2
+        self.dim = self._kind.first_dim(network.config, self._candidates.sizes.dim)
+        self.late_rows = self._kind.late_rows(network.config, self._candidates.sizes.dim)
         self.backend, self.precision = self._candidates.runner
 
     @property
@@ -53,44 +66,131 @@ class LateForwards:
         """Compiled when the first context comes: a build has none."""
         return self._compiler.compile(self._network.part(ContextPart))
 
-    def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+    def represent_contexts(self, contexts: Sequence[list[int]]) -> list[ContextEncoding]:
         """Encode tokenised contexts, in batches of similar length.
 
-        Returns the vectors (M, D) of each context, with the score scale multiplied in. M is below `n_codes` where token
-        outputs serve as context vectors and the context is short.
+        M is below `n_codes` where token outputs serve as context vectors and the context is short.
         """
-        encoded: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(contexts)
+        encoded: dict[int, ContextEncoding] = {}
         for positions in length_batches([len(ids) for ids in contexts], self._compiler.token_budget):
-            batch = self.encode_context_batch([contexts[position] for position in positions])
-            for position, vectors in zip(positions, batch, strict=True):
-                encoded[position] = vectors
-        return encoded
+            batch = self.represent_context_batch([contexts[position] for position in positions])
+            encoded |= zip(positions, batch, strict=True)
+        return [encoded[position] for position in range(len(contexts))]
 
-    def encode_context_batch(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
-        """Encode tokenised contexts in one forward pass, whatever their lengths; result as `encode_contexts`."""
+    def represent_context_batch(self, contexts: Sequence[list[int]]) -> list[ContextEncoding]:
+        """Encode tokenised contexts in one forward pass, whatever their lengths."""
         with self._compiling:  # else two threads would both compile it
             ready = self._contexts
-        vectors_of, masks = ready.run(pad(contexts, ready.sizes.pad_id))
-        return [vectors[present] for vectors, present in zip(vectors_of, masks, strict=True)]
+        batch = self._kind.context_batch(self._network.config, contexts, ready.sizes.pad_id)
+        outputs = tuple(map(torch.from_numpy, ready.run(batch)))
+        state = self._kind.context_state(self._network.config, outputs, batch)
+        vectors_of, present_of = (each.numpy() for each in state.first)
+        codes = [vectors[present] for vectors, present in zip(vectors_of, present_of, strict=True)]
+        if state.late is None or state.mask is None:
+            return [ContextEncoding(each) for each in codes]
+        late = zip(state.late.numpy(), state.mask.numpy(), strict=True)
+        return [ContextEncoding(own, (rows[mask],)) for own, (rows, mask) in zip(codes, late, strict=True)]
+
+    def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        """Return the first-stage vectors (M, D1) of each context, with the score scale multiplied in."""
+        return [each.codes for each in self.represent_contexts(contexts)]
+
+    def encode_context_batch(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        """Return the first-stage vectors of tokenised contexts, from one forward pass."""
+        return [each.codes for each in self.represent_context_batch(contexts)]
+
+    def represent_candidates(
+        self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
+    ) -> Representations:
+        """Encode tokenised candidates in batches of similar length; the result is in the order given.
+
+        `on_done` is called after each batch with the number of candidates in it.
+        """
+        parts, order = list[Representations](), list[int]()
+        for positions in length_batches([len(ids) for ids in candidates], self._compiler.token_budget):
+            parts.append(self.represent_candidate_batch([candidates[position] for position in positions]))
+            order += positions
+            if on_done is not None:
+                on_done(len(positions))
+        if not parts:
+            return Representations.none(self.dim, self.late_rows)
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return Representations.join(parts).take(back)
+
+    def represent_candidate_batch(self, candidates: Sequence[list[int]]) -> Representations:
+        """Encode tokenised candidates in one forward pass, whatever their lengths."""
+        batch = self._kind.candidate_batch(self._network.config, candidates, self._candidates.sizes.pad_id)
+        outputs = tuple(map(torch.from_numpy, self._candidates.run(batch)))
+        state = self._kind.candidate_state(self._network.config, outputs, batch)
+        if state.late is None or state.mask is None:
+            return Representations(state.first.numpy())
+        mask = state.mask.numpy()
+        return Representations(state.first.numpy(), state.late.numpy()[mask], mask.sum(axis=1))
 
     def encode_candidates(
         self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
     ) -> NDArray[np.float32]:
-        """Encode tokenised candidates in batches of similar length, (N, D), in the order given.
-
-        `on_done` is called after each batch with the number of candidates in it.
-        """
-        embeddings = np.empty((len(candidates), self.dim), np.float32)
-        for positions in length_batches([len(ids) for ids in candidates], self._compiler.token_budget):
-            embeddings[positions] = self.encode_candidate_batch([candidates[position] for position in positions])
-            if on_done is not None:
-                on_done(len(positions))
-        return embeddings
+        """Return the first-stage vectors of tokenised candidates, (N, D1); arguments as `represent_candidates`."""
+        return self.represent_candidates(candidates, on_done).first
 
     def encode_candidate_batch(self, candidates: Sequence[list[int]]) -> NDArray[np.float32]:
-        """Encode tokenised candidates in one forward pass, whatever their lengths, (B, D)."""
-        (embeddings,) = self._candidates.run(pad(candidates, self._candidates.sizes.pad_id))
-        return embeddings
+        """Return the first-stage vectors of tokenised candidates, from one forward pass, (N, D1)."""
+        return self.represent_candidate_batch(candidates).first
+
+    def late_scores(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
+        """Score candidates by the vectors that place them, (N,): those of the second stage, if there is one.
+
+        Makes no encoder call. A candidate's score does not depend on the others.
+        """
+        contexts, scores = _context_state(context), list[NDArray[np.float32]]()
+        for start in range(0, len(candidates.first), _SCORED_AT_ONCE):
+            some = candidates.take(np.arange(start, min(start + _SCORED_AT_ONCE, len(candidates.first))))
+            with torch.inference_mode():
+                scores.append(self._scorer.late_scores(contexts, _candidate_state(some))[0].numpy())
+        return np.concatenate(scores) if scores else np.empty(0, np.float32)
+
+    @cached_property
+    def _scorer(self) -> LateEncoder:
+        return self.encoder
+
+    def late_tokens(self, context_tokens: int, counts: NDArray[np.int64]) -> int:
+        """Return the cost of `late_scores` in tokens of a forward pass, from the rows of each candidate, (N,)."""
+        if not len(counts):
+            return 0
+        config, dim = self._network.config, self._candidates.sizes.dim
+        rows, times = np.unique(counts, return_counts=True)
+        cost = [self._kind.late_cost(config, dim, context_tokens, each) for each in rows.tolist()]
+        return int(np.ceil(np.dot(cost, times) / self._forward_cost))
+
+
+def encoder_class(config: ModelConfig) -> type[LateEncoder]:
+    """Return the class of an architecture that keeps both sides apart."""
+    reference = ARCHITECTURES[config.architecture].encoder
+    if not ARCHITECTURES[config.architecture].retrieves:  # the first stage of a residual Cross-encoder
+        return PolyEncoder
+    assert reference is not None, "it has a network"
+    kind: type[LateEncoder] = resolve_name(reference)
+    return kind
+
+
+def _context_state(context: ContextEncoding) -> ContextState:
+    codes = torch.from_numpy(context.codes)[None]
+    first = ContextCodes(codes, torch.ones(codes.shape[:2], dtype=torch.bool))
+    if not context.late:
+        return ContextState(first)
+    late = torch.from_numpy(context.late[0])[None]
+    return ContextState(first, late, torch.ones(late.shape[:2], dtype=torch.bool))
+
+
+def _candidate_state(candidates: Representations) -> CandidateState:
+    first = torch.from_numpy(np.ascontiguousarray(candidates.first, np.float32))
+    if candidates.late is None or candidates.counts is None:
+        return CandidateState(first)
+    mask = np.arange(max(1, candidates.counts.max(initial=0))) < candidates.counts[:, None]
+    late = np.zeros((*mask.shape, candidates.late.shape[1]), np.float32)
+    late[mask] = candidates.late
+    return CandidateState(first, torch.from_numpy(late), torch.from_numpy(mask))
 
 
 class PairForwards:

@@ -178,7 +178,7 @@ def _traced(part: Part) -> tuple["ov.Model", "ov.Model"]:
     if part not in _traces:
         part.eval()
         example = (_EXAMPLE, _EXAMPLE.bool(), torch.zeros_like(_EXAMPLE))
-        states = torch.ones(*_EXAMPLE.shape, part.backbone().dim)
+        states = torch.ones(*_EXAMPLE.shape, part.width)
         _traces[part] = _converted(_Transformer(part), example), _converted(_Ending(part), (states, example[1]))
     return _traces[part]
 
@@ -188,11 +188,10 @@ class _Transformer(nn.Module):
 
     def __init__(self, part: Part) -> None:
         super().__init__()
-        self.backbone = part.backbone()
+        self.part = part
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
-        states: Tensor = self.backbone(TokenBatch(ids, mask, segments))
-        return states
+        return self.part.states(TokenBatch(ids, mask, segments))
 
 
 class _Ending(nn.Module):

@@ -33,11 +33,21 @@ class Part(nn.Module, ABC):
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
         """Run it."""
-        return self.ending(self.backbone()(TokenBatch(ids, mask, segments)), mask)
+        return self.ending(self.states(TokenBatch(ids, mask, segments)), mask)
 
     @abstractmethod
     def backbone(self) -> Backbone:
         """Return its transformer."""
+
+    def states(self, batch: TokenBatch) -> Tensor:
+        """Run the transformer; returns token states, (B, T, `width`)."""
+        states: Tensor = self.backbone()(batch)
+        return states
+
+    @property
+    def width(self) -> int:
+        """The size of a token state."""
+        return self.backbone().dim
 
     @abstractmethod
     def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
@@ -45,10 +55,7 @@ class Part(nn.Module, ABC):
 
 
 class ContextPart(Part):
-    """From contexts to context vectors, code attention and normalisation included.
-
-    Outputs (B, M, D) float32, with the score scale multiplied in, and (B, M), False where a short context has fewer.
-    """
+    """From contexts to what `LateEncoder.context_outputs` gives, code attention and normalisation included."""
 
     def __init__(self, encoder: LateEncoder) -> None:
         super().__init__()
@@ -58,14 +65,22 @@ class ContextPart(Part):
         """Return the transformer of contexts."""
         return self.encoder.context
 
+    def states(self, batch: TokenBatch) -> Tensor:
+        """Run the transformer of contexts."""
+        return self.encoder.context_tokens(batch)
+
+    @property
+    def width(self) -> int:
+        """The size of a token state."""
+        return self.encoder.context_width
+
     def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-        """Turn token states into context vectors."""
-        codes = self.encoder.context_codes(states, mask)
-        return codes.vectors, codes.mask
+        """Turn token states into context vectors and what a second stage reads."""
+        return tuple(self.encoder.context_outputs(states, mask))
 
 
 class CandidatePart(Part):
-    """From candidates to their embeddings, (B, D) float32."""
+    """From candidates to what `LateEncoder.candidate_outputs` gives."""
 
     def __init__(self, encoder: LateEncoder) -> None:
         super().__init__()
@@ -75,9 +90,13 @@ class CandidatePart(Part):
         """Return the transformer of candidates."""
         return self.encoder.candidate
 
+    def states(self, batch: TokenBatch) -> Tensor:
+        """Run the transformer of candidates."""
+        return self.encoder.candidate_tokens(batch)
+
     def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-        """Turn token states into embeddings."""
-        return (self.encoder.reduce(states, mask),)
+        """Turn token states into embeddings or rows."""
+        return self.encoder.candidate_outputs(states, mask)
 
 
 class PairPart(Part):

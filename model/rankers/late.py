@@ -1,26 +1,32 @@
-"""A loaded Bi- or Poly-encoder: it turns texts into vectors and rankings."""
+"""A loaded encoder that keeps both sides apart, such as a Poly-encoder: it turns texts into vectors and rankings."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from polyrank.model.architectures.late import LateEncoder
-from polyrank.model.checkpoint.files import CheckpointFiles
+from polyrank.model.checkpoint.files import BACKBONE_FILE, CheckpointFiles, read_object
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.forwards import LateForwards
 from polyrank.model.inference.network import Network
-from polyrank.model.search import topk
+from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.search.additions import Additions
+from polyrank.model.search.topk import scores_of
 from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Turn, require_positive
 from polyrank.model.text.steps import Steps
 from polyrank.model.text.tokenizer import Token
 
+_USUAL_LAYERS = 12  # of a transformer whose config.json does not say
+
 
 class LateRanker(LateForwards):
-    """Ranks by vectors that can be computed ahead: a candidate's vector attends over those of the context.
+    """Ranks by vectors of candidates that can be computed ahead.
 
     Safe to call from several threads.
 
@@ -29,7 +35,8 @@ class LateRanker(LateForwards):
         architecture: its name in polyrank.model.registry.
         retrieves: True: it has candidate embeddings, by which it can search a whole pool.
         fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
-        dim: D, the size of a candidate embedding.
+        dim: D1, the size of a candidate's first-stage vector.
+        late_rows: what is kept of each candidate for the second stage; None: there is none.
         max_input_tokens: limit for a candidate; longer ones are cut.
         evidence: what words say for a candidate, which its score includes; None: its vector alone counts.
     """
@@ -44,7 +51,8 @@ class LateRanker(LateForwards):
         files: CheckpointFiles,
         compiler: Compiler,
     ) -> None:
-        super().__init__(network, compiler)
+        layers = read_object(files.source / BACKBONE_FILE).get("num_hidden_layers", _USUAL_LAYERS)
+        super().__init__(network, compiler, layers)
         self.name = name
         self.config = network.config
         self.architecture = network.config.architecture
@@ -90,10 +98,20 @@ class LateRanker(LateForwards):
         ids, _ = self.tokenize_context(conversation)
         if not candidates:
             return []
-        embeddings = self.encode_candidates(self.tokenize_candidates(candidates)[0])
-        codes, k = self.encode_contexts([ids])[0], len(candidates) if top_k is None else top_k
-        best = topk.top_k(embeddings, codes, k, additions=self.additions(conversation, self.word_table(candidates)))
-        return list(zip(best.rows.tolist(), best.scores.tolist(), strict=True))
+        made = self.represent_candidates(self.tokenize_candidates(candidates)[0])
+        additions = self.additions(conversation, self.word_table(candidates))
+        scores = self.scores(self.represent_contexts([ids])[0], made, additions)
+        order = np.argsort(-scores, kind="stable")[:top_k]
+        return list(zip(order.tolist(), scores[order].tolist(), strict=True))
+
+    def scores(
+        self, context: ContextEncoding, candidates: Representations, additions: Additions | None
+    ) -> NDArray[np.float32]:
+        """Return the scores that place candidates, (N,): by vectors and, where they count, by words."""
+        if self.late_rows is None:
+            return scores_of(candidates.first, context.codes, additions)
+        late = self.late_scores(context, candidates)
+        return late if additions is None else additions.to(late)
 
     def word_table(self, texts: Sequence[str]) -> WordTable | None:
         """Return the words of texts that are a pool by themselves; None for a model without evidence."""

@@ -15,6 +15,7 @@ from polyrank.model.evidence.reading import unread
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
 from polyrank.model.inference.names import NO_RUNNER, Choice
+from polyrank.model.representations import ContextEncoding, LateRows, Representations
 from polyrank.model.search.additions import Additions
 from polyrank.model.text.assembly import COUNTED_LETTERS, Conversation, Truncation, Turn, require_positive
 from polyrank.model.text.steps import Steps, finish
@@ -59,7 +60,7 @@ class LexicalRanker:
         dim: 1.
         max_input_tokens: how much of a context is read, in tokens of four letters; candidates are read whole.
         backend, precision: "none" and "float32": there are no forward passes.
-        choice: None.
+        choice, late_rows: None.
         evidence: what words say for a candidate.
     """
 
@@ -67,6 +68,7 @@ class LexicalRanker:
     dim = 1
     max_input_tokens = COUNTED_LETTERS // _LETTERS_A_TOKEN
     choice: Choice | None = None
+    late_rows: LateRows | None = None
 
     def __init__(self, name: str, config: ModelConfig) -> None:
         """Raise CheckpointInvalid for a weight of a feature that this release does not know."""
@@ -95,25 +97,58 @@ class LexicalRanker:
         """Raise InvalidInput: it has no tokens."""
         raise InvalidInput(f"{self.name} ranks by words alone and has no tokens")
 
-    def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+    def represent_contexts(self, contexts: Sequence[list[int]]) -> list[ContextEncoding]:
         """Return the vectors (1, 1) of each context, 0."""
-        return [np.zeros((1, 1), np.float32) for _ in contexts]
+        return [ContextEncoding(np.zeros((1, 1), np.float32)) for _ in contexts]
+
+    def represent_context_batch(self, contexts: Sequence[list[int]]) -> list[ContextEncoding]:
+        """Do what `represent_contexts` does."""
+        return self.represent_contexts(contexts)
+
+    def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        """Return the vectors alone."""
+        return [each.codes for each in self.represent_contexts(contexts)]
 
     def encode_context_batch(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
         """Do what `encode_contexts` does."""
         return self.encode_contexts(contexts)
 
-    def encode_candidates(
+    def represent_candidates(
         self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
-    ) -> NDArray[np.float32]:
+    ) -> Representations:
         """Return vectors (N, 1), all 0; `on_done` is called once with their number."""
         if on_done is not None:
             on_done(len(candidates))
-        return np.zeros((len(candidates), 1), np.float32)
+        return Representations(np.zeros((len(candidates), 1), np.float32))
+
+    def represent_candidate_batch(self, candidates: Sequence[list[int]]) -> Representations:
+        """Do what `represent_candidates` does."""
+        return self.represent_candidates(candidates)
+
+    def encode_candidates(
+        self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
+    ) -> NDArray[np.float32]:
+        """Return the vectors alone; arguments as `represent_candidates`."""
+        return self.represent_candidates(candidates, on_done).first
 
     def encode_candidate_batch(self, candidates: Sequence[list[int]]) -> NDArray[np.float32]:
         """Do what `encode_candidates` does."""
         return self.encode_candidates(candidates)
+
+    def late_scores(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
+        """Return what vectors say for candidates, (N,): 0."""
+        return np.zeros(len(candidates.first), np.float32)
+
+    def late_tokens(self, context_tokens: int, counts: NDArray[np.int64]) -> int:
+        """Return the cost of a second stage, which it does not have: 0."""
+        return 0
+
+    def scores(
+        self, context: ContextEncoding, candidates: Representations, additions: Additions | None
+    ) -> NDArray[np.float32]:
+        """Return the scores that place candidates, (N,): those by words; 0 without additions."""
+        late = self.late_scores(context, candidates)
+        return late if additions is None else additions.to(late)
 
     def rank(
         self,

@@ -28,3 +28,7 @@ class Additions:
     def __post_init__(self) -> None:
         if not 0 < self.late_weight < math.inf:
             raise ValueError(f"late_weight is {self.late_weight}; it must be finite and above 0")
+
+    def to(self, late: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the scores of rows whose late scores these are, (N,), computed in float64."""
+        return (self.late_weight * late.astype(np.float64) + self.values).astype(np.float32)

@@ -160,6 +160,21 @@ class LateTrainConfig(TrainConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TwoStageTrainConfig(LateTrainConfig):
+    """Settings of an encoder with a second stage.
+
+    Attributes:
+        first_weight: weight of the first stage's own loss; 0: none.
+    """
+
+    first_weight: float = field(default=1.0, metadata={"refusal": "first_weight is for models with a second stage"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.first_weight < math.inf, "first_weight must be at least 0 and finite")
+
+
+@dataclass(frozen=True, kw_only=True)
 class PairTrainConfig(TrainConfig):
     """Settings of a Cross-encoder. `negatives` is how many candidates each row has besides the gold reply.
 

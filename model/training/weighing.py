@@ -21,7 +21,6 @@ from polyrank.model.evidence.table import WordTable
 from polyrank.model.evidence.words import normalised
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.networks import Ranker, Retriever
-from polyrank.model.search.topk import scores_of
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.positives import text_key
 from polyrank.model.training.data.corpus import Corpus
@@ -151,14 +150,14 @@ def _late_scores(ranker: Retriever, lists: Sequence[_List]) -> list[NDArray[np.f
     for each in lists:
         for text in each.texts:
             row_of.setdefault(text, len(row_of))
-    embeddings = ranker.encode_candidates(ranker.tokenize_candidates(list(row_of))[0])
-    contexts = [ranker.tokenize_context(each.example.conversation)[0] for each in lists]
-    codes = [
-        own
-        for start in range(0, len(contexts), _CONTEXTS_AT_ONCE)
-        for own in ranker.encode_contexts(contexts[start : start + _CONTEXTS_AT_ONCE])
-    ]
+    made = ranker.represent_candidates(ranker.tokenize_candidates(list(row_of))[0])
+    tokens = [ranker.tokenize_context(each.example.conversation)[0] for each in lists]
+    contexts = (
+        context
+        for start in range(0, len(tokens), _CONTEXTS_AT_ONCE)
+        for context in ranker.represent_contexts(tokens[start : start + _CONTEXTS_AT_ONCE])
+    )
     return [
-        scores_of(embeddings[[row_of[text] for text in each.texts]], own)
-        for each, own in zip(lists, codes, strict=True)
+        ranker.scores(context, made.take([row_of[text] for text in each.texts]), None)
+        for each, context in zip(lists, contexts, strict=True)
     ]

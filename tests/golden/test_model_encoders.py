@@ -83,12 +83,12 @@ class Scores:
         encoder = ranker.encoder
         with torch.inference_mode():
             batched = poly_scores(
-                encoder.encode_context(pad(contexts, 0)), encoder.encode_candidates(pad(candidates, 0))
+                encoder.encode_contexts(pad(contexts, 0)).first, encoder.encode_candidates(pad(candidates, 0)).first
             )
-            one_by_one = [encoder.encode_candidates(pad([candidate], 0)) for candidate in candidates]
+            one_by_one = [encoder.encode_candidates(pad([candidate], 0)).first for candidate in candidates]
             alone = [
                 [poly_scores(codes, candidate).item() for candidate in one_by_one]
-                for codes in (encoder.encode_context(pad([context], 0)) for context in contexts)
+                for codes in (encoder.encode_contexts(pad([context], 0)).first for context in contexts)
             ]
         embeddings = ranker.encode_candidates(candidates)
         found = [top_k(embeddings, codes, len(candidates)) for codes in ranker.encode_contexts(contexts)]

@@ -13,6 +13,7 @@ from polyrank.model.errors import ModelError
 from polyrank.model.evaluation.retrieval import DEPTH, rank_in, rerank, retrieve
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.search.topk import TopK, scores_of
 from polyrank.model.text.assembly import Conversation
 
@@ -117,8 +118,8 @@ def test_scores_that_are_no_numbers_are_no_ranking(rankers: dict[str, Any], monk
         rerank(Damaged(), CONTEXTS[:1], POOL[:3], found, 2, silent, True)
     dim = rankers["bi"].dim
     for method, broken in (
-        ("encode_candidates", np.full((3, dim), np.nan, np.float32)),
-        ("encode_contexts", [np.full((1, dim), np.inf, np.float32)]),
+        ("represent_candidates", Representations(np.full((3, dim), np.nan, np.float32))),
+        ("represent_contexts", [ContextEncoding(np.full((1, dim), np.inf, np.float32))]),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(rankers["bi"], method, lambda *_, broken=broken: broken)

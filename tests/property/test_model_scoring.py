@@ -103,9 +103,9 @@ def test_padding_changes_nothing(base: Path, fields: dict[str, object], seed: in
         torch.cat([batch.segments, torch.zeros_like(junk)], dim=1),
     )
     with torch.inference_mode():
-        candidates, padded = encoder.encode_candidates(batch), encoder.encode_candidates(wide)
-        scores = poly_scores(encoder.encode_context(batch), candidates)
-        padded_scores = poly_scores(encoder.encode_context(wide), candidates)
+        candidates, padded = encoder.encode_candidates(batch).first, encoder.encode_candidates(wide).first
+        scores = poly_scores(encoder.encode_contexts(batch).first, candidates)
+        padded_scores = poly_scores(encoder.encode_contexts(wide).first, candidates)
     torch.testing.assert_close(padded, candidates, rtol=0, atol=TOLERANCE)
     bound = TOLERANCE * max(1.0, scores.abs().max().item())
     torch.testing.assert_close(padded_scores, scores, rtol=0, atol=bound)

@@ -172,8 +172,8 @@ def test_a_longer_neighbour_changes_no_score_and_no_gradient(kind: Kind, short: 
         batch = pad([short, *neighbours], encoder.context.pad_id)
         encoder.zero_grad()
         with dropping(encoder, False):
-            reply = encoder.encode_candidates(pad([[42, 43], *neighbours], encoder.candidate.pad_id))
-            score = poly_scores(encoder.encode_context(batch), reply)[0, 0]
+            reply = encoder.encode_candidates(pad([[42, 43], *neighbours], encoder.candidate.pad_id)).first
+            score = poly_scores(encoder.encode_contexts(batch).first, reply)[0, 0]
             score.backward()  # type: ignore[no-untyped-call]
         return score.item(), {
             name: each.grad.clone() for name, each in encoder.named_parameters() if each.grad is not None

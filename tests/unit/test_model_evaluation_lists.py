@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from polyrank.model.errors import InvalidInput, ModelError
 from polyrank.model.evaluation.lists import gold_rank, rank_lists
 from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.representations import ContextEncoding, Representations
+from polyrank.model.search.topk import scores_of
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.pairs import Pairs
@@ -28,16 +30,19 @@ class Late:
         self.encoded += texts
         return [[at] for at in range(len(texts))], 0
 
-    def encode_candidates(self, ids: list[list[int]], on_done: Callable[[int], None]) -> NDArray[np.float32]:
+    def represent_candidates(self, ids: list[list[int]], on_done: Callable[[int], None]) -> Representations:
         for _ in ids:
             on_done(1)
-        return np.array([[float(text)] for text in self.encoded], np.float32)
+        return Representations(np.array([[float(text)] for text in self.encoded], np.float32))
 
     def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
         return [int(conversation.turns[-1].text)], Truncation()
 
-    def encode_contexts(self, contexts: list[list[int]]) -> list[NDArray[np.float32]]:
-        return [np.array([ids], np.float32) for ids in contexts]
+    def represent_contexts(self, contexts: list[list[int]]) -> list[ContextEncoding]:
+        return [ContextEncoding(np.array([ids], np.float32)) for ids in contexts]
+
+    def scores(self, context: ContextEncoding, candidates: Representations, additions: None) -> NDArray[np.float32]:
+        return scores_of(candidates.first, context.codes, additions)
 
     def word_table(self, texts: Sequence[str]) -> None:
         """It has no evidence."""

@@ -38,8 +38,8 @@ def score(encoder: CrossEncoder, pairs: Pairs) -> torch.Tensor:
     """The sum that a residual Cross-encoder stands for, straight from its two modules."""
     poly, rows = encoder.poly, range(len(pairs.owners))
     assert poly is not None
-    codes = poly.encode_context(pad(pairs.contexts, poly.context.pad_id))
-    first = poly_scores(codes, poly.encode_candidates(pad(pairs.candidates, poly.candidate.pad_id)))
+    codes = poly.encode_contexts(pad(pairs.contexts, poly.context.pad_id)).first
+    first = poly_scores(codes, poly.encode_candidates(pad(pairs.candidates, poly.candidate.pad_id)).first)
     return first[pairs.owners, rows] + encoder.joint_scores(CrossEncoder.join(pairs, encoder.encoder.pad_id))
 
 

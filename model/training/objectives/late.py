@@ -1,4 +1,4 @@
-"""How Bi- and Poly-encoders are trained: in-batch loss with listed negatives, and distillation from a teacher."""
+"""How encoders that keep both sides apart are trained: in-batch loss with listed negatives, maybe with a teacher."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -6,12 +6,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from polyrank.model.architectures.attention import ContextCodes, poly_scores
-from polyrank.model.architectures.batching import length_batches, pad
-from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.architectures.attention import ContextCodes
+from polyrank.model.architectures.batching import length_batches
+from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder
 from polyrank.model.rankers.load import load_cross
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.training.config import LateTrainConfig, TrainConfig
+from polyrank.model.training.config import LateTrainConfig, TrainConfig, TwoStageTrainConfig
 from polyrank.model.training.data.columns import Columns, columns
 from polyrank.model.training.data.words import PairWords
 from polyrank.model.training.objectives.gradient_cache import Encoded
@@ -21,7 +21,7 @@ from polyrank.model.training.student.student import Student
 
 
 class LateObjective(Objective):
-    """In-batch loss of a Bi- or Poly-encoder, with distillation where there is a teacher."""
+    """In-batch loss of the scores that place candidates, with distillation where there is a teacher."""
 
     settings = LateTrainConfig
 
@@ -57,10 +57,14 @@ class LateObjective(Objective):
         )
 
     def _encode_contexts(self, contexts: Sequence[list[int]]) -> Encoded:
-        return self._encoder.encode_context(pad(contexts, self._encoder.context.pad_id).to(self._device))
+        encoder = self._encoder
+        batch = encoder.context_batch(encoder.config, contexts, encoder.context.pad_id).to(self._device)
+        return _flat(encoder.encode_contexts(batch))
 
     def _encode_candidates(self, candidates: Sequence[list[int]]) -> Encoded:
-        return (self._encoder.encode_candidates(pad(candidates, self._encoder.candidate.pad_id).to(self._device)),)
+        encoder = self._encoder
+        batch = encoder.candidate_batch(encoder.config, candidates, encoder.candidate.pad_id).to(self._device)
+        return tuple(tensor for tensor in encoder.encode_candidates(batch) if tensor is not None)
 
     def _teacher_scores(self, examples: Sequence[Dialogue], found: Columns) -> Tensor | None:
         """The teacher's scores of each row's gold reply and listed negatives, (B, N)."""
@@ -82,21 +86,48 @@ class LateObjective(Objective):
         encoded: Sequence[Encoded],
     ) -> ScoredBatch:
         n = len(context_chunks)
-        codes = _joined([ContextCodes(*tensors) for tensors in encoded[:n]], context_chunks)
-        scores = poly_scores(codes, in_order([embeddings for (embeddings,) in encoded[n:]], candidate_chunks))
+        (vectors, mask, *late), own = _joined(encoded[:n], context_chunks), _joined(encoded[n:], candidate_chunks)
+        contexts, candidates = ContextState(ContextCodes(vectors, mask), *late), CandidateState(*own)
+        scores = self._encoder.late_scores(contexts, candidates)
         gold, allowed, listed = (tensor.to(scores.device) for tensor in found[1:])
         loss = listwise(scores, gold, allowed)
         if taught is not None:
             weight = self._config.teacher_weight
             loss = (1 - weight) * loss + weight * distillation(scores, taught.to(scores.device), listed)
-        return ScoredBatch(loss, scores, gold, allowed, codes)
+        return ScoredBatch(
+            loss + self._first_loss(contexts, candidates, gold, allowed), scores, gold, allowed, contexts.first
+        )
+
+    def _first_loss(self, contexts: ContextState, candidates: CandidateState, gold: Tensor, allowed: Tensor) -> Tensor:
+        """Return what is added to the loss for the first stage, where it is not what places candidates: nothing."""
+        return gold.new_zeros((), dtype=torch.float32)
 
 
-def _joined(chunks: Sequence[ContextCodes], positions: Sequence[Sequence[int]]) -> ContextCodes:
-    """All context vectors, (B, M, D); where they are token outputs, the longest chunk has the most."""
-    width = max(chunk.mask.shape[1] for chunk in chunks)
-    vectors = in_order([_widened(chunk.vectors, width) for chunk in chunks], positions)
-    return ContextCodes(vectors, in_order([_widened(chunk.mask, width) for chunk in chunks], positions))
+class TwoStageObjective(LateObjective):
+    """The same where a second stage places candidates.
+
+    `first_weight` times the in-batch loss of the first stage is added: it has to find what the second stage scores.
+    """
+
+    settings = TwoStageTrainConfig
+
+    def _first_loss(self, contexts: ContextState, candidates: CandidateState, gold: Tensor, allowed: Tensor) -> Tensor:
+        assert isinstance(self._config, TwoStageTrainConfig)
+        return self._config.first_weight * listwise(self._encoder.first_scores(contexts, candidates), gold, allowed)
+
+
+def _flat(state: ContextState) -> Encoded:
+    return tuple(tensor for tensor in (*state.first, state.late, state.mask) if tensor is not None)
+
+
+def _joined(chunks: Sequence[Encoded], positions: Sequence[Sequence[int]]) -> Encoded:
+    """Join the chunks of each tensor, (rows, R, ...). R becomes the largest one: padding lies at the end."""
+    return tuple(in_order(_alike(tensors), positions) for tensors in zip(*chunks, strict=True))
+
+
+def _alike(tensors: Sequence[Tensor]) -> list[Tensor]:
+    width = max(tensor.shape[1] for tensor in tensors)
+    return [_widened(tensor, width) for tensor in tensors]
 
 
 def _widened(tensor: Tensor, width: int) -> Tensor:

@@ -1,0 +1,83 @@
+"""What a model makes of texts: of candidates, which may be stored, and of one context. Without torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class LateRows:
+    """What a model keeps of each candidate for its second stage.
+
+    Attributes:
+        dim: D2, the size of a row.
+        count: rows of every candidate; None: it differs from candidate to candidate.
+    """
+
+    dim: int
+    count: int | None
+
+
+class ContextEncoding(NamedTuple):
+    """What a model makes of one context.
+
+    Attributes:
+        codes: the vectors of the first stage, (M, D1), with the score scale multiplied in.
+        late: what the second stage reads, without padding; () where there is none.
+    """
+
+    codes: NDArray[np.float32]
+    late: tuple[NDArray[Any], ...] = ()
+
+
+class Representations(NamedTuple):
+    """What a model makes of N candidates.
+
+    Attributes:
+        first: the vectors of the first stage, (N, D1).
+        late: the rows of the second stage, (R, D2): those of candidate 0, then those of candidate 1, and so on; None:
+            there is no second stage.
+        counts: how many rows each candidate has, (N,), R in all; None where `late` is None.
+    """
+
+    first: NDArray[Any]
+    late: NDArray[Any] | None = None
+    counts: NDArray[np.int64] | None = None
+
+    def take(self, positions: Sequence[int] | NDArray[np.int64]) -> "Representations":
+        """Return those of these positions, in their order."""
+        wanted = np.asarray(positions, np.int64)
+        first = self.first[wanted]
+        if self.late is None or self.counts is None:
+            return Representations(first)
+        counts = self.counts[wanted]
+        return Representations(first, self.late[_places(_starts(self.counts)[wanted], counts)], counts)
+
+    @staticmethod
+    def none(dim: int, late: LateRows | None) -> "Representations":
+        """Return those of no candidates, with first-stage vectors of `dim` components."""
+        first = np.empty((0, dim), np.float32)
+        if late is None:
+            return Representations(first)
+        return Representations(first, np.empty((0, late.dim), np.float32), np.empty(0, np.int64))
+
+    @staticmethod
+    def join(parts: "Sequence[Representations]") -> "Representations":
+        """Put several, at least one, behind each other."""
+        first = np.concatenate([part.first for part in parts])
+        if parts[0].late is None:
+            return Representations(first)
+        late = np.concatenate([part.late for part in parts if part.late is not None])
+        return Representations(first, late, np.concatenate([part.counts for part in parts if part.counts is not None]))
+
+
+def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.cumsum(counts) - counts
+
+
+def _places(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the places of rows that lie in runs: of `counts` rows each, from `starts` on."""
+    return np.arange(counts.sum()) + np.repeat(starts - _starts(counts), counts)
