@@ -17,7 +17,7 @@ from polyrank.service.errors import SettingsError
 from polyrank.service.http import handlers, openapi, operations
 from polyrank.service.http.compat import embeddings, rerank
 from polyrank.service.http.compat.error_forms import of_route
-from polyrank.service.http.native import candidates, index, rank
+from polyrank.service.http.native import batch, candidates, index, rank
 from polyrank.service.http.plumbing.middleware import BodyBound, HeadAsGet, Requests
 from polyrank.service.http.plumbing.sites import Hosts, Sites
 from polyrank.service.live.models import LoadRanker, LoadScorer
@@ -68,7 +68,7 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
         redirect_slashes=False,  # a redirect would lead to any host that the caller names, before anything is checked
     )
     app.state.draining = False
-    for routes in (rank, rerank, embeddings, index, candidates, operations):
+    for routes in (rank, batch, rerank, embeddings, index, candidates, operations):
         app.include_router(routes.router)
     document = openapi.describe(app)
     app.openapi = lambda: document  # type: ignore[method-assign]  # FastAPI's own way to replace it

@@ -89,6 +89,7 @@ class Metrics:
         )
         self._degraded = self._counter("degraded", "Answers that did without something", reason=DEGRADED)
         self._rejected = self._counter("rejected", "Requests turned away", reason=REJECTED)
+        self._batch_entries = self._counter("batch_entries", "Rankings of POST /rank/batch, by their status", code=())
         self._kept = self._counter(
             "texts_kept", "Texts encoded for requests that ended unanswered: their vectors are kept"
         )
@@ -144,6 +145,10 @@ class Metrics:
         """Count an answered request."""
         self._requests.labels(route, method, str(status)).inc()
         self._duration.labels(route, f"{status // 100}xx").observe(seconds)
+
+    def count_batch_entry(self, status: int) -> None:
+        """Count one ranking of several in one call, by the status that it would have had alone."""
+        self._batch_entries.labels(str(status)).inc()
 
     def observe_rank(
         self, seconds: Mapping[str, float], scored: int, degraded: Iterable[str], plan: str | None

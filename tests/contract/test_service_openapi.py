@@ -72,6 +72,7 @@ def test_bodies_read_by_hand_are_described(document: dict[str, Any]) -> None:
     }
     assert described == {
         "POST /rank": "RankIn",
+        "POST /rank/batch": "BatchIn",
         "POST /index": "IndexIn",
         "POST /index/activate": "ActivateIn",
         "PUT /index/candidates": "UpsertIn",

@@ -58,21 +58,6 @@ async def listed(request: Request, wanted: Annotated[ListIn, Query()]) -> Respon
     return Response(orjson.dumps(answer), media_type="application/json")
 
 
-@router.get(
-    "/{candidate_id:path}",
-    response_model=StoredOut,
-    responses=fails(InvalidInput, CandidateNotFound, NotReady, RevisionNotReached),
-)
-async def stored(request: Request, candidate_id: str, wanted: Annotated[ReadIn, Query()]) -> dict[str, Any]:
-    """Return a candidate by its id. In the path, percent-encode what a URL does not hold."""
-    held = resources(request)
-    serving = await _reached(held, wanted, bodies.deadline(request, held.settings))
-    found = await held.engine.look_up(partial(_looked_up, serving, candidate_id))
-    if not found:
-        raise CandidateNotFound(candidate_id)
-    return {**_fields(found[0]), **_origin(serving)}
-
-
 @router.put("", openapi_extra=takes(UpsertIn), responses=fails(TooManyCandidates, *_UPDATES, body=True))
 async def upsert(request: Request) -> UpsertedOut:
     """Add candidates, or put them in the place of those with the same ids; searchable when this returns."""
@@ -97,6 +82,22 @@ async def delete(request: Request) -> DeletedOut:
         done = await held.updating.delete(ids)
     deleted, missing = len(ids) - len(done.missing), list(done.missing)
     return DeletedOut(generation=done.generation, revision=done.revision, deleted=deleted, missing_ids=missing)
+
+
+# The last route: its path takes in that of others, and of 405 the first one says what is allowed.
+@router.get(
+    "/{candidate_id:path}",
+    response_model=StoredOut,
+    responses=fails(InvalidInput, CandidateNotFound, NotReady, RevisionNotReached),
+)
+async def stored(request: Request, candidate_id: str, wanted: Annotated[ReadIn, Query()]) -> dict[str, Any]:
+    """Return a candidate by its id. In the path, percent-encode what a URL does not hold."""
+    held = resources(request)
+    serving = await _reached(held, wanted, bodies.deadline(request, held.settings))
+    found = await held.engine.look_up(partial(_looked_up, serving, candidate_id))
+    if not found:
+        raise CandidateNotFound(candidate_id)
+    return {**_fields(found[0]), **_origin(serving)}
 
 
 async def _reached(held: Resources, wanted: ReadIn, deadline: float) -> Serving:

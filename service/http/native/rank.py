@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 from fastapi import APIRouter
@@ -62,19 +62,50 @@ async def rank(request: Request) -> Response:
     most_values = RANK_VALUES + 4 * held.settings.max_candidates
     body = await bodies.read(request, RankIn, held.settings, ranked=("candidates",), max_values=most_values)
     deadline = bodies.deadline(request, held.settings, body.timeout_ms)
+    done = await bodies.while_connected(request, answered(request, held, body, deadline))
+    request.state.account = done.account
+    headers = {X_CACHE: done.cache} if done.cache else None
+    return Response(completed(request, done), headers=headers, media_type="application/json")
+
+
+class Answered(NamedTuple):
+    """An answer of a ranking.
+
+    Attributes:
+        answer: a JSON object, without what belongs to one request.
+        seconds: by stage.
+        cache: whether a cache of answers knew it, `hit` or `miss`; None: it was not asked.
+    """
+
+    answer: bytes
+    seconds: Mapping[str, float]
+    cache: str | None
+    account: Account
+
+
+async def answered(request: Request, held: Resources, body: RankIn, deadline: float) -> Answered:
+    """Rank what a checked body asks for, or take the answer from the cache."""
     todo = to_request(body, held.settings, deadline)
     revision = body.min_revision
     serving = held.live.require() if revision is None else await held.updating.reached(revision, deadline)
     _check_expected(body.expect, serving)
     key = _cache_key(request, held, serving, body)
     if held.results is not None and key is not None and (kept := await held.results.get(key, todo.budget)) is not None:
-        request.state.account = Account(serving.generation.id)
-        return _response(request, kept, dict.fromkeys(STAGES, 0.0), "hit")
-    ranked = await bodies.while_connected(request, held.engine.rank(serving, todo))
-    answer = _rendered(request, held, serving, ranked)
+        return Answered(kept, dict.fromkeys(STAGES, 0.0), "hit", Account(serving.generation.id))
+    ranked = await held.engine.rank(serving, todo)
+    answer = _rendered(held, serving, ranked)
     if held.results is not None and key is not None and not ranked.degraded:
         held.results.put(key, answer)
-    return _response(request, answer, ranked.seconds, None if key is None else "miss")
+    account = Account(serving.generation.id, ranked.degraded, ranked.seconds)
+    return Answered(answer, ranked.seconds, None if key is None else "miss", account)
+
+
+def completed(request: Request, done: Answered) -> bytes:
+    """Add to an answer what belongs to this request: timings and its id."""
+    spent = {**done.seconds, "total": time.monotonic() - request.state.arrived}
+    timings_ms = {stage: round(value * 1000, 3) for stage, value in spent.items()}
+    own = {"timings_ms": timings_ms, "request_id": request.state.request_id}
+    return done.answer[:-1] + b"," + orjson.dumps(own)[1:]
 
 
 def to_request(body: RankIn, settings: Settings, deadline: float) -> RankRequest:
@@ -136,9 +167,8 @@ def _refuses_caches(request: Request) -> bool:
     return not {"no-cache", "no-store"}.isdisjoint(directive.strip() for directive in directives)
 
 
-def _rendered(request: Request, held: Resources, serving: Serving, ranked: Ranked) -> bytes:
+def _rendered(held: Resources, serving: Serving, ranked: Ranked) -> bytes:
     """Render the answer, except for what belongs to this request; a cache may keep it."""
-    request.state.account = Account(serving.generation.id, ranked.degraded, ranked.seconds)
     held.metrics.observe_rank(ranked.seconds, ranked.scored, ranked.degraded, ranked.plan)
     if ranked.plan in ("index", "selector"):
         held.metrics.count_certified(ranked.exact)
@@ -146,12 +176,3 @@ def _rendered(request: Request, held: Resources, serving: Serving, ranked: Ranke
     answer = orjson.dumps(answer_of(serving, ranked))
     held.metrics.observe_serialize(time.perf_counter() - began)
     return answer
-
-
-def _response(request: Request, answer: bytes, seconds: Mapping[str, float], cache: str | None) -> Response:
-    """Add what belongs to this request: timings and its id."""
-    spent = {**seconds, "total": time.monotonic() - request.state.arrived}
-    timings_ms = {stage: round(value * 1000, 3) for stage, value in spent.items()}
-    own = {"timings_ms": timings_ms, "request_id": request.state.request_id}
-    body = answer[:-1] + b"," + orjson.dumps(own)[1:]
-    return Response(body, headers={X_CACHE: cache} if cache else None, media_type="application/json")

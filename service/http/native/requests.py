@@ -30,6 +30,7 @@ from polyrank.service.settings import CANDIDATES_CEILING
 MAX_TURNS = 1000
 MAX_PERSONA = 100
 MAX_RESULTS = 1000
+MAX_BATCH = 100
 
 
 def _checked_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -208,6 +209,21 @@ class RankIn(Strict):
         if isinstance(self.rerank, RerankIn):
             return self.rerank.top_n
         return RerankIn().top_n if self.rerank else None
+
+
+class BatchIn(Strict):
+    """Several rankings, each of which is answered or refused on its own."""
+
+    OTHER_NAMES: ClassVar = {"contexts": "requests", "queries": "requests", "batch": "requests"}
+
+    requests: list[JsonValue] = Field(
+        min_length=1,
+        max_length=MAX_BATCH,
+        fail_fast=True,
+        description="bodies of `POST /rank`",
+        json_schema_extra={"items": {"$ref": "#/components/schemas/RankIn"}},
+    )
+    timeout_ms: int | None = Field(default=None, ge=1, description="for all of them; each may have a shorter one")
 
 
 class PoolCandidateIn(Strict):

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, JsonValue
 
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.service.http.plumbing.fields import Out
+from polyrank.service.http.plumbing.problems import Problem
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.labels import Degraded
 from polyrank.service.ranking.values import Ranked, RankedCandidate
@@ -110,6 +111,22 @@ class RankOut(Out):
     degraded: list[Degraded] = Field(description="what the answer lacks, because time was short or something failed")
     truncated: TruncatedOut
     timings_ms: TimingsOut
+    request_id: str
+
+
+class BatchEntryOut(Out):
+    """What became of one ranking of several: `answer` with status 200, `problem` otherwise."""
+
+    status: int = Field(description="that the ranking would have had alone")
+    answer: RankOut | None = None
+    problem: Problem | None = None
+    retry_after: int | None = Field(default=None, description="seconds after which to come back")
+
+
+class BatchOut(Out):
+    """What became of each ranking, in the order sent."""
+
+    answers: list[BatchEntryOut]
     request_id: str
 
 

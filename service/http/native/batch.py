@@ -1,0 +1,118 @@
+"""`POST /rank/batch`: several rankings in one call, each answered or refused on its own.
+
+All of them are in progress at the same time, so their contexts share forward passes. Admission counts each.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+from fastapi import APIRouter
+from pydantic import JsonValue, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from polyrank.model.errors import RankingError, shortage_in
+from polyrank.service.errors import HeaderInvalid, TooManyCandidates
+from polyrank.service.http.native.rank import RANK_VALUES, answered, completed
+from polyrank.service.http.native.requests import BatchIn, RankIn
+from polyrank.service.http.native.responses import BatchOut
+from polyrank.service.http.plumbing import bodies, problems
+from polyrank.service.http.plumbing.described import DEADLINE_IN, fails, takes
+from polyrank.service.http.plumbing.findings import refusal
+from polyrank.service.http.plumbing.guards import RANK
+from polyrank.service.observe.account import Account
+from polyrank.service.resources import Resources, resources
+
+log = logging.getLogger("polyrank.request")
+
+router = APIRouter(tags=["rank"], dependencies=[RANK])
+
+
+class _Entry(NamedTuple):
+    """One ranking: its status, the rest of its part of the answer as JSON, and what the log says of it."""
+
+    status: int
+    rest: bytes
+    account: Account
+
+
+@router.post(
+    "/rank/batch",
+    response_model=BatchOut,
+    response_model_exclude_none=True,
+    openapi_extra=takes(BatchIn, DEADLINE_IN),
+    responses=fails(HeaderInvalid, TooManyCandidates, body=True),
+)
+async def rank_batch(request: Request) -> Response:
+    """Rank several times in one call; `answers` has for each an answer of `POST /rank` or its problem."""
+    held = resources(request)
+    most_values = RANK_VALUES + 4 * held.settings.max_candidates
+    batch = await bodies.read(request, BatchIn, held.settings, max_values=most_values)
+    checked = await asyncio.to_thread(_all_checked, batch.requests)
+    sent = [body for body in checked if isinstance(body, RankIn)]
+    bodies.check_count([candidate for body in sent for candidate in body.candidates or ()], held.settings)
+    bodies.deadline(request, held.settings, batch.timeout_ms)  # a wrong header is not of one ranking alone
+    ranking = [_entry(request, held, body, batch.timeout_ms, at) for at, body in enumerate(checked)]
+    entries = await bodies.while_connected(request, _together(ranking))
+    request.state.account = _account(entries)
+    parts = (b'{"status":%d,%s}' % (entry.status, entry.rest) for entry in entries)
+    own = orjson.dumps({"request_id": request.state.request_id})
+    return Response(b'{"answers":[%s],%s' % (b",".join(parts), own[1:]), media_type="application/json")
+
+
+async def _together(ranking: Sequence[Coroutine[Any, Any, _Entry]]) -> list[_Entry]:
+    return await asyncio.gather(*ranking)
+
+
+def _all_checked(sent: Sequence[JsonValue]) -> list[RankIn | RankingError]:
+    return [_checked(one) for one in sent]
+
+
+def _checked(sent: JsonValue) -> RankIn | RankingError:
+    try:
+        return RankIn.model_validate(sent)
+    except ValidationError as error:
+        return refusal(error, RankIn)
+
+
+async def _entry(
+    request: Request, held: Resources, body: RankIn | RankingError, timeout_ms: int | None, at: int
+) -> _Entry:
+    """Do one ranking; whatever goes wrong with it is its problem alone. All but the first count anew for the rate."""
+    try:
+        if at:
+            held.access.spend(request.state.principal)
+        if isinstance(body, RankingError):
+            raise body
+        allowed = [each for each in (timeout_ms, body.timeout_ms) if each is not None]
+        deadline = bodies.deadline(request, held.settings, min(allowed, default=None))
+        done = await answered(request, held, body, deadline)
+    except RankingError as error:
+        return _refused(request, held, error)
+    except Exception as error:
+        return _refused(request, held, shortage_in(error) or RankingError("unexpected"), error)
+    held.metrics.count_batch_entry(200)
+    return _Entry(200, b'"answer":%s' % completed(request, done), done.account)
+
+
+def _refused(request: Request, held: Resources, error: RankingError, cause: Exception | None = None) -> _Entry:
+    kind = problems.kind_of(error)
+    if kind.rejected:
+        held.metrics.count_rejected(kind.rejected)
+    if kind.generic:
+        log.error("request %s: a ranking of several failed", request.state.request_id, exc_info=cause or error)
+    problem = problems.from_error(error, request.state.request_id)
+    held.metrics.count_batch_entry(kind.status)
+    retry_after = problem.headers.get("retry-after")
+    more = b"" if retry_after is None else b',"retry_after":%d' % int(retry_after)
+    return _Entry(kind.status, b'"problem":%s%s' % (bytes(problem.body), more), Account())
+
+
+def _account(entries: Sequence[_Entry]) -> Account:
+    """Return what the log says of all rankings together."""
+    generation = next((entry.account.generation for entry in entries if entry.account.generation), None)
+    degraded = dict.fromkeys(reason for entry in entries for reason in entry.account.degraded)
+    return Account(generation, list(degraded))
