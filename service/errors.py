@@ -229,6 +229,16 @@ class TimeTooShort(ServiceError):
         self.fitting = fitting
 
 
+class TooManyForExact(ServiceError):
+    """The second stage cannot score every candidate in reasonable time."""
+
+    def __init__(self, candidates: int, most: int) -> None:
+        super().__init__(
+            f"exact: the model's second stage would score {candidates} candidates, and {most} are the most here; leave "
+            "exact out, so that it scores the best retrieve_k, or let fewer through by a filter"
+        )
+
+
 class GenerationMismatch(ServiceError):
     """The caller expects another generation than the one that is served."""
 

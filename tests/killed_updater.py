@@ -11,7 +11,6 @@ import sys
 from itertools import count
 from pathlib import Path
 
-import numpy as np
 from fakes import HashEncoder
 from nursery import serve, tell
 
@@ -20,9 +19,10 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store import candidates
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
+from polyrank.model.representations import LateRows
 
 # Records large enough for writing them to take some time.
-ENCODER = HashEncoder(dim=2048)
+ENCODER = HashEncoder(dim=2048, late=LateRows(8, None))
 POOL_SIZE = 48
 UPDATES_A_COMPACTION = 12
 IDS = 60
@@ -38,10 +38,10 @@ def write(store: GenerationStore, upserts: list[tuple[str, str]], deletes: list[
         for _ in log.read():
             pass
         revision = 1 + max(log.revision, log.floor, manifest.revision)
-        vectors = np.array([ENCODER.vector(text) for _, text in upserts]).reshape(len(upserts), ENCODER.dim)
+        made = ENCODER.of([text for _, text in upserts])
         tell("doing", str(revision), json.dumps([upserts, deletes], separators=(",", ":")))
         tell("step", "update")
-        log.append(Update(revision, [Candidate(*each) for each in upserts], vectors, deletes))
+        log.append(Update(revision, [Candidate(*each) for each in upserts], made, deletes))
         tell("done", str(revision))
 
 

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from fakes import EVIDENCE, HashEncoder, pool
-from numpy.typing import NDArray
 from nursery import tell
 
 from polyrank.index_builder.build.encoding import encoded_by
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.store import candidates
+from polyrank.model.representations import LateRows, Representations
 
 SHARD = 16
-ENCODER = HashEncoder(dim=32, longest=7, evidence=EVIDENCE)  # cuts some texts
+ENCODER = HashEncoder(dim=32, longest=7, evidence=EVIDENCE, late=LateRows(8, None))  # cuts some texts
 
 
 def run(order: dict[str, Any]) -> None:
@@ -35,7 +35,7 @@ def run(order: dict[str, Any]) -> None:
 
     def vectors(
         start: int, ids: Sequence[str], texts: Sequence[str], _on_encoded: Callable[[int], None]
-    ) -> tuple[NDArray[Any], int]:
+    ) -> tuple[Representations, int]:
         tell("encode", start)
         time.sleep(order["seconds"])
         return encoded(start, ids, texts, lambda _done: None)

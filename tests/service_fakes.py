@@ -22,6 +22,7 @@ from polyrank.model.checkpoint.files import CONFIG_FILE
 from polyrank.model.config import EvidenceConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
 from polyrank.model.evidence.evidence import Evidence
+from polyrank.model.representations import ContextEncoding, LateRows, Representations
 from polyrank.model.search.additions import Additions
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
@@ -63,10 +64,16 @@ class WordRanker:
     dim = DIM
     max_input_tokens = MAX_TOKENS
 
-    def __init__(self, seed: int = 0, name: str = "words", evidence: EvidenceConfig | None = None) -> None:
-        self.seed, self.evidence = seed, evidence
+    def __init__(
+        self,
+        seed: int = 0,
+        name: str = "words",
+        evidence: EvidenceConfig | None = None,
+        late: LateRows | None = None,
+    ) -> None:
+        self.seed, self.evidence, self.late_rows = seed, evidence, late
         self.name = name
-        self.fingerprint = sha256(f"words {seed}{evidence or ''}".encode()).hexdigest()
+        self.fingerprint = sha256(f"words {seed}{evidence or ''}{late or ''}".encode()).hexdigest()
         self.on_encode: Callable[[], None] = lambda: None
 
     def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
@@ -90,11 +97,51 @@ class WordRanker:
         self.on_encode()
         return [np.stack([self._vector(ids[code::CODES] or ids) * 5 for code in range(CODES)]) for ids in contexts]
 
-    def encode_context_batch(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
-        return self.encode_contexts(contexts)
-
     def encode_candidate_batch(self, candidates: Sequence[list[int]]) -> NDArray[np.float32]:
         return self.encode_candidates(candidates)
+
+    def represent_context_batch(self, contexts: Sequence[list[int]]) -> list[ContextEncoding]:
+        """Those of a second stage are the words, one by one, the newest four times as large."""
+        made = [ContextEncoding(codes) for codes in self.encode_contexts(contexts)]
+        if self.late_rows is None:
+            return made
+        return [each._replace(late=self._words(ids) * 2) for each, ids in zip(made, contexts, strict=True)]
+
+    def represent_candidate_batch(self, candidates: Sequence[list[int]]) -> Representations:
+        return self._with_rows(candidates, self.encode_candidate_batch(candidates))
+
+    def represent_candidates(
+        self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
+    ) -> Representations:
+        return self._with_rows(candidates, self.encode_candidates(candidates, on_done))
+
+    def _with_rows(self, candidates: Sequence[list[int]], first: NDArray[np.float32]) -> Representations:
+        """Rows of a second stage: the words, one by one; of a fixed number the first ones, over and over."""
+        if self.late_rows is None:
+            return Representations(first)
+        count = self.late_rows.count
+        rows = [self._words(ids if count is None else [*(ids * count)[:count]] or [0] * count) for ids in candidates]
+        counts = np.array([len(each) for each in rows], np.int64)
+        return Representations(first, np.concatenate([np.empty((0, DIM), np.float32), *rows]), counts)
+
+    def _words(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        return np.array([_direction(self.seed, token) for token in ids] or [np.zeros(DIM)], np.float32)
+
+    def late_scores(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
+        """The sum over the context's words of the best product with a row of the candidate's."""
+        assert context.late is not None
+        assert candidates.late is not None
+        assert candidates.counts is not None
+        products = context.late.astype(np.float64) @ candidates.late.astype(np.float64).T
+        starts = np.cumsum(candidates.counts) - candidates.counts
+        return (
+            np.maximum.reduceat(products, starts, axis=1).sum(axis=0).astype(np.float32)
+            if len(starts)
+            else np.empty(0, np.float32)
+        )
+
+    def late_tokens(self, context_tokens: int, counts: NDArray[np.int64]) -> int:
+        return int(counts.sum()) // 100
 
     def encode_candidates(
         self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
@@ -115,7 +162,8 @@ class WordRanker:
 
     def save(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "words.json").write_text(json.dumps({"seed": self.seed}))
+        late = None if self.late_rows is None else [self.late_rows.count]
+        (directory / "words.json").write_text(json.dumps({"seed": self.seed, "late": late}))
         if self.evidence is not None:
             config = ModelConfig(architecture="poly", base_name="words", evidence=self.evidence)
             (directory / CONFIG_FILE).write_text(json.dumps(config.to_json()))
@@ -153,7 +201,9 @@ def load(path: str) -> Any:
         raise ModelNotFound(f"no model {path}")
     try:
         config = evidence_of(Path(path))
-        return WordRanker(json.loads(file.read_text())["seed"], evidence=config and config.config)
+        said = json.loads(file.read_text())
+        late = LateRows(DIM, *said["late"]) if said.get("late") else None
+        return WordRanker(said["seed"], evidence=config and config.config, late=late)
     except ValueError as error:
         raise CheckpointInvalid(str(error)) from error
 

@@ -11,6 +11,7 @@ from service_fakes import load
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
+from polyrank.index_builder.vectors.codec import rounded_all
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.service.caching.caches import Caches
 from polyrank.service.changes.updating import Acknowledged, Updating
@@ -23,8 +24,9 @@ from polyrank.service.settings import Settings
 
 def updated(serving: Serving, *upserts: Candidate, deletes: Sequence[str] = ()) -> Serving:
     """After an update that was written nowhere."""
-    vectors = encode_texts(serving.ranker, [each.text for each in upserts])
-    stored = vectors.astype(serving.generation.embeddings.matrix.dtype).reshape(len(upserts), serving.ranker.dim)
+    stored = rounded_all(
+        encode_texts(serving.ranker, [each.text for each in upserts]), serving.generation.manifest.dtype
+    )
     update = Update(serving.snapshot.revision + 1, upserts, stored, deletes)
     return replace(serving, snapshot=serving.snapshot.updated([update]))
 

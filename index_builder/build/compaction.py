@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from numpy.typing import NDArray
 
 from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.build.progress import OnProgress, no_progress
@@ -23,6 +20,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.model.errors import InvalidInput
+from polyrank.model.representations import Representations
 
 BATCH_ROWS = 8192
 
@@ -48,7 +46,7 @@ def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = 
             snapshot, revision = store.snapshot(opened), store.updates.highest()
         if not snapshot.changes or not snapshot.count:
             raise NothingToCompact(f"generation {current} " + ("was not updated" if snapshot.count else "is empty"))
-        opened.embeddings.require_matrix()
+        opened.embeddings.require_matrix()  # and, with a second stage, its rows
         options = BuildOptions(
             chosen=_chosen(opened.manifest, snapshot.count),
             dtype=opened.manifest.dtype,
@@ -76,7 +74,7 @@ class _ModelFiles:
     def __init__(self, generation: Generation) -> None:
         reference = generation.manifest.model
         self.name, self.architecture, self.fingerprint = reference.name, reference.architecture, reference.fingerprint
-        self.dim = generation.manifest.dim
+        self.dim, self.late_rows = generation.manifest.dim, generation.manifest.late
         self.backend, self.precision = generation.manifest.backend, generation.manifest.precision
         self._directory = generation.model_directory
 
@@ -87,9 +85,9 @@ class _ModelFiles:
 
 def _stored_vectors(
     snapshot: Snapshot, start: int, ids: Sequence[str], _texts: Sequence[str], _on_done: Callable[[int], None]
-) -> tuple[NDArray[Any], int]:
+) -> tuple[Representations, int]:
     """A `VectorSource` once the snapshot is given."""
-    return snapshot.vectors(snapshot.all_rows[start : start + len(ids)]), 0
+    return snapshot.representations(snapshot.all_rows[start : start + len(ids)]), 0
 
 
 def _candidates(snapshot: Snapshot) -> Iterator[Candidate]:

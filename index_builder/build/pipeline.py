@@ -41,6 +41,7 @@ from polyrank.index_builder.store.leftovers import discard
 from polyrank.index_builder.store.manifest import MANIFEST_FILE, BuildStats, Manifest, ModelReference
 from polyrank.index_builder.vectors.codec import DTYPES
 from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_texts
+from polyrank.index_builder.vectors.late import each_of
 from polyrank.index_builder.vectors.local import LocalEmbeddings
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.errors import InvalidInput
@@ -148,7 +149,7 @@ def build(
     clock, store, copies = StageClock(progress), GenerationStore(root), Copies(root, options.redis_url)
     with disk_full_named(root), store.building(options.redis_url) as lease:
         generation = store.new_id(model.fingerprint)
-        with _connected(generation, model.dim, options) as redis:
+        with _connected(generation, model, options) as redis:
             leftover = store.discard_leftovers(copies.forget)
             # Read before the pool: the generation is given all later updates when it becomes active.
             revision = store.updates.highest() if options.revision is None else options.revision
@@ -209,12 +210,14 @@ def _check(model: Model, options: BuildOptions) -> None:
 
 
 @contextmanager
-def _connected(generation: str, dim: int, options: BuildOptions) -> Iterator[RedisEmbeddings | None]:
+def _connected(generation: str, model: Model, options: BuildOptions) -> Iterator[RedisEmbeddings | None]:
     """The generation's copy in Redis, if one is asked for. A Redis that is down fails before anything is encoded."""
     if options.redis_url is None:
         yield None
         return
-    with closing(RedisEmbeddings(options.redis_url, generation, dim, options.dtype, BUILDING_TIMEOUT_SECONDS)) as redis:
+    url, late = options.redis_url, model.late_rows
+    copy = RedisEmbeddings(url, generation, model.dim, options.dtype, BUILDING_TIMEOUT_SECONDS, late)
+    with closing(copy) as redis:
         redis.ping()
         yield redis
 
@@ -282,6 +285,7 @@ def _write_manifest(
         backend=model.backend,
         precision=model.precision,
         dim=model.dim,
+        late=model.late_rows,
         dtype=options.dtype,
         count=rows.count,
         revision=revision,
@@ -309,6 +313,9 @@ def _check_and_copy(directory: Path, redis: RedisEmbeddings | None, copies: Copi
         done, total = 0, generation.manifest.count
         for ids, _ in generation.candidates.batches():
             clock("redis", done, total)
-            redis.put_many(ids, generation.embeddings.matrix[done : done + len(ids)])
+            made = generation.embeddings.representations(np.arange(done, done + len(ids)))
+            redis.put_many(ids, made.first)
+            if redis.rows is not None and made.late is not None and made.counts is not None:
+                redis.rows.put_many(ids, each_of(made.late, made.counts))
             done += len(ids)
         redis.commit()

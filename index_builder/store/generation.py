@@ -11,12 +11,16 @@ from polyrank.index_builder.store.candidates import CandidateTable
 from polyrank.index_builder.store.layout import TEMPORARY_PREFIX, why_not_plain
 from polyrank.index_builder.store.manifest import MANIFEST_FILE, FileEntry, Manifest
 from polyrank.index_builder.store.words import Words, evidence_of, open_words
+from polyrank.index_builder.vectors.late import LATE_FILE, late_files
 from polyrank.index_builder.vectors.local import IDS_FILE, MATRIX_FILE, LocalEmbeddings
 from polyrank.model.errors import CheckpointInvalid, shortage_in
 
 CANDIDATES_FILE = "candidates.arrow"
 INDEX_FILE = "index.faiss"
 MODEL_DIRECTORY = "model"
+
+# What a replica need not hold, because Redis does.
+_IN_REDIS = {MATRIX_FILE, LATE_FILE}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +74,7 @@ class Generation:
 
     @classmethod
     def _mapped(cls, path: Path, manifest: Manifest) -> "Generation":
-        embeddings = LocalEmbeddings(path, manifest.dim, manifest.dtype)
+        embeddings = LocalEmbeddings(path, manifest.dim, manifest.dtype, manifest.late)
         candidates = CandidateTable(path / CANDIDATES_FILE)
         index = None
         counts = {IDS_FILE: embeddings.count(), CANDIDATES_FILE: len(candidates)}
@@ -126,11 +130,11 @@ def _sha256(path: Path) -> str:
 def _check_files(path: Path, manifest: Manifest, verify: bool, needs_matrix: bool) -> None:
     found, expected = _files(path), manifest.files
     required = {MATRIX_FILE, IDS_FILE, CANDIDATES_FILE} | ({INDEX_FILE} if manifest.index.factory else set())
-    missing = (set(expected) | required) - set(found)
-    if missing == {MATRIX_FILE} and not needs_matrix:
-        expected = {name: entry for name, entry in expected.items() if name != MATRIX_FILE}
+    missing = (set(expected) | required | late_files(manifest.late)) - set(found)
+    if missing <= _IN_REDIS and not needs_matrix:
+        expected = {name: entry for name, entry in expected.items() if name not in missing}
     elif missing:
-        only = "; a replica without it can be served with --vectors redis" if missing == {MATRIX_FILE} else ""
+        only = "; a replica without it can be served with --vectors redis" if missing <= _IN_REDIS else ""
         raise ValueError(f"{min(missing)} is missing{only}")
     if extra := sorted((set(found) | _empty_directories(path)) - set(expected)):
         raise ValueError(f"{extra[0]} is not in the manifest")

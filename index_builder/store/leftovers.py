@@ -32,6 +32,7 @@ from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.store.layout import JOURNAL_PREFIX, TEMPORARY_PREFIX, entries, why_not_plain
 from polyrank.index_builder.vectors.local import MATRIX_FILE
 from polyrank.model.durable import sync_directory
+from polyrank.model.representations import Representations
 
 # Time to notice that a build was killed, and to start it again, before a collection removes its shards.
 RESUMABLE_FOR = timedelta(hours=24)
@@ -68,9 +69,12 @@ def source_digest(model: str, runner: tuple[str, str], dtype: str, ids: Sequence
     return sha256(orjson.dumps([model, runner, dtype, ids, texts])).hexdigest()
 
 
-def content_digest(vectors: bytes | memoryview, truncated: int) -> str:
-    """Digest a shard's vectors, as the matrix holds them, and its number of truncated texts."""
-    digest = sha256(vectors)
+def content_digest(made: Representations, truncated: int) -> str:
+    """Digest what was made of a shard's rows, as the files hold it, and its number of truncated texts."""
+    digest = sha256(made.first.data)
+    if made.late is not None and made.counts is not None:
+        digest.update(made.late.data)
+        digest.update(made.counts.data)
     digest.update(str(truncated).encode())
     return digest.hexdigest()
 
@@ -141,7 +145,10 @@ class Leftover:
 
     @property
     def matrix(self) -> Path:
-        """The file of its vectors. Copy it, never move it: a builder that only seemed dead may still write to it."""
+        """The file of its vectors. Copy it, never move it: a builder that only seemed dead may still write to it.
+
+        The block of a second stage, if there is one, lies beside it.
+        """
         return self.temporary / MATRIX_FILE
 
     @property

@@ -17,8 +17,10 @@ from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.index_builder.index.recall import VECTORS
 from polyrank.index_builder.vectors.codec import DTYPES, MAX_DIM
 from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8
+from polyrank.model.representations import LateRows
 
-FORMAT_VERSION = 1
+# 2 is that of a generation with a block for a second stage. Others stay 1, so that an older polyrank opens them.
+FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
 
 # Back-ends of older manifests whose names told a precision, too.
@@ -87,6 +89,7 @@ class Manifest:
             vectors that are close to these, not equal.
         revision: of the last update that the pool can reflect; the generation receives later ones when it becomes
             active.
+        late: what the model keeps of each candidate for a second stage; None: it has none.
         recall: of the retrieval path against a scan, see `recall.Recall`, and what was asked for ("min_recall").
         files: by path within the generation, all but the manifest.
     """
@@ -104,10 +107,18 @@ class Manifest:
     recall: dict[str, float | int | str | None]
     files: dict[str, FileEntry]
     build: BuildStats
+    late: LateRows | None = None
+
+    @property
+    def format_version(self) -> int:
+        """The oldest format that can say all this."""
+        return 1 if self.late is None else FORMAT_VERSION
 
     def to_json(self) -> bytes:
         """The content of `manifest.json`."""
-        body = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+        body = {"format_version": self.format_version, **dataclasses.asdict(self)}
+        if self.late is None:
+            del body["late"]
         return _dumped({**body, "sha256": _digest(body)})
 
     @classmethod
@@ -119,8 +130,8 @@ class Manifest:
                 another generation or a newer format, or its checksum does not fit.
         """
         try:
-            body = _with_precision(_checked(content))
-            manifest = _record(cls, body, "manifest", {"index": _index, "recall": _recall})
+            body = {"late": None, **_with_precision(_checked(content))}
+            manifest = _record(cls, body, "manifest", {"index": _index, "recall": _recall, "late": _late})
             _check_bounds(manifest, generation)
         except (ValueError, KeyError) as error:
             raise GenerationCorrupt(generation, f"{MANIFEST_FILE}: {error}") from error
@@ -144,8 +155,10 @@ def _checked(content: bytes) -> dict[str, Any]:
     # First of all: a newer format may differ in everything else.
     if type(version) is int and version > FORMAT_VERSION:
         raise ValueError(f"format {version} is newer than this polyrank reads ({FORMAT_VERSION}); upgrade polyrank")
-    if version != FORMAT_VERSION or type(version) is not int:
-        raise ValueError(f"format_version must be {FORMAT_VERSION}")
+    if type(version) is not int or version < 1:
+        raise ValueError(f"format_version must be within 1..{FORMAT_VERSION}")
+    if (version > 1) != ("late" in body):
+        raise ValueError("late belongs to format 2, and to no other")
     body.pop("sha256", None)
     if content != _dumped({**body, "sha256": _digest(body)}):
         raise ValueError("its checksum does not fit its content")
@@ -174,6 +187,8 @@ def _check_bounds(manifest: Manifest, generation: str) -> None:
         raise ValueError(f"revision {manifest.revision} is negative")
     if any(entry.bytes < 0 for entry in manifest.files.values()):
         raise ValueError("a file has a negative size")
+    if (late := manifest.late) is not None and not all(1 <= each <= MAX_DIM for each in (late.dim, late.count or 1)):
+        raise ValueError(f"late is not of 1..{MAX_DIM} components and rows")
 
 
 def _index(value: object) -> IndexSpec:
@@ -189,6 +204,10 @@ def _index(value: object) -> IndexSpec:
             "measured"
         )
     return spec
+
+
+def _late(value: object) -> LateRows | None:
+    return None if value is None else _record(LateRows, value, "late")
 
 
 def _times(value: object) -> SearchTimes | None:

@@ -20,8 +20,10 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.filters import matching_places, matching_rows, reading
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.update_log import Update
+from polyrank.index_builder.vectors.late import row_places
 from polyrank.model.evidence.joining import joined
 from polyrank.model.evidence.table import WordTable
+from polyrank.model.representations import LateRows, Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.steps import Steps
 
@@ -51,25 +53,35 @@ class WordValues(NamedTuple):
 class _AddedRows:
     """Every row that was ever added, also those removed since. One thread writes, others read rows they know of."""
 
-    def __init__(self, dim: int, dtype: np.dtype[Any]) -> None:
+    def __init__(self, dim: int, dtype: np.dtype[Any], late: LateRows | None) -> None:
         self.candidates: list[Candidate] = []
         self.vectors: NDArray[Any] = np.empty((0, dim), dtype)
+        # Those of the second stage, and where each candidate's begin; the last entry in use is the end.
+        self.late: NDArray[Any] | None = None if late is None else np.empty((0, late.dim), dtype)
+        self.late_starts: NDArray[np.int64] = np.zeros(1, np.int64)
         self.rows_of: dict[str, list[int]] = {}
         self.longest = 0.0
 
-    def extend(self, candidates: Sequence[Candidate], vectors: NDArray[Any]) -> None:
+    def extend(self, candidates: Sequence[Candidate], made: Representations) -> None:
         start = len(self.candidates)
-        end = start + len(candidates)
-        if end > len(self.vectors):
-            grown = np.empty((max(end, 2 * len(self.vectors), 64), self.vectors.shape[1]), self.vectors.dtype)
-            grown[:start] = self.vectors[:start]
-            self.vectors = grown  # a thread that reads goes on with the old array
-        self.vectors[start:end] = vectors
-        if len(vectors):
-            self.longest = max(self.longest, float(np.linalg.norm(vectors.astype(np.float32), axis=1).max()))
+        self.vectors = _with_end(self.vectors, start, made.first)
+        if self.late is not None and made.late is not None and made.counts is not None:
+            late_start = int(self.late_starts[start])
+            self.late = _with_end(self.late, late_start, made.late)
+            self.late_starts = _with_end(self.late_starts, start + 1, late_start + np.cumsum(made.counts))
+        if len(made.first):
+            self.longest = max(self.longest, float(np.linalg.norm(made.first.astype(np.float32), axis=1).max()))
         self.candidates.extend(candidates)
         for row, candidate in enumerate(candidates, start):
             self.rows_of.setdefault(candidate.id, []).append(row)
+
+    def rows_of_second_stage(self, added: Rows) -> tuple[NDArray[Any] | None, NDArray[np.int64] | None]:
+        """Those of added rows (N,), (R, D2), and how many each has, (N,); None without a second stage."""
+        starts, late = self.late_starts, self.late  # in this order: what the starts know of is in the array
+        if late is None:
+            return None, None
+        counts = starts[added + 1] - starts[added]
+        return late[row_places(starts[added], counts)], counts
 
     def cut(self, count: int) -> None:
         """Drop the rows from `count` on. No snapshot knows of them: an error came before one was made."""
@@ -78,6 +90,17 @@ class _AddedRows:
             while rows and rows[-1] >= count:
                 rows.pop()
         del self.candidates[count:]
+
+
+def _with_end(array: NDArray[Any], start: int, new: NDArray[Any]) -> NDArray[Any]:
+    """Write rows from `start` on; into a larger array if need be, and who reads the old one goes on with that."""
+    end = start + len(new)
+    if end > len(array):
+        grown = np.empty((max(end, 2 * len(array), 64), *array.shape[1:]), array.dtype)
+        grown[:start] = array[:start]
+        array = grown
+    array[start:end] = new
+    return array
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +126,8 @@ class Snapshot:
     @classmethod
     def of(cls, generation: Generation) -> "Snapshot":
         """The generation as it was built."""
-        buffer = _AddedRows(generation.embeddings.dim, generation.embeddings.dtype)
+        embeddings = generation.embeddings
+        buffer = _AddedRows(embeddings.dim, embeddings.dtype, generation.manifest.late)
         return cls(generation, generation.manifest.revision, 0, _NONE, _NONE, buffer, 0, ())
 
     def updated(self, updates: Sequence[Update]) -> "Snapshot":
@@ -237,6 +261,20 @@ class Snapshot:
     def vectors(self, rows: Rows) -> NDArray[Any]:
         """The vectors of rows from the matrix and the updates, (N, D); MatrixMissing where there is no matrix."""
         return self.merged(rows, self.generation.embeddings.gather(self.split(rows)[1]))
+
+    def representations(self, rows: Rows) -> Representations:
+        """The vectors of rows with what is kept for the second stage; errors as `vectors`."""
+        return self.merged_all(rows, self.generation.embeddings.representations(self.split(rows)[1]))
+
+    def merged_all(self, rows: Rows, own: Representations) -> Representations:
+        """What is stored of these rows, given that of the generation's own among them."""
+        is_added, _, added = self.split(rows)
+        if not len(added):
+            return own
+        new = Representations(self.vectors_added[added], *self._buffer.rows_of_second_stage(added))
+        places = np.empty(len(rows), np.int64)
+        places[~is_added], places[is_added] = np.arange(len(own.first)), len(own.first) + np.arange(len(added))
+        return Representations.join([own, new]).take(places)
 
     def merged(self, rows: Rows, own_vectors: NDArray[Any]) -> NDArray[Any]:
         """The vectors of these rows, (N, D), given those of the generation's own among them."""

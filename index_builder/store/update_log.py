@@ -4,8 +4,9 @@ A record is
 
     length u32 | checksum u32 | crc32 of these 8 bytes u32 | length bytes
 
-The bytes are the length of a JSON object (u32), the object, and vectors in the store's dtype. The first record holds
-the subject: whose log it is. The checksum is a crc32 over the bytes that continues from the record before. So a record
+The bytes are the length of a JSON object (u32), the object, and vectors in the store's dtype. Behind these come the
+rows of a second stage, if the model has one; the object says how many each candidate has. The first record holds the
+subject: whose log it is. The checksum is a crc32 over the bytes that continues from the record before. So a record
 does not fit if it was flipped, left out, moved or taken from another log.
 
 What if the process dies here?
@@ -30,12 +31,13 @@ from zlib import crc32
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.codec import DTYPES
+from polyrank.index_builder.vectors.late import fits
 from polyrank.model.durable import make_directory, write_atomically
+from polyrank.model.representations import LateRows, Representations
 
 _FORMAT = 1
 _LENGTH = struct.Struct("<I")
@@ -45,12 +47,23 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whose log it is: a generation, and what its vectors are."""
+    """Whose log it is: a generation, and what its vectors and the rows of its second stage are."""
 
     generation: str
     fingerprint: str
     dim: int
     dtype: str
+    late: LateRows | None = None
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> "Subject":
+        """Read the fields of a first record. Raises TypeError if they are others."""
+        late = content.get("late")
+        return cls(**{**content, "late": None if late is None else LateRows(**late)})
+
+    def described(self) -> dict[str, Any]:
+        """The fields of a first record: as they were before there was a second stage, where there is none."""
+        return {name: value for name, value in asdict(self).items() if name != "late" or value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +73,12 @@ class Update:
     Attributes:
         revision: grows from update to update, over all generations of a store.
         upserts: candidates to add, or to put in the place of those with the same ids.
-        vectors: of the upserts, (N, D) in the store's dtype.
+        vectors: what the model made of the upserts, in the store's dtype.
     """
 
     revision: int
     upserts: Sequence[Candidate]
-    vectors: NDArray[Any]
+    vectors: Representations
     deletes: Sequence[str] = ()
 
 
@@ -104,7 +117,7 @@ class UpdateLog:
             content, _ = log._next(file) or ({}, b"")
         try:
             content.pop("format", None)
-            subject = Subject(**content)
+            subject = Subject.of(content)
         except TypeError:
             subject = None
         if subject is None or subject.generation != path.stem:
@@ -189,9 +202,21 @@ class UpdateLog:
 
     def _update(self, content: dict[str, Any], behind: memoryview) -> Update:
         upserts = [Candidate(*row) for row in content["upserts"]]
-        vectors = np.frombuffer(behind, DTYPES[self.subject.dtype]).reshape(len(upserts), self.subject.dim)
+        vectors = self._vectors(behind, len(upserts), content.get("rows"))
         self.revision, self.checksum = int(content["revision"]), self._sum
         return Update(self.revision, upserts, vectors, content["deletes"])
+
+    def _vectors(self, behind: memoryview, count: int, rows: Sequence[int] | None) -> Representations:
+        """What the model made of so many candidates with these numbers of rows; ValueError if it does not fit."""
+        values, late = np.frombuffer(behind, DTYPES[self.subject.dtype]), self.subject.late
+        if late is None:
+            return Representations(values.reshape(count, self.subject.dim))
+        counts, end = np.array(rows or [], np.int64), count * self.subject.dim
+        first = values[:end].reshape(count, self.subject.dim)
+        made = Representations(first, values[end:].reshape(-1, late.dim), counts)
+        if not fits(made, late):
+            raise ValueError("the rows do not fit the candidates")
+        return made
 
     def create(self) -> None:
         """Make the file if there is none: an active generation has a log, even an empty one."""
@@ -211,7 +236,14 @@ class UpdateLog:
     def _described_update(self, update: Update) -> tuple[dict[str, Any], bytes]:
         rows = [[candidate.id, candidate.text, candidate.metadata] for candidate in update.upserts]
         content = {"revision": update.revision, "upserts": rows, "deletes": list(update.deletes)}
-        return content, np.ascontiguousarray(update.vectors, DTYPES[self.subject.dtype]).tobytes()
+        if update.upserts and not fits(update.vectors, self.subject.late):
+            raise ValueError("the rows of the second stage are not those that the generation's model makes")
+        first, late, counts = update.vectors
+        behind = np.ascontiguousarray(first, DTYPES[self.subject.dtype]).tobytes()
+        if late is None or counts is None:
+            return content, behind
+        behind += np.ascontiguousarray(late, DTYPES[self.subject.dtype]).tobytes()
+        return {**content, "rows": counts.tolist()}, behind
 
     def raise_floor(self, floor: int) -> None:
         """Make all later updates have revisions above `floor`; errors as `append`."""
@@ -272,7 +304,7 @@ class UpdateLog:
 
 
 def _described(subject: Subject) -> dict[str, Any]:
-    return {"format": _FORMAT, **asdict(subject)}
+    return {"format": _FORMAT, **subject.described()}
 
 
 def _record(content: Mapping[str, Any], behind: bytes, total: int) -> tuple[bytes, int]:

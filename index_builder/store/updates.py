@@ -13,17 +13,15 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
 from polyrank.index_builder.store.locks import locked
 from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.update_log import Subject, Update, UpdateLog
-from polyrank.index_builder.vectors.codec import rounded
+from polyrank.index_builder.vectors.codec import rounded_all
 from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory
+from polyrank.model.representations import Representations
 
 _SUFFIX = ".log"
 
@@ -45,7 +43,7 @@ class UpdateLogs:
 
     def of(self, manifest: Manifest) -> UpdateLog:
         """The log of a generation, from its beginning; the file may not exist yet."""
-        subject = Subject(manifest.id, manifest.model.fingerprint, manifest.dim, manifest.dtype)
+        subject = Subject(manifest.id, manifest.model.fingerprint, manifest.dim, manifest.dtype, manifest.late)
         return UpdateLog(self._path(manifest.id), subject)
 
     def exists(self, generation: str) -> bool:
@@ -135,7 +133,7 @@ class MissedUpdates:
         self, logs: UpdateLogs, manifest: Manifest, encode: Encode | None, compacted: str | None = None
     ) -> None:
         self._logs, self._manifest, self._encode, self._compacted = logs, manifest, encode, compacted
-        self._encoded: dict[int, NDArray[Any]] = {}
+        self._encoded: dict[int, Representations] = {}
 
     def encode(self) -> None:
         """Encode what was made under another model. This may take long, so it comes before the locks are taken."""
@@ -157,13 +155,15 @@ class MissedUpdates:
         # The manifest may know of revisions that are in no log any more.
         own.raise_floor(max(self._logs.highest(), self._manifest.revision))
 
-    def _vectors(self, subject: Subject, update: Update) -> NDArray[Any]:
+    def _vectors(self, subject: Subject, update: Update) -> Representations:
         manifest = self._manifest
-        if not update.upserts or (subject.fingerprint, subject.dtype) == (manifest.model.fingerprint, manifest.dtype):
-            return update.vectors.reshape(len(update.upserts), manifest.dim)
+        if not update.upserts:
+            return Representations.none(manifest.dim, manifest.late)
+        if (subject.fingerprint, subject.dtype) == (manifest.model.fingerprint, manifest.dtype):
+            return update.vectors
         if update.revision not in self._encoded:
             if self._encode is None:
                 raise FingerprintMismatch(manifest.model.fingerprint, subject.fingerprint)
-            vectors = self._encode([candidate.text for candidate in update.upserts])
-            self._encoded[update.revision] = rounded(vectors, manifest.dtype)
+            made = self._encode([candidate.text for candidate in update.upserts])
+            self._encoded[update.revision] = rounded_all(made, manifest.dtype)
         return self._encoded[update.revision]

@@ -2,6 +2,10 @@
 
     version u8 | dtype u8 | dim u16 | crc32 u32 over the key and the vector | the vector, little-endian
 
+The rows that a model keeps of a candidate for a second stage are another value:
+
+    version u8 | dtype u8 | dim u16 | count u32 | crc32 u32 over the key, the count and the rows | the rows, one by one
+
 The checksum covers the key too: a damaged value is recognised, and so is one that belongs to another key.
 """
 
@@ -15,8 +19,10 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.names import DTYPE_NAMES
+from polyrank.model.representations import LateRows, Representations
 
 VERSION = 1
+ROWS_VERSION = 2
 DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(name).newbyteorder("<") for name in DTYPE_NAMES}
 MAX_DIM = 0xFFFF
 
@@ -30,8 +36,18 @@ class Fetched(NamedTuple):
     status: NDArray[np.uint8]
 
 
+class FetchedRows(NamedTuple):
+    """Rows (k, D2) of each of N names, None where none were found, and the status of each, (N,)."""
+
+    rows: list[NDArray[Any] | None]
+    status: NDArray[np.uint8]
+
+
 _PREFIX = struct.Struct("<BBH")
 _CRC_END = _PREFIX.size + 4
+_COUNT = struct.Struct("<I")
+_COUNT_END = _PREFIX.size + _COUNT.size
+_ROWS_CRC_END = _COUNT_END + 4
 
 
 def rounded(vectors: NDArray[Any], dtype: str) -> NDArray[Any]:
@@ -41,6 +57,12 @@ def rounded(vectors: NDArray[Any], dtype: str) -> NDArray[Any]:
     if not np.isfinite(stored).all():
         raise BuildError(f"the model gave vectors that are not finite in {dtype}; check its weights")
     return stored
+
+
+def rounded_all(made: Representations, dtype: str) -> Representations:
+    """Round everything of candidates; errors as `rounded`."""
+    late = None if made.late is None else rounded(made.late, dtype)
+    return Representations(rounded(made.first, dtype), late, made.counts)
 
 
 def prefix(dtype: np.dtype[Any], dim: int) -> bytes:
@@ -74,3 +96,39 @@ def decode_many(keys: Sequence[bytes], values: Sequence[bytes | None], dtype: np
     vectors = np.zeros((len(keys), dim), dtype)
     vectors[status == HIT] = np.frombuffer(b"".join(bodies), dtype).reshape(-1, dim)
     return Fetched(vectors, status)
+
+
+def encode_rows(key: bytes, rows: NDArray[Any]) -> bytes:
+    """The value that stores the rows (k, D2) of a candidate, in a store's dtype, under a key."""
+    count, body = _COUNT.pack(len(rows)), np.ascontiguousarray(rows).tobytes()
+    checksum = crc32(body, crc32(count, crc32(key))).to_bytes(4, "little")
+    return _rows_prefix(rows.dtype, rows.shape[1]) + count + checksum + body
+
+
+def decode_rows(
+    keys: Sequence[bytes], values: Sequence[bytes | None], dtype: np.dtype[Any], late: LateRows
+) -> FetchedRows:
+    """Read the rows in the values of keys; status as `decode_many`. Another number of rows is CORRUPT, too."""
+    head = _rows_prefix(dtype, late.dim)
+    found = [_rows_in(key, value, dtype, late, head) for key, value in zip(keys, values, strict=True)]
+    status = [
+        MISS if value is None else CORRUPT if rows is None else HIT for value, rows in zip(values, found, strict=True)
+    ]
+    return FetchedRows(found, np.array(status, np.uint8))
+
+
+def _rows_prefix(dtype: np.dtype[Any], dim: int) -> bytes:
+    return _PREFIX.pack(ROWS_VERSION, list(DTYPES.values()).index(dtype), dim)
+
+
+def _rows_in(key: bytes, value: bytes | None, dtype: np.dtype[Any], late: LateRows, head: bytes) -> NDArray[Any] | None:
+    if value is None or len(value) < _ROWS_CRC_END or not value.startswith(head):
+        return None
+    (count,) = _COUNT.unpack_from(value, _PREFIX.size)
+    body = memoryview(value)[_ROWS_CRC_END:]
+    if len(body) != count * late.dim * dtype.itemsize or late.count not in (None, count):
+        return None
+    checksum = crc32(body, crc32(memoryview(value)[_PREFIX.size : _COUNT_END], crc32(key)))
+    if checksum != int.from_bytes(value[_COUNT_END:_ROWS_CRC_END], "little"):
+        return None
+    return np.frombuffer(body, dtype).reshape(count, late.dim)

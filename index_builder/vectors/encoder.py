@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.model.representations import LateRows, Representations
+
 if TYPE_CHECKING:
     from polyrank.model.text.assembly import Conversation, Truncation
 
-# Candidate texts to embeddings, (N, D).
-Encode = Callable[[list[str]], NDArray[np.float32]]
+# Candidate texts to what the model makes of them.
+Encode = Callable[[list[str]], Representations]
 
 
 @runtime_checkable
@@ -21,10 +23,10 @@ class TextEncoder(Protocol):
     def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """Return the token ids of each text, and how many texts were cut to the model's length."""
 
-    def encode_candidates(
+    def represent_candidates(
         self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
-    ) -> NDArray[np.float32]:
-        """Return embeddings (N, D); call `on_done` after each batch with the number of candidates in it."""
+    ) -> Representations:
+        """Return what is stored of them; call `on_done` after each batch with the number of candidates in it."""
 
 
 @runtime_checkable
@@ -46,6 +48,7 @@ class Model(Protocol):
         architecture: its name in polyrank.model.registry.
         fingerprint: identifies everything that its vectors depend on; 64 hexadecimal digits.
         backend, precision: what runs its forward passes (polyrank.model.inference.names.Runner).
+        late_rows: what it keeps of each candidate for a second stage; None: it has none.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Model(Protocol):
     dim: int
     backend: str
     precision: str
+    late_rows: LateRows | None
 
     def save(self, directory: Path) -> None:
         """Write a checkpoint from which the same model is loaded."""
@@ -63,7 +67,7 @@ class CandidateEncoder(Model, TextEncoder, Protocol):
     """A model that can make the vectors of its generation."""
 
 
-def encode_texts(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Return the embeddings of texts, (N, D)."""
+def encode_texts(encoder: TextEncoder, texts: Sequence[str]) -> Representations:
+    """Return what a model makes of texts."""
     tokens, _ = encoder.tokenize_candidates(texts)
-    return encoder.encode_candidates(tokens)
+    return encoder.represent_candidates(tokens)

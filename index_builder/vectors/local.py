@@ -1,6 +1,7 @@
 """The embeddings of a generation on disk: the matrix `embeddings.bin`, and `ids.index`, which finds a row by its id.
 
-`embeddings.bin` holds the vectors in the store's dtype, little-endian, row after row: row i is candidate i.
+`embeddings.bin` holds the vectors in the store's dtype, little-endian, row after row: row i is candidate i. What a
+model keeps for a second stage lies in a block of its own (late.py).
 """
 
 import os
@@ -15,39 +16,80 @@ from numpy.typing import NDArray
 from polyrank.index_builder.errors import MatrixMissing
 from polyrank.index_builder.vectors.codec import DTYPES
 from polyrank.index_builder.vectors.ids import IdIndex, hash_id
+from polyrank.index_builder.vectors.late import LateReader, LateWriter, LocalLateRows
+from polyrank.model.representations import LateRows, Representations
 
 MATRIX_FILE = "embeddings.bin"
 IDS_FILE = "ids.index"
 
 
 class EmbeddingsWriter:
-    """Writes the two files, row after row."""
+    """Writes the files, candidate after candidate; `late` is what the model keeps for a second stage."""
 
-    def __init__(self, directory: Path, dtype: str) -> None:
+    def __init__(self, directory: Path, dtype: str, late: LateRows | None = None) -> None:
         self._directory, self._dtype = directory, DTYPES[dtype]
         self._file = (directory / MATRIX_FILE).open("wb")
         self._hashes = TemporaryFile(dir=directory)  # noqa: SIM115  # has no name; closed with the matrix's
+        self._late = None if late is None else LateWriter(directory, late, dtype)
 
-    def put_many(self, ids: Sequence[str], vectors: NDArray[Any]) -> None:
-        """Append rows (N, D), rounded to the dtype."""
-        self._file.write(np.ascontiguousarray(vectors, self._dtype).data.cast("B"))
+    def put_many(self, ids: Sequence[str], made: Representations) -> None:
+        """Append what was made of candidates, rounded to the dtype."""
+        self._file.write(np.ascontiguousarray(made.first, self._dtype).data.cast("B"))
+        if self._late is not None and made.late is not None and made.counts is not None:
+            self._late.put_many(made.late, made.counts)
         self._hashes.write(np.fromiter(map(hash_id, ids), np.uint64, len(ids)).data)
 
     def sync(self) -> None:
         """Put the rows so far on the disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
+        if self._late is not None:
+            self._late.sync()
 
     def commit(self) -> None:
         """Write `ids.index`; then the embeddings can be opened."""
         self._file.flush()
         self._hashes.flush()
+        if self._late is not None:
+            self._late.sync()
         IdIndex.write(self._directory / IDS_FILE, np.memmap(self._hashes, np.uint64, "r"))
 
     def close(self) -> None:
         """Close the files."""
         self._file.close()
         self._hashes.close()
+        if self._late is not None:
+            self._late.close()
+
+
+class LeftBlocks:
+    """What a killed build has left beside, and in, its matrix, read from the beginning.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+    """
+
+    def __init__(self, matrix: Path, dim: int, late: LateRows | None, dtype: str) -> None:
+        self._dim, self._dtype = dim, DTYPES[dtype]
+        self._late = None if late is None else LateReader(matrix.parent, late, dtype)
+        self._file = matrix.open("rb")
+
+    def read(self, candidates: int) -> Representations | None:
+        """What was made of the next candidates; None where the files do not hold it."""
+        content = self._file.read(candidates * self._dim * self._dtype.itemsize)
+        if len(content) < candidates * self._dim * self._dtype.itemsize:
+            return None
+        first = np.frombuffer(content, self._dtype).reshape(-1, self._dim)
+        if self._late is None:
+            return Representations(first)
+        rows = self._late.read(candidates)
+        return None if rows is None else Representations(first, *rows)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._file.close()
+        if self._late is not None:
+            self._late.close()
 
 
 class LocalEmbeddings:
@@ -55,13 +97,17 @@ class LocalEmbeddings:
 
     The matrix may be missing: then only ids can be looked up.
 
+    Attributes:
+        late: the block of the second stage; None: the model has none.
+
     Raises:
         ValueError: the files' sizes do not fit each other or the dimension.
     """
 
-    def __init__(self, directory: Path, dim: int, dtype: str) -> None:
+    def __init__(self, directory: Path, dim: int, dtype: str, late: LateRows | None = None) -> None:
         self._generation, self.dim, self.dtype = directory.name, dim, DTYPES[dtype]
         self.ids = IdIndex(directory / IDS_FILE)
+        self.late = None if late is None else LocalLateRows(directory, late, dtype, len(self.ids))
         self._matrix = self._mapped(directory / MATRIX_FILE)
 
     def _mapped(self, path: Path) -> NDArray[Any] | None:
@@ -86,17 +132,25 @@ class LocalEmbeddings:
         return self._matrix
 
     def require_matrix(self) -> None:
-        """Raise MatrixMissing if the matrix is not on this machine."""
-        _ = self.matrix
+        """Raise MatrixMissing if the matrix, or the rows of a second stage, are not on this machine."""
+        if not self.has_matrix or (self.late is not None and not self.late.has_rows):
+            raise MatrixMissing(self._generation)
 
     def gather(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """The vectors of rows, (N, D), copied; errors as `matrix`."""
         return np.take(self.matrix, rows, axis=0)
+
+    def representations(self, rows: NDArray[np.int64]) -> Representations:
+        """The vectors of rows with what is kept for the second stage, copied; errors as `matrix`."""
+        late, counts = (None, None) if self.late is None else self.late.gather(rows)
+        return Representations(self.gather(rows), late, counts)
 
     def count(self) -> int:
         """The number of embeddings."""
         return len(self.ids)
 
     def close(self) -> None:
-        """Drop the map of the matrix; arrays that were taken from it stay valid."""
+        """Drop the maps; arrays that were taken from them stay valid."""
         self._matrix = np.empty((0, self.dim), self.dtype)
+        if self.late is not None:
+            self.late.close()

@@ -1,13 +1,15 @@
 """The copy of a generation's embeddings in Redis, for servers that do not hold the matrix.
 
     pe:{<generation>}:c:<id>   the vector of a candidate: codec.py
-    pe:{<generation>}:meta     count, dim and dtype; written last: the copy is complete
+    pe:{<generation>}:r:<id>   its rows for the second stage, where the model has one: codec.py
+    pe:{<generation>}:meta     count, dim, dtype, and "late" with a second stage; written last: the copy is complete
 
 The braces are literal, and put a generation on one slot of a cluster. Redis may lose any value at any time, so every
 value is checked when it is read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 import numpy as np
@@ -16,11 +18,24 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS, Client, connect, disconnect, translated
-from polyrank.index_builder.vectors.codec import DTYPES, Fetched, decode_many, encode, prefix
+from polyrank.index_builder.vectors.codec import (
+    DTYPES,
+    Fetched,
+    FetchedRows,
+    decode_many,
+    decode_rows,
+    encode,
+    encode_rows,
+    prefix,
+)
+from polyrank.model.representations import LateRows
 
 MGET_KEYS = 512
 _PIPELINE_COMMANDS = 2000
 _SCAN_COUNT = 1000
+# Rows are asked for in answers of about this size.
+_MGET_BYTES = 1 << 20
+_USUAL_ROWS = 16  # of a candidate, where they differ from one to the other
 
 
 class StoredVectors:
@@ -45,24 +60,63 @@ class StoredVectors:
     def put_many(self, names: Sequence[str], vectors: NDArray[Any]) -> None:
         """Write vectors (N, D), rounded to the dtype; if StoreUnavailable is raised, some may have been written."""
         head, rows = prefix(self._dtype, self._dim), np.ascontiguousarray(vectors, self._dtype)
-        for start in range(0, len(names), _PIPELINE_COMMANDS):
-            pipeline = self._client.pipeline(transaction=False)
-            for i in range(start, min(start + _PIPELINE_COMMANDS, len(names))):
-                key = self._key + names[i].encode()
-                pipeline.set(key, encode(key, rows[i], head), ex=self._lifetime_seconds)
-            with translated():
-                pipeline.execute()
+        keys = [self._key + name.encode() for name in names]
+        _put(
+            self._client, keys, lambda at: encode(keys[at], rows[at], head), _PIPELINE_COMMANDS, self._lifetime_seconds
+        )
 
     def get_many(self, names: Sequence[str]) -> Fetched:
         """Fetch the vectors of names, in the order asked; errors as `translated`."""
         keys = [self._key + name.encode() for name in names]
-        values: list[bytes | None] = []
+        return decode_many(keys, _get(self._client, keys, MGET_KEYS), self._dtype, self._dim)
+
+
+class StoredRows:
+    """Rows (k, D2) in Redis under names, for a second stage; arguments and threads as `StoredVectors`.
+
+    Attributes:
+        at_once: how many names are asked for in one go.
+    """
+
+    def __init__(
+        self, client: Client, beginning: str, late: LateRows, dtype: str, lifetime_seconds: int | None = None
+    ) -> None:
+        self._client, self._key = client, beginning.encode()
+        self._late, self._dtype = late, DTYPES[dtype]
+        self._lifetime_seconds = lifetime_seconds
+        usual_bytes = late.dim * self._dtype.itemsize * (late.count or _USUAL_ROWS)
+        self.at_once = max(1, min(MGET_KEYS, _MGET_BYTES // usual_bytes))
+
+    def put_many(self, names: Sequence[str], rows: Sequence[NDArray[Any]]) -> None:
+        """Write the rows of each name, in the store's dtype; errors as `StoredVectors.put_many`."""
+        keys = [self._key + name.encode() for name in names]
+        _put(self._client, keys, lambda at: encode_rows(keys[at], rows[at]), self.at_once, self._lifetime_seconds)
+
+    def get_many(self, names: Sequence[str]) -> FetchedRows:
+        """Fetch the rows of names, in the order asked; errors as `translated`."""
+        keys = [self._key + name.encode() for name in names]
+        return decode_rows(keys, _get(self._client, keys, self.at_once), self._dtype, self._late)
+
+
+def _put(
+    client: Client, keys: Sequence[bytes], value: Callable[[int], bytes], at_once: int, lifetime_seconds: int | None
+) -> None:
+    for start in range(0, len(keys), at_once):
+        pipeline = client.pipeline(transaction=False)
+        for at in range(start, min(start + at_once, len(keys))):
+            pipeline.set(keys[at], value(at), ex=lifetime_seconds)
         with translated():
-            for start in range(0, len(keys), MGET_KEYS):
-                values += cast(list[bytes | None], self._client.mget(keys[start : start + MGET_KEYS]))
-        if len(values) != len(keys) or not all(value is None or isinstance(value, bytes) for value in values):
-            raise StoreUnavailable("Redis failed: its answer belongs to another question")
-        return decode_many(keys, values, self._dtype, self._dim)
+            pipeline.execute()
+
+
+def _get(client: Client, keys: Sequence[bytes], at_once: int) -> list[bytes | None]:
+    values: list[bytes | None] = []
+    with translated():
+        for start in range(0, len(keys), at_once):
+            values += cast(list[bytes | None], client.mget(keys[start : start + at_once]))
+    if len(values) != len(keys) or not all(value is None or isinstance(value, bytes) for value in values):
+        raise StoreUnavailable("Redis failed: its answer belongs to another question")
+    return values
 
 
 def beginning_of(generation: str) -> str:
@@ -70,13 +124,26 @@ def beginning_of(generation: str) -> str:
     return f"pe:{{{generation}}}:c:"
 
 
-class RedisEmbeddings(StoredVectors):
-    """The copy of one generation, over its own connections; see `connect`. `drop_generation` removes its keys."""
+def rows_beginning_of(generation: str) -> str:
+    """The beginning of the keys of a generation's rows for the second stage."""
+    return f"pe:{{{generation}}}:r:"
 
-    def __init__(self, url: str, generation: str, dim: int, dtype: str, timeout_seconds: float) -> None:
-        super().__init__(connect(url, timeout_seconds), beginning_of(generation), dim, dtype)
+
+class RedisEmbeddings(StoredVectors):
+    """The copy of one generation, over its own connections; see `connect`. `drop_generation` removes its keys.
+
+    Attributes:
+        rows: those of the second stage; None: the model has none.
+    """
+
+    def __init__(
+        self, url: str, generation: str, dim: int, dtype: str, timeout_seconds: float, late: LateRows | None = None
+    ) -> None:
+        client = connect(url, timeout_seconds)
+        super().__init__(client, beginning_of(generation), dim, dtype)
+        self.rows = None if late is None else StoredRows(client, rows_beginning_of(generation), late, dtype)
         self._meta_key = f"pe:{{{generation}}}:meta"
-        self._shape = {"dim": dim, "dtype": dtype}
+        self._shape = {"dim": dim, "dtype": dtype, "late": None if late is None else asdict(late)}
         self._put = 0
 
     def put_many(self, names: Sequence[str], vectors: NDArray[Any]) -> None:
@@ -87,7 +154,8 @@ class RedisEmbeddings(StoredVectors):
     def commit(self) -> None:
         """Declare the copy complete."""
         with translated():
-            self._client.set(self._meta_key, orjson.dumps({"count": self._put, **self._shape}))
+            shape = {name: value for name, value in self._shape.items() if value is not None}
+            self._client.set(self._meta_key, orjson.dumps({"count": self._put, **shape}))
 
     def count(self) -> int:
         """The number of embeddings; 0 if the copy is incomplete, or of another dimension or dtype."""
@@ -118,7 +186,7 @@ def drop_generation(url: str, generation: str) -> None:
         with translated():
             client.unlink(f"pe:{{{generation}}}:meta")  # first: from here on the copy counts as incomplete
             keys: list[bytes] = []
-            for key in client.scan_iter(match=f"{beginning_of(generation)}*", count=_SCAN_COUNT):
+            for key in client.scan_iter(match=f"pe:{{{generation}}}:[cr]:*", count=_SCAN_COUNT):
                 keys.append(key)
                 if len(keys) == _SCAN_COUNT:
                     client.unlink(*keys)

@@ -5,10 +5,10 @@ from functools import partial
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.manifest import Manifest
-from polyrank.index_builder.vectors.redis import RedisEmbeddings, beginning_of
+from polyrank.index_builder.vectors.redis import RedisEmbeddings, beginning_of, rows_beginning_of
 from polyrank.service.caching.lru import Lru
 from polyrank.service.caching.redis_server import RedisServer
-from polyrank.service.caching.vector_cache import CountCache, RedisTier, TextCache, VectorCache
+from polyrank.service.caching.vector_cache import CountCache, RedisTier, RowsCache, RowsTier, TextCache, VectorCache
 from polyrank.service.caching.vectors import CandidateVectors, EncodeTexts, MatrixVectors, RedisVectors
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.settings import Settings
@@ -32,14 +32,19 @@ class Caches:
 
     def texts(self, manifest: Manifest, backend: str, precision: str) -> TextCache | None:
         """Return the cache of texts under a generation's model, as it is run here; None: there is none."""
-        lifetime, of, redis = self._settings.text_cache_ttl_s, manifest, None
-        if self.server is not None and lifetime:
-            beginning = f"pe:t:{{{of.model.fingerprint}}}:{backend}:{precision}:"
-            redis = RedisTier(self.server, "text", self._count, beginning, of.dim, of.dtype, lifetime)
+        lifetime, of, server = self._settings.text_cache_ttl_s, manifest, self.server
+        redis = rows_redis = rows = None
+        beginning = f"pe:t:{{{of.model.fingerprint}}}:{backend}:{precision}:"
+        if server is not None and lifetime:
+            redis = RedisTier(server, "text", self._count, beginning, of.dim, of.dtype, lifetime)
+            if of.late is not None:
+                rows_redis = RowsTier(server, "text", self._count, f"{beginning}r:", of.late, of.dtype, lifetime)
         if redis is None and self._memory is None:
             return None
         space = f"{of.model.fingerprint} {backend} {precision}"
-        return TextCache(VectorCache(space, of.dim, of.dtype, self._count, self._memory, redis))
+        if of.late is not None:
+            rows = RowsCache(space, of.late, of.dtype, self._count, self._memory, rows_redis)
+        return TextCache(VectorCache(space, of.dim, of.dtype, self._count, self._memory, redis), rows)
 
     def vectors(self, generation: Generation, encode: EncodeTexts) -> CandidateVectors:
         """Return the vectors of a generation's candidates; `encode` is its model."""
@@ -48,8 +53,11 @@ class Caches:
         of = generation.manifest
         copy = RedisTier(self.server, "redis", self._count, beginning_of(of.id), of.dim, of.dtype)
         loader = partial(RedisEmbeddings, self._url or "", of.id, of.dim, of.dtype, BUILDING_TIMEOUT_SECONDS)
-        cache = VectorCache(of.id, of.dim, of.dtype, self._count, self._memory, copy)
-        return RedisVectors(generation, cache, loader, encode, self._count)
+        cache, rows = VectorCache(of.id, of.dim, of.dtype, self._count, self._memory, copy), None
+        if of.late is not None:
+            rows_copy = RowsTier(self.server, "redis", self._count, rows_beginning_of(of.id), of.late, of.dtype)
+            rows = RowsCache(of.id, of.late, of.dtype, self._count, self._memory, rows_copy)
+        return RedisVectors(generation, cache, rows, loader, encode, self._count)
 
     def close(self) -> None:
         """Write what waits for Redis, then close the connections."""

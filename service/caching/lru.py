@@ -23,9 +23,9 @@ class Lru:
         self._entries: OrderedDict[Key, bytes] = OrderedDict()
         self.bytes = 0
 
-    def room(self, name_letters: int, value_bytes: int) -> int:
-        """Return how many such values fit if nothing else is kept."""
-        return self._max_bytes // (ENTRY_BYTES + name_letters + value_bytes)
+    def room(self, name_letters: int, value_bytes: int, entries: int = 1) -> int:
+        """Return how many such values fit, in so many entries each, if nothing else is kept."""
+        return self._max_bytes // (entries * (ENTRY_BYTES + name_letters) + value_bytes)
 
     def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
         """Return the values of keys, in the order asked; None where there is none."""

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.vectors.codec import CORRUPT, DTYPES, HIT, MISS, Fetched
-from polyrank.index_builder.vectors.redis import MGET_KEYS, StoredVectors
+from polyrank.index_builder.vectors.late import each_of
+from polyrank.index_builder.vectors.redis import MGET_KEYS, StoredRows, StoredVectors
+from polyrank.model.representations import LateRows, Representations
 from polyrank.service.caching.lru import Key, Lru
 from polyrank.service.caching.redis_server import Budget, RedisServer
 
@@ -20,6 +22,7 @@ MEMORY_TIER = "lru"
 DIGEST_LETTERS = 64  # of a sha256 in hexadecimal
 # A request may count on so much of the memory. The rest is for what others keep meanwhile.
 SHARE_OF_A_REQUEST = 0.5
+USUAL_ROWS = 16  # of a text for a second stage, where they differ
 
 # Counts vectors asked for: tier, result, how many.
 CountCache = Callable[[str, str, int], None]
@@ -33,11 +36,11 @@ class Cached(NamedTuple):
     available: bool
 
 
-def known_of(fetched: Fetched, count: CountCache, tier: str) -> NDArray[np.bool_]:
-    """Count what Redis gave by result; returns which vectors are known, (N,)."""
+def known_of(statuses: NDArray[np.uint8], count: CountCache, tier: str) -> NDArray[np.bool_]:
+    """Count what Redis gave by result, from its status; returns which are known, (N,)."""
     for result, status in (("hit", HIT), ("miss", MISS), ("corrupt", CORRUPT)):
-        count(tier, result, int((fetched.status == status).sum()))
-    return np.equal(fetched.status, HIT)
+        count(tier, result, int((statuses == status).sum()))
+    return np.equal(statuses, HIT)
 
 
 class RedisTier:
@@ -78,7 +81,7 @@ class RedisTier:
         came = 0
         for part in parts:
             rows = slice(came, came + len(part.status))
-            found.vectors[rows], found.known[rows] = part.vectors, known_of(part, self._count, self._tier)
+            found.vectors[rows], found.known[rows] = part.vectors, known_of(part.status, self._count, self._tier)
             came += len(part.status)
         self._count(self._tier, "error", len(found.known) - came)
 
@@ -124,9 +127,12 @@ class VectorCache:
         if self._redis is not None:
             self._redis.write(names, vectors)
 
-    def room(self, name_letters: int) -> int:
-        """Return how many vectors with names of this length fit into memory."""
-        return 0 if self._memory is None else self._memory.room(name_letters, self._dim * self._dtype.itemsize)
+    def room(self, name_letters: int, beside: int = 0) -> int:
+        """Return how many vectors with names of this length fit into memory, and so many numbers beside each."""
+        if self._memory is None:
+            return 0
+        entries = 2 if beside else 1
+        return self._memory.room(name_letters, (self._dim + beside) * self._dtype.itemsize, entries)
 
     def _remembered(self, names: Sequence[str]) -> Cached:
         vectors, known = np.zeros((len(names), self._dim), self._dtype), np.zeros(len(names), bool)
@@ -148,30 +154,140 @@ class VectorCache:
         return self._space, name
 
 
-class TextCache:
-    """Vectors of candidates that came as text with earlier requests. Safe to use from several threads.
+class CachedRows(NamedTuple):
+    """The rows (k, D2) of each of N names, None where a cache did not know them, and whether it answered."""
 
-    Keys in Redis are `pe:t:{<model fingerprint>}:<back-end>:<precision>:<sha256 of the text>`: each rounds
-    in its own way.
+    rows: list[NDArray[Any] | None]
+    available: bool
+
+
+class RowsTier:
+    """The rows of a second stage in Redis whose keys have one beginning; arguments and errors as `RedisTier`."""
+
+    def __init__(
+        self,
+        server: RedisServer,
+        tier: str,
+        count: CountCache,
+        beginning: str,
+        late: LateRows,
+        dtype: str,
+        lifetime_seconds: int | None = None,
+    ) -> None:
+        self._server, self._tier, self._count = server, tier, count
+        self._store = StoredRows(server.client, beginning, late, dtype, lifetime_seconds)
+
+    def read(self, names: Sequence[str], budget: Budget) -> CachedRows:
+        """Look names up, as many as come in time."""
+        found: list[NDArray[Any] | None] = []
+        if not names:
+            return CachedRows(found, True)
+        at_once = self._store.at_once
+        chunks = [names[start : start + at_once] for start in range(0, len(names), at_once)]
+        answer = self._server.read(
+            f"get_{self._tier}", [partial(self._store.get_many, each) for each in chunks], budget
+        )
+        for part in answer.parts:
+            known_of(part.status, self._count, self._tier)
+            found += part.rows
+        if answer.asked:
+            self._count(self._tier, "error", len(names) - len(found))
+        return CachedRows(found + [None] * (len(names) - len(found)), answer.available)
+
+    def write(self, names: Sequence[str], rows: Sequence[NDArray[Any]]) -> None:
+        """Put the rows of each name in the background, if Redis can keep up."""
+        if names:
+            self._server.write(
+                f"put_{self._tier}",
+                partial(self._store.put_many, names, rows),
+                partial(self._count, self._tier, "write_error", len(names)),
+            )
+
+
+class RowsCache:
+    """Rows of a second stage that belong together, in memory and in Redis; see `VectorCache`."""
+
+    def __init__(
+        self, space: str, late: LateRows, dtype: str, count: CountCache, memory: Lru | None, redis: RowsTier | None
+    ) -> None:
+        self.late, self._space, self._dtype = late, f"{space} {dtype} rows", DTYPES[dtype]
+        self._count, self._memory, self._redis = count, memory, redis
+
+    def read(self, names: Sequence[str], budget: Budget) -> CachedRows:
+        """Look names up; what Redis knows is put into memory."""
+        found = self._remembered(names)
+        gaps = [at for at, rows in enumerate(found) if rows is None]
+        if self._redis is None or not gaps:
+            return CachedRows(found, True)
+        fetched = self._redis.read([names[at] for at in gaps], budget)
+        for at, rows in zip(gaps, fetched.rows, strict=True):
+            found[at] = rows
+        known = [at for at in gaps if found[at] is not None]
+        self._remember([names[at] for at in known], [rows for rows in fetched.rows if rows is not None])
+        return CachedRows(found, fetched.available)
+
+    def write(self, names: Sequence[str], rows: Sequence[NDArray[Any]]) -> None:
+        """Put the rows of each name into memory and, in the background, into Redis."""
+        self._remember(names, rows)
+        if self._redis is not None:
+            self._redis.write(names, rows)
+
+    def _remembered(self, names: Sequence[str]) -> list[NDArray[Any] | None]:
+        if self._memory is None or not names:
+            return [None] * len(names)
+        values = self._memory.get_many([(self._space, name) for name in names])
+        hits = sum(value is not None for value in values)
+        self._count(MEMORY_TIER, "hit", hits)
+        self._count(MEMORY_TIER, "miss", len(names) - hits)
+        shape = -1, self.late.dim
+        return [None if value is None else np.frombuffer(value, self._dtype).reshape(shape) for value in values]
+
+    def _remember(self, names: Sequence[str], rows: Sequence[NDArray[Any]]) -> None:
+        if self._memory is not None:
+            made = (np.ascontiguousarray(each, self._dtype).tobytes() for each in rows)
+            self._memory.put_many(((self._space, name), each) for name, each in zip(names, made, strict=True))
+
+
+class TextCache:
+    """What was made of texts that came with earlier requests. Safe to use from several threads.
+
+    Keys in Redis are `pe:t:{<model fingerprint>}:<back-end>:<precision>:<sha256 of the text>`: each rounds in its own
+    way. Those of the rows for a second stage have `r:` before the hash.
     """
 
-    def __init__(self, vectors: VectorCache) -> None:
-        self._vectors = vectors
+    def __init__(self, vectors: VectorCache, rows: RowsCache | None = None) -> None:
+        self._vectors, self._rows = vectors, rows
 
-    def read(self, texts: Sequence[str], budget: Budget) -> Cached:
-        """Look up N texts, as many as come in time."""
-        return self._vectors.read(_names(texts), budget)
+    def read(self, texts: Sequence[str], budget: Budget) -> tuple[Cached, list[NDArray[Any] | None]]:
+        """Look up N texts, as many as come in time; also returns their rows, if the model has a second stage.
+
+        A text whose rows are missing is not known.
+        """
+        names = _names(texts)
+        found = self._vectors.read(names, budget)
+        if self._rows is None:
+            return found, []
+        known = np.flatnonzero(found.known)
+        rows, available = self._rows.read([names[at] for at in known.tolist()], budget)
+        of_texts: list[NDArray[Any] | None] = [None] * len(texts)
+        for at, each in zip(known.tolist(), rows, strict=True):
+            of_texts[at], found.known[at] = each, each is not None
+        return found._replace(available=found.available and available), of_texts
 
     def holds(self, count: int) -> bool:
         """Whether memory keeps the vectors of so many texts for a request that is sent again.
 
         Redis does not count: a request may read only for a moment, and what comes late is encoded anew.
         """
-        return count <= SHARE_OF_A_REQUEST * self._vectors.room(DIGEST_LETTERS)
+        rows = 0 if self._rows is None else self._rows.late.dim * (self._rows.late.count or USUAL_ROWS)
+        return count <= SHARE_OF_A_REQUEST * self._vectors.room(DIGEST_LETTERS, rows)
 
-    def write(self, texts: Sequence[str], vectors: NDArray[Any]) -> None:
-        """Put vectors (N, D)."""
-        self._vectors.write(_names(texts), vectors)
+    def write(self, texts: Sequence[str], made: Representations) -> None:
+        """Put what was made of texts, in the store's dtype."""
+        names = _names(texts)
+        self._vectors.write(names, made.first)
+        if self._rows is not None and made.late is not None and made.counts is not None:
+            self._rows.write(names, each_of(made.late, made.counts))
 
 
 def _names(texts: Sequence[str]) -> list[str]:

@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.vectors.codec import rounded
+from polyrank.index_builder.vectors.codec import rounded, rounded_all
+from polyrank.index_builder.vectors.late import LocalLateRows, each_of
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
+from polyrank.model.representations import Representations
 from polyrank.service.caching.redis_server import Budget
-from polyrank.service.caching.vector_cache import CountCache, VectorCache, known_of
+from polyrank.service.caching.vector_cache import CountCache, RowsCache, VectorCache, known_of
 
-# Encodes texts, (N, D).
-EncodeTexts = Callable[[list[str]], NDArray[np.floating]]
+# Texts to what the model makes of them.
+EncodeTexts = Callable[[list[str]], Representations]
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,14 @@ class Gathered(NamedTuple):
     cache_available: bool
 
 
+class GatheredRows(NamedTuple):
+    """Rows (R, D2) for a second stage in the store's dtype, how many each candidate has, (N,), and the same."""
+
+    rows: NDArray[Any]
+    counts: NDArray[np.int64]
+    cache_available: bool
+
+
 class CandidateVectors(Protocol):
     """The vectors of one generation, by row."""
 
@@ -39,6 +49,9 @@ class CandidateVectors(Protocol):
 
     def gather(self, rows: NDArray[np.int64], budget: Budget) -> Gathered:
         """Return the vectors of rows, in the order asked, within the request's budget for Redis."""
+
+    def late(self, rows: NDArray[np.int64], budget: Budget) -> GatheredRows:
+        """Return what is kept for the second stage, which the generation has; arguments as `gather`."""
 
     def matrix(self) -> NDArray[Any]:
         """Return all vectors, (N, D), for a scan."""
@@ -58,6 +71,11 @@ class MatrixVectors:
         self._count("matrix", "hit", len(rows))
         return Gathered(self._generation.embeddings.gather(rows), True)
 
+    def late(self, rows: NDArray[np.int64], budget: Budget) -> GatheredRows:
+        """Return the rows of the second stage, in the order asked."""
+        self._count("matrix", "hit", len(rows))
+        return GatheredRows(*_late_of(self._generation).gather(rows), True)
+
     def matrix(self) -> NDArray[Any]:
         """Return all vectors, memory-mapped."""
         return self._generation.embeddings.matrix
@@ -72,6 +90,7 @@ class RedisVectors:
     Args:
         generation: open.
         cache: the copy in Redis, by id.
+        rows: that of the rows for a second stage; None: there is none.
         open_loader: opens the same copy, with timeouts fit for reading everything once.
         encode: the generation's model, for vectors that neither Redis nor the matrix holds.
         count: counts each vector asked for.
@@ -86,11 +105,13 @@ class RedisVectors:
         self,
         generation: Generation,
         cache: VectorCache,
+        rows: RowsCache | None,
         open_loader: Callable[[], RedisEmbeddings],
         encode: EncodeTexts,
         count: CountCache,
     ) -> None:
-        self._generation, self._cache, self._encode, self._count = generation, cache, encode, count
+        self._generation, self._cache, self._rows = generation, cache, rows
+        self._encode, self._count = encode, count
         self._loaded: NDArray[Any] | None = None
         if generation.index is None or not generation.embeddings.has_matrix:
             with closing(open_loader()) as loader:
@@ -106,6 +127,32 @@ class RedisVectors:
             self._count("matrix", "hit", len(gaps))
         return Gathered(vectors, available)
 
+    def late(self, rows: NDArray[np.int64], budget: Budget) -> GatheredRows:
+        """Fetch the rows of the second stage; those that Redis lacks come from the disk, or else from the model."""
+        assert self._rows is not None, "the generation has a second stage"
+        candidates, stored = self._generation.candidates.rows(rows), _late_of(self._generation)
+        found, available = self._rows.read([candidate.id for candidate in candidates], budget)
+        gaps = [at for at, each in enumerate(found) if each is None]
+        if gaps and stored.has_rows:
+            self._fill(found, gaps, *stored.gather(rows[gaps]))
+            self._count("matrix", "hit", len(gaps))
+        elif gaps:
+            made = rounded_all(self._encode([candidates[at].text for at in gaps]), self._generation.manifest.dtype)
+            if made.late is not None and made.counts is not None:
+                self._fill(found, gaps, made.late, made.counts)
+            self._rows.write(
+                [candidates[at].id for at in gaps], [each for at in gaps if (each := found[at]) is not None]
+            )
+        whole = [each for each in found if each is not None]
+        counts = np.fromiter(map(len, whole), np.int64, len(whole))
+        empty = np.empty((0, stored.late.dim), self._generation.embeddings.dtype)
+        return GatheredRows(np.concatenate([empty, *whole]), counts, available)
+
+    @staticmethod
+    def _fill(found: list[NDArray[Any] | None], gaps: list[int], rows: NDArray[Any], counts: NDArray[np.int64]) -> None:
+        for at, each in zip(gaps, each_of(rows, counts), strict=True):
+            found[at] = each
+
     def matrix(self) -> NDArray[Any]:
         """Return all vectors: the copy in memory, else memory-mapped."""
         return self._generation.embeddings.matrix if self._loaded is None else self._loaded
@@ -119,7 +166,7 @@ class RedisVectors:
             start, end = end, end + len(ids)
             try:
                 fetched = loader.get_many(ids)
-                matrix[start:end], known = fetched.vectors, known_of(fetched, self._count, "redis")
+                matrix[start:end], known = fetched.vectors, known_of(fetched.status, self._count, "redis")
             except StoreUnavailable as error:
                 self._count("redis", "error", len(ids))
                 log.warning("redis is unavailable; doing without", extra={"fields": {"why": error}})
@@ -132,8 +179,14 @@ class RedisVectors:
                 self._count("matrix", "hit", len(gaps))
             elif len(gaps):
                 vectors = self._encode([texts[at] for at in gaps.tolist()])
-                matrix[start + gaps] = rounded(vectors, self._generation.manifest.dtype)
+                matrix[start + gaps] = rounded(vectors.first, self._generation.manifest.dtype)
                 encoded += len(gaps)
         if encoded:
             log.warning("vectors that redis lacks were encoded", extra={"fields": {"count": encoded}})
         return matrix
+
+
+def _late_of(generation: Generation) -> LocalLateRows:
+    late = generation.embeddings.late
+    assert late is not None, "the generation has a second stage"
+    return late

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update, UpdateLog
-from polyrank.index_builder.vectors.codec import rounded
+from polyrank.index_builder.vectors.codec import rounded_all
+from polyrank.model.representations import Representations
 from polyrank.service.errors import NotReady, Overloaded, RevisionNotReached
 from polyrank.service.live.serving import Serving
 from polyrank.service.live.switching import Live
@@ -49,10 +50,10 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class _Encoded:
-    """Vectors (N, D) of candidates, in the dtype of the store, and the model and dtype that they belong to."""
+    """What was made of candidates, in the dtype of the store, and the model and dtype that it belongs to."""
 
     maker: tuple[str, str]
-    vectors: NDArray[np.floating]
+    made: Representations
 
 
 class Updating:
@@ -144,7 +145,7 @@ class Updating:
             current = await in_thread(self._reader, self._store.current)
             if current == serving.generation.id:
                 encoded = await self._encoded(serving, upserts, encoded)
-                write = partial(self._write, current, upserts, encoded.vectors, deletes)
+                write = partial(self._write, current, upserts, encoded.made, deletes)
                 if (acknowledged := await in_thread(self._writer, write)) is not None:
                     return acknowledged
             if current in self._live.refused or time.monotonic() > until:
@@ -157,16 +158,17 @@ class Updating:
         if before is not None and before.maker == maker:
             return before
         if not candidates:
-            return _Encoded(maker, np.empty((0, serving.ranker.dim), np.float32))
-        vectors, new = await self._engine.look_up(partial(_known, serving, candidates))
+            return _Encoded(maker, Representations.none(serving.ranker.dim, serving.ranker.late_rows))
+        made, same = await self._engine.look_up(partial(_known, serving, candidates))
+        new = np.setdiff1d(np.arange(len(candidates)), same, assume_unique=True)
         if len(new):
             texts = [candidates[at].text for at in new.tolist()]
             encoded = await self._engine.encode(serving.ranker, texts, math.inf)
-            vectors[new] = rounded(encoded.vectors, serving.generation.manifest.dtype)
-        return _Encoded(maker, vectors)
+            made = Representations.join([made, rounded_all(encoded.made, serving.generation.manifest.dtype)])
+        return _Encoded(maker, made.take(np.argsort(np.concatenate([same, new]))))
 
     def _write(
-        self, generation: str, upserts: Sequence[Candidate], vectors: NDArray[np.floating], deletes: Sequence[str]
+        self, generation: str, upserts: Sequence[Candidate], made: Representations, deletes: Sequence[str]
     ) -> Acknowledged | None:
         """Append to the generation's log and serve it; None where the generation is not the active one any more."""
         with self._store.updates.writing(WRITES_WITHIN_SECONDS):
@@ -180,7 +182,7 @@ class Updating:
             log = self._log_of(serving)
             revision = 1 + max(log.revision, log.floor, serving.generation.manifest.revision)
             # Missing ids are written, too: a generation that is being built may hold them.
-            log.append(Update(revision, upserts, vectors, deletes))
+            log.append(Update(revision, upserts, made, deletes))
         self._live.refresh()
         return Acknowledged(generation, revision, missing)
 
@@ -192,13 +194,10 @@ class Updating:
         return self._log
 
 
-def _known(serving: Serving, candidates: Sequence[Candidate]) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
-    """Return vectors (N, D), filled in where a text stays as it is, and the rows of the others, ascending."""
+def _known(serving: Serving, candidates: Sequence[Candidate]) -> tuple[Representations, NDArray[np.int64]]:
+    """Return what is stored of the candidates whose texts stay as they are, and their positions, ascending."""
     rows = serving.snapshot.rows([candidate.id for candidate in candidates])
     known = np.flatnonzero(rows >= 0)
     before = serving.snapshot.candidates(rows[known])
     same = [at for at, old in zip(known.tolist(), before, strict=True) if old.text == candidates[at].text]
-    vectors = np.empty((len(candidates), serving.ranker.dim), serving.generation.embeddings.dtype)
-    if same:
-        vectors[same] = serving.gather(rows[same]).vectors
-    return vectors, np.setdiff1d(np.arange(len(candidates)), same, assume_unique=True)
+    return serving.representations(rows[same])[0], np.array(same, np.int64)

@@ -53,7 +53,7 @@ def _ranked(
     runs = ("cpu", *_runner(disk), disk)
 
     def warm_up(ranker: LateScorer) -> None:  # else compiling would count as the request's time
-        ranker.encode_context_batch([finish(ranker.context_steps(conversation))[0]])
+        ranker.represent_context_batch([finish(ranker.context_steps(conversation))[0]])
 
     opener = Opener(lambda *_: None, None, lambda name: load(name, *runs), warm_up=warm_up)
     serving = opener.serve(generation, store.updates.of(generation.manifest))

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.inference.names import Choice
+from polyrank.model.representations import ContextEncoding, LateRows, Representations
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
 from polyrank.model.text.steps import Steps, finish
@@ -26,6 +27,7 @@ class LateScorer(Protocol):
     architecture: str
     fingerprint: str
     dim: int
+    late_rows: LateRows | None
     max_input_tokens: int
     backend: str
     precision: str
@@ -43,16 +45,22 @@ class LateScorer(Protocol):
     def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Token]]:
         """Return the tokens of each text, uncut."""
 
-    def encode_context_batch(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
-        """Encode contexts in one forward pass: vectors (M, D) of each, the score scale multiplied in."""
+    def represent_context_batch(self, contexts: Sequence[list[int]]) -> list[ContextEncoding]:
+        """Encode contexts in one forward pass."""
 
-    def encode_candidate_batch(self, candidates: Sequence[list[int]]) -> NDArray[np.float32]:
-        """Encode candidates in one forward pass, (B, D)."""
+    def represent_candidate_batch(self, candidates: Sequence[list[int]]) -> Representations:
+        """Encode candidates in one forward pass."""
 
-    def encode_candidates(
+    def represent_candidates(
         self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
-    ) -> NDArray[np.float32]:
-        """Encode any number of candidates, (N, D)."""
+    ) -> Representations:
+        """Encode any number of candidates."""
+
+    def late_scores(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
+        """Score candidates by the second stage, (N,), without a forward pass; only where there is one."""
+
+    def late_tokens(self, context_tokens: int, counts: NDArray[np.int64]) -> int:
+        """Return what that costs, in tokens of a forward pass, from how many rows each candidate has, (N,)."""
 
 
 class PairScorer(Protocol):
@@ -87,8 +95,10 @@ def warm_up_ranker(ranker: LateScorer) -> None:
     for words, count in _TEXTS:
         text = "hello " * words
         context, _ = finish(ranker.context_steps(Conversation.of(text)))
-        ranker.encode_context_batch([context] * count)
-        ranker.encode_candidate_batch(ranker.tokenize_candidates([text] * count)[0])
+        contexts = ranker.represent_context_batch([context] * count)
+        made = ranker.represent_candidate_batch(ranker.tokenize_candidates([text] * count)[0])
+        if ranker.late_rows is not None:
+            ranker.late_scores(contexts[0], made)
 
 
 def warm_up_scorer(scorer: PairScorer) -> None:

@@ -11,13 +11,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.errors import FingerprintMismatch
+from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import UpdateLog
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelError, shortage_in
 from polyrank.model.registry import ARCHITECTURES
+from polyrank.model.representations import Representations
 from polyrank.model.search.scan import Scan, prepare
 from polyrank.service.caching.caches import Caches
 from polyrank.service.caching.redis_server import Budget
@@ -111,6 +112,16 @@ class Serving:
         found = self.vectors.gather(self.snapshot.split(rows)[1], budget or Budget())
         return found._replace(vectors=self.snapshot.merged(rows, found.vectors))
 
+    def representations(self, rows: NDArray[np.int64], budget: Budget | None = None) -> tuple[Representations, bool]:
+        """Fetch all that is stored of rows, as `gather` does; also returns whether the cache answered."""
+        budget, own = budget or Budget(), self.snapshot.split(rows)[1]
+        vectors, available = self.vectors.gather(own, budget)
+        if self.generation.manifest.late is None:
+            return self.snapshot.merged_all(rows, Representations(vectors)), available
+        late = self.vectors.late(own, budget)
+        made = Representations(vectors, late.rows, late.counts)
+        return self.snapshot.merged_all(rows, made), available and late.cache_available
+
 
 class Opener:
     """Makes what is served of open generations.
@@ -174,6 +185,8 @@ class Opener:
             raise CheckpointInvalid(f"a {ranker.architecture}-encoder cannot search a pool")
         if ranker.fingerprint != wanted:
             raise FingerprintMismatch(wanted, ranker.fingerprint)
+        if ranker.late_rows != generation.manifest.late:
+            raise GenerationCorrupt(generation.id, "it does not hold what its model keeps for a second stage")
         return ranker
 
     def _vectors(self, generation: Generation, ranker: LateScorer) -> tuple[CandidateVectors, TextCache | None]:

@@ -8,7 +8,6 @@ from functools import partial
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound, StoreBusy
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.manifest import FORMAT_VERSION
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.errors import ModelError, RankingError, Shortage, shortage_in
 from polyrank.model.inference.names import Runner
@@ -215,7 +214,7 @@ class Live:
         manifest, ranker = serving.generation.manifest, serving.ranker
         self._accept(manifest.id)
         fingerprint = ranker.fingerprint
-        self._metrics.show_generation(manifest.id, fingerprint, FORMAT_VERSION, serving.loaded_at)
+        self._metrics.show_generation(manifest.id, fingerprint, manifest.format_version, serving.loaded_at)
         self._show_snapshot(serving)
         runner = Runner(ranker.backend, ranker.precision)
         self._metrics.show_model("ranker", manifest.model.name, ranker.architecture, fingerprint, runner)

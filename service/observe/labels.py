@@ -9,16 +9,23 @@ PLANS: tuple[Plan, ...] = get_args(Plan)
 
 # What an answer can lack when time is short or a cache is down.
 Degraded = Literal[
-    "cache_unavailable", "retrieve_k_reduced", "groups_incomplete", "rerank_skipped_deadline", "rerank_failed"
+    "cache_unavailable",
+    "retrieve_k_reduced",
+    "groups_incomplete",
+    "late_skipped_deadline",
+    "late_failed",
+    "rerank_skipped_deadline",
+    "rerank_failed",
 ]
 DEGRADED: tuple[Degraded, ...] = get_args(Degraded)
 
 # Where the time of a ranking goes, in order.
-Stage = Literal["queue", "tokenize", "encode", "retrieve", "fetch", "score", "rerank"]
+Stage = Literal["queue", "tokenize", "encode", "retrieve", "fetch", "score", "late", "rerank"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
-# The queues before the models: contexts and candidates to encode, pairs for the cross-encoder.
-Lane = Literal["context", "candidate", "pair"]
+# The queues before the models: contexts and candidates to encode, stored candidates for the second stage, pairs for the
+# cross-encoder.
+Lane = Literal["context", "candidate", "late", "pair"]
 LANES: tuple[Lane, ...] = get_args(Lane)
 
 # What is searched for a request: the pool in bytes, its stored rows, its copy on a GPU, or an index.

@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
+
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, Overloaded
+from polyrank.service.live.models import LateScorer
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.values import RankRequest
 
@@ -15,6 +18,10 @@ LETTERS_A_TOKEN = 4
 LETTERS_WORTH_A_TOKEN = 128  # a CPU tokenises so many letters in the time in which it encodes one token
 MOST_TOKENS = 512  # an encoder sees no more of a text
 TOKENS_A_CANDIDATE = 32  # a stored candidate that the cross-encoder will read
+ROWS_A_CANDIDATE = 16  # for a second stage, where they differ
+# The second stage may cost so much where every candidate is scored: some seconds of one core with a small model.
+MOST_EXACT_TOKENS = 16_384
+_SAMPLE = 1000
 TOKENS_A_REQUEST = 128  # what any request costs, however short: forward passes and search
 
 # The speed is measured over the last few seconds in which there was anything to do. While little is known, that of a
@@ -32,6 +39,27 @@ def ranking_tokens(request: RankRequest) -> int:
     """Estimate a ranking, without the candidates that came as texts: the vectors of some are known."""
     context = _context_tokens(request.conversation)
     return TOKENS_A_REQUEST + context + (request.top_n or 0) * (context + TOKENS_A_CANDIDATE)
+
+
+def late_tokens(ranker: LateScorer, request: RankRequest, pool: int) -> int:
+    """Estimate the second stage, if the model has one; the generation has so many candidates."""
+    if ranker.late_rows is None:
+        return 0
+    if request.candidates is not None:
+        count = len(request.candidates)
+    else:
+        count = pool if request.exact else min(pool, max(request.retrieve_k, request.depth))
+    return _second_stage(ranker, request.conversation, count)
+
+
+def most_exact(ranker: LateScorer, conversation: Conversation) -> int:
+    """Return how many candidates the second stage scores for one request at most."""
+    return MOST_EXACT_TOKENS * _SAMPLE // max(1, _second_stage(ranker, conversation, _SAMPLE))
+
+
+def _second_stage(ranker: LateScorer, conversation: Conversation, count: int) -> int:
+    rows = ROWS_A_CANDIDATE if ranker.late_rows is None else ranker.late_rows.count or ROWS_A_CANDIDATE
+    return ranker.late_tokens(_context_tokens(conversation), np.full(count, rows, np.int64))
 
 
 def pair_tokens(conversation: Conversation, texts: Sequence[str]) -> int:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.store.words import Words
+from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.steps import Steps, finish, letters_worth, one_by_one, step
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotConfigured, TextsLeft, TimeTooShort
@@ -34,9 +35,10 @@ from polyrank.service.ranking import admission, given, retrieval, selection
 from polyrank.service.ranking.admission import Admission
 from polyrank.service.ranking.batching.lanes import TURN_BATCHES
 from polyrank.service.ranking.batching.together import Together
-from polyrank.service.ranking.forwards import Forwards, PairScores
-from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget
-from polyrank.service.ranking.stages import Threads, Timings, once, side_by_side, until
+from polyrank.service.ranking.forwards import Forwards, PairScores, ReadContext
+from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget
+from polyrank.service.ranking.second_stage import LateScores, SecondStage, deeper
+from polyrank.service.ranking.stages import ANSWER_SECONDS, Threads, Timings, once, side_by_side, until
 from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
 from polyrank.service.ranking.words import SentWords, pool_words, text_values
 
@@ -46,16 +48,14 @@ MOST_SCANS = 16
 # Requests that hold what words say for every row, 4 bytes each, and 8 for each row that a filter lets through: those in
 # a pass, and those of the next.
 MOST_WORDS = 2 * MOST_SCANS
-# So much of a request's time is kept for writing and sending the answer.
-ANSWER_SECONDS = 0.01
 
 T = TypeVar("T")
 
 
 class Embeddings(NamedTuple):
-    """Candidate vectors (N, D), how many tokens they saw, how many texts lost their end, and seconds by stage."""
+    """What was made of N texts, how many tokens it saw, how many texts lost their end, and seconds by stage."""
 
-    vectors: NDArray[np.float32]
+    made: Representations
     tokens: int
     cut: int
     seconds: dict[str, float]
@@ -90,6 +90,7 @@ class Engine:
         self._search = Threads("search", 1)
         self._searches = Together(self._search, partial(retrieval.search, threads=settings.threads), MOST_SCANS)
         self._candidates = Threads("candidates", CANDIDATE_THREADS)
+        self._second_stage = SecondStage(self._forwards, self._candidates)
         self._retrieval = RetrievalBudget()
         self._words = asyncio.Semaphore(MOST_WORDS)
 
@@ -104,6 +105,7 @@ class Engine:
             TextsLeft: the same, but some of the texts were encoded, and the same request goes on from there.
             TimeTooShort: it sends more texts than fit its time, and no cache has room for them, or there is not even
                 time to tokenise them.
+            TooManyForExact: the second stage cannot score every candidate in reasonable time.
             InferenceFailed: the model failed, or gave something that is not a score.
             VectorsDamaged: stored vectors gave a score that cannot be.
         """
@@ -112,7 +114,8 @@ class Engine:
         texts = None if request.candidates is None else await self._look_up_texts(serving, request, timings)
         new = 0 if texts is None else admission.text_tokens(texts.new_texts)
         kept = new if texts is not None and texts.resumes else 0
-        with self._admission.admitted(admission.ranking_tokens(request) + new, request.deadline, kept):
+        late = admission.late_tokens(serving.ranker, request, serving.snapshot.count)
+        with self._admission.admitted(admission.ranking_tokens(request) + new + late, request.deadline, kept):
             with self._saying_what_is_kept(texts):
                 async with until(request.deadline):
                     if texts is None:
@@ -126,7 +129,7 @@ class Engine:
     async def _rank_pool(self, serving: Serving, request: RankRequest, timings: Timings) -> Ranked:
         """Rank the generation's candidates by vectors and, where they count, by words, until the groups are full."""
         context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
-        encode_context = once(partial(self._forwards.context, serving.ranker, context, request.deadline))
+        encode_context = once(partial(self._read_context, serving.ranker, context, request.deadline))
         ranked, seconds = await self._search_round(serving, request, encode_context, timings)
         more, round_ = selection.next_round(request, ranked.places, len(ranked.places), 1), 1
         while more is not None:
@@ -142,7 +145,7 @@ class Engine:
         self,
         serving: Serving,
         request: RankRequest,
-        encode_context: Callable[[Timings], Coroutine[Any, Any, NDArray[np.float32]]],
+        encode_context: Callable[[Timings], Coroutine[Any, Any, ReadContext]],
         timings: Timings,
     ) -> tuple[Ranked, float]:
         """Search the pool once; returns what was found, and the seconds that the search has taken, with waiting."""
@@ -150,10 +153,17 @@ class Engine:
         await self._read_fields(serving, request, timings)
         async with self._room_for_words(serving, request, timings):
             read_words = partial(self._read_words, serving, partial(retrieval.read_words, serving, request))
-            codes, read = await side_by_side(encode_context, read_words, timings)
+            context, read = await side_by_side(encode_context, read_words, timings)
             affordable = self._retrieval.affordable(serving, request)
             before = timings.seconds["retrieve"]  # reading words and fields
-            ranked = await self._search_pool(PoolSearch(serving, affordable, codes, timings, read))
+            searched = affordable if serving.ranker.late_rows is None else deeper(serving, affordable)
+            search = PoolSearch(serving, searched, context.encoding.codes, timings, read)
+            if serving.ranker.late_rows is None:
+                ranked = await self._search_pool(search, retrieval.rank)
+            else:
+                best = await self._search_pool(search, retrieval.best_of)
+        if serving.ranker.late_rows is not None:
+            ranked = await self._second_stage.rank(serving, request, context, best, timings)
         if ranked.plan in ("index", "selector"):
             self._retrieval.learn(affordable, timings.seconds["retrieve"] - before)
             if affordable.retrieve_k < request.retrieve_k:
@@ -209,13 +219,18 @@ class Engine:
             if is_done:
                 return cast(T, result)
 
-    async def _search_pool(self, search: PoolSearch) -> Ranked:
+    async def _search_pool(self, search: PoolSearch, finish: Callable[[PoolSearch, Found], T]) -> T:
         """Search on the search thread; fetching vectors from Redis would hold it up, so that is done on another."""
         key = search.serving.generation if search.shares else search
         if search.serving.vectors.are_here:
-            return await self._searches.run(key, search, retrieval.rank, search.timings)
+            return await self._searches.run(key, search, finish, search.timings)
         found = await self._searches.run(key, search, lambda _, found: found, search.timings)
-        return await self._candidates.run(partial(retrieval.rank, search, found), search.timings)
+        return await self._candidates.run(partial(finish, search, found), search.timings)
+
+    async def _read_context(
+        self, ranker: LateScorer, context: list[int], deadline: float, timings: Timings
+    ) -> ReadContext:
+        return ReadContext(await self._forwards.context(ranker, context, deadline, timings), len(context))
 
     async def _look_up_texts(self, serving: Serving, request: RankRequest, timings: Timings) -> given.TextVectors:
         """Look up the vectors of the texts sent. This comes before admission, which counts the work that is left."""
@@ -229,18 +244,26 @@ class Engine:
         context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
         tokens, cut = await self._forwards.tokenize_candidates(serving.ranker, texts.texts, request.deadline, timings)
         new = [tokens[at] for at in texts.new.tolist()]
-        encode_context = partial(self._forwards.context, serving.ranker, context, request.deadline)
+        encode_context = partial(self._read_context, serving.ranker, context, request.deadline)
         encode_texts = partial(self._encode_new, serving.ranker, texts, new, request.deadline)
         read_words = partial(self._read_text_words, serving, request, texts.texts)
         read_texts = partial(side_by_side, encode_texts, read_words)
-        codes, (_, values) = await side_by_side(encode_context, read_texts, timings)
+        encoded, (_, values) = await side_by_side(encode_context, read_texts, timings)
         async with self._room_for_words(serving, request, timings):
             read_pool = partial(pool_words, serving, request.conversation)
             pool = await self._read_words(serving, read_pool, timings) if request.scores_rows else None
             words = None if values is None else SentWords(values, pool)
-            rank = partial(given.rank, serving, request, codes, texts, words, timings)
-            ranked = await self._candidates.run(rank, timings)
-        read = len(context) + sum(map(len, tokens))
+            gather = partial(given.gather, serving, request, texts, words, timings)
+            sent = await self._candidates.run(gather, timings)
+        late = LateScores(None, [])
+        if serving.ranker.late_rows is not None:
+            count, deadline = len(sent.known), request.deadline
+            late = await self._second_stage.scores(serving, encoded, count, sent.take, deadline, timings)
+        rank = partial(given.rank, serving, request, encoded.encoding.codes, sent, late.scores, timings)
+        ranked = await self._candidates.run(rank, timings)
+        if late.degraded:
+            ranked = replace(ranked.without(*late.degraded), exact=False)
+        read = encoded.tokens + sum(map(len, tokens))
         return replace(ranked, truncation=replace(truncation, candidates=cut), tokens=read)
 
     async def _encode_new(
@@ -249,7 +272,7 @@ class Engine:
         """Encode the texts that no cache knew. What a batch makes of them is kept at once, however the request ends."""
         keeping: list[Future[None]] = []
 
-        def keep(positions: list[int], outputs: list[NDArray[np.float32]]) -> None:
+        def keep(positions: list[int], outputs: list[Representations]) -> None:
             keeping.append(self._candidates.submit(partial(texts.keep, positions, outputs)))
 
         await self._forwards.candidates(ranker, new, deadline, timings, keep, texts.resumes)
@@ -262,9 +285,9 @@ class Engine:
         try:
             yield
         except (DeadlineExceeded, asyncio.CancelledError) as error:
-            if texts is None or not texts.resumes or not texts.made:
+            if texts is None or not texts.resumes or not texts.encoded:
                 raise
-            self._metrics.count_kept(texts.made)
+            self._metrics.count_kept(texts.encoded)
             if isinstance(error, asyncio.CancelledError):
                 raise
             raise TextsLeft(int(texts.known.sum()), len(texts.texts)) from None
@@ -333,9 +356,9 @@ class Engine:
         """Encode texts as candidates without asking for admission: for work that was admitted elsewhere."""
         timings = Timings()
         tokens, cut = await self._forwards.tokenize_candidates(ranker, texts, deadline, timings)
-        vectors = await self._forwards.candidates(ranker, tokens, deadline, timings)
-        stacked = np.stack(vectors) if vectors else np.empty((0, 0), np.float32)
-        return Embeddings(stacked, sum(map(len, tokens)), cut, timings.seconds)
+        parts = await self._forwards.candidates(ranker, tokens, deadline, timings)
+        made = Representations.join(parts) if parts else Representations.none(ranker.dim, ranker.late_rows)
+        return Embeddings(made, sum(map(len, tokens)), cut, timings.seconds)
 
     async def tokenize(self, work: Callable[[str], T], texts: Sequence[str], deadline: float) -> list[T]:
         """Call a function for each text, as `Forwards.tokenize` does steps; errors as `rank`."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
 from polyrank.model.text.steps import Steps, finish, in_parts, letters_worth, step
@@ -31,6 +32,13 @@ INLINE_LETTERS = 1000
 SHARED_LETTERS = 4096
 
 T = TypeVar("T")
+
+
+class ReadContext(NamedTuple):
+    """What the model makes of a context, and how many tokens it has."""
+
+    encoding: ContextEncoding
+    tokens: int
 
 
 class PairScores(NamedTuple):
@@ -84,12 +92,12 @@ class Forwards:
 
     async def context(
         self, ranker: LateScorer, context: list[int], deadline: float, timings: Timings
-    ) -> NDArray[np.float32]:
-        """Encode a tokenised context, (M, D); equal ones that wait at the same time are encoded once."""
-        work = Work(ranker.encode_context_batch, [context], [len(context)], key=tuple(context))
-        codes: NDArray[np.float32]
-        [codes] = await self._run("context", work, deadline, timings)
-        return codes
+    ) -> ContextEncoding:
+        """Encode a tokenised context; equal ones that wait at the same time are encoded once."""
+        work = Work(ranker.represent_context_batch, [context], [len(context)], key=tuple(context))
+        encoded: ContextEncoding
+        [encoded] = await self._run("context", work, deadline, timings)
+        return encoded
 
     async def candidates(
         self,
@@ -99,14 +107,40 @@ class Forwards:
         timings: Timings,
         on_batch: OnBatch | None = None,
         resumes: bool = False,
-    ) -> list[NDArray[np.float32]]:
-        """Encode tokenised candidates, (D,) each; `on_batch` and `resumes` as in `Work`.
+    ) -> list[Representations]:
+        """Encode tokenised candidates, each by itself; `on_batch` and `resumes` as in `Work`.
 
         Raises:
             TimeTooShort: they cannot be done by the deadline, and nobody keeps what is done.
         """
-        work = Work(ranker.encode_candidate_batch, tokens, list(map(len, tokens)), None, on_batch, resumes)
+        work = Work(_CandidateBatch(ranker), tokens, list(map(len, tokens)), None, on_batch, resumes)
         return await self._run("candidate", work, deadline, timings)
+
+    async def late(
+        self,
+        ranker: LateScorer,
+        context: ReadContext,
+        some: Representations,
+        total: int,
+        deadline: float,
+        took: Timings,
+    ) -> NDArray[np.float32]:
+        """Score some of `total` stored candidates by the second stage, (N,).
+
+        It does not begin where the scoring of all of them is predicted to miss the deadline.
+
+        Raises:
+            DeadlineExceeded: so it is.
+        """
+        assert some.counts is not None, "the model has a second stage"
+        tokens = max(1, ranker.late_tokens(context.tokens, some.counts))
+        if time.monotonic() + self.batcher.predict("late", [tokens * total // len(some.first)]) > deadline:
+            self.batcher.doubt("late")
+            raise DeadlineExceeded("the second stage would take longer")
+        work = Work(_LateBatch(ranker), [(context.encoding, some)], [tokens])
+        scores: NDArray[np.float32]
+        [scores] = await self._run("late", work, deadline, took)
+        return scores
 
     async def pairs(
         self,
@@ -137,7 +171,7 @@ class Forwards:
 
     async def _run(self, lane: Lane, work: Work, deadline: float, timings: Timings) -> list[Any]:
         """Run sequences through a model: their wait is queueing, the rest is the stage."""
-        stage: Stage = "rerank" if lane == "pair" else "encode"
+        stage = _STAGE_OF[lane]
         with timings.timed(stage):
             done = await self.batcher.run(lane, work, deadline)
         timings.add(stage, -done.waited)
@@ -149,6 +183,9 @@ class Forwards:
         self._tokenizer.close()
         self._long_texts.close()
         self.batcher.close()
+
+
+_STAGE_OF: dict[Lane, Stage] = {"context": "encode", "candidate": "encode", "late": "late", "pair": "rerank"}
 
 
 def _candidate_steps(
@@ -180,6 +217,27 @@ def _split_pairs(scorer: PairScorer, conversation: Conversation, texts: Sequence
     of_candidates = zip(pairs.owners, pairs.candidates, strict=True)
     lengths = [len(pairs.contexts[owner]) + len(candidate) for owner, candidate in of_candidates]
     return _SplitPairs([pairs.take([at]) for at in range(len(lengths))], lengths, truncation)
+
+
+@dataclass(frozen=True)
+class _CandidateBatch:
+    """A model's forward pass over candidates of several requests; equal for the same model."""
+
+    ranker: LateScorer
+
+    def __call__(self, tokens: list[list[int]]) -> list[Representations]:
+        made = self.ranker.represent_candidate_batch(tokens)
+        return [made.take([at]) for at in range(len(tokens))]
+
+
+@dataclass(frozen=True)
+class _LateBatch:
+    """A model's second stage for several requests, one after the other; equal for the same model."""
+
+    ranker: LateScorer
+
+    def __call__(self, pairs: list[tuple[ContextEncoding, Representations]]) -> list[NDArray[np.float32]]:
+        return [self.ranker.late_scores(*pair) for pair in pairs]
 
 
 @dataclass(frozen=True)

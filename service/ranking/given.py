@@ -1,12 +1,16 @@
 """Ranking candidates that were sent along, as texts or by their ids (retrieval.py finds others)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import BuildError
-from polyrank.index_builder.vectors.codec import DTYPES, rounded
+from polyrank.index_builder.vectors.codec import DTYPES, rounded_all
+from polyrank.index_builder.vectors.late import each_of
+from polyrank.model.representations import Representations
 from polyrank.model.search.additions import Additions
 from polyrank.model.search.topk import TopK, longest_row, top_k
 from polyrank.service.caching.vector_cache import Cached
@@ -22,14 +26,19 @@ class TextVectors:
 
     Attributes:
         vectors: (T, D) in the store's dtype; rows of texts that are not known yet have no meaning.
+        rows: of each text for the second stage, in the store's dtype; empty for a model without one.
         known: whose vector is there, (T,).
         new: positions of the texts that no cache knew, ascending.
         cache_available: the cache of texts answered, or there was nothing to ask it.
         resumes: a cache has room for all of them, so the same request goes on where this one ends.
     """
 
-    def __init__(self, serving: Serving, texts: list[str], cached: Cached) -> None:
+    def __init__(
+        self, serving: Serving, texts: list[str], cached: Cached, rows: list[NDArray[Any] | None] | None = None
+    ) -> None:
         self._cache, self._dtype = serving.texts, serving.generation.manifest.dtype
+        self._late = serving.generation.manifest.late
+        self.rows: list[NDArray[Any] | None] = rows or [None] * len(texts)
         self.texts, (self.vectors, self.known, self.cache_available) = texts, cached
         self.new = np.flatnonzero(~self.known)
         self.resumes = self._cache is not None and self._cache.holds(len(texts))
@@ -40,12 +49,22 @@ class TextVectors:
         return [self.texts[at] for at in self.new.tolist()]
 
     @property
-    def made(self) -> int:
+    def encoded(self) -> int:
         """How many of the new texts have been encoded by now."""
         return int(self.known[self.new].sum())
 
-    def keep(self, positions: list[int], outputs: list[NDArray[np.float32]]) -> None:
-        """Take in vectors (D,) that the model made, by their positions in `new`, and cache them.
+    @property
+    def made(self) -> Representations:
+        """What the model makes of all texts; each is known."""
+        if self._late is None:
+            return Representations(self.vectors)
+        rows = [each for each in self.rows if each is not None]
+        counts = np.fromiter(map(len, rows), np.int64, len(rows))
+        nothing = np.empty((0, self._late.dim), self.vectors.dtype)
+        return Representations(self.vectors, np.concatenate([nothing, *rows]), counts)
+
+    def keep(self, positions: list[int], outputs: list[Representations]) -> None:
+        """Take in what the model made of texts, by their positions in `new`, and cache it.
 
         Raises:
             InferenceFailed: a vector is not finite in the store's dtype.
@@ -53,12 +72,16 @@ class TextVectors:
         rows = self.new[positions]
         try:
             # A new vector is rounded as a stored one is, so that both score alike.
-            self.vectors[rows] = rounded(np.stack(outputs), self._dtype)
+            made = rounded_all(Representations.join(outputs), self._dtype)
         except BuildError as error:
             raise InferenceFailed(str(error)) from error
+        self.vectors[rows] = made.first
+        if made.late is not None and made.counts is not None:
+            for at, each in zip(rows.tolist(), each_of(made.late, made.counts), strict=True):
+                self.rows[at] = each
         self.known[rows] = True
         if self._cache is not None:
-            self._cache.write([self.texts[at] for at in rows.tolist()], self.vectors[rows])
+            self._cache.write([self.texts[at] for at in rows.tolist()], made)
 
 
 def look_up(serving: Serving, request: RankRequest, timings: Timings) -> TextVectors:
@@ -66,22 +89,41 @@ def look_up(serving: Serving, request: RankRequest, timings: Timings) -> TextVec
     texts = [given.text for _, given in _kept(request) if given.text is not None]
     with timings.timed("fetch"):
         if serving.texts is not None:
-            return TextVectors(serving, texts, serving.texts.read(texts, request.budget))
+            return TextVectors(serving, texts, *serving.texts.read(texts, request.budget))
         empty = np.empty((len(texts), serving.ranker.dim), DTYPES[serving.generation.manifest.dtype])
         return TextVectors(serving, texts, Cached(empty, np.zeros(len(texts), bool), True))
 
 
-def rank(
-    serving: Serving,
-    request: RankRequest,
-    codes: NDArray[np.float32],
-    sent_texts: TextVectors,
-    words: SentWords | None,
-    timings: Timings,
-) -> Ranked:
-    """Rank the candidates that were sent, by the context vectors `codes` (M, D); every text's vector is known.
+@dataclass(frozen=True, slots=True, eq=False)
+class Sent:
+    """The candidates that were sent and are known, and what is stored of them.
 
-    words: None where they do not count.
+    Attributes:
+        known: each with its position in the request.
+        rows: of those that came by their ids alone, by id.
+        made: what the model makes of all, in their order.
+        longest: a length that no stored vector exceeds; None: it is not known.
+        additions: what words add; None: nothing.
+        missing: ids that the generation does not hold.
+    """
+
+    known: list[tuple[int, Given]]
+    rows: dict[str, int]
+    made: Representations
+    longest: float | None
+    additions: Additions | None
+    missing: list[str]
+    cache_available: bool
+
+    def take(self, positions: NDArray[np.int64]) -> tuple[Representations, bool]:
+        """Return what is stored of some, and that the caches answered, of which `cache_available` tells."""
+        return self.made.take(positions), True
+
+
+def gather(
+    serving: Serving, request: RankRequest, sent_texts: TextVectors, words: SentWords | None, timings: Timings
+) -> Sent:
+    """Gather the candidates that were sent; every text's vector is known, and None are words that do not count.
 
     Raises:
         UnknownCandidates: only ids were sent, and the generation holds none of them.
@@ -90,25 +132,53 @@ def rank(
     by_id = [given.id for _, given in sent if given.text is None and given.id is not None]
     with timings.timed("fetch"):
         rows = serving.snapshot.rows(by_id)
-        gathered = serving.gather(rows[rows >= 0], request.budget)
+        stored, available = serving.representations(rows[rows >= 0], request.budget)
     row_of = dict(zip(by_id, rows.tolist(), strict=True))
     missing = [candidate_id for candidate_id, row in row_of.items() if row < 0]
     known = [(at, given) for at, given in sent if given.text is not None or row_of[given.id or ""] >= 0]
     if missing and not known:
         raise UnknownCandidates(missing)
     is_text = np.array([given.text is not None for _, given in known], dtype=bool)
-    with timings.timed("score"):
-        matrix = np.empty((len(known), serving.ranker.dim), sent_texts.vectors.dtype)
-        matrix[is_text] = sent_texts.vectors
-        matrix[~is_text] = gathered.vectors
-        longest = max(serving.longest, longest_row(sent_texts.vectors)) if by_id else None
-        additions = _additions(serving, words, is_text, rows[rows >= 0])
-        best = top_k(matrix, codes, request.depth, longest=longest, additions=additions)
     with timings.timed("fetch"):
-        lexical = None if additions is None else additions.values[best.rows].tolist()
-        places = _places(serving, [known[at] for at in best.rows.tolist()], row_of, best, lexical)
-    ranked = Ranked(places=places, exact=True, scored=len(known), missing_ids=missing)
-    return ranked if gathered.cache_available and sent_texts.cache_available else ranked.without("cache_unavailable")
+        places = np.empty(len(known), np.int64)
+        places[is_text], places[~is_text] = np.arange(is_text.sum()), is_text.sum() + np.arange((~is_text).sum())
+        made = Representations.join([sent_texts.made, stored]).take(places)
+    return Sent(
+        known,
+        row_of,
+        made,
+        max(serving.longest, longest_row(sent_texts.vectors)) if by_id else None,
+        _additions(serving, words, is_text, rows[rows >= 0]),
+        missing,
+        available and sent_texts.cache_available,
+    )
+
+
+def rank(
+    serving: Serving,
+    request: RankRequest,
+    codes: NDArray[np.float32],
+    sent: Sent,
+    late: NDArray[np.float32] | None,
+    timings: Timings,
+) -> Ranked:
+    """Rank the candidates that were sent, by their second stage (N,), or by the context vectors `codes` (M, D)."""
+    with timings.timed("score"):
+        if late is None:
+            best = top_k(sent.made.first, codes, request.depth, longest=sent.longest, additions=sent.additions)
+        else:
+            best = best_of(late if sent.additions is None else sent.additions.to(late), request.depth)
+    with timings.timed("fetch"):
+        lexical = None if sent.additions is None else sent.additions.values[best.rows].tolist()
+        places = _places(serving, [sent.known[at] for at in best.rows.tolist()], sent.rows, best, lexical)
+    ranked = Ranked(places=places, exact=True, scored=len(sent.known), missing_ids=sent.missing)
+    return ranked if sent.cache_available else ranked.without("cache_unavailable")
+
+
+def best_of(scores: NDArray[np.float32], depth: int) -> TopK:
+    """Return the best by their scores (N,); equal ones in their order."""
+    order = np.argsort(-scores, kind="stable")[:depth]
+    return TopK(order, scores[order])
 
 
 def _additions(

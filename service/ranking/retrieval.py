@@ -161,18 +161,66 @@ def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[F
     return found
 
 
-def rank(search: PoolSearch, found: Found) -> Ranked:
-    """Score the rows that were found, unless a scan has, and fetch the candidates of the best."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Best:
+    """The best rows of a search.
+
+    Attributes:
+        rows: best first.
+        scores: (n,).
+        lexical: the parts of the scores by words, (n,); None: they do not count.
+        found: among which they are the best.
+    """
+
+    rows: Rows
+    scores: NDArray[np.float32]
+    lexical: NDArray[np.float32] | None
+    found: Found
+    cache_available: bool
+
+    @property
+    def is_all(self) -> bool:
+        """Whether no other row could be in the answer."""
+        return self.found.bound == -np.inf and len(self.rows) == self.found.looked_at
+
+    def placed_by(self, late: NDArray[np.float32], late_weight: float) -> "Best":
+        """Return them in the order of their second stage's scores (n,), with words; equal ones by their rows."""
+        scores = late if self.lexical is None else Additions(late_weight, self.lexical).to(late)
+        order = np.lexsort((self.rows, -scores))
+        lexical = None if self.lexical is None else self.lexical[order]
+        return replace(self, rows=self.rows[order], scores=scores[order], lexical=lexical)
+
+    def first(self, count: int) -> "Best":
+        """Return so many of them."""
+        lexical = None if self.lexical is None else self.lexical[:count]
+        return replace(self, rows=self.rows[:count], scores=self.scores[:count], lexical=lexical)
+
+
+def best_of(search: PoolSearch, found: Found) -> Best:
+    """Score the rows that were found, unless a scan has."""
     best, cache_available = _scored(search, found)
-    with search.timings.timed("fetch"):
-        candidates = search.serving.snapshot.candidates(best.rows)
+    lexical = None if search.words is None else search.words.of(best.rows)
+    return Best(best.rows, best.scores, lexical, found, cache_available)
+
+
+def placed(serving: Serving, best: Best, exact: bool, timings: Timings) -> Ranked:
+    """Fetch the candidates of the best rows."""
+    with timings.timed("fetch"):
+        candidates = serving.snapshot.candidates(best.rows)
+    values: Sequence[float | None] = [None] * len(best.rows) if best.lexical is None else best.lexical.tolist()
     places = [
         RankedCandidate(candidate.id, candidate.text, score, candidate.metadata, lexical=lexical)
-        for candidate, score, lexical in zip(candidates, best.scores.tolist(), _lexical(search, best.rows), strict=True)
+        for candidate, score, lexical in zip(candidates, best.scores.tolist(), values, strict=True)
     ]
+    ranked = Ranked(places=places, exact=exact, scored=best.found.looked_at, plan=best.found.plan)
+    return ranked if best.cache_available else ranked.without("cache_unavailable")
+
+
+def rank(search: PoolSearch, found: Found) -> Ranked:
+    """Score the rows that were found, unless a scan has, and fetch the candidates of the best."""
+    best = best_of(search, found)
     exact = is_certain(best.scores, found.bound, search.request.depth)
-    ranked = Ranked(places=places, exact=exact, scored=found.looked_at, plan=found.plan)
-    return ranked if cache_available else ranked.without("cache_unavailable")
+    return placed(search.serving, best, exact, search.timings)
 
 
 def is_certain(scores: NDArray[np.float32], bound: float, k: int) -> bool:
@@ -291,11 +339,6 @@ def _scored(search: PoolSearch, found: Found) -> tuple[TopK, bool]:
         additions = None if words is None else Additions(words.late_weight, words.of(found.rows))
         best = top_k(gathered.vectors, search.codes, search.request.depth, longest=longest, additions=additions)
     return TopK(found.rows[best.rows], best.scores), gathered.cache_available
-
-
-def _lexical(search: PoolSearch, rows: Rows) -> Sequence[float | None]:
-    values: list[float] | None = None if search.words is None else search.words.of(rows).tolist()
-    return [None] * len(rows) if values is None else values
 
 
 class RetrievalBudget:

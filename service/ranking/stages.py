@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 from polyrank.service.errors import DeadlineExceeded
 from polyrank.service.observe.labels import STAGES, Stage
 
+# So much of a request's time is kept for writing and sending the answer.
+ANSWER_SECONDS = 0.01
 # So much is added to a thread's niceness: beside a thread that computes all the time it gets a tenth of a processor.
 LOWER_BY = 10
 

@@ -2,16 +2,20 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fakes import HashEncoder
 
-from polyrank.index_builder.vectors.codec import DTYPES, HIT, MISS
+from polyrank.index_builder.redis_client import connect
+from polyrank.index_builder.vectors.codec import DTYPES, HIT, MISS, rounded_all
+from polyrank.index_builder.vectors.late import each_of
 from polyrank.index_builder.vectors.local import EmbeddingsWriter, LocalEmbeddings
-from polyrank.index_builder.vectors.redis import RedisEmbeddings
+from polyrank.index_builder.vectors.redis import RedisEmbeddings, drop_generation
+from polyrank.model.representations import LateRows, Representations
 
 DIM = 5
 Embeddings = LocalEmbeddings | RedisEmbeddings
@@ -42,12 +46,19 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, dtype: str) -> Iterator
         yield made
 
 
+def put(store: Any, ids: list[str], vectors: np.ndarray) -> None:
+    if isinstance(store, EmbeddingsWriter):
+        store.put_many(ids, Representations(vectors))
+    else:
+        store.put_many(ids, vectors)
+
+
 def filled(make: Make, count: int = 3000) -> tuple[list[str], np.ndarray, Embeddings]:
     ids = [f"id {i} \u00e9{{}}*" for i in range(count)]
     vectors = np.random.default_rng(0).standard_normal((count, DIM)).astype(np.float32)
     store = make(True)
     for start in range(0, count, 2100):
-        store.put_many(ids[start : start + 2100], vectors[start : start + 2100])
+        put(store, ids[start : start + 2100], vectors[start : start + 2100])
     store.commit()
     return ids, vectors, make(False)
 
@@ -89,7 +100,7 @@ def test_nothing_asked_nothing_fetched(make: Make) -> None:
 
 def test_it_counts_what_is_complete(make: Make) -> None:
     store = make(True)
-    store.put_many(["a", "b"], np.ones((2, DIM), np.float32))
+    put(store, ["a", "b"], np.ones((2, DIM), np.float32))
     if isinstance(store, RedisEmbeddings):
         assert store.count() == 0
     store.commit()
@@ -117,3 +128,35 @@ def test_many_threads_may_read(make: Make, dtype: str) -> None:
         fetched = list(threads.map(lambda i: vectors_of(store, ids[i : i + 600]), range(0, 2400, 60)))
     for start, each in zip(range(0, 2400, 60), fetched, strict=True):
         assert (each == vectors[start : start + 600].astype(DTYPES[dtype])).all()
+
+
+@pytest.mark.parametrize("late", [LateRows(3, 2), LateRows(2, None)], ids=["fixed", "ragged"])
+def test_rows_of_a_second_stage_are_fetched_as_they_were_put(
+    request: pytest.FixtureRequest, tmp_path: Path, dtype: str, late: LateRows
+) -> None:
+    encoder, ids = HashEncoder(DIM, late=late), [f"id {i}" for i in range(700)]
+    made = rounded_all(encoder.of(ids), dtype)
+    expected = each_of(made.late, made.counts)
+    with closing(EmbeddingsWriter(tmp_path, dtype, late)) as writer:
+        writer.put_many(ids, made)
+        writer.commit()
+    with closing(LocalEmbeddings(tmp_path, DIM, dtype, late)) as local:
+        order = np.random.default_rng(1).permutation(len(ids))
+        for stored, wanted in zip(local.representations(order), made.take(order), strict=True):
+            np.testing.assert_array_equal(stored, wanted)
+    url = request.getfixturevalue("redis_url")
+    with closing(RedisEmbeddings(url, "g", DIM, dtype, 5, late)) as copy:
+        assert copy.rows is not None
+        copy.put_many(ids, made.first)
+        copy.rows.put_many(ids, expected)
+        copy.commit()
+        assert copy.count() == len(ids)
+        rows, status = copy.rows.get_many([*ids, "nobody"])
+        assert status.tolist() == [HIT] * len(ids) + [MISS]
+        assert [each.tolist() for each in rows[:-1]] == [each.tolist() for each in expected]
+        assert rows[-1] is None
+    with closing(RedisEmbeddings(url, "g", DIM, dtype, 5)) as other:
+        assert other.count() == 0, "the copy is of a model with a second stage"
+    drop_generation(url, "g")
+    with closing(connect(url, 5)) as client:
+        assert client.keys("pe:{g}:*") == []

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 from warm_python import WarmProcess, WarmPython
 
@@ -28,6 +27,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.index_builder.vectors.codec import HIT
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
+from polyrank.model.representations import Representations
 
 REPOSITORY = Path(__file__).parents[2]
 Builder = Callable[..., WarmProcess]
@@ -108,7 +108,7 @@ def test_a_job_says_last_what_is_to_be_known_of_the_index(builder: Builder, tmp_
     assert len(said.splitlines()) == 1
     manifest = GenerationStore(store).manifest(str(record.generation))
     log = GenerationStore(store).updates.of(manifest)
-    log.append(Update(1, (), np.empty((0, manifest.dim), np.float16), ["c1"]))
+    log.append(Update(1, (), Representations.none(manifest.dim, None), ["c1"]))
     record, status, said = run(builder, store, JobRequest(pool=(), compacts=True))
     assert (record.state, status, said.startswith("recall@10 of PQ1x1 is 0.")) == (SUCCEEDED, 0, True)
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import HashEncoder, assert_whole, pool
-from numpy.typing import NDArray
 from resumed_builder import ENCODER, SHARD
 
 from polyrank.index_builder.build.encoding import encoded_by
@@ -28,6 +27,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.vectors.local import EmbeddingsWriter
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
+from polyrank.model.representations import Representations
 
 REPOSITORY = Path(__file__).parents[2]
 ROWS = 10 * SHARD + 5
@@ -109,7 +109,7 @@ class Counting:
 
     def __call__(
         self, start: int, ids: Sequence[str], texts: Sequence[str], _on_encoded: Callable[[int], None]
-    ) -> tuple[NDArray[Any], int]:
+    ) -> tuple[Representations, int]:
         self.shards.append(start // SHARD)
         return self._encode(start, ids, texts, lambda _done: None)
 
@@ -316,7 +316,7 @@ def test_redis_forgets_the_killed_builds_keys(killed: Path, redis_url: str) -> N
     stale.put_many(["c0", "gone"], np.ones((2, 32)))
     stale.commit()
     result, _ = built(killed, redis_url=redis_url)
-    copy = RedisEmbeddings(redis_url, result.generation, 32, "float16", 5)
+    copy = RedisEmbeddings(redis_url, result.generation, 32, "float16", 5, ENCODER.late_rows)
     assert (stale.count(), copy.count()) == (0, ROWS)
     assert copy._client.keys(f"*{old}*") == []
     fetched = copy.get_many([row.id for row in pool(ROWS)]).vectors

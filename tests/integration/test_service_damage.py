@@ -18,6 +18,7 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
+from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app
 from polyrank.service.live.serving import Opener, Serving
@@ -44,8 +45,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_store(root, OLD, index="hnsw")
     store = GenerationStore(root)
     log = store.updates.of(store.manifest(build_store(root, NEW, index="hnsw")))
-    nothing = np.empty((0, WordRanker().dim))
-    log.append(Update(1, [ADDED], encoded([TEXT])))
+    nothing = Representations(np.empty((0, WordRanker().dim)))
+    log.append(Update(1, [ADDED], Representations(encoded([TEXT]))))
     log.append(Update(2, [], nothing, ["new0"]))
     log.append(Update(3, [], nothing, ["added"]))
     return root

@@ -15,6 +15,7 @@ from served import Served, serve
 from service_fakes import DIM, WordRanker, build_store, count_nothing, load, pool
 
 from polyrank.index_builder.vectors import codec
+from polyrank.model.representations import Representations
 from polyrank.service.app import create_app
 from polyrank.service.caching.breaker import FAILURES_IN_A_ROW
 from polyrank.service.caching.redis_server import Budget, RedisServer
@@ -231,9 +232,9 @@ def test_closing_writes_what_waits_and_lets_go_of_redis(redis_process: RedisProc
     server = RedisServer(redis_process.url)
     redis = RedisTier(server, "text", count_nothing, "pe:t:", DIM, "float16", 60)
     cache = TextCache(VectorCache(FINGERPRINT, DIM, "float16", count_nothing, None, redis))
-    assert not cache.read(["x"], Budget()).known.any()
+    assert not cache.read(["x"], Budget())[0].known.any()
     for n in range(4):
-        cache.write([f"x{n}"], np.ones((1, DIM)))
+        cache.write([f"x{n}"], Representations(np.ones((1, DIM))))
     server.close()
     with redis_process.client() as client:
         wait_for(lambda: client.dbsize() == 4 and len(client.client_list()) == 1)

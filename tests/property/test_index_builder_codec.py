@@ -5,7 +5,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from polyrank.index_builder.vectors.codec import CORRUPT, DTYPES, HIT, MISS, decode_many, encode, prefix
+from polyrank.index_builder.vectors.codec import (
+    CORRUPT,
+    DTYPES,
+    HIT,
+    MISS,
+    decode_many,
+    decode_rows,
+    encode,
+    encode_rows,
+    prefix,
+)
+from polyrank.model.representations import LateRows
 
 DIMS = st.integers(1, 40)
 KEYS = st.binary(max_size=30)
@@ -70,3 +81,29 @@ def test_good_missing_and_damaged_values_keep_their_places() -> None:
     vectors, status = decode_many([b"a", b"b", b"c", b"b"], [None, good, good, good], dtype, 2)
     assert status.tolist() == [MISS, HIT, CORRUPT, HIT]
     assert vectors.tolist() == [[0, 0], [1, 2], [0, 0], [1, 2]]
+
+
+@settings(max_examples=25)
+@given(st.sampled_from(sorted(DTYPES)), st.integers(1, 4), st.integers(0, 3), KEYS, st.randoms(use_true_random=False))
+def test_rows_come_back_and_no_flipped_bit_other_key_or_number_passes(dtype, dim, count, key, random) -> None:
+    stored, late = DTYPES[dtype], LateRows(dim, None)
+    rows = np.frombuffer(random.randbytes(count * dim * stored.itemsize), stored).reshape(count, dim)
+    value = encode_rows(key, rows)
+    [found], status = decode_rows([key], [value], stored, late)
+    assert found is not None
+    assert (found.shape, found.dtype, found.tobytes(), status.tolist()) == (rows.shape, stored, rows.tobytes(), [HIT])
+    flipped = []
+    for bit in range(len(value) * 8):
+        damaged = bytearray(value)
+        damaged[bit // 8] ^= 1 << (bit % 8)
+        flipped.append(bytes(damaged))
+    found, status = decode_rows([key] * len(flipped), flipped, stored, late)
+    assert (found, set(status.tolist())) == ([None] * len(flipped), {CORRUPT})
+    assert decode_rows([key + b"x", key, key], [value, None, b""], stored, late).status.tolist() == [
+        CORRUPT,
+        MISS,
+        CORRUPT,
+    ]
+    assert decode_rows([key], [value], stored, LateRows(dim, count + 1)).status.tolist() == [CORRUPT]
+    assert decode_rows([key], [value], stored, LateRows(dim + 1, None)).status.tolist() == [CORRUPT]
+    assert decode_many([key], [value], stored, dim).status.tolist() == [CORRUPT]

@@ -14,8 +14,10 @@ from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import Update
+from polyrank.index_builder.vectors.codec import rounded_all
+from polyrank.model.representations import LateRows
 
-ENCODER = HashEncoder(dim=4)
+ENCODERS = [HashEncoder(dim=4), HashEncoder(dim=4, late=LateRows(3, 2)), HashEncoder(dim=4, late=LateRows(2, None))]
 BUILT = [Candidate(f"b{n}", f"text {n}", {"n": n % 3, "even": n % 2 == 0}) for n in range(8)]
 IDS = [*(each.id for each in BUILT), *(f"n{n}" for n in range(5))]
 
@@ -33,10 +35,16 @@ FILTERS = [
 ]
 
 
+@pytest.fixture(scope="module", params=ENCODERS, ids=["first", "fixed", "ragged"])
+def encoder(request: pytest.FixtureRequest) -> HashEncoder:
+    """A model without a second stage, one with two rows a candidate, and one with some."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def generation(tmp_path_factory: pytest.TempPathFactory) -> Generation:
+def generation(tmp_path_factory: pytest.TempPathFactory, encoder: HashEncoder) -> Generation:
     root: Path = tmp_path_factory.mktemp("store")
-    return GenerationStore(root).open(build(ENCODER, BUILT, root).generation)
+    return GenerationStore(root).open(build(encoder, BUILT, root).generation)
 
 
 def lets_through(metadata: dict[str, object], filter_: dict[str, object]) -> bool:
@@ -54,7 +62,7 @@ def lets_through(metadata: dict[str, object], filter_: dict[str, object]) -> boo
     )
 
 
-def assert_is(snapshot: Snapshot, model: dict[str, Candidate], revision: int) -> None:
+def assert_is(snapshot: Snapshot, encoder: HashEncoder, model: dict[str, Candidate], revision: int) -> None:
     """The snapshot holds these candidates, in their dictionary's order."""
     rows = snapshot.matching({})
     assert (snapshot.revision, snapshot.count) == (revision, len(model))
@@ -66,22 +74,25 @@ def assert_is(snapshot: Snapshot, model: dict[str, Candidate], revision: int) ->
         kept = [by_id[each.id] for each in model.values() if lets_through(each.metadata, filter_)]
         assert snapshot.matching(filter_).tolist() == kept
     is_added, own, added = snapshot.split(rows)
-    vectors = np.empty((len(rows), ENCODER.dim), np.float16)
+    vectors = np.empty((len(rows), encoder.dim), np.float16)
     vectors[~is_added], vectors[is_added] = snapshot.generation.embeddings.matrix[own], snapshot.vectors_added[added]
-    expected = [ENCODER.vector(each.text) for each in model.values()]
-    assert vectors.tolist() == np.array(expected).reshape(-1, ENCODER.dim).tolist()
+    expected = encoder.of([each.text for each in model.values()])
+    np.testing.assert_array_equal(vectors, expected.first)
+    for stored, wanted in zip(snapshot.representations(rows), expected, strict=True):
+        assert (stored is None) == (wanted is None)
+        np.testing.assert_array_equal(stored, wanted)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(CHANGES, max_size=12), cuts=st.lists(st.booleans(), min_size=12, max_size=12))
-def test_updates_are_those_of_a_dictionary_and_the_past_stays(generation, changes, cuts) -> None:
+def test_updates_are_those_of_a_dictionary_and_the_past_stays(generation, encoder, changes, cuts) -> None:
     model, snapshot = {each.id: each for each in BUILT}, Snapshot.of(generation)
     past: list[tuple[Snapshot, dict[str, Candidate], int]] = [(snapshot, dict(model), 0)]
     waiting: list[Update] = []
     for revision, ((upserts, deletes), cut) in enumerate(zip(changes, cuts, strict=False), start=1):
         candidates = [Candidate(each, text, metadata) for each, (text, metadata) in upserts.items()]
-        vectors = np.array([ENCODER.vector(each.text) for each in candidates], np.float16).reshape(-1, ENCODER.dim)
-        waiting.append(Update(revision, candidates, vectors, deletes))
+        stored = rounded_all(encoder.of([each.text for each in candidates]), "float16")
+        waiting.append(Update(revision, candidates, stored, deletes))
         for each in (*deletes, *upserts):
             model.pop(each, None)
         model.update((each.id, each) for each in candidates)
@@ -89,4 +100,5 @@ def test_updates_are_those_of_a_dictionary_and_the_past_stays(generation, change
             snapshot, waiting = snapshot.updated(waiting), []
             past.append((snapshot, dict(model), revision))
     for at in reversed(past):  # the latest first: what is looked at must not help what is looked at later
-        assert_is(*at)
+        snapshot, *rest = at
+        assert_is(snapshot, encoder, *rest)

@@ -22,6 +22,7 @@ from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.evidence.features import FEATURES
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
+from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 
 TEXTS = st.lists(
@@ -57,7 +58,14 @@ def write(store: GenerationStore, revision: int, upserts: dict[str, str], delete
     log = store.updates.of(manifest)
     log.catch_up()
     vectors = np.array([encoder.vector(text) for text in upserts.values()]).reshape(-1, encoder.dim)
-    log.append(Update(revision, [Candidate(each, text, {}) for each, text in upserts.items()], vectors, deletes))
+    log.append(
+        Update(
+            revision,
+            [Candidate(each, text, {}) for each, text in upserts.items()],
+            Representations(vectors),
+            deletes,
+        )
+    )
 
 
 @settings(max_examples=25, deadline=None)

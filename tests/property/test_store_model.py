@@ -25,12 +25,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from numpy.typing import NDArray
-from service_fakes import WORDS, WordRanker, asked, build_store, rank
+from service_fakes import DIM, WORDS, WordRanker, asked, build_store, rank
 from updated import LiveStore
 
 from polyrank.index_builder.build.compaction import compact
 from polyrank.index_builder.errors import GenerationNotFound, NothingToCompact
 from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.vectors.codec import rounded_all
+from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import UnknownCandidates
 from polyrank.service.ranking.values import Given, Ranked
@@ -60,7 +62,9 @@ FILTERS = st.sampled_from(
     ]
 )
 KINDS = st.sampled_from(["exact", "flat", "hnsw"])
-MODELS = st.sampled_from([WordRanker(0), WordRanker(1)])
+MODELS = st.sampled_from(
+    [WordRanker(0), WordRanker(1), WordRanker(0, late=LateRows(DIM, None)), WordRanker(1, late=LateRows(DIM, 2))]
+)
 
 
 @dataclass
@@ -129,10 +133,10 @@ class StoreModel(RuleBasedStateMachine):
         self.live: LiveStore | None = None
         self.there: LiveStore | None = None
 
-    @initialize(candidates=CANDIDATES, kind=KINDS)
-    def first_build(self, candidates: list[Candidate], kind: str) -> None:
-        generation = build_store(self.root, candidates, index=kind)
-        self.shelf.books[generation] = Book(WordRanker(), {each.id: each for each in candidates}, 0, 0)
+    @initialize(candidates=CANDIDATES, kind=KINDS, ranker=MODELS)
+    def first_build(self, candidates: list[Candidate], kind: str, ranker: WordRanker) -> None:
+        generation = build_store(self.root, candidates, index=kind, ranker=ranker)
+        self.shelf.books[generation] = Book(ranker, {each.id: each for each in candidates}, 0, 0)
         self.shelf.activate(generation)
         self.live = LiveStore(self.root)
 
@@ -203,6 +207,9 @@ class StoreModel(RuleBasedStateMachine):
         ranker = self.shelf.active.ranker
         codes = ranker.encode_contexts([ranker.tokenize_context(Conversation.of(text))[0]])[0]
         tokens, _ = ranker.tokenize_candidates([each.text for each in kept])
+        if ranker.late_rows is not None:
+            [context] = ranker.represent_context_batch([ranker.tokenize_context(Conversation.of(text))[0]])
+            return ranker.late_scores(context, rounded_all(ranker.represent_candidates(tokens), "float16"))
         return paper_scores(ranker.encode_candidates(tokens).astype(np.float16), codes)
 
     @rule(candidates=CANDIDATES, kind=KINDS, ranker=MODELS, activate=st.booleans(), data=st.data())

@@ -16,9 +16,10 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
 
-ENCODER = HashEncoder()
+ENCODER = HashEncoder(late=LateRows(3, None))
 
 
 def update(store: GenerationStore, upserts: list[Candidate], deletes: list[str] = []) -> int:  # noqa: B006  # not changed
@@ -28,8 +29,7 @@ def update(store: GenerationStore, upserts: list[Candidate], deletes: list[str] 
     for _ in log.read():
         pass
     revision = 1 + max(log.revision, log.floor, manifest.revision)
-    vectors = np.array([ENCODER.vector(each.text) for each in upserts]).reshape(len(upserts), ENCODER.dim)
-    log.append(Update(revision, upserts, vectors, deletes))
+    log.append(Update(revision, upserts, ENCODER.of([each.text for each in upserts]), deletes))
     return revision
 
 
@@ -197,7 +197,7 @@ def test_rows_are_read_a_batch_at_a_time(store: GenerationStore, monkeypatch: py
 
 
 def test_words_count_as_before_and_a_rebuild_counts_them_anew(tmp_path: Path) -> None:
-    encoder = HashEncoder(evidence=EVIDENCE)
+    encoder = HashEncoder(evidence=EVIDENCE, late=ENCODER.late_rows)
     before = GenerationStore(tmp_path).open(build(encoder, pool(80), tmp_path).generation)
     store, said = GenerationStore(tmp_path), Conversation.of(["text 4 or text 7", "new 3 new"])
     update(store, [Candidate("c3", "new 3", {}), Candidate("x", "text 7 text")], ["c5", "c9"])

@@ -1,3 +1,4 @@
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from polyrank.index_builder.store.leftovers import (
     read_journal,
     source_digest,
 )
+from polyrank.model.representations import Representations
 
 SHARDS = [Shard(8192, 3, "ab" * 32, "cd" * 32), Shard(17, 0, "01" * 32, "23" * 32)]
 
@@ -80,10 +82,13 @@ def test_whatever_a_vector_depends_on_changes_the_source() -> None:
 
 def test_the_content_is_of_the_bytes_and_of_what_the_manifest_tells() -> None:
     vectors = np.arange(6, dtype="<f2").reshape(2, 3)
-    digest = content_digest(vectors.data, 1)
-    assert digest == content_digest(vectors.tobytes(), 1)
-    assert digest != content_digest(vectors.tobytes(), 2)
-    assert digest != content_digest(vectors[::-1].tobytes(), 1)
+    made = Representations(vectors)
+    digest = content_digest(made, 1)
+    assert digest == sha256(vectors.tobytes() + b"1").hexdigest()
+    assert digest != content_digest(made, 2)
+    assert digest != content_digest(Representations(vectors[::-1].copy()), 1)
+    two, three = (Representations(vectors, vectors, np.array(each)) for each in ([1, 1], [0, 2]))
+    assert len({digest, content_digest(two, 1), content_digest(three, 1)}) == 3
 
 
 def test_a_journal_lies_beside_the_directory_that_it_is_of(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.index_builder.store import manifest as module
 from polyrank.index_builder.store.manifest import BuildStats, FileEntry, Manifest, ModelReference
+from polyrank.model.representations import LateRows
 
 ID = "20261121T013000123456-1a2b3c4d"
 RECALL: dict[str, float | int | str | None] = {
@@ -101,6 +102,33 @@ def test_a_manifest_from_before_recall_said_what_it_is_of_is_read() -> None:
     assert Manifest.from_json(whole.to_json(), ID) == whole
 
 
+@pytest.mark.parametrize("late", [LateRows(384, 2), LateRows(128, None)])
+def test_a_block_for_a_second_stage_makes_it_format_2(late: LateRows) -> None:
+    manifest = replace(MANIFEST, late=late)
+    content = dict(orjson.loads(manifest.to_json()))
+    assert (content["format_version"], content["late"]) == (2, {"dim": late.dim, "count": late.count})
+    assert Manifest.from_json(manifest.to_json(), ID) == manifest
+    assert "late" not in body(), "an older polyrank reads all others"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"late": {"dim": 0, "count": 1}}, "late is not of 1..65535"),
+        ({"late": {"dim": 1, "count": 70_000}}, "late is not of 1..65535"),
+        ({"late": {"dim": 1}}, "count is missing"),
+        ({"late": {"dim": 1, "count": 1.5}}, "count must be of type"),
+        ({"format_version": 1}, "late belongs to format 2"),
+    ],
+)
+def test_another_block_is_refused(change: dict[str, Any], reason: str) -> None:
+    content = dict(orjson.loads(replace(MANIFEST, late=LateRows(384, 2)).to_json())) | change
+    with pytest.raises(GenerationCorrupt, match=reason):
+        Manifest.from_json(signed(content), ID)
+    with pytest.raises(GenerationCorrupt, match="late belongs to format 2"):
+        Manifest.from_json(signed({**body(), "format_version": 2}), ID)
+
+
 def test_every_flipped_bit_is_noticed() -> None:
     content = MANIFEST.to_json()
     for bit in range(len(content) * 8):
@@ -117,16 +145,16 @@ def test_what_is_no_manifest_is_refused(content: bytes) -> None:
 
 
 def test_a_newer_format_is_refused_for_that_reason_whatever_else_it_says() -> None:
-    with pytest.raises(GenerationCorrupt, match="format 2 is newer than this polyrank reads \\(1\\); upgrade"):
-        Manifest.from_json(b'{"format_version": 2, "something": "else"}', ID)
+    with pytest.raises(GenerationCorrupt, match="format 3 is newer than this polyrank reads \\(2\\); upgrade"):
+        Manifest.from_json(b'{"format_version": 3, "something": "else"}', ID)
 
 
 @pytest.mark.parametrize(
     ("path", "value", "reason"),
     [
-        ("format_version", True, "format_version must be 1"),
-        ("format_version", 0, "format_version must be 1"),
-        ("format_version", "1", "format_version must be 1"),
+        ("format_version", True, "format_version must be within 1..2"),
+        ("format_version", 0, "format_version must be within 1..2"),
+        ("format_version", "1", "format_version must be within 1..2"),
         ("id", "20261121T013000123457-1a2b3c4d", "is that of generation 20261121T013000123457-1a2b3c4d"),
         ("id", 5, "id must be of type str"),
         ("created_at", None, "created_at must be of type str"),

@@ -18,6 +18,7 @@ from polyrank.index_builder.store.words import Words
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
+from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 
 ENCODER = HashEncoder()
@@ -39,7 +40,7 @@ def update(revision: int, upserts: dict[str, str], deletes: tuple[str, ...] = ()
     """Texts by id; their metadata says which revision they are of."""
     candidates = [Candidate(each, text, {"revision": revision}) for each, text in upserts.items()]
     vectors = np.array([ENCODER.vector(text) for text in upserts.values()], np.float16).reshape(-1, ENCODER.dim)
-    return Update(revision, candidates, vectors, deletes)
+    return Update(revision, candidates, Representations(vectors), deletes)
 
 
 def all_rows(snapshot: Snapshot) -> list[int]:

@@ -9,11 +9,13 @@ from zlib import crc32
 
 import numpy as np
 import pytest
+from fakes import HashEncoder
 
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store import update_log
 from polyrank.index_builder.store.update_log import Subject, Update, UpdateLog
+from polyrank.model.representations import LateRows, Representations
 
 DIM = 4
 GENERATION = "20261121T013000123456-1a2b3c4d"
@@ -25,7 +27,7 @@ Told = tuple[int, list[Candidate], list[list[float]], list[str]]
 def update(revision: int, upserts: int = 2, deletes: Sequence[str] = ()) -> Update:
     candidates = [Candidate(f"u{revision}.{n}", f"text {n} of {revision} ü", {"n": n}) for n in range(upserts)]
     vectors = np.arange(upserts * DIM).reshape(upserts, DIM) + revision
-    return Update(revision, candidates, vectors.astype(np.float16), list(deletes))
+    return Update(revision, candidates, Representations(vectors.astype(np.float16)), list(deletes))
 
 
 THREE = [update(1), update(2, 0, ["u1.0", "nobody"]), update(5, 3, ["u1.1"])]
@@ -33,7 +35,7 @@ THREE = [update(1), update(2, 0, ["u1.0", "nobody"]), update(5, 3, ["u1.1"])]
 
 def told(each: Update) -> Told:
     """An update as plain values, which compare by content."""
-    return each.revision, list(each.upserts), each.vectors.tolist(), list(each.deletes)
+    return each.revision, list(each.upserts), each.vectors.first.tolist(), list(each.deletes)
 
 
 def read(log: UpdateLog) -> list[Told]:
@@ -92,11 +94,36 @@ def test_vectors_come_back_bit_by_bit(path: Path, dtype: str) -> None:
     vectors = np.random.default_rng(0).normal(size=(5, DIM)).astype(dtype)
     subject = Subject(GENERATION, "f" * 64, DIM, dtype)
     candidates = [Candidate(f"c{n}", "x" * n * 100_000 or "x") for n in range(5)]  # more than is read at a time
-    UpdateLog(path, subject).append(Update(1, candidates, vectors))
+    UpdateLog(path, subject).append(Update(1, candidates, Representations(vectors)))
     [found] = UpdateLog(path, subject).read()
-    assert found.vectors.dtype == vectors.dtype
-    assert found.vectors.tobytes() == vectors.tobytes()
+    assert found.vectors.first.dtype == vectors.dtype
+    assert found.vectors.first.tobytes() == vectors.tobytes()
     assert list(found.upserts) == candidates
+
+
+@pytest.mark.parametrize("late", [LateRows(3, 2), LateRows(3, None)], ids=["fixed", "ragged"])
+def test_rows_of_a_second_stage_come_back_bit_by_bit(path: Path, late: LateRows) -> None:
+    encoder, subject = HashEncoder(DIM, late=late), Subject(GENERATION, "f" * 64, DIM, "float16", late)
+    texts = ["a", "bc", "def"]
+    log = UpdateLog(path, subject)
+    log.append(Update(1, [Candidate(each, each) for each in texts], encoder.of(texts)))
+    log.append(Update(2, [], Representations.none(DIM, late), ["a"]))
+    for reader in (UpdateLog(path, subject), UpdateLog.found(path)):
+        one, other = reader.read()
+        assert reader.subject == subject
+        for found, expected in ((one, encoder.of(texts)), (other, encoder.of([]))):
+            for stored, wanted in zip(found.vectors, expected, strict=True):
+                np.testing.assert_array_equal(stored, wanted)
+    with pytest.raises(GenerationCorrupt, match="of another generation, or of another version"):
+        list(UpdateLog(path, SUBJECT).read())
+
+
+def test_rows_that_do_not_fit_are_refused(path: Path) -> None:
+    log = UpdateLog(path, Subject(GENERATION, "f" * 64, DIM, "float16", LateRows(3, 2)))
+    for late in (None, LateRows(3, 1), LateRows(4, 2)):
+        with pytest.raises(ValueError, match="not those that the generation's model makes"):
+            log.append(Update(1, [Candidate("a", "a")], HashEncoder(DIM, late=late).of(["a"])))
+    assert not path.exists()
 
 
 def test_another_reader_follows_piece_by_piece(open_log) -> None:
@@ -525,7 +552,7 @@ def test_nothing_is_acknowledged_before_it_is_on_the_disk(path: Path, open_log, 
 def test_the_form_on_the_disk(path: Path, open_log) -> None:
     """Other processes may be of the version before: the bytes are a promise."""
     vectors = np.array([[1, 2, 3, 4]], np.float16)
-    open_log().append(Update(3, [Candidate("a", "b", {"c": 1})], vectors, ["d"]))
+    open_log().append(Update(3, [Candidate("a", "b", {"c": 1})], Representations(vectors), ["d"]))
     content, checksum, bodies = path.read_bytes(), 0, []
     while content:
         length, expected, head = struct.unpack_from("<III", content)

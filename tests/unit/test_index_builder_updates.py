@@ -31,8 +31,9 @@ from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.pointer import Pointer
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.store.updates import MissedUpdates, UpdateLogs
-from polyrank.index_builder.vectors.codec import DTYPES
+from polyrank.index_builder.vectors.codec import DTYPES, rounded_all
 from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.model.representations import Representations
 
 OTHER = HashEncoder(dim=12, fingerprint="f" * 64)  # another model, of another dimension
 
@@ -58,7 +59,7 @@ class Store:
             revision = 1 + max(log.revision, log.floor, manifest.revision)
             candidates = [Candidate(each, f"{each} {revision}") for each in upserts]
             vectors = encode_texts(self.encoders[manifest.model.fingerprint], [each.text for each in candidates])
-            log.append(Update(revision, candidates, vectors.astype(DTYPES[manifest.dtype]), deletes))
+            log.append(Update(revision, candidates, rounded_all(vectors, manifest.dtype), deletes))
         return revision
 
     def texts(self, generation: str) -> dict[str, str]:
@@ -257,7 +258,7 @@ def test_a_vector_that_is_not_finite_is_refused_and_nothing_changes(store: Store
     second = store.build(activate=False, encoder=OTHER)
     store.update("a")
     with pytest.raises(BuildError, match="not finite"):
-        store.store.activate(second, lambda texts: np.full((len(texts), OTHER.dim), np.inf, np.float32))
+        store.store.activate(second, lambda texts: Representations(np.full((len(texts), OTHER.dim), np.inf)))
     assert (store.store.current(), store.texts(second)) == (first, {})
 
 
@@ -435,7 +436,9 @@ def test_many_updates_are_given_with_one_write_to_the_disk(store: Store, monkeyp
     first = store.build()
     second = store.build(activate=False)
     vector = np.zeros((1, HashEncoder().dim), np.float16)
-    missed = [Update(revision, [Candidate(f"n{revision % 7}", "x")], vector) for revision in range(1, 1501)]
+    missed = [
+        Update(revision, [Candidate(f"n{revision % 7}", "x")], Representations(vector)) for revision in range(1, 1501)
+    ]
     store.updates.of(store.manifest(first)).append(*missed)
     store.updates.of(store.manifest(first)).mark_active()
     fdatasync, synced = os.fdatasync, []
@@ -680,7 +683,7 @@ def test_a_lost_log_is_not_made_again_by_a_switch(tmp_path: Path) -> None:
     first = build(HashEncoder(), pool(5), tmp_path).generation
     store = GenerationStore(tmp_path)
     log = store.updates.of(store.manifest(first))
-    log.append(Update(1, [], np.empty((0, 8)), ["c0"]))
+    log.append(Update(1, [], Representations(np.empty((0, 8))), ["c0"]))
     (tmp_path / "log" / f"{first}.log").unlink()
     build(HashEncoder(), pool(5, "second "), tmp_path)
     with pytest.raises(GenerationCorrupt, match="is gone"):
@@ -694,7 +697,7 @@ def test_a_compaction_is_given_what_was_written_to_what_it_compacts_alone(tmp_pa
 
     def write(generation: str, revision: int, deleted: str) -> None:
         log = store.updates.of(store.manifest(generation))
-        log.append(Update(revision, [], np.empty((0, 8)), [deleted]))
+        log.append(Update(revision, [], Representations(np.empty((0, 8))), [deleted]))
 
     write(first, 1, "c0")
 

@@ -16,6 +16,7 @@ from polyrank.index_builder.index.choice import SearchTimes, choose_index
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
+from polyrank.model.representations import Representations
 
 Capture = pytest.CaptureFixture[str]
 
@@ -72,12 +73,12 @@ def test_activating_loads_no_model_unless_a_text_has_to_be_encoded(capsys: Captu
     opened = GenerationStore(store)
     manifest = opened.manifest(first)
     log = opened.updates.of(manifest)
-    log.append(Update(1, (), np.empty((0, manifest.dim), np.float16), ["c1"]))
+    log.append(Update(1, (), Representations(np.empty((0, manifest.dim), np.float16)), ["c1"]))
     for generation in (same, other):
         assert call(capsys, "store", "activate", "--store", store, generation).status == 0
     waiting = build(HashEncoder(dim=12, fingerprint="f" * 64), pool(20), store, BuildOptions(activate=False)).generation
     assert call(capsys, "store", "activate", "--store", store, first).status == 0
-    log.append(Update(2, [Candidate("new", "w1")], np.zeros((1, manifest.dim), np.float16)))
+    log.append(Update(2, [Candidate("new", "w1")], Representations(np.zeros((1, manifest.dim), np.float16))))
     refused = call(capsys, "store", "activate", "--store", store, waiting)
     assert (refused.status, refused.out) == (1, "")
     assert current(capsys, store) == first
@@ -88,7 +89,7 @@ def test_compaction_tells_which_index_it_chose(capsys: Capture, store: Path, mon
     chosen = replace(choose_index("exact", 20, HashEncoder().dim), times=SearchTimes(10.0, 2.0), asked="auto")
     manifest = GenerationStore(store).manifest(built(store, chosen=chosen))
     log = GenerationStore(store).updates.of(manifest)
-    log.append(Update(1, (), np.empty((0, manifest.dim), np.float16), ["c1"]))
+    log.append(Update(1, (), Representations(np.empty((0, manifest.dim), np.float16)), ["c1"]))
     compacted = call(capsys, "store", "compact", "--store", store)
     assert compacted.err == "auto chose hnsw: for one context the scan takes 9.6 ms, hnsw 2.0 ms of one core\n"
     assert "is active: 19 candidates" in compacted.out

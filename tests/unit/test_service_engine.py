@@ -281,9 +281,9 @@ def test_pairs_are_scored_and_texts_embedded(scanned: Serving) -> None:
 
     read, embedded, nothing = asyncio.run(scene())
     assert (read.scores.tolist(), read.tokens) == ([1, 0, 2], 2 * 3 + 5)
-    np.testing.assert_array_equal(embedded.vectors, encode_texts(scanned.ranker, ["w1", "w2 " * 50]))
+    np.testing.assert_array_equal(embedded.made.first, encode_texts(scanned.ranker, ["w1", "w2 " * 50]).first)
     assert (embedded.tokens, embedded.cut) == (1 + 32, 1)
-    assert len(nothing.vectors) == 0
+    assert len(nothing.made.first) == 0
 
 
 def test_without_a_cross_encoder_no_pairs_are_scored(scanned: Serving) -> None:
@@ -606,7 +606,7 @@ def test_stages_are_timed_and_truncation_is_told(scanned: Serving) -> None:
     given = (Given(None, "w1 " * 100), Given(None, "w2"))
     ranked = rank(scanned, asked("w1 " * 40, candidates=given))
     assert (ranked.truncation.tokens, ranked.truncation.candidates) == (8, 1)
-    assert set(ranked.seconds) == {"queue", "tokenize", "encode", "retrieve", "fetch", "score", "rerank"}
+    assert set(ranked.seconds) == {"queue", "tokenize", "encode", "retrieve", "fetch", "score", "late", "rerank"}
     assert ranked.seconds["encode"] > 0
     assert ranked.scored == 2
 

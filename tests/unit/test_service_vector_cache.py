@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.model.representations import Representations
 from polyrank.service.caching.lru import Lru
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vector_cache import Cached, TextCache, VectorCache
@@ -111,7 +112,7 @@ def test_memory_holds_the_texts_of_a_request_that_leaves_room_for_others() -> No
     texts = TextCache(Fixture(memory=lru).cache)
     most = next(count for count in range(1, 1000) if not texts.holds(count)) - 1
     sent = [f"text {n}" for n in range(most)]
-    texts.write(sent, np.ones((most, DIM), np.float16))
-    assert texts.read(sent, Budget()).known.all()
+    texts.write(sent, Representations(np.ones((most, DIM), np.float16)))
+    assert texts.read(sent, Budget())[0].known.all()
     assert 40_000 < lru.bytes <= 50_000
     assert not TextCache(Fixture(Redis()).cache).holds(1), "Redis may be too slow for the next attempt"

@@ -13,6 +13,7 @@ from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.codec import CORRUPT, HIT, MISS, Fetched
 from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.model.representations import Representations
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vector_cache import Cached
 from polyrank.service.caching.vectors import MatrixVectors, RedisVectors
@@ -62,9 +63,9 @@ class Fixture:
         self.encoded: list[str] = []
 
     def open(self) -> RedisVectors:
-        return RedisVectors(self.generation, self.redis, lambda: self.redis, self.encode, self.count)  # type: ignore[arg-type,return-value]
+        return RedisVectors(self.generation, self.redis, None, lambda: self.redis, self.encode, self.count)  # type: ignore[arg-type,return-value]
 
-    def encode(self, texts: list[str]) -> np.ndarray:
+    def encode(self, texts: list[str]) -> Representations:
         self.encoded += texts
         return encode_texts(WordRanker(), texts)
 

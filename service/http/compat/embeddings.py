@@ -54,7 +54,7 @@ async def embeddings(request: Request) -> Response:
     texts = _texts(held, "input", body.input)
     _check_dimensions(body.dimensions, serving)
     made = await _embed(request, held, serving, texts)
-    vectors, as_base64 = _unit(made.vectors), body.encoding_format == "base64"
+    vectors, as_base64 = _unit(made.made.first), body.encoding_format == "base64"
     answer = openai.embeddings(vectors, served.name, made.tokens, request.state.request_id, as_base64)
     return _answer(request, answer, made, serving)
 
@@ -68,7 +68,7 @@ async def embed(request: Request) -> Response:
     texts = _texts(held, "inputs", body.inputs)
     _check_dimensions(body.dimensions, serving)
     made = await _embed(request, held, serving, texts)
-    vectors = made.vectors if body.normalize is False else _unit(made.vectors)
+    vectors = made.made.first if body.normalize is False else _unit(made.made.first)
     return _answer(request, vectors, made, serving)
 
 
@@ -83,7 +83,7 @@ async def similarity(request: Request) -> Response:
     _texts(held, "inputs.sentences", inputs.sentences)
     texts = _texts(held, "inputs", [inputs.source_sentence, *inputs.sentences])
     made = await _embed(request, held, serving, texts)
-    vectors = _unit(made.vectors)
+    vectors = _unit(made.made.first)
     return _answer(request, vectors[1:] @ vectors[0], made, serving)
 
 

@@ -19,7 +19,7 @@ _HEADERS: Final = {
 DESCRIBED: Final[dict[str, Any]] = {
     "headers": {name: {"description": meaning, "schema": schema} for name, (meaning, schema) in _HEADERS.items()}
 }
-INFERENCE = ("encode", "retrieve", "fetch", "score", "rerank")
+INFERENCE = ("encode", "retrieve", "fetch", "score", "late", "rerank")
 
 
 def of_answer(

@@ -185,6 +185,7 @@ def _generation(manifest: Manifest) -> dict[str, Any]:
         "count": manifest.count,
         "dim": manifest.dim,
         "dtype": manifest.dtype,
+        "late": manifest.late,
         "backend": manifest.backend,
         "precision": manifest.precision,
         "model": manifest.model,

@@ -11,7 +11,13 @@ from starlette.responses import Response
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationError, MatrixMissing
 from polyrank.model.text.assembly import Conversation
-from polyrank.service.errors import GenerationMismatch, NotConfigured, RevisionNotReached, UnknownCandidates
+from polyrank.service.errors import (
+    GenerationMismatch,
+    NotConfigured,
+    RevisionNotReached,
+    TooManyForExact,
+    UnknownCandidates,
+)
 from polyrank.service.http.native.requests import CandidateIn, ExpectIn, RankIn
 from polyrank.service.http.native.responses import RankOut, answer_of
 from polyrank.service.http.plumbing import bodies
@@ -37,6 +43,7 @@ _CACHE_CONTROL_IN: Final = header(
 _ERRORS: Final = fails(
     *RANKS,
     UnknownCandidates,
+    TooManyForExact,
     NotConfigured,
     GenerationMismatch,
     FingerprintMismatch,

@@ -23,7 +23,7 @@ class ScoresOut(Out):
     `cross` includes what words say by the reranker's own weights, so it is not added to `lexical`.
     """
 
-    late: float = Field(description="by vectors")
+    late: float = Field(description="by vectors; with a second stage by that, unless it was skipped")
     lexical: float | None = Field(default=None, description="by words; absent where they do not count for the model")
     cross: float | None = Field(default=None, description="of the cross-encoder; absent where it did not read the text")
 
@@ -95,6 +95,7 @@ class TimingsOut(Out):
     retrieve: float
     fetch: float
     score: float
+    late: float
     rerank: float
     total: float
 
@@ -107,7 +108,7 @@ class RankOut(Out):
     generation: str
     revision: int = Field(description="of the last update that the answer knows of")
     model: ModelOut
-    exact: bool = Field(description="the ids are those of scoring every candidate")
+    exact: bool = Field(description="the ids are those of scoring every candidate by all but the cross-encoder")
     degraded: list[Degraded] = Field(description="what the answer lacks, because time was short or something failed")
     truncated: TruncatedOut
     timings_ms: TimingsOut
@@ -152,6 +153,13 @@ class IndexTimesOut(Out):
     hnsw_ms: float = Field(description="by HNSW, the kind that was compared with the scan")
 
 
+class LateRowsOut(Out):
+    """What is stored of each candidate for a second stage."""
+
+    dim: int = Field(description="components of a row")
+    count: int | None = Field(description="rows of a candidate, null where they differ")
+
+
 class GenerationOut(Out):
     """A generation, as its manifest describes it."""
 
@@ -159,6 +167,7 @@ class GenerationOut(Out):
     count: int
     dim: int
     dtype: str
+    late: LateRowsOut | None = Field(description="for the model's second stage, null if it has none")
     backend: str = Field(description="what ran the model over the pool")
     precision: str = Field(description="what the model computed in over the pool")
     model: ModelOut

@@ -71,6 +71,7 @@ TABLE: Final[dict[type[Exception], Kind]] = {
     service.DeadlineExceeded: Kind(504, "deadline-exceeded", "The time was over", rejected="deadline"),
     service.TextsLeft: Kind(504, "texts-left", "The time was over before all texts were encoded", rejected="deadline"),
     service.TimeTooShort: Kind(413, "time-too-short", "More texts than the time allows", rejected="too_large"),
+    service.TooManyForExact: Kind(422, "too-many-for-exact", "Too many candidates to score them all"),
     service.GenerationMismatch: Kind(409, "generation-mismatch", "Another generation is served"),
     service.CandidateNotFound: Kind(404, "candidate-not-found", "No such candidate"),
     service.RevisionNotReached: Kind(409, "revision-not-reached", "The update has not arrived here"),

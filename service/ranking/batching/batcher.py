@@ -1,8 +1,8 @@
 """The one thread that owns the models. It takes what waits, in batches, and never waits for a batch to fill.
 
-While a batch runs the next one gathers, so batches grow with the load by themselves. Contexts, candidates and pairs
-wait in lanes of their own (lanes.py). The lanes take turns: a context waits for one batch of long pairs, never for all
-of them.
+While a batch runs the next one gathers, so batches grow with the load by themselves. Contexts, candidates, second
+stages and pairs wait in lanes of their own (lanes.py). The lanes take turns: a context waits for one batch of long
+pairs, never for all of them.
 """
 
 import asyncio
@@ -280,9 +280,16 @@ def _hand_over(batch: list[Entry], outputs: list[Any]) -> None:
 
 
 def _checked(output: Any) -> Any:
-    if isinstance(output, InferenceFailed) or np.isfinite(output).all():
+    if isinstance(output, InferenceFailed) or _is_finite(output):
         return output
     return InferenceFailed("the model gave something that is not finite")
+
+
+def _is_finite(output: Any) -> bool:
+    """Whether all numbers of an output are finite: of an array, or of those in a tuple."""
+    if isinstance(output, tuple):
+        return all(part is None or _is_finite(part) for part in output)
+    return bool(np.isfinite(output).all())
 
 
 def _settle(future: "asyncio.Future[Done]", outcome: Done | Exception) -> None:

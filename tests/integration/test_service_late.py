@@ -1,0 +1,296 @@
+"""The second stage: the same scores wherever its rows are, and what an answer says where it was left out."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import EVIDENCE
+from service_fakes import DIM, WordRanker, asked, build_store, load, open_serving, pool, rank, word_additions
+from updated import LiveStore
+
+from polyrank.index_builder.build.compaction import compact
+from polyrank.index_builder.errors import GenerationCorrupt
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.redis_client import connect
+from polyrank.index_builder.vectors.codec import rounded_all
+from polyrank.index_builder.vectors.late import LATE_FILE
+from polyrank.index_builder.vectors.local import MATRIX_FILE
+from polyrank.model.representations import LateRows
+from polyrank.model.text.assembly import Conversation
+from polyrank.service.caching.caches import Caches
+from polyrank.service.caching.redis_server import Budget
+from polyrank.service.errors import TooManyForExact
+from polyrank.service.live.serving import Serving
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.ranking import admission, second_stage
+from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest
+from polyrank.service.settings import Settings
+
+TEXT = "w1 w2 w3"
+POOL = pool(60)
+RAGGED = LateRows(DIM, None)
+
+
+@pytest.fixture(params=[(LateRows(DIM, 2), None), (RAGGED, None), (RAGGED, EVIDENCE)], ids=["fixed", "ragged", "words"])
+def ranker(request: pytest.FixtureRequest) -> WordRanker:
+    """A model with a second stage; the last one also counts words."""
+    late, evidence = request.param
+    return WordRanker(late=late, evidence=evidence)
+
+
+@pytest.fixture
+def serving(tmp_path: Path, ranker: WordRanker) -> Serving:
+    build_store(tmp_path, POOL, ranker=ranker)
+    return open_serving(tmp_path)
+
+
+@pytest.fixture
+def ragged(tmp_path: Path) -> Serving:
+    build_store(tmp_path, POOL, ranker=WordRanker(late=RAGGED))
+    return open_serving(tmp_path)
+
+
+def expected(serving: Serving, keep: Callable[[Candidate], bool] = lambda _: True) -> dict[str, float]:
+    """Every candidate scored by itself, best first, ties by row."""
+    ranker, rows = serving.ranker, serving.snapshot.matching({})
+    [context] = ranker.represent_context_batch([WordRanker().tokenize_context(Conversation.of(TEXT))[0]])
+    candidates = serving.snapshot.candidates(rows)
+    tokens, _ = ranker.tokenize_candidates([each.text for each in candidates])
+    made = [rounded_all(ranker.represent_candidate_batch([each]), "float16") for each in tokens]
+    late = np.concatenate([ranker.late_scores(context, each) for each in made])
+    additions = word_additions(serving, TEXT, rows)
+    scores = late if additions is None else additions.to(late)
+    order = np.argsort(-scores, kind="stable").tolist()
+    return {candidates[at].id: float(scores[at]) for at in order if keep(candidates[at])}
+
+
+def patient(**fields: Any) -> RankRequest:
+    """A request that waits for Redis, however slow the machine is."""
+    return asked(TEXT, budget=Budget(30), **fields)
+
+
+def assert_same(ranked: Ranked, wanted: dict[str, float]) -> None:
+    assert ranked.degraded == []
+    assert [place.id for place in ranked.places] == list(wanted)[: len(ranked.places)]
+    scores = [place.score for place in ranked.places]
+    assert scores == pytest.approx([wanted[str(place.id)] for place in ranked.places], abs=1e-4)
+
+
+def test_stored_inline_and_by_id_give_the_same(serving: Serving) -> None:
+    wanted = expected(serving)
+    stored = rank(serving, asked(TEXT, top_k=60))
+    assert_same(stored, wanted)
+    assert (stored.exact, len(stored.places)) == (True, 60)
+
+    inline = rank(serving, asked(TEXT, top_k=60, candidates=tuple(Given(each.id, each.text) for each in POOL)))
+    by_id = rank(serving, asked(TEXT, top_k=60, candidates=tuple(Given(each.id, None) for each in POOL)))
+    half = [Given(each.id, each.text if n % 2 else None) for n, each in enumerate(POOL)]
+    mixed = rank(serving, asked(TEXT, top_k=60, candidates=tuple(half)))
+    for ranked in (inline, by_id, mixed):
+        assert_same(ranked, wanted)
+        assert ranked.exact
+    with_words = serving.generation.words is not None
+    assert all((place.lexical is not None) == with_words for place in [*stored.places, *mixed.places])
+
+
+def test_it_is_the_second_stage_that_places(ragged: Serving) -> None:
+    first_stage = rank(ragged, asked(TEXT, top_k=60, deadline=time.monotonic() + 5))
+    assert first_stage.degraded == []
+    codes = WordRanker().encode_contexts([WordRanker().tokenize_context(Conversation.of(TEXT))[0]])[0]
+    by_vectors = np.argsort(-(ragged.generation.embeddings.matrix.astype(np.float32) @ codes.T).max(axis=1))
+    assert [place.id for place in first_stage.places] != [POOL[at].id for at in by_vectors]
+    assert first_stage.seconds["late"] > 0
+
+
+def test_it_makes_no_encoder_call(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = expected(serving)
+    for name in ("encode_candidates", "encode_candidate_batch", "represent_candidates", "represent_candidate_batch"):
+        monkeypatch.setattr(serving.ranker, name, lambda *_: pytest.fail("encoded"))
+    assert_same(rank(serving, asked(TEXT, top_k=60)), wanted)
+
+
+@pytest.mark.parametrize("index", ["exact", "hnsw"])
+def test_only_the_best_of_the_first_stage_are_scored(tmp_path: Path, index: str) -> None:
+    ranker = WordRanker(late=RAGGED)
+    build_store(tmp_path, pool(300), ranker=ranker, index=index)
+    serving = open_serving(tmp_path)
+    wanted = expected(serving)
+    plain = WordRanker()
+    build_store(tmp_path / "plain", pool(300), ranker=plain, index=index)
+    first = rank(open_serving(tmp_path / "plain"), asked(TEXT, top_k=20))
+    some = rank(serving, asked(TEXT, top_k=10, retrieve_k=20))
+    kept = {place.id for place in first.places}
+    assert_same(some, {each: score for each, score in wanted.items() if each in kept})
+    assert not some.exact
+    whole = rank(serving, asked(TEXT, top_k=10, retrieve_k=20, exact=True))
+    assert_same(whole, wanted)
+    assert whole.exact
+
+
+def test_filters_exclusions_and_groups_hold(serving: Serving) -> None:
+    wanted = expected(serving, lambda each: each.metadata["lang"] == "en" and each.id != "c3")
+    assert_same(rank(serving, asked(TEXT, top_k=60, filter={"lang": "en"}, exclude_ids=("c3",))), wanted)
+    grouped = rank(serving, asked(TEXT, top_k=3, grouping=Grouping("lang")))
+    best = {}
+    for each, score in expected(serving).items():
+        best.setdefault(POOL[int(each[1:])].metadata["lang"], (each, score))
+    assert [place.id for place in grouped.places] == [each for each, _ in best.values()]
+
+
+def test_redis_and_replicas_give_the_same(tmp_path: Path, ranker: WordRanker, redis_url: str) -> None:
+    generation = build_store(tmp_path, POOL, ranker=ranker, redis_url=redis_url)
+    wanted = expected(open_serving(tmp_path))
+    path = tmp_path / "generations" / generation
+    for missing in ([], [LATE_FILE], [MATRIX_FILE, LATE_FILE]):
+        for name in missing:
+            (path / name).unlink(missing_ok=True)
+        here = LiveStore(tmp_path, redis_url=redis_url)
+        try:
+            assert_same(rank(here.serving, patient(top_k=60)), wanted)
+            here.upsert(Candidate("added", TEXT))
+            here.delete("added")
+            assert_same(rank(here.serving, patient(top_k=60)), wanted)
+        finally:
+            here.close()
+
+
+def test_rows_that_redis_lost_or_that_are_damaged_come_from_elsewhere(
+    tmp_path: Path, ranker: WordRanker, redis_url: str
+) -> None:
+    generation = build_store(tmp_path, POOL, ranker=ranker, redis_url=redis_url)
+    wanted = expected(open_serving(tmp_path))
+    for has_file in (True, False):
+        if not has_file:
+            (tmp_path / "generations" / generation / LATE_FILE).unlink()
+        with closing(connect(redis_url, 5)) as client:
+            client.delete(f"pe:{{{generation}}}:r:c1")
+            client.setrange(f"pe:{{{generation}}}:r:c2", 20, b"damage")
+        here = LiveStore(tmp_path, redis_url=redis_url)
+        try:
+            assert_same(rank(here.serving, patient(top_k=60)), wanted)
+        finally:
+            here.close()
+
+
+def test_updates_compaction_and_rollback_keep_the_scores(tmp_path: Path, ranker: WordRanker) -> None:
+    build_store(tmp_path, POOL, ranker=ranker)
+    here = LiveStore(tmp_path)
+    try:
+        here.upsert(Candidate("c7", "w1 w2"), Candidate("new", "w3 w3 w9"))
+        here.delete("c9")
+        here.upsert(Candidate("c7", "w1 w2", {"n": 1}), Candidate("c8", "w2"))  # the first text stays as it is
+        wanted = expected(here.serving)
+        assert_same(rank(here.serving, asked(TEXT, top_k=61)), wanted)
+        compacted = compact(tmp_path).generation
+        here.live.follow()
+        assert here.serving.generation.id == compacted
+        assert_same(rank(here.serving, asked(TEXT, top_k=61)), wanted)
+        build_store(tmp_path, pool(5), ranker=WordRanker())
+        here.live.follow()
+        assert rank(here.serving, asked(TEXT)).seconds["late"] == 0
+        here.live.rollback()
+        assert_same(rank(here.serving, asked(TEXT, top_k=61)), wanted)
+    finally:
+        here.close()
+
+
+def test_texts_are_kept_with_their_rows(tmp_path: Path, ranker: WordRanker, redis_url: str) -> None:
+    build_store(tmp_path, POOL, ranker=ranker)
+    settings = Settings(store=tmp_path, redis_url=redis_url, vector_cache_mb=8)
+    sent = patient(top_k=60, candidates=tuple(Given(each.id, each.text) for each in POOL))
+    caches = Caches(settings, Metrics())
+    serving = open_serving(tmp_path, caches=caches)
+    wanted = expected(serving)
+    assert_same(rank(serving, sent), wanted)
+    serving.ranker.represent_candidate_batch = lambda *_: pytest.fail("encoded")  # type: ignore[method-assign]
+    assert_same(rank(serving, sent), wanted)  # from memory
+    caches.close()
+    assert caches.server is not None
+    caches.server._writer.shutdown(wait=True)
+    others = Caches(settings, Metrics())
+    other = open_serving(tmp_path, caches=others)
+    other.ranker.represent_candidate_batch = lambda *_: pytest.fail("encoded")  # type: ignore[method-assign]
+    assert_same(rank(other, sent), wanted)  # from Redis
+    others.close()
+
+
+@pytest.mark.parametrize("sends", [False, True])
+def test_too_little_time_leaves_the_first_stage(ragged: Serving, monkeypatch: pytest.MonkeyPatch, sends: bool) -> None:
+    candidates = tuple(Given(each.id, each.text) for each in POOL) if sends else None
+    plain = rank(ragged, asked(TEXT, candidates=candidates))
+
+    async def scene() -> Ranked:
+        engine = Engine(EngineSettings(), Metrics())
+        try:
+            monkeypatch.setattr(engine._forwards.batcher, "predict", lambda lane, _: 9.0 if lane == "late" else 0.0)
+            return await engine.rank(ragged, asked(TEXT, candidates=candidates, deadline=time.monotonic() + 5))
+        finally:
+            engine.close()
+
+    ranked = asyncio.run(scene())
+    assert ranked.degraded == ["late_skipped_deadline"]
+    assert not ranked.exact
+    assert [place.id for place in ranked.places] != [place.id for place in plain.places]
+    ragged.ranker.late_rows = ragged.generation.manifest.late
+    codes = WordRanker().encode_contexts([WordRanker().tokenize_context(Conversation.of(TEXT))[0]])[0]
+    assert max(place.score for place in ranked.places) <= float(np.linalg.norm(codes, axis=1).max()) + 1e-4
+
+
+def test_a_slow_second_stage_is_left_when_the_time_is_over(ragged: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ragged.ranker, "late_scores", lambda *_: time.sleep(0.6))
+    began = time.monotonic()
+    ranked = rank(ragged, asked(TEXT, deadline=began + 0.3))
+    assert ranked.degraded == ["late_skipped_deadline"]
+    assert len(ranked.places) == 10
+
+
+def test_a_second_stage_that_fails_leaves_the_first(ragged: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    for failing in (lambda *_: 1 / 0, lambda *_: np.full(60, np.nan)):
+        monkeypatch.setattr(ragged.ranker, "late_scores", failing)
+        ranked = rank(ragged, asked(TEXT))
+        assert (ranked.degraded, ranked.exact, len(ranked.places)) == (["late_failed"], False, 10)
+
+
+def test_exact_is_refused_where_it_would_take_too_long(ragged: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "MOST_EXACT_TOKENS", 8)
+    most = admission.most_exact(ragged.ranker, Conversation.of(TEXT))
+    assert 40 < most < 60
+    with pytest.raises(TooManyForExact, match=f"would score 60 candidates, and {most} are the most here"):
+        rank(ragged, asked(TEXT, exact=True))
+    assert rank(ragged, asked(TEXT, exact=True, filter={"lang": "en"})).exact
+    assert rank(ragged, asked(TEXT)).degraded == []
+
+
+def test_many_are_scored_part_by_part(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = expected(serving)
+    monkeypatch.setattr(second_stage, "AT_ONCE", 7)
+    assert_same(rank(serving, asked(TEXT, top_k=60)), wanted)
+
+
+def test_it_is_priced_for_admission(ragged: Serving) -> None:
+    def tokens(**fields: Any) -> int:
+        return admission.late_tokens(ragged.ranker, asked(TEXT, **fields), 1000)
+
+    assert tokens() == 200 * admission.ROWS_A_CANDIDATE // 100
+    assert tokens(retrieve_k=5000) == tokens(exact=True) == 1000 * admission.ROWS_A_CANDIDATE // 100
+    assert tokens(candidates=tuple(Given(None, "x") for _ in range(50))) == 50 * admission.ROWS_A_CANDIDATE // 100
+    ragged.ranker.late_rows = None
+    assert tokens() == 0
+
+
+def test_a_generation_without_the_rows_of_its_model_is_refused(tmp_path: Path) -> None:
+    build_store(tmp_path, POOL, ranker=WordRanker(late=RAGGED))
+
+    def other(path: str) -> WordRanker:
+        loaded: WordRanker = load(path)
+        loaded.late_rows = LateRows(DIM, 2)
+        return loaded
+
+    with pytest.raises(GenerationCorrupt, match="does not hold what its model keeps for a second stage"):
+        open_serving(tmp_path, load=other)
