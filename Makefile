@@ -32,8 +32,10 @@ test: .venv/.dev
 		--dist loadfile --no-loadscope-reorder
 
 # cohere is run twice: langchain-cohere takes an earlier series than the latest.
-test-clients: .venv/.demo .venv-clients/.done .venv-cohere/.done
-	POLYRANK_PYTHON=$(BIN)/python .venv-clients/bin/python -m pytest -c tests/clients/pytest.ini tests/clients
+test-clients: .venv/.demo .venv-clients/.done .venv-cohere/.done .venv-litellm/.done
+	POLYRANK_PYTHON=$(BIN)/python .venv-clients/bin/python -m pytest -c tests/clients/pytest.ini tests/clients \
+		--ignore tests/clients/test_litellm.py
+	POLYRANK_PYTHON=$(BIN)/python .venv-litellm/bin/python -m pytest -c tests/clients/pytest.ini tests/clients/test_litellm.py
 	POLYRANK_PYTHON=$(BIN)/python .venv-cohere/bin/python -m pytest -c tests/clients/pytest.ini tests/clients/test_cohere.py
 
 test-benchmarks: .venv/.dev
@@ -60,7 +62,7 @@ figures: .venv/.dev
 	$$($(BIN)/python -c "from benchmarks.peers.environments import python_of; print(python_of('figures'))") docs/draw.py
 
 clean:
-	rm -rf .venv .venv-clients .venv-cohere .venv-triton .demo-store build dist
+	rm -rf .venv .venv-clients .venv-cohere .venv-litellm .venv-triton .demo-store build dist
 
 .venv/bin/python:
 	@$(or $(PYTHON),false) -c '$(USABLE)' || \
@@ -87,7 +89,9 @@ clean:
 
 .venv-clients/.done: tests/clients/requirements.txt
 .venv-cohere/.done: tests/clients/requirements-cohere.txt
-.venv-clients/.done .venv-cohere/.done: tests/clients/constraints.txt | .venv/bin/python
+.venv-litellm/.done: tests/clients/requirements-litellm.txt
+.venv-clients/.done .venv-cohere/.done: tests/clients/constraints.txt
+.venv-clients/.done .venv-cohere/.done .venv-litellm/.done: | .venv/bin/python
 	$(BIN)/python -m venv --clear $(@D)
 	$(@D)/bin/pip install --quiet --disable-pip-version-check $(foreach each,$(filter %.txt,$^), \
 		$(if $(findstring constraints,$(each)),--constraint,--requirement) $(each))

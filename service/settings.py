@@ -143,6 +143,11 @@ class Settings(BaseSettings):
         default=None,
         description="of `/rerank` bodies with `documents`; not set: Voyage's if they have `top_k`, else Cohere's",
     )
+    served_model_name: str | None = Field(
+        default=None,
+        min_length=1,
+        description="the name that `/info` and compatible routes give the models; not set: their own",
+    )
     strict_model: bool = Field(
         default=False, description="404 where a compatible route is asked for a model that is not served"
     )

@@ -10,6 +10,8 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import iter_route_contexts
 from pydantic.json_schema import models_json_schema
 
+from polyrank.service.http.compat.cohere import AnyErrorOut
+from polyrank.service.http.compat.cohere_embed import CohereEmbedIn
 from polyrank.service.http.compat.error_forms import RerankErrorOut
 from polyrank.service.http.compat.openai import EmbeddingsIn, OpenAiErrorOut
 from polyrank.service.http.compat.rerank_request import CompatRerankIn
@@ -22,9 +24,9 @@ from polyrank.service.http.plumbing.problems import Problem
 # The models that routes name in `takes` and `fails`: FastAPI does not see them.
 _REQUESTS = (
     *(RankIn, BatchIn, IndexIn, ActivateIn, UpsertIn, DeleteIn),
-    *(CompatRerankIn, EmbeddingsIn, EmbedIn, SimilarityIn, TokenizeIn),
+    *(CompatRerankIn, EmbeddingsIn, EmbedIn, CohereEmbedIn, SimilarityIn, TokenizeIn),
 )
-_ERRORS = (Problem, RerankErrorOut, OpenAiErrorOut, TeiErrorOut)
+_ERRORS = (Problem, RerankErrorOut, AnyErrorOut, OpenAiErrorOut, TeiErrorOut)
 _REQUEST_ID = {"description": "the caller's, or one made for it", "required": True, "schema": {"type": "string"}}
 _SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "where the server has a keys file"},

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.store.words import Words
+from polyrank.model.errors import InvalidInput
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.steps import Steps, finish, letters_worth, one_by_one, step
@@ -351,6 +352,20 @@ class Engine:
         with self._admission.admitted(admission.text_tokens(texts), deadline):
             async with until(deadline):
                 return await self.encode(serving.ranker, texts, deadline)
+
+    async def embed_queries(self, serving: Serving, texts: Sequence[str], deadline: float) -> Embeddings:
+        """Encode each text as a context; errors as `rank`, and InvalidInput where a context has several vectors."""
+        timings, ranker, conversations = Timings(), serving.ranker, [Conversation.of(text) for text in texts]
+        with self._admission.admitted(admission.text_tokens(texts), deadline):
+            async with until(deadline):
+                read = [await self._tokenize_context(ranker, said, timings) for said in conversations]
+                encoded = await self._forwards.contexts(ranker, [tokens for tokens, _ in read], deadline, timings)
+        if any(len(each.codes) != 1 for each in encoded):
+            why = f"a {ranker.architecture}-encoder makes several vectors of one query, not one"
+            raise InvalidInput(f"input_type: {why}; ask /rank, or embed as search_document")
+        cut = sum(truncation.tokens > 0 for _, truncation in read)
+        vectors = Representations(np.concatenate([each.codes for each in encoded]))
+        return Embeddings(vectors, sum(len(tokens) for tokens, _ in read), cut, timings.seconds)
 
     async def encode(self, ranker: LateScorer, texts: Sequence[str], deadline: float) -> Embeddings:
         """Encode texts as candidates without asking for admission: for work that was admitted elsewhere."""

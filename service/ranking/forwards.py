@@ -99,6 +99,13 @@ class Forwards:
         [encoded] = await self._run("context", work, deadline, timings)
         return encoded
 
+    async def contexts(
+        self, ranker: LateScorer, contexts: Sequence[list[int]], deadline: float, timings: Timings
+    ) -> list[ContextEncoding]:
+        """Encode tokenised contexts; errors as `candidates`."""
+        work = Work(ranker.represent_context_batch, contexts, list(map(len, contexts)))
+        return await self._run("context", work, deadline, timings)
+
     async def candidates(
         self,
         ranker: LateScorer,

@@ -1,11 +1,13 @@
-"""A reranker of each of LangChain, LlamaIndex and Haystack."""
+"""Rerankers of LangChain, LlamaIndex and Haystack."""
 
 from haystack import Document as HaystackDocument
 from haystack.utils import Secret
 from haystack_integrations.components.rankers.cohere import CohereRanker
+from haystack_integrations.components.rankers.jina import JinaRanker
 from langchain_cohere import CohereRerank
 from langchain_core.documents import Document
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.postprocessor.jinaai_rerank import JinaRerank
 from llama_index.postprocessor.tei_rerank import TextEmbeddingInference
 
 
@@ -23,6 +25,20 @@ def test_llama_index(url: str, query: str, texts: list[str]) -> None:
     found = reranker.postprocess_nodes(nodes, QueryBundle(query))
     assert [found[0].node.text, len(found)] == [texts[1], 2]
     assert 0 < found[1].score <= found[0].score < 1
+
+
+def test_llama_index_for_jina(url: str, query: str, texts: list[str]) -> None:
+    reranker = JinaRerank(base_url=f"{url}/v1", top_n=2, api_key="key")
+    nodes = [NodeWithScore(node=TextNode(text=text), score=0.5) for text in texts]
+    found = reranker.postprocess_nodes(nodes, QueryBundle(query))
+    assert [found[0].node.text, len(found)] == [texts[1], 2]
+    assert 0 < found[1].score <= found[0].score < 1
+
+
+def test_haystack_for_jina(url: str, query: str, texts: list[str]) -> None:
+    ranker = JinaRanker(model="any", top_k=2, api_key=Secret.from_token("key"), base_url=f"{url}/v1/rerank")
+    found = ranker.run(query=query, documents=[HaystackDocument(content=text) for text in texts])["documents"]
+    assert [found[0].content, len(found)] == [texts[1], 2]
 
 
 def test_haystack(url: str, query: str, texts: list[str]) -> None:

@@ -36,7 +36,8 @@ def test_the_description_in_the_repository_is_this_one(document: dict[str, Any])
 COMPATIBLE = {
     "RerankErrorOut": {"/rerank", "/v1/rerank", "/v2/rerank"},
     "OpenAiErrorOut": {"/v1/embeddings", "/embeddings", "/v1/models", "/models"},
-    "TeiErrorOut": {"/embed", "/similarity", "/tokenize"},
+    "TeiErrorOut": {"/", "/embed", "/similarity", "/tokenize"},
+    "AnyErrorOut": {"/v1/embed", "/v2/embed"},
 }
 
 
@@ -82,7 +83,10 @@ def test_bodies_read_by_hand_are_described(document: dict[str, Any]) -> None:
         "POST /v2/rerank": "CompatRerankIn",
         "POST /v1/embeddings": "EmbeddingsIn",
         "POST /embeddings": "EmbeddingsIn",
+        "POST /": "EmbedIn",
         "POST /embed": "EmbedIn",
+        "POST /v1/embed": "CohereEmbedIn",
+        "POST /v2/embed": "CohereEmbedIn",
         "POST /similarity": "SimilarityIn",
         "POST /tokenize": "TokenizeIn",
     }

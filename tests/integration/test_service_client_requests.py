@@ -79,6 +79,17 @@ def test_litellm_over_infinity_cohere_and_vllm(client: TestClient) -> None:
 # --- Jina's and vLLM's
 
 
+def test_litellm_as_infinitys_or_vllms_client_gets_no_documents(client: TestClient) -> None:
+    body = {"model": "m", "query": QUERY, "documents": TEXTS, "return_documents": True}
+    agent = {"User_Agent": "litellm/1.109.1"}
+    told = sent(client, "/rerank", body, **agent)
+    assert ordered(told["results"]) == BEST
+    assert not any("document" in result for result in told["results"])
+    named = sent(client, "/rerank", body, X_Rerank_Dialect="infinity", **agent)
+    assert [result["document"] for result in named["results"]] == [TEXTS[at] for at in BEST]
+    assert "document" in sent(client, "/v1/rerank", body, **agent)["results"][0]
+
+
 def test_jina_as_langchain_llama_index_and_librechat_call_it(client: TestClient) -> None:
     body = {"query": QUERY, "documents": TEXTS, "model": "jina-reranker-v1", "top_n": 3}
     assert ordered(sent(client, "/v1/rerank", body, Authorization="Bearer k")["results"]) == BEST

@@ -18,8 +18,11 @@ from tiny import CLS, SEP, word_ids, write_checkpoint
 import polyrank
 from polyrank.index_builder.build.pipeline import build
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app
 from polyrank.service.errors import Overloaded
+from polyrank.service.http.compat.cohere import AnyErrorOut
+from polyrank.service.http.compat.cohere_embed import CohereEmbedOut
 from polyrank.service.http.compat.openai import EmbeddingsOut, ModelsOut, OpenAiErrorOut
 from polyrank.service.http.compat.tei import EmbedOut, SimilarityOut, TeiErrorOut, TokenizeOut
 from polyrank.service.settings import Settings
@@ -121,6 +124,77 @@ def test_what_cannot_be_embedded(client: TestClient) -> None:
     refused(
         client.post("/v1/embeddings", content=b"[", headers={"content-type": "application/json"}), 400, OpenAiErrorOut
     )
+
+
+def test_the_root_embeds_as_tei_does_and_needs_no_content_type(client: TestClient) -> None:
+    embedded = post(client, "/embed", inputs=TEXTS)
+    assert post(client, "/", inputs=TEXTS, normalize=None) == embedded
+    bare = client.post("/", content=b'{"inputs": "w1 w2"}')
+    assert (bare.request.headers.get("content-type"), bare.status_code) == (None, 200)
+    assert bare.json() == embedded[:1]
+    refused(client.post("/", json={"inputs": []}), 400, TeiErrorOut)
+    refused(client.post("/", content=b"{}", headers={"content-type": "text/plain"}), 415, TeiErrorOut)
+
+
+def test_cohere_embeds_in_each_type(client: TestClient, vectors: Any) -> None:
+    types = ["float", "base64", "binary", "ubinary"]
+    told = post(client, "/v2/embed", texts=TEXTS, model="m", input_type="search_document", embedding_types=types)
+    CohereEmbedOut.model_validate(told)
+    made = told["embeddings"]
+    assert [*made] == types
+    np.testing.assert_allclose(made["float"], unit(vectors), atol=1e-6)
+    decoded = [np.frombuffer(base64.b64decode(each), "<f4") for each in made["base64"]]
+    np.testing.assert_allclose(decoded, made["float"], atol=1e-7)
+    assert made["ubinary"] == np.packbits(np.asarray(made["float"]) > 0, axis=1).tolist()
+    assert [[value + 128 for value in each] for each in made["binary"]] == made["ubinary"]
+    assert (told["texts"], told["response_type"]) == (TEXTS, "embeddings_by_type")
+    assert told["meta"]["billed_units"]["input_tokens"] > 0
+
+
+def test_cohere_embeds_as_each_version_does(client: TestClient) -> None:
+    bare = post(client, "/v1/embed", texts=TEXTS, embedding_types=None, truncate="END")
+    assert (bare["response_type"], bare["meta"]["api_version"]) == ("embeddings_floats", {"version": "1"})
+    second = post(client, "/v2/embed", texts=TEXTS)
+    assert (second["embeddings"], second["meta"]["api_version"]) == ({"float": bare["embeddings"]}, {"version": "2"})
+    warned = post(client, "/v2/embed", texts=["w1 " * 30, "w2"])["meta"]["warnings"]
+    assert warned == ["truncated: 1 texts lost their end"]
+
+
+def test_what_cohere_cannot_embed(client: TestClient) -> None:
+    def told(status: int, **body: Any) -> str:
+        return refused(client.post("/v2/embed", json={"texts": ["w1"], **body}), status, AnyErrorOut)
+
+    assert "several vectors of one query" in told(422, input_type="search_query")
+    assert "texts.0" in told(422, texts=[" "], input_type="search_query")
+    assert "output_dimension" in told(422, output_dimension=3)
+    told(422, embedding_types=["int8"])
+    told(422, input_type="image")
+    told(400, texts=[])
+
+
+def test_a_bi_encoder_embeds_queries_as_contexts(tmp_path: Path) -> None:
+    bi = polyrank.load(write_checkpoint(tmp_path, "plain", 4, architecture="bi"))
+    assert isinstance(bi, LateRanker)
+    build(bi, pool(5), tmp_path / "store")
+    with TestClient(create_app(Settings(store=tmp_path / "store", threads=1, precision="float32"))) as client:
+        told = post(client, "/v2/embed", texts=TEXTS, input_type="search_query")
+    contexts = [bi.tokenize_context(Conversation.of(text))[0] for text in TEXTS]
+    wanted = unit(np.concatenate(bi.encode_contexts(contexts)))
+    np.testing.assert_allclose(told["embeddings"]["float"], wanted, atol=1e-5)
+
+
+def test_one_name_for_all_models(tmp_path: Path) -> None:
+    build_store(tmp_path)
+    settings = Settings(store=tmp_path, reranker="cross", served_model_name="support", strict_model=True)
+    with TestClient(create_app(settings, load, load)) as client:
+        [listed] = client.get("/v1/models").json()["data"]
+        assert (listed["id"], listed["capabilities"]) == ("support", ["rerank", "embed"])
+        assert post(client, "/v1/embeddings", input="w1", model="support")["model"] == "support"
+        assert post(client, "/v2/rerank", query="w1", documents=["w1"], model="support")["model"] == "support"
+        assert post(client, "/v2/rerank", query="w1", documents=["w1"], model="overlap")["model"] == "support"
+        assert client.post("/v1/embeddings", json={"input": "w1", "model": "other"}).status_code == 404
+        info = client.get("/info").json()
+        assert (info["served_model_name"], info["model_id"]) == ("support", "overlap")
 
 
 def test_tei_embeds(client: TestClient, vectors: Any) -> None:

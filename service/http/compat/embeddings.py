@@ -1,4 +1,4 @@
-"""The routes of OpenAI and TEI that embed texts as candidates, cut them into tokens, or list the models."""
+"""The routes of OpenAI, TEI and Cohere that embed texts as candidates, cut them into tokens, or list the models."""
 
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES, in_words, names_in_words
 from polyrank.model.text.tokenizer import Token
 from polyrank.service.errors import ModelNotServed, NoTexts
-from polyrank.service.http.compat import headers, openai, served_models, tei
+from polyrank.service.http.compat import cohere, cohere_embed, headers, openai, served_models, tei
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, READS, fails, takes
 from polyrank.service.http.plumbing.guards import RANK
@@ -39,6 +39,14 @@ _OPENAI: dict[str, Any] = {
 _TEI: dict[str, Any] = {
     "responses": {200: headers.DESCRIBED, **fails(*READS, NoTexts, body=True, form=tei.TeiErrorOut)}
 }
+_COHERE: dict[str, Any] = {
+    "response_model": cohere_embed.CohereEmbedOut,
+    "openapi_extra": takes(cohere_embed.CohereEmbedIn, DEADLINE_IN),
+    "responses": {
+        200: headers.DESCRIBED,
+        **fails(*READS, NoTexts, ModelNotServed, body=True, form=cohere.AnyErrorOut),
+    },
+}
 _TOKENIZE: dict[str, Any] = {"responses": fails(*ASKS, NoTexts, body=True, form=tei.TeiErrorOut)}
 _MODELS: dict[str, Any] = {"response_model": openai.ModelsOut, "responses": fails(form=openai.OpenAiErrorOut)}
 
@@ -59,9 +67,10 @@ async def embeddings(request: Request) -> Response:
     return _answer(request, answer, made, serving)
 
 
+@router.post("/", response_model=tei.EmbedOut, openapi_extra=takes(tei.EmbedIn, DEADLINE_IN), **_TEI)
 @router.post("/embed", response_model=tei.EmbedOut, openapi_extra=takes(tei.EmbedIn, DEADLINE_IN), **_TEI)
 async def embed(request: Request) -> Response:
-    """Embed texts as candidates, as TEI does."""
+    """Embed texts as candidates, as TEI does; Hugging Face's clients call the root."""
     held = resources(request)
     body = await bodies.read(request, tei.EmbedIn, held.settings, ranked=("inputs",))
     serving = _require_vectors(held.live.require())
@@ -70,6 +79,23 @@ async def embed(request: Request) -> Response:
     made = await _embed(request, held, serving, texts)
     vectors = made.made.first if body.normalize is False else _unit(made.made.first)
     return _answer(request, vectors, made, serving)
+
+
+@router.post("/v1/embed", **_COHERE)
+@router.post("/v2/embed", **_COHERE)
+async def cohere_embeddings(request: Request) -> Response:
+    """Embed texts as Cohere's interface does; `input_type` says whether as candidates or as contexts."""
+    held = resources(request)
+    body = await bodies.read(request, cohere_embed.CohereEmbedIn, held.settings, ranked=("texts",))
+    _, serving = served_models.embedder(held, body.model, None)
+    _require_vectors(serving)
+    texts = _texts(held, "texts", body.texts)
+    _check_dimensions(body.output_dimension, serving, "output_dimension")
+    made = await (_embed_queries if body.input_type == "search_query" else _embed)(request, held, serving, texts)
+    version = "1" if request.url.path == "/v1/embed" else "2"
+    unit, request_id = _unit(made.made.first), request.state.request_id
+    answer = cohere_embed.embeddings(body, unit, made.tokens, made.cut, request_id, version)
+    return _answer(request, answer, made, serving)
 
 
 @router.post(
@@ -116,17 +142,12 @@ def _token(piece: Token) -> dict[str, Any]:
 @router.get("/models", **_MODELS)
 async def models(request: Request) -> dict[str, Any]:
     """The models that are served: the first one reranks, those that embed say so."""
-    listed = [
-        {
-            "id": model.name,
-            "object": "model",
-            "owned_by": "polyrank",
-            "created": int(model.loaded_at),
-            "capabilities": ["rerank", "embed"] if _embeds(model.serving) else ["rerank"],
-        }
-        for model in served_models.every(resources(request))
-    ]
-    return {"object": "list", "data": listed}
+    listed: dict[str, dict[str, Any]] = {}  # by name: the setting `served_model_name` gives all the same
+    for model in served_models.every(resources(request)):
+        entry = {"id": model.name, "object": "model", "owned_by": "polyrank", "created": int(model.loaded_at)}
+        entry["capabilities"] = ["rerank", "embed"] if _embeds(model.serving) else ["rerank"]
+        listed[model.name] = entry
+    return {"object": "list", "data": [*listed.values()]}
 
 
 def _embeds(serving: Serving | None) -> bool:
@@ -151,14 +172,22 @@ def _texts(held: Resources, where: str, sent: str | list[str]) -> list[str]:
     return texts
 
 
-def _check_dimensions(asked: int | None, serving: Serving) -> None:
+def _check_dimensions(asked: int | None, serving: Serving, where: str = "dimensions") -> None:
     if asked and asked != serving.ranker.dim:
-        raise InvalidInput(f"dimensions: the model's vectors have {serving.ranker.dim}; leave it out")
+        raise InvalidInput(f"{where}: the model's vectors have {serving.ranker.dim}; leave it out")
 
 
 async def _embed(request: Request, held: Resources, serving: Serving, texts: list[str]) -> Embeddings:
     deadline = bodies.deadline(request, held.settings)
     return await bodies.while_connected(request, held.engine.embed(serving, texts, deadline))
+
+
+async def _embed_queries(request: Request, held: Resources, serving: Serving, texts: list[str]) -> Embeddings:
+    for at, text in enumerate(texts):
+        if not text.strip():
+            raise InvalidInput(f"texts.{at}: must not be empty as a query")
+    deadline = bodies.deadline(request, held.settings)
+    return await bodies.while_connected(request, held.engine.embed_queries(serving, texts, deadline))
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

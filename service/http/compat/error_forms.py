@@ -19,7 +19,8 @@ RERANK_PATHS: Final = ("/rerank", "/v1/rerank", "/v2/rerank")
 OF_PATH: Final[dict[str, Form]] = {
     **dict.fromkeys(RERANK_PATHS, cohere.error),  # until the dialect is known
     **dict.fromkeys(("/v1/embeddings", "/embeddings", "/v1/models", "/models"), openai.error),
-    **dict.fromkeys(("/embed", "/similarity", "/tokenize"), tei.error),
+    **dict.fromkeys(("/", "/embed", "/similarity", "/tokenize"), tei.error),
+    **dict.fromkeys(("/v1/embed", "/v2/embed"), cohere.error),
 }
 OF_DIALECT: Final[dict[Dialect, Form]] = {
     "tei": tei.error,

@@ -27,7 +27,10 @@ def _flag(value: Any) -> Any:
 def _no_token_ids(value: Any) -> Any:
     first = value[0] if isinstance(value, list) and value else None
     if isinstance(first, int | list):
-        raise ValueError("token ids are not taken: their vocabulary is unknown here; send text")
+        raise ValueError(
+            "token ids are not taken: their vocabulary is unknown here; send text "
+            "(LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False))"
+        )
     return value
 
 

@@ -123,7 +123,7 @@ def _answer(
         sent=len(documents),
         tokens=scored.tokens,
         cut=scored.cut,
-        with_documents=bool(body.return_documents or body.return_text),
+        with_documents=bool(body.return_documents or body.return_text) and not _is_either(request, dialect),
         request_id=request.state.request_id,
     )
     generation = None if served.serving is None else served.serving.generation.id
@@ -131,6 +131,15 @@ def _answer(
     facts = headers.of_answer(request, scored.seconds, scored.cut.candidates, served.fingerprint, generation)
     content = orjson.dumps(_rendered(dialect, reranked, request.url.path))
     return Response(content, headers=facts, media_type="application/json")
+
+
+def _is_either(request: Request, dialect: Dialect) -> bool:
+    """Whether LiteLLM may call as infinity's or as vLLM's client, by one body.
+
+    As either it fails on the other's form of `document`, and takes an answer without.
+    """
+    agent = request.headers.get("user-agent", "")
+    return dialect == "cohere" and request.url.path == "/rerank" and agent.startswith("litellm/")
 
 
 def _rendered(dialect: Dialect, reranked: Reranked, path: str) -> Any:

@@ -13,10 +13,12 @@ from polyrank.service.resources import Resources
 class Served:
     """A model that answers requests; without `serving`, the generation it belongs to, it is the cross-encoder.
 
+    `name` is that of answers: the setting `served_model_name`, or its own.
     `loaded_at` is in seconds since the epoch, 0 if the model was loaded with the server.
     """
 
     name: str
+    own_name: str
     fingerprint: str
     max_input_tokens: int
     precision: str
@@ -24,23 +26,32 @@ class Served:
     loaded_at: float = 0.0
 
     def is_named(self, name: str) -> bool:
-        """Whether a client means this model: by its name, the last part of the name, or the fingerprint."""
-        return name in (self.name, PurePath(self.name).name, self.fingerprint)
+        """Whether a client means this model: by a name, the last part of its own, or the fingerprint."""
+        return name in (self.name, self.own_name, PurePath(self.own_name).name, self.fingerprint)
 
 
 def every(held: Resources) -> list[Served]:
     """Return all models that are loaded, the one that reranks first."""
     scorer, serving = held.engine.scorer, held.live.current
-    return [*([] if scorer is None else [_cross(scorer)]), *([] if serving is None else [_late(serving)])]
+    return [*([] if scorer is None else [_cross(held, scorer)]), *([] if serving is None else [_late(held, serving)])]
 
 
-def _cross(scorer: PairScorer) -> Served:
-    return Served(scorer.name, scorer.fingerprint, scorer.max_input_tokens, scorer.precision)
+def _cross(held: Resources, scorer: PairScorer) -> Served:
+    name = held.settings.served_model_name or scorer.name
+    return Served(name, scorer.name, scorer.fingerprint, scorer.max_input_tokens, scorer.precision)
 
 
-def _late(serving: Serving) -> Served:
+def _late(held: Resources, serving: Serving) -> Served:
     model, ranker = serving.generation.manifest.model, serving.ranker
-    return Served(model.name, model.fingerprint, ranker.max_input_tokens, ranker.precision, serving, serving.loaded_at)
+    return Served(
+        held.settings.served_model_name or model.name,
+        model.name,
+        model.fingerprint,
+        ranker.max_input_tokens,
+        ranker.precision,
+        serving,
+        serving.loaded_at,
+    )
 
 
 def reranker(held: Resources, name: str | None, strict: bool | None) -> Served:
@@ -50,13 +61,13 @@ def reranker(held: Resources, name: str | None, strict: bool | None) -> Served:
         ModelNotServed: the name is unknown, and `strict` (None: the setting `strict_model`) makes that an error.
         NotReady: no model is loaded.
     """
-    return _named(held, every(held) or [_late(held.live.require())], name, strict)
+    return _named(held, every(held) or [_late(held, held.live.require())], name, strict)
 
 
 def embedder(held: Resources, name: str | None, strict: bool | None) -> tuple[Served, Serving]:
     """Return the model that embeds, by the rules and with the errors of `reranker`."""
     serving = held.live.require()
-    return _named(held, [_late(serving)], name, strict), serving
+    return _named(held, [_late(held, serving)], name, strict), serving
 
 
 def _named(held: Resources, served: list[Served], name: str | None, strict: bool | None) -> Served:

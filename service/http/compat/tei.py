@@ -140,7 +140,7 @@ def info(model: Served | None, model_type: str, batch_tokens: int, settings: Set
         "embedding": {"pooling": "mean"},  # one of the kinds that TEI knows; the checkpoint's own may be another
     }
     return {
-        "model_id": model and model.name,
+        "model_id": model and model.own_name,
         "model_sha": model and model.fingerprint,
         "model_dtype": model.precision if model else "float32",
         "served_model_name": model and model.name,

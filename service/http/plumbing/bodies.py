@@ -57,7 +57,7 @@ def _check_media_type(request: Request) -> None:
         raise errors.MediaTypeUnsupported("Content-Encoding is not supported; send the body as it is")
     media_type, _, parameters = request.headers.get("content-type", "").lower().partition(";")
     charset = parameters.strip().removeprefix("charset=").strip('"') or "utf-8"
-    if media_type.strip() != "application/json" or charset not in ("utf-8", "utf8"):
+    if media_type.strip() not in ("", "application/json") or charset not in ("utf-8", "utf8"):
         raise errors.MediaTypeUnsupported("send Content-Type: application/json, in UTF-8")
 
 
