@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.names import KINDS
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.config import EvidenceConfig, ModelConfig
+from polyrank.model.representations import Representations
 
 MIB = 1 << 20
 
@@ -39,7 +39,7 @@ class HashEncoder:
     """Takes the hash of a text as its vector."""
 
     name, architecture, fingerprint = "hash", "bi", "0123456789abcdef" * 4
-    backend, precision = "none", "float32"
+    backend, precision, late_rows = "none", "float32", None
 
     def __init__(self, dim: int, counts_words: bool) -> None:
         self.dim, self.counts_words = dim, counts_words
@@ -47,12 +47,12 @@ class HashEncoder:
     def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         return [list(text.encode()) for text in texts], 0
 
-    def encode_candidates(
+    def represent_candidates(
         self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
-    ) -> NDArray[np.float32]:
+    ) -> Representations:
         drawn = b"".join(shake_128(bytes(each)).digest(self.dim) for each in candidates)
         vectors = np.frombuffer(drawn, np.int8).reshape(-1, self.dim).astype(np.float32)
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        return Representations(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
 
     def save(self, directory: Path) -> None:
         directory.mkdir()

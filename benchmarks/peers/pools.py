@@ -16,6 +16,7 @@ import polyrank
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.rankers.load import load_late
+from polyrank.model.representations import Representations
 
 MOST = 100_000
 
@@ -45,7 +46,7 @@ class Pools:
             vectors = self._vectors()
             build(
                 self._ranker, rows, store, BuildOptions(index="exact"),
-                vectors=lambda start, ids, _texts, _done: (vectors[start : start + len(ids)], 0),
+                vectors=lambda start, ids, _texts, _done: (Representations(vectors[start : start + len(ids)]), 0),
             )  # fmt: skip
         return store
 

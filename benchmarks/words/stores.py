@@ -12,6 +12,7 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.checkpoint.files import CONFIG_FILE, write_config
 from polyrank.model.errors import InvalidInput
+from polyrank.model.representations import Representations
 from polyrank.service.cli.models import chosen_runner, load_late
 
 
@@ -44,7 +45,7 @@ def two_stores(model: str, rows: Sequence[Candidate], index: str = "auto") -> It
             rows,
             stores.without,
             options,
-            vectors=lambda start, ids, _texts, _on_done: (matrix[start : start + len(ids)], 0),
+            vectors=lambda start, ids, _texts, _on_done: (Representations(matrix[start : start + len(ids)]), 0),
         )
         built.close()
         yield stores

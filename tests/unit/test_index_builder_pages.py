@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from fakes import HashEncoder
 
@@ -35,8 +34,7 @@ def snapshot(root: Path) -> Snapshot:
 
 def update(revision: int, upserts: list[str], deletes: list[str]) -> Update:
     candidates = [Candidate(each, f"new {revision}", {"n": revision}) for each in upserts]
-    vectors = np.array([ENCODER.vector(each.text) for each in candidates], np.float16).reshape(-1, ENCODER.dim)
-    return Update(revision, candidates, vectors, deletes)
+    return Update(revision, candidates, ENCODER.of([each.text for each in candidates]), deletes)
 
 
 def read(snapshot: Snapshot, start: int, limit: int, filter_: dict[str, Any] | None = None) -> Page:
