@@ -45,7 +45,7 @@ class TooManyCandidates(InvalidInput):
     """More candidates in one request than the server allows."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"at most {limit} candidates a request")
+        super().__init__(f"at most {limit} candidates a request (the setting max_candidates); send fewer at a time")
 
 
 class TooManyValues(InvalidInput):
@@ -96,8 +96,8 @@ class NoSuchPath(ServiceError):
 class MethodNotAllowed(ServiceError):
     """The path has other methods: `allowed`, as the header Allow lists them."""
 
-    def __init__(self, path: str, allowed: Sequence[str]) -> None:
-        super().__init__(f"{path} takes {', '.join(allowed)}")
+    def __init__(self, method: str, path: str, allowed: Sequence[str]) -> None:
+        super().__init__(f"there is no {method} {path}; the path takes {', '.join(allowed)}")
         self.allowed = allowed
 
 
@@ -243,7 +243,7 @@ class GenerationMismatch(ServiceError):
     """The caller expects another generation than the one that is served."""
 
     def __init__(self, expected: str, actual: str) -> None:
-        super().__init__(f"expected generation {expected[:128]}, serving {actual}")
+        super().__init__(f"generation {expected[:128]} was expected, but {actual} is served")
 
 
 class ListOutdated(GenerationMismatch):
@@ -261,14 +261,16 @@ class CandidateNotFound(ServiceError):
     """The generation does not hold the candidate."""
 
     def __init__(self, candidate_id: str) -> None:
-        super().__init__(f"the generation holds no candidate {candidate_id[:64]!r}; GET /index/candidates lists all")
+        super().__init__(f"the generation holds no candidate {candidate_id[:64]!r}")
 
 
 class RevisionNotReached(ServiceError):
     """The update that the caller wants to see has not arrived at this server in time."""
 
     def __init__(self, wanted: int, served: int) -> None:
-        super().__init__(f"revision {wanted} was asked for, but {served} is served")
+        super().__init__(
+            f"revision {wanted} was asked for, but {served} is served; ask again if an update has returned it"
+        )
         self.wanted = wanted
         self.served = served
 

@@ -287,7 +287,7 @@ def _from_file(path: str | None) -> dict[str, Any]:
 
 def _explain(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
-    what = str(error["msg"]).removeprefix("Value error, ")
+    what = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
     if error["type"] == "missing" and where == "store":
         return "store: name the store directory (--store DIR or POLYRANK_STORE)"
     return f"{where}: {what}" if where else what

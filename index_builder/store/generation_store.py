@@ -100,7 +100,9 @@ class GenerationStore:
     def path(self, generation: str) -> Path:
         """The directory of a generation. Raises GenerationNotFound if the text does not have the form of an id."""
         if not is_time_id(generation):
-            raise GenerationNotFound(f"{generation[:80]!r} is not the id of a generation")
+            raise GenerationNotFound(
+                f"{generation[:80]!r} is not the id of a generation; polyrank store list shows them"
+            )
         return self._generations / generation
 
     def manifest(self, generation: str) -> Manifest:

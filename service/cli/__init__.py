@@ -3,7 +3,6 @@
 Exit status: 0 done, 1 the work failed, 2 wrong usage.
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from polyrank.service.cli.commands import (
 )
 from polyrank.service.cli.interrupt import no_interrupt_lost
 from polyrank.service.cli.output import UsageError
+from polyrank.service.cli.parsing import CommandParser
 from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
@@ -79,9 +79,9 @@ def _say(message: str, status: int) -> int:
     return status
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> CommandParser:
     """Return the parser of all commands."""
-    top = argparse.ArgumentParser(prog="polyrank", description="Retrieve and rank replies with Poly-encoders.")
+    top = CommandParser(prog="polyrank", description="Retrieve and rank replies with Poly-encoders.")
     top.add_argument("--version", action="version", version=f"polyrank {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in _COMMANDS:

@@ -23,11 +23,14 @@ def service_of(arguments: argparse.Namespace) -> "Service":
     """Return the service that the arguments name.
 
     Raises:
-        UsageError: the key cannot be sent; the error does not quote it.
+        UsageError: the URL is none, or the key cannot be sent; the error does not quote it.
     """
     key = (arguments.api_key or os.environ.get(API_KEY, "")).strip()
     if not key.isascii() or not key.isprintable():
         raise UsageError(f"the API key (--api-key or {API_KEY}) has characters that no key has")
     from polyrank.service.cli.remote import Service
 
-    return Service(arguments.url or DEFAULT_URL, key)
+    url = arguments.url or DEFAULT_URL
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"--url {url}: begin it with http:// or https://")
+    return Service(url, key)

@@ -54,7 +54,7 @@ async def _on_http(request: Request, error: HTTPException) -> Response:
     if error.status_code == 404:
         problem = problems.from_error(NoSuchPath(_no_such_path(request)), request.state.request_id)
     elif error.status_code == 405:
-        refused = MethodNotAllowed(request.url.path[:MAX_PATH_CHARS], _methods(request))
+        refused = MethodNotAllowed(request.method[:16], request.url.path[:MAX_PATH_CHARS], _methods(request))
         problem = problems.from_error(refused, request.state.request_id)
     else:
         kind = Kind(error.status_code, "http-error", error.detail)

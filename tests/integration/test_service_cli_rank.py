@@ -131,7 +131,12 @@ def test_a_service_without_generation(capsys: Capture, tmp_path: Path) -> None:
         assert message == f"{server.url}: the store holds no generation; run polyrank build, or POST /index"
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://127.0.0.1:x", "http://a b", "http://[::1", "localhost"])
+def test_a_url_begins_with_its_scheme(capsys: Capture) -> None:
+    refused = call(capsys, "rank", "w1", "--url", "localhost:8000").failure(2)
+    assert refused == "--url localhost:8000: begin it with http:// or https://"
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://127.0.0.1:x", "http://a b", "http://[::1"])
 def test_where_no_service_can_be(capsys: Capture, url: str) -> None:
     message = call(capsys, "rank", "w1", "--url", url).failure()
     assert message.startswith(f"{url} does not answer (")

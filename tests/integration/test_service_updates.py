@@ -226,7 +226,7 @@ def test_an_update_that_does_not_come_is_a_conflict_within_two_seconds(server: S
     began = time.monotonic()
     told = problem(server.rank(context="w1", min_revision=2), 409, "revision-not-reached")
     assert 1.9 < time.monotonic() - began < 4
-    assert told == "revision 2 was asked for, but 1 is served"
+    assert told.startswith("revision 2 was asked for, but 1 is served")
     began = time.monotonic()
     problem(server.rank(context="w1", min_revision=2, timeout_ms=100), 409, "revision-not-reached")
     assert time.monotonic() - began < 1.5

@@ -63,7 +63,9 @@ def _check_field(wanted: object, place: str) -> None:
 
 def _check_operators(wanted: dict[str, object], place: str) -> None:
     if unknown := [name for name in wanted if name not in (*_RANGE, "exists")]:
-        raise ValueError(f"{place}.{unknown[0][:80]}: is not one of {', '.join(_RANGE)}, exists")
+        plain = unknown[0].lstrip("$")
+        hint = f"; write {plain}, without $" if plain in (*_RANGE, "exists") else ""
+        raise ValueError(f"{place}.{unknown[0][:80]}: is not one of {', '.join(_RANGE)}, exists{hint}")
     if not wanted:
         raise ValueError(f"{place}: give one of {', '.join(_RANGE)}, exists")
     if not isinstance(wanted.get("exists", True), bool):

@@ -51,8 +51,9 @@ def _checked_filter_text(text: str) -> str:
         _FILTER.validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        what = "must be an object" if first["type"] == "dict_type" else first["msg"].removeprefix("Value error, ")
-        raise ValueError(what) from None
+        if first["type"] in ("dict_type", "json_invalid"):
+            raise ValueError('must be a JSON object, such as {"lang": "en"}') from None
+        raise ValueError(first["msg"].removeprefix("Value error, ")) from None
     return text
 
 
@@ -229,6 +230,12 @@ class BatchIn(Strict):
 class PoolCandidateIn(Strict):
     """A candidate for a new generation."""
 
+    OTHER_NAMES: ClassVar = {
+        **dict.fromkeys(("content", "document", "page_content", "reply", "response"), "text"),
+        **dict.fromkeys(("meta", "payload", "attributes"), "metadata"),
+        **dict.fromkeys(("_id", "key", "uuid"), "id"),
+    }
+
     id: Id | None = Field(default=None, description="absent: made from a hash of the text")
     text: Text
     metadata: Metadata = {}
@@ -269,6 +276,8 @@ class IndexIn(Strict):
 class CandidatesIn(Strict):
     """Candidates under a name, as `POST /index` takes them."""
 
+    OTHER_NAMES: ClassVar = dict.fromkeys(("documents", "items", "points", "texts", "replies", "data"), "candidates")
+
     candidates: PoolCandidates
 
 
@@ -296,7 +305,7 @@ class UpsertIn(RootModel[PoolCandidates | CandidatesIn]):
     def _each_once(self) -> Self:
         (most, times), *_ = Counter(self.ids()).most_common(1)
         if times > 1:
-            raise ValueError(f"the id {most[:80]!r} occurs {times} times")
+            raise ValueError(f"the id {most[:80]!r} occurs {times} times; give each once")
         return self
 
 

@@ -146,4 +146,7 @@ def check_lengths(where: str, texts: Sequence[str], settings: Settings) -> None:
     """
     longest = max(map(len, texts), default=0)
     if longest > settings.max_text_chars:
-        raise InvalidInput(f"{where}: a text has {longest} characters; at most {settings.max_text_chars} are allowed")
+        raise InvalidInput(
+            f"{where}: a text has {longest} characters; at most {settings.max_text_chars} are allowed "
+            "(the setting max_text_chars)"
+        )

@@ -182,7 +182,11 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _malformed(said: str) -> str:
     """Return what pydantic says of a body that is no JSON, with what helps in the usual cases."""
-    hints = {"key must be a string": " (names and strings stand in double quotes)", "trailing comma": " (remove it)"}
+    hints = {
+        "key must be a string": " (names and strings stand in double quotes)",
+        "trailing comma": " (remove it)",
+        "EOF": " (it ends too early)",
+    }
     return said + next((hint for text, hint in hints.items() if text in said), "")
 
 

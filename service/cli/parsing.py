@@ -1,0 +1,36 @@
+"""The parser of the command line: its errors name what was probably meant."""
+
+import argparse
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+_CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<choices>.*)\)")
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Refuses wrong options by the command that they were given to, and suggests the right ones."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does; what is left over is an error here, where the command's own options are known."""
+        parsed, left = super().parse_known_args(args, namespace)
+        if left:
+            self.error(f"unrecognized arguments: {' '.join(left)}" + self._meant(left))
+        return parsed, left
+
+    def error(self, message: str) -> NoReturn:
+        """End with usage and the error; a choice that is none is followed by the one that is like it."""
+        found = _CHOICE.search(message)
+        if found:
+            message += _suggestion(found["given"], re.findall(r"[\w.-]+", found["choices"]))
+        super().error(f"{message} (see {self.prog} --help)")
+
+    def _meant(self, left: Sequence[str]) -> str:
+        options = [text.partition("=")[0] for text in left if text.startswith("-")]
+        return _suggestion(options[0], self._option_string_actions) if options else ""
+
+
+def _suggestion(given: str, known: Iterable[str]) -> str:
+    like = get_close_matches(given, [*known], 1)
+    return f"; did you mean {like[0]}?" if like else ""

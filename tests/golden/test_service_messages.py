@@ -1,0 +1,92 @@
+"""Wrong requests and wrong commands with the messages they get, in files that a reader can judge.
+
+If a message changes on purpose, write the files anew: `UPDATE_GOLDEN=1 pytest tests/golden/test_service_messages.py`.
+"""
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import call, pool_rows, write_rows
+from in_process import TestClient
+from service_fakes import build_store, load, pool
+from wrong_commands import COMMANDS
+from wrong_requests import CASES, WrongRequest
+
+from polyrank.service.app import create_app
+from polyrank.service.settings import Settings
+
+GOLDEN = Path(__file__).parent
+LIST = re.compile(r"(there are|choose from) ((?:[^,;)\n]+, ){4})[^;)\n]*")
+SHOWN = 120
+
+
+def compare(name: str, blocks: Iterator[str]) -> None:
+    """Compare the blocks with a golden file, or write it."""
+    # Lists of all commands, fields or paths are cut: they grow with the product.
+    text, path = LIST.sub(r"\1 \2…", "\n".join(blocks)), GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == text, f"write {name} anew if this is meant: {__doc__}"
+
+
+def asked(case: WrongRequest) -> str:
+    if case.body is None:
+        return ""
+    body = case.body if isinstance(case.body, str) else json.dumps(case.body)
+    return " " + (body if len(body) <= SHOWN else body[:SHOWN] + "…")
+
+
+def said(client: TestClient, case: WrongRequest) -> str:
+    content = case.body if isinstance(case.body, str | None) else json.dumps(case.body)
+    headers = {"Content-Type": "application/json", **case.headers} if content is not None else case.headers
+    answer = client.request(case.method, case.path, content=content, headers=headers)
+    assert 400 <= answer.status_code < 500, f"{case.mistake}: {answer.text}"
+    problem = answer.json()
+    found = [f"{error['where']}: {error['what']}".removeprefix(": ") for error in problem.get("errors", [])]
+    lines = found if len(found) > 1 else [problem["detail"]]
+    return f"  {answer.status_code} {problem['title']}\n" + "".join(f"  {line}\n" for line in lines)
+
+
+def test_wrong_requests(tmp_path: Path) -> None:
+    generation = build_store(tmp_path, pool(10))
+    settings = Settings(store=tmp_path, max_candidates=20, max_text_chars=2000)
+
+    def blocks() -> Iterator[str]:
+        yield "Wrong requests, and what the server answers: status, title, and what is wrong.\n"
+        with TestClient(create_app(settings, load)) as client:
+            fingerprint = client.get("/info").json()["model"]["fingerprint"]
+            for case in CASES:
+                headers = "".join(f" [{name}: {value}]" for name, value in case.headers.items())
+                block = f"{case.mistake}\n  {case.method} {case.path}{headers}{asked(case)}\n{said(client, case)}"
+                yield block.replace(generation, "GENERATION").replace(fingerprint, "FINGERPRINT")
+
+    assert len(CASES) >= 30
+    compare("wrong-requests.txt", blocks())
+
+
+def test_wrong_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    write_rows(Path("pool.jsonl"), pool_rows(3))
+    write_rows(Path("dialogues.jsonl"), [{"context": ["hi"], "response": "hello"}])
+    Path("pool.txt").write_text("hello\n")
+    Path("empty").mkdir()
+    build_store(Path("store"), pool(5))
+
+    def blocks() -> Iterator[str]:
+        yield "Wrong commands, and the line that each ends with, after its exit status.\n"
+        for mistake, line in COMMANDS:
+            ended = call(capsys, *shlex.split(line))
+            assert ended.status in (1, 2), f"{line}: {ended}"
+            assert ended.out == "", line
+            last = ended.err.splitlines()[-1]
+            assert "Traceback" not in ended.err
+            yield f"{mistake}\n  polyrank {line}\n  {ended.status} {last.removeprefix('polyrank: ')}\n"
+
+    assert len(COMMANDS) >= 20
+    compare("wrong-commands.txt", blocks())
