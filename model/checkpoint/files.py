@@ -112,15 +112,27 @@ def read_config(path: Path) -> ModelConfig:
 
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds an object; raises CheckpointInvalid where it does not."""
+    raw = _read_json(path)
+    if not isinstance(raw, dict):
+        raise CheckpointInvalid(f"{path} is not a JSON object")
+    return raw
+
+
+def read_objects(path: Path) -> list[dict[str, Any]]:
+    """Read a JSON file that holds a list of objects; raises CheckpointInvalid where it does not."""
+    raw = _read_json(path)
+    if not isinstance(raw, list) or not all(isinstance(each, dict) for each in raw):
+        raise CheckpointInvalid(f"{path} is not a list of JSON objects")
+    return raw
+
+
+def _read_json(path: Path) -> Any:
     try:
-        raw = json.loads(read_input(path, _MOST_JSON_BYTES))
+        return json.loads(read_input(path, _MOST_JSON_BYTES))
     except OSError as error:
         raise CheckpointInvalid(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise CheckpointInvalid(f"{path} is not JSON: {error}") from error
-    if not isinstance(raw, dict):
-        raise CheckpointInvalid(f"{path} is not a JSON object")
-    return raw
 
 
 def write_config(path: Path, config: ModelConfig) -> None:

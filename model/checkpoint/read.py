@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -26,18 +27,23 @@ from polyrank.model.checkpoint.files import (
     WEIGHTS_FILE,
     CheckpointFiles,
     read_config,
-    read_object,
 )
+from polyrank.model.checkpoint.published import Published, read_published
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 Encoder = LateEncoder | CrossEncoder
 
 # transformers builds parts that many files lack, such as the pooler. They are smaller than the rest. A transformer of
 # few parameters is built in any case: how it differs from the file is told then.
 _BUILT_TIMES = 2
+_USUAL_TOKENS = 256  # of a sentence encoder that names no limit
+_COUNTED_FROM_PADDING = ("camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl")
 _FEW_PARAMETERS = 1_000_000
 
 
@@ -90,7 +96,13 @@ def find_base(name: str) -> StoredModel:
     Raises ModelNotFound and CheckpointInvalid as `resolve_base`.
     """
     base = resolve_base(name)
-    return _stored(CheckpointFiles(_zero_shot(base), base.directory, None), base)
+    published = read_published(base.directory)
+    weights = {
+        f"dense.{number}.{name}": tensor
+        for number, (_, path) in enumerate(published.dense)
+        for name, tensor in read_weights(path).items()
+    }
+    return _stored(CheckpointFiles(_zero_shot(base, published), base.directory, weights or None), base)
 
 
 def _stored(files: CheckpointFiles, base: BaseModel | None) -> StoredModel:
@@ -163,12 +175,12 @@ def _backbones(encoder: Encoder) -> Mapping[str, Backbone]:
 
 def _load_own(encoder: Encoder, files: CheckpointFiles) -> None:
     expected, is_adapter = set(own_tensors(encoder)), encoder.config.weights == "adapter"
-    path = files.source / WEIGHTS_FILE
+    path = files.weights if isinstance(files.weights, Path) else files.source
     if files.weights is None:
         if expected or is_adapter:
             raise CheckpointInvalid(f"{files.source}: {WEIGHTS_FILE} is missing")
         return
-    own = read_weights(path)
+    own = read_weights(files.weights) if isinstance(files.weights, Path) else dict(files.weights)
     adapter, weights = split(own) if is_adapter else ({}, own)
     if set(weights) != expected:
         odd = sorted(set(weights) ^ expected)
@@ -180,21 +192,34 @@ def _load_own(encoder: Encoder, files: CheckpointFiles) -> None:
     merge(encoder, adapter)
 
 
-def _zero_shot(base: BaseModel) -> ModelConfig:
-    """Config of a published sentence encoder as a Bi-encoder: its own pooling, unit-length vectors, cosine scores."""
-    limit = read_backbone_config(base.directory).max_position_embeddings
-    separator = Tokenizer(base.directory / TOKENIZER_FILE).separator
-    pooling = base.directory / "1_Pooling" / "config.json"  # absent in most, which use the mean
-    pools_first = pooling.is_file() and read_object(pooling).get("pooling_mode_cls_token")
+def _zero_shot(base: BaseModel, published: Published) -> ModelConfig:
+    """Config of a published sentence encoder as a Bi-encoder: its own way to make vectors, and to compare them."""
+    longest = min(published.max_tokens or _USUAL_TOKENS, _positions(read_backbone_config(base.directory)))
+    tokenizer = Tokenizer(base.directory / TOKENIZER_FILE)
+    if published.lower_case and tokenizer.encode(["Aa"]) != tokenizer.encode(["aa"]):
+        raise CheckpointInvalid(f"{base.directory}: do_lower_case is set, and tokenizer.json keeps capitals")
     return ModelConfig(
         architecture="bi",
         base_name=base.name,
         base_sha256=base.sha256,
         weights="base",
-        reduction="first" if pools_first else "mean",
+        reduction=published.reduction,
+        dense=tuple(config for config, _ in published.dense),
         shared_encoder=True,
-        normalize=True,
-        max_context_tokens=min(256, limit),
-        max_candidate_tokens=min(256, limit),
-        assembly=AssemblyConfig(turn_separator=separator, persona_separator=separator),
+        normalize=published.normalize,
+        max_context_tokens=longest,
+        max_candidate_tokens=longest,
+        assembly=AssemblyConfig(
+            turn_separator=tokenizer.separator,
+            persona_separator=tokenizer.separator,
+            context_prompt=published.context_prompt,
+            candidate_prompt=published.candidate_prompt,
+        ),
     )
+
+
+def _positions(config: "PretrainedConfig") -> int:
+    """Return the longest sequence that the config's position embeddings allow; RoBERTa's begin after the padding's."""
+    reserved = max(2, (config.pad_token_id or 0) + 1) if config.model_type in _COUNTED_FROM_PADDING else 0
+    positions: int = config.max_position_embeddings
+    return positions - reserved

@@ -79,6 +79,7 @@ class Assembler:
         assembly = config.assembly
         self._turn_separator = tokenizer.marker(assembly.turn_separator)
         self._persona_separator = tokenizer.marker(assembly.persona_separator)
+        self._context_prompt = tokenizer.marker(assembly.context_prompt)
         self._persona_marker = tokenizer.marker(assembly.persona_marker)
         self._role_markers = {role: tokenizer.marker(text) for role, text in assembly.role_markers.items()}
 
@@ -100,7 +101,7 @@ class Assembler:
 
     def context_steps(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
         """Do what `context` does, in steps."""
-        return self._context(conversation, self.tokenizer.suffix)
+        return self._prompted_context(conversation)
 
     def pair_steps(self, conversation: Conversation, texts: Sequence[str]) -> Steps[tuple[Pairs, Truncation]]:
         """Do what `pairs` does, in steps."""
@@ -116,10 +117,27 @@ class Assembler:
         return pairs, replace(truncation, candidates=cut)
 
     def _wrapped_candidates(self, texts: Sequence[str]) -> Steps[tuple[list[list[int]], int]]:
+        if prompt := self._config.assembly.candidate_prompt:
+            texts = [prompt + text for text in texts]
         return self._candidates(texts, self.tokenizer.prefix, self.tokenizer.suffix)
 
-    def _context(self, conversation: Conversation, suffix: list[int]) -> Steps[tuple[list[int], Truncation]]:
-        prefix = self.tokenizer.prefix
+    def _prompted_context(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
+        """Make a context of the prompt, persona and turns.
+
+        One turn alone is tokenised together with the prompt, as the base model was trained, if all of it fits.
+        """
+        suffix, prompt = self.tokenizer.suffix, self._config.assembly.context_prompt
+        if prompt and len(conversation.turns) == 1 and not conversation.persona:
+            [turn] = conversation.turns
+            ids, truncation = yield from self._context(Conversation((Turn(prompt + turn.text, turn.role),)), suffix)
+            if truncation == Truncation():
+                return ids, truncation
+        return (yield from self._context(conversation, suffix, self._context_prompt))
+
+    def _context(
+        self, conversation: Conversation, suffix: list[int], prompt: Sequence[int] = ()
+    ) -> Steps[tuple[list[int], Truncation]]:
+        prefix = [*self.tokenizer.prefix, *prompt]
         budget = self._config.max_context_tokens - len(prefix) - len(suffix)
         persona, persona_cut = yield from self._persona(conversation.persona, budget // 2)
         turns, dropped, turns_cut = yield from self._turns(conversation.turns, budget - len(persona))

@@ -14,6 +14,7 @@ from polyrank.model.checkpoint.adapter import split
 from polyrank.model.checkpoint.base import BaseModel, resolve_base
 from polyrank.model.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles, read_config
 from polyrank.model.checkpoint.kind import require_network
+from polyrank.model.checkpoint.published import Published, read_published
 from polyrank.model.checkpoint.read import Encoder, build, load_base, own_tensors, read_checkpoint
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import InvalidInput
@@ -92,7 +93,8 @@ def _first_stage(config: TrainConfig) -> Path | None:
 
 def _from_base(config: TrainConfig) -> Student:
     base = resolve_base(config.base)
-    source = _like_a_sentence_encoder(base.name, Tokenizer(base.directory / TOKENIZER_FILE).separator)
+    separator = Tokenizer(base.directory / TOKENIZER_FILE).separator
+    source = _like_a_sentence_encoder(base.name, separator, read_published(base.directory))
     student = _untrained(_model_config(config, source, base.sha256), base.directory, base)
     load_base(student.encoder, base)
     _prepare(student.encoder, config)
@@ -130,21 +132,27 @@ def _untrained(config: ModelConfig, directory: Path, base: BaseModel | None = No
     return Student(build(config, directory, weights), config, directory, assembler)
 
 
-def _like_a_sentence_encoder(base_name: str, separator: str) -> ModelConfig:
+def _like_a_sentence_encoder(base_name: str, separator: str, published: Published) -> ModelConfig:
     """Return the defaults of a model that begins with a base model's weights.
 
-    Unit length and scales suit sentence encoders, whose raw outputs leave both softmaxes flat.
+    It reduces as the base was published, without its Dense layers. Unit length and scales suit sentence encoders, whose
+    raw outputs leave both softmaxes flat.
     """
     return ModelConfig(
         architecture="bi",
         base_name=base_name,
-        reduction="mean",
+        reduction=published.reduction,
         normalize=True,
         code_scale=20.0,
         score_scale=20.0,
         max_context_tokens=256,
         max_candidate_tokens=72,
-        assembly=AssemblyConfig(turn_separator=separator, persona_separator=separator),
+        assembly=AssemblyConfig(
+            turn_separator=separator,
+            persona_separator=separator,
+            context_prompt=published.context_prompt,
+            candidate_prompt=published.candidate_prompt,
+        ),
     )
 
 

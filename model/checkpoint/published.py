@@ -1,0 +1,172 @@
+"""How a sentence encoder was published: the layout of sentence-transformers, read from its small files.
+
+    modules.json                          Transformer, Pooling, maybe Dense layers, maybe Normalize
+    1_Pooling/config.json                 how token states become a vector; an old and a new spelling
+    2_Dense/config.json, .safetensors     a linear map of the vector
+    sentence_bert_config.json             max_seq_length, do_lower_case
+    config_sentence_transformers.json     prompts, similarity_fn_name
+
+What cannot be honoured is refused by its name: other vectors than the published ones would rank worse, silently.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from polyrank.model.checkpoint.files import read_object, read_objects
+from polyrank.model.config import DenseConfig, Reduction
+from polyrank.model.errors import CheckpointInvalid
+
+_POOLINGS: dict[str, Reduction] = {
+    "cls": "first",
+    "mean": "mean",
+    "max": "max",
+    "mean_sqrt_len_tokens": "mean-sqrt-len",
+    "weightedmean": "weighted-mean",
+    "lasttoken": "last",
+}
+# The old spelling: a flag for each mode.
+_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_ACTIVATIONS = {"Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"}
+_DOCUMENTS = ("document", "passage", "corpus")  # in the order in which sentence-transformers looks for it
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a directory says about its sentence encoder.
+
+    Attributes:
+        reduction: how token states become one vector.
+        normalize: vectors are compared at unit length.
+        dense: the linear maps after the reduction, and the safetensors file of each.
+        max_tokens: the longest input; None: it is not said.
+        lower_case: texts are put into lower case before they are tokenised.
+        context_prompt, candidate_prompt: text before each context and each candidate.
+    """
+
+    reduction: Reduction = "mean"
+    normalize: bool = True
+    dense: tuple[tuple[DenseConfig, Path], ...] = ()
+    max_tokens: int | None = None
+    lower_case: bool = False
+    context_prompt: str = ""
+    candidate_prompt: str = ""
+
+
+def read_published(directory: Path) -> Published:
+    """Read how a base model's vectors are meant to be made; raises CheckpointInvalid for what cannot be honoured."""
+    modules = _modules(directory)
+    kinds = [kind for kind, _ in modules]
+    if kinds[:2] != ["Transformer", "Pooling"]:
+        raise CheckpointInvalid(f"{directory}: modules.json begins with {' and '.join(kinds[:2])}; {_ASKED}")
+    dense = []
+    for kind, path in modules[2:]:
+        if kind == "Dense":
+            dense.append(_dense(path))
+        elif kind != "Normalize" or path is not modules[-1][1]:
+            raise CheckpointInvalid(f"{directory}: modules.json has a module {kind} at {path.name}; {_ASKED}")
+    settings = _optional(directory / "config_sentence_transformers.json")
+    words = _optional(directory / "sentence_bert_config.json")
+    context_prompt, candidate_prompt = _prompts(directory, settings)
+    by_cosine = _compares_by_cosine(directory, settings)
+    return Published(
+        reduction=_reduction(modules[1][1] / "config.json", has_prompts=bool(context_prompt or candidate_prompt)),
+        normalize=by_cosine or kinds[-1] == "Normalize",
+        dense=tuple(dense),
+        max_tokens=_whole(directory, words.get("max_seq_length")),
+        lower_case=words.get("do_lower_case") is True,
+        context_prompt=context_prompt,
+        candidate_prompt=candidate_prompt,
+    )
+
+
+_ASKED = "polyrank takes Transformer, Pooling, Dense layers and Normalize, in this order"
+
+
+def _modules(directory: Path) -> list[tuple[str, Path]]:
+    """Return kind and directory of each module; a plain transformer has the mean of its states as its vector."""
+    path = directory / "modules.json"
+    if not path.is_file():
+        return [("Transformer", directory), ("Pooling", directory / "1_Pooling")]
+    modules = []
+    for module in read_objects(path):
+        kind, folder = module.get("type"), module.get("path")
+        if not isinstance(kind, str) or not isinstance(folder, str) or ".." in Path(folder).parts:
+            raise CheckpointInvalid(f"{path}: each module needs a type and a path in the directory")
+        modules.append((kind.rsplit(".", 1)[-1], directory / folder))
+    if modules and modules[0][1] != directory:
+        raise CheckpointInvalid(f"{path}: the transformer lies in {modules[0][1].name}, not in the directory itself")
+    return modules
+
+
+def _reduction(path: Path, has_prompts: bool) -> Reduction:
+    if not path.is_file():
+        return "mean"
+    raw = read_object(path)
+    modes = raw.get("pooling_mode", [name for flag, name in _FLAGS.items() if raw.get(flag)] or "mean")
+    named = [modes] if isinstance(modes, str) else list(modes) if isinstance(modes, list) else [repr(modes)]
+    if len(named) != 1 or named[0] not in _POOLINGS:
+        why = f"{path}: pooling_mode is {' + '.join(map(str, named))}"
+        raise CheckpointInvalid(f"{why}; polyrank takes one of {', '.join(_POOLINGS)}")
+    if has_prompts and raw.get("include_prompt", True) is not True:
+        raise CheckpointInvalid(f"{path}: include_prompt is false; polyrank cannot leave a prompt out of the vector")
+    return _POOLINGS[named[0]]
+
+
+def _dense(path: Path) -> tuple[DenseConfig, Path]:
+    raw = read_object(path / "config.json")
+    activation = str(raw.get("activation_function", "torch.nn.modules.activation.Tanh")).rsplit(".", 1)[-1]
+    if activation not in _ACTIVATIONS:
+        raise CheckpointInvalid(f"{path}: activation_function is {activation}; known are {', '.join(_ACTIVATIONS)}")
+    config = DenseConfig(
+        inputs=_needed(path, raw, "in_features"),
+        outputs=_needed(path, raw, "out_features"),
+        bias=raw.get("bias", True) is True,
+        activation=cast(Any, _ACTIVATIONS[activation]),
+    )
+    return config, path / "model.safetensors"
+
+
+def _needed(path: Path, raw: Mapping[str, Any], name: str) -> int:
+    found = _whole(path, raw.get(name))
+    if found is None:
+        raise CheckpointInvalid(f"{path}: config.json lacks {name}")
+    return found
+
+
+def _whole(path: Path, value: object) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise CheckpointInvalid(f"{path}: a size is {value!r}, not a whole number above 0")
+    return value
+
+
+def _compares_by_cosine(directory: Path, settings: Mapping[str, Any]) -> bool:
+    name = settings.get("similarity_fn_name") or "cosine"
+    if name not in ("cosine", "dot"):
+        raise CheckpointInvalid(f"{directory}: similarity_fn_name is {name}; cosine and dot can be served")
+    return bool(name == "cosine")
+
+
+def _prompts(directory: Path, settings: Mapping[str, Any]) -> tuple[str, str]:
+    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise CheckpointInvalid(f"{directory}: prompts in config_sentence_transformers.json must be texts by name")
+    return _prompt(prompts, ["query", default]), _prompt(prompts, [*_DOCUMENTS, default])
+
+
+def _prompt(prompts: Mapping[str, str], names: Sequence[str | None]) -> str:
+    return next((prompts[name] for name in names if name is not None and name in prompts), "")
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    return read_object(path) if path.is_file() else {}
