@@ -1,7 +1,7 @@
 """The contents of `polyrank.json`, validated: what a checkpoint says about itself."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import isfinite
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -93,6 +93,38 @@ class DenseConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ColbertConfig:
+    """What ColBERT has beyond other architectures (polyrank.model.architectures.colbert).
+
+    Attributes:
+        dim: size of a token's vector.
+        query_tokens: contexts below this length are filled up to it with the mask token; 0: none is.
+        mask_id: id of the mask token.
+        query_marker, candidate_marker: ids of the tokens behind the first one of a side; None: there is none.
+        dropped: ids of tokens whose vectors a candidate does not keep: punctuation.
+    """
+
+    dim: int = 128
+    query_tokens: int = 0
+    mask_id: int = 0
+    query_marker: int | None = None
+    candidate_marker: int | None = None
+    dropped: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        _require_types(self, "colbert.")
+        _require(self.dim >= 1, "colbert.dim must be at least 1")
+        _require(self.query_tokens >= 0, "colbert.query_tokens must be at least 0")
+        _require(min(self.ids) >= 0, "colbert names a token id below 0")
+
+    @property
+    def ids(self) -> list[int]:
+        """All token ids that it names."""
+        markers = [marker for marker in (self.query_marker, self.candidate_marker) if marker is not None]
+        return [self.mask_id, *markers, *self.dropped]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     """Architecture facts of a checkpoint.
 
@@ -117,6 +149,7 @@ class ModelConfig:
         score_scale: factor on the dot products of context vectors and candidate embedding.
         max_context_tokens, max_candidate_tokens: limits for one text, special tokens included.
         evidence: how words count in the score; None: they do not.
+        colbert: of ColBERT; None for others.
         training: free-form summary of the training run; not part of the model's identity.
     """
 
@@ -138,6 +171,7 @@ class ModelConfig:
     max_candidate_tokens: int = 72
     assembly: AssemblyConfig = field(default_factory=AssemblyConfig)
     evidence: EvidenceConfig | None = None
+    colbert: ColbertConfig | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -161,6 +195,10 @@ class ModelConfig:
         """Whether there is a network behind it, with weights and a tokenizer; a lexical model has none."""
         return _has_network(self.architecture)
 
+    def with_blocks(self, *, colbert: ColbertConfig | None = None) -> "ModelConfig":
+        """Return it with these blocks of single architectures, and no others."""
+        return replace(self, colbert=colbert)
+
     def to_json(self) -> dict[str, Any]:
         """Return the object that `polyrank.json` holds."""
         flat = asdict(self)
@@ -168,7 +206,7 @@ class ModelConfig:
             return {"format_version": FORMAT_VERSION, **{name: flat[name] for name in _WITHOUT_NETWORK}}
         base = {"name": flat.pop("base_name"), "sha256": flat.pop("base_sha256")}
         # What is not used is left out, as it was before it could be used, so that fingerprints stay.
-        for name in ("evidence", "dense"):
+        for name in ("evidence", "dense", "colbert"):
             if not flat[name]:
                 del flat[name]
         for name in ("context_prompt", "candidate_prompt"):
@@ -196,6 +234,8 @@ class ModelConfig:
             _refuse_unknown(evidence, {f.name for f in fields(EvidenceConfig)}, "evidence.")
             flat["evidence"] = EvidenceConfig(**evidence)
         flat["dense"] = _dense(flat.pop("dense", []))
+        if (colbert := flat.pop("colbert", None)) is not None:
+            flat["colbert"] = _colbert(colbert)
         flat |= {"base_name": base["name"], "base_sha256": base["sha256"]}
         try:
             return cls(assembly=AssemblyConfig(**assembly), **flat)
@@ -212,6 +252,13 @@ def _dense(raw: object) -> tuple[DenseConfig, ...]:
         return tuple(DenseConfig(**each) for each in raw)
     except TypeError as error:
         raise CheckpointInvalid(f"polyrank.json: dense: {error}") from error
+
+
+def _colbert(raw: Any) -> ColbertConfig:
+    _require(isinstance(raw, dict), "colbert must be an object")
+    _refuse_unknown(raw, {f.name for f in fields(ColbertConfig)}, "colbert.")
+    dropped = raw.get("dropped", [])
+    return ColbertConfig(**{**raw, "dropped": tuple(dropped) if isinstance(dropped, list) else dropped})
 
 
 _WITHOUT_NETWORK = ("architecture", "evidence", "training")
@@ -232,7 +279,10 @@ def _refuse_unknown(raw: Mapping[str, Any], known: set[str], prefix: str) -> Non
     _require(not unknown, f"unknown field {prefix}{', '.join(unknown)}; written by a newer release?")
 
 
-def _require_types(config: AssemblyConfig | DenseConfig | EvidenceConfig | ModelConfig, prefix: str) -> None:
+_Block = AssemblyConfig | DenseConfig | EvidenceConfig | ColbertConfig | ModelConfig
+
+
+def _require_types(config: _Block, prefix: str) -> None:
     """Check each field against its annotation: JSON may hold any type anywhere."""
     for name, hint in get_type_hints(type(config)).items():
         value = getattr(config, name)

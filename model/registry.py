@@ -37,6 +37,9 @@ _OBJECTIVES = "polyrank.model.training.objectives"
 
 ARCHITECTURES = {
     "bi": Architecture(f"{_ENCODERS}.bi:BiEncoder", f"{_OBJECTIVES}.late:LateObjective", retrieves=True),
+    "colbert": Architecture(
+        f"{_ENCODERS}.colbert:ColbertEncoder", f"{_OBJECTIVES}.late:TwoStageObjective", retrieves=True
+    ),
     "poly": Architecture(f"{_ENCODERS}.poly:PolyEncoder", f"{_OBJECTIVES}.late:LateObjective", retrieves=True),
     "cross": Architecture(f"{_ENCODERS}.cross:CrossEncoder", f"{_OBJECTIVES}.pairs:PairObjective", retrieves=False),
     "lexical": Architecture(encoder=None, objective=None, retrieves=True),
@@ -50,7 +53,7 @@ def names_in_words(retrieves: bool) -> str:
     """Name the encoders with or without candidate embeddings, for a message.
 
     >>> names_in_words(retrieves=True)
-    'bi- or poly-encoder'
+    'bi-, colbert- or poly-encoder'
     """
     names = [f"{name}-" for name, row in ARCHITECTURES.items() if row.encoder and row.retrieves == retrieves]
     return " or ".join(", ".join(names).rsplit(", ", 1)) + "encoder"

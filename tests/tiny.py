@@ -1,6 +1,7 @@
 """Real models with random weights, small enough to build and load in no time."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -24,21 +25,24 @@ def word_ids(text: str) -> list[int]:
     return [VOCABULARY.index(word) for word in text.split()]
 
 
-def write_base(directory: Path, seed: int) -> Path:
+def write_base(directory: Path, seed: int, more: Sequence[str] = ()) -> Path:
     """A transformer of two layers with random weights over words `w0` to `w39`, one token a word.
+
+    `more` are tokens behind those words; the ones in brackets are special.
 
     The weights are large, so that every token's output depends on every other token, as in a trained transformer.
     """
     directory.mkdir()
-    tokenizer = Tokenizer(models.WordLevel({word: at for at, word in enumerate(VOCABULARY)}, unk_token="[UNK]"))
+    vocabulary = [*VOCABULARY, *more]
+    tokenizer = Tokenizer(models.WordLevel({word: at for at, word in enumerate(vocabulary)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.add_special_tokens(SPECIAL)
+    tokenizer.add_special_tokens([*SPECIAL, *(token for token in more if token.startswith("["))])
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)]
     )
     tokenizer.save(str(directory / "tokenizer.json"))
     config = BertConfig(
-        vocab_size=len(VOCABULARY),
+        vocab_size=len(vocabulary),
         hidden_size=DIM,
         num_hidden_layers=2,
         num_attention_heads=2,

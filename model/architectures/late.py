@@ -15,6 +15,7 @@ from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.config import DenseConfig, ModelConfig, Reduction
 from polyrank.model.representations import LateRows
+from polyrank.model.text.tokenizer import Tokenizer
 
 
 class ContextState(NamedTuple):
@@ -66,8 +67,10 @@ class LateEncoder(nn.Module, ABC):
         context = backbone()
         return cls(config, context, context if config.shared_encoder else backbone())
 
-    def begin(self) -> None:
-        """Draw on the transformers' weights, which have just been loaded from a base model, for its own tensors."""
+    @classmethod
+    def complete(cls, config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
+        """Fill in what the architecture alone has and the tokenizer says."""
+        return config.with_blocks()
 
     @property
     def longest_input(self) -> int:

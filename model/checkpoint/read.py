@@ -129,6 +129,7 @@ def begin_from_base(name: str, config: ModelConfig) -> tuple[Encoder, Checkpoint
     """
     base = resolve_base(name)
     config = replace(config, base_name=base.name, base_sha256=base.sha256 if config.weights != "full" else "")
+    config = completed(config, Tokenizer(base.directory / TOKENIZER_FILE))
     encoder = build(config, base.directory, base.directory / WEIGHTS_FILE)
     load_base(encoder, base)
     return encoder, CheckpointFiles(config, base.directory, own_tensors(encoder) or None)
@@ -141,13 +142,24 @@ def build(config: ModelConfig, directory: Path, weights: Path | None = None) -> 
     """
     backbone_config = read_backbone_config(directory)
     most_parameters = max(_FEW_PARAMETERS, _BUILT_TIMES * parameters_in(weights)) if weights is not None else None
-    reference = ARCHITECTURES[config.architecture].encoder
-    assert reference is not None, "only models with a network are read"
-    encoder: Encoder = resolve_name(reference).build(config, partial(Backbone, backbone_config, most_parameters))
+    encoder: Encoder = _class(config).build(config, partial(Backbone, backbone_config, most_parameters))
     longest, allowed = encoder.longest_input, min(backbone.max_tokens for backbone in _backbones(encoder).values())
     if longest > allowed:
         raise CheckpointInvalid(f"polyrank.json asks for {longest} tokens, the transformer allows {allowed}")
     return encoder
+
+
+def completed(config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
+    """Fill in what its architecture alone has and the tokenizer says."""
+    kind = _class(config)
+    return kind.complete(config, tokenizer) if issubclass(kind, LateEncoder) else config.with_blocks()
+
+
+def _class(config: ModelConfig) -> type[LateEncoder] | type[CrossEncoder]:
+    reference = ARCHITECTURES[config.architecture].encoder
+    assert reference is not None, "only models with a network are read"
+    kind: type[LateEncoder] | type[CrossEncoder] = resolve_name(reference)
+    return kind
 
 
 def load_base(encoder: Encoder, base: BaseModel) -> None:

@@ -4,15 +4,23 @@ The scan is exact: without an index's errors, only the model is measured.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.evaluation.encoding import ReportProgress, candidate_embeddings, context_codes, require_finite
+from polyrank.model.evaluation.encoding import (
+    ReportProgress,
+    candidate_representations,
+    context_encodings,
+    require_finite,
+)
 from polyrank.model.evaluation.metrics import DEPTH
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.networks import Retriever
+from polyrank.model.representations import ContextEncoding, Representations
+from polyrank.model.search.additions import Additions
 from polyrank.model.search.scan import Query, prepare
 from polyrank.model.search.topk import TopK
 from polyrank.model.text.assembly import Conversation
@@ -25,6 +33,8 @@ def retrieve(
 ) -> tuple[list[TopK], int]:
     """Find the best texts of the pool for each context, by vectors and by evidence if the model has some.
 
+    A second stage places the texts that the first one found.
+
     The stages reported are "candidates" and "contexts".
 
     Returns:
@@ -34,14 +44,29 @@ def retrieve(
     Raises:
         ModelError: the model gives numbers that are not finite.
     """
-    embeddings, cut = candidate_embeddings(ranker, texts, report)
-    scan, table, found = prepare(embeddings), ranker.word_table(texts), []
-    remaining = zip(conversations, context_codes(ranker, conversations, report), strict=True)
+    made, cut = candidate_representations(ranker, texts, report)
+    scan, table, found = prepare(made.first), ranker.word_table(texts), list[TopK]()
+    remaining = zip(conversations, context_encodings(ranker, conversations, report), strict=True)
     while several := list(islice(remaining, _CONTEXTS_A_PASS)):
-        found += scan.top_k(
-            [Query(codes, DEPTH, additions=ranker.additions(conversation, table)) for conversation, codes in several]
-        )
+        contexts = [context for _, context in several]
+        added = [ranker.additions(conversation, table) for conversation, _ in several]
+        queries = [Query(each.codes, DEPTH, additions=own) for each, own in zip(contexts, added, strict=True)]
+        best = scan.top_k(queries)
+        if ranker.late_rows is not None:
+            best = [_placed(ranker, made, *each) for each in zip(contexts, best, added, strict=True)]
+        found += best
     return found, cut
+
+
+def _placed(
+    ranker: Retriever, made: Representations, context: ContextEncoding, best: TopK, additions: Additions | None
+) -> TopK:
+    """Order the texts found by the scores of the second stage, equal ones in the order of the pool."""
+    own = None if additions is None else replace(additions, values=additions.values[best.rows])
+    scores = ranker.scores(context, made.take(best.rows), own)
+    require_finite(ranker.name, [scores])
+    order = np.lexsort((best.rows, -scores))
+    return TopK(best.rows[order], scores[order])
 
 
 def rerank(

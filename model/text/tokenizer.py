@@ -109,9 +109,19 @@ class Tokenizer:
             for text, encoding in zip(texts, self._rust.encode_batch(texts, add_special_tokens=wrapped), strict=True)
         ]
 
+    def id_of(self, token: str) -> int | None:
+        """Return the id of a token of the vocabulary; None: there is none of that name."""
+        found: int | None = self._rust.token_to_id(token)
+        return found
+
+    def special_id(self, token: str) -> int | None:
+        """Return the id of a token that was added to the vocabulary, such as [MASK]; None: there is none."""
+        found = self.id_of(token)
+        return found if found in self._rust.get_added_tokens_decoder() else None
+
     def marker(self, text: str) -> list[int]:
         """Return the ids of a separator or marker of the config: a special token's name, plain text, or nothing."""
-        special = self._rust.token_to_id(text)
-        if special is not None and special in self._rust.get_added_tokens_decoder():
+        special = self.special_id(text)
+        if special is not None:
             return [special]
         return self.encode([text])[0] if text else []

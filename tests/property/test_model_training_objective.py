@@ -16,11 +16,9 @@ from tiny_training import dialogue, write_first_stage
 from tiny_training import settings as training_settings
 from torch import Tensor, nn
 
-from polyrank.model.architectures.attention import poly_scores
-from polyrank.model.architectures.batching import pad
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.training.objectives.late import LateObjective
+from polyrank.model.training.objectives.late import LateObjective, TwoStageObjective
 from polyrank.model.training.objectives.objective import Batch
 from polyrank.model.training.objectives.pairs import PairObjective
 from polyrank.model.training.student.student import Student, start
@@ -31,6 +29,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "bi": {"architecture": "bi"},
     "bi shared": {"architecture": "bi", "shared_encoder": True},
     "bi first": {"architecture": "bi", "reduction": "first", "normalize": False, "score_scale": 0.1},
+    "colbert": {"architecture": "colbert", "normalize": True, "score_scale": 5.0},
+    "colbert shared": {"architecture": "colbert", "shared_encoder": True, "first_weight": 0.0, "score_scale": 5.0},
     "cross": {"architecture": "cross", "negatives": 3},
     "cross pointwise": {"architecture": "cross", "negatives": 2, "loss": "pointwise"},
     "residual": {"architecture": "cross", "first_stage": "", "n_codes": None, "negatives": 3},
@@ -105,7 +105,7 @@ class Kind:
         config = training_settings(
             self._base, **{**self._fields, "chunk_tokens": budget, "gradient_cache": cached, "dropout": None}
         )
-        kind = PairObjective if config.architecture == "cross" else LateObjective
+        kind = {"cross": PairObjective, "colbert": TwoStageObjective}.get(config.architecture, LateObjective)
         objective = kind(student, config, torch.device("cpu"))
         student.encoder.zero_grad()
         with dropping(student.encoder, dropout):
@@ -169,11 +169,11 @@ def test_a_longer_neighbour_changes_no_score_and_no_gradient(kind: Kind, short: 
     assert isinstance(encoder, LateEncoder)
 
     def scored(*neighbours: list[int]) -> tuple[float, dict[str, Tensor]]:
-        batch = pad([short, *neighbours], encoder.context.pad_id)
+        contexts = encoder.context_batch(encoder.config, [short, *neighbours], encoder.context.pad_id)
+        replies = encoder.candidate_batch(encoder.config, [[42, 43], *neighbours], encoder.candidate.pad_id)
         encoder.zero_grad()
         with dropping(encoder, False):
-            reply = encoder.encode_candidates(pad([[42, 43], *neighbours], encoder.candidate.pad_id)).first
-            score = poly_scores(encoder.encode_contexts(batch).first, reply)[0, 0]
+            score = encoder.late_scores(encoder.encode_contexts(contexts), encoder.encode_candidates(replies))[0, 0]
             score.backward()  # type: ignore[no-untyped-call]
         return score.item(), {
             name: each.grad.clone() for name, each in encoder.named_parameters() if each.grad is not None

@@ -15,7 +15,7 @@ from polyrank.model.checkpoint.base import BaseModel, resolve_base
 from polyrank.model.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles, read_config
 from polyrank.model.checkpoint.kind import require_network
 from polyrank.model.checkpoint.published import Published, read_published
-from polyrank.model.checkpoint.read import Encoder, build, load_base, own_tensors, read_checkpoint
+from polyrank.model.checkpoint.read import Encoder, build, completed, load_base, own_tensors, read_checkpoint
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Assembler
@@ -127,7 +127,9 @@ def _adapters_from_checkpoint(config: TrainConfig, directory: Path, source: Mode
 
 
 def _untrained(config: ModelConfig, directory: Path, base: BaseModel | None = None) -> Student:
-    assembler = Assembler(Tokenizer(directory / TOKENIZER_FILE), config)
+    tokenizer = Tokenizer(directory / TOKENIZER_FILE)
+    config = completed(config, tokenizer)
+    assembler = Assembler(tokenizer, config)
     weights = base.directory / WEIGHTS_FILE if base is not None else None
     return Student(build(config, directory, weights), config, directory, assembler)
 

@@ -68,6 +68,7 @@ def _add_recipe(add: Any) -> None:
     add("--first-stage", metavar="MODEL", help="cross: a poly-encoder to whose scores it adds")
     add("--loss", choices=("listwise", "pointwise"), help="pointwise: cross only")
     add("--teacher", metavar="MODEL", help="a cross-encoder to distil from")
+    add("--first-weight", type=float, metavar="W", help="colbert: of the first stage's own loss; default: 1")
     add("--teacher-weight", type=float, metavar="SHARE", help="default: 0.5")
     add("--learning-rate", type=float, metavar="R", help="default: 5e-5, with --lora-rank 5e-4")
     add("--code-learning-rate", type=float, metavar="R", help="of codes and head; default: 1e-3")

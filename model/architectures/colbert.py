@@ -1,0 +1,146 @@
+"""ColBERT: a vector for each token of both sides; each context vector takes its best candidate vector.
+
+Source: Khattab and Zaharia 2020 (arXiv 2004.12832). Axes: B contexts, N candidates, T and K tokens, E dimensions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from string import punctuation
+
+import torch
+from torch import Tensor, nn
+
+from polyrank.model.architectures.attention import ContextCodes, unit_length
+from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.architectures.batching import TokenBatch, pad
+from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder, masked_mean
+from polyrank.model.config import ColbertConfig, ModelConfig
+from polyrank.model.errors import CheckpointInvalid
+from polyrank.model.representations import LateRows
+from polyrank.model.text.tokenizer import Tokenizer
+
+_MASKS = ("[MASK]", "<mask>")
+_QUERY_TOKENS = 32
+_QUERY_MARKER, _CANDIDATE_MARKER = "[unused0]", "[unused1]"
+
+
+class ColbertEncoder(LateEncoder):
+    """`score = score_scale * mean_i max_j q_i . d_j` over unit vectors `q = unit(W h)` and `d`.
+
+    The paper sums over i; the mean gives the same ranking and does not grow with the context's length. The first
+    stage compares the unit means of both sides' vectors.
+
+    Attributes:
+        projection: W, D to E, for both sides.
+    """
+
+    def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
+        super().__init__(config, context, candidate)
+        block = _block(config)
+        if max(block.ids) >= min(context.vocabulary, candidate.vocabulary):
+            raise CheckpointInvalid("polyrank.json: colbert names a token id that the transformer lacks")
+        self.projection = nn.Linear(context.dim, block.dim, bias=False)
+        nn.init.orthogonal_(self.projection.weight)  # keeps angles as far as E dimensions can
+
+    @classmethod
+    def complete(cls, config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
+        """Fill in the tokens by which ColBERT marks, augments and drops."""
+        mask = next((found for name in _MASKS if (found := tokenizer.special_id(name)) is not None), None)
+        dropped = {found for mark in punctuation if (found := tokenizer.id_of(mark)) is not None}
+        markers = tokenizer.id_of(_QUERY_MARKER), tokenizer.id_of(_CANDIDATE_MARKER)
+        block = ColbertConfig(
+            query_tokens=0 if mask is None else _QUERY_TOKENS,
+            mask_id=mask or 0,
+            query_marker=markers[0],
+            candidate_marker=markers[1],
+            dropped=tuple(sorted(dropped)),
+        )
+        return replace(config, dense=()).with_blocks(colbert=block)  # tokens are not reduced to one vector
+
+    @property
+    def longest_input(self) -> int:
+        """Tokens of the longest sequence, the marker included."""
+        return max(super().longest_input + 1, _block(self.config).query_tokens)
+
+    @classmethod
+    def context_batch(cls, config: ModelConfig, contexts: Sequence[Sequence[int]], pad_id: int) -> TokenBatch:
+        """Mark contexts, and fill short ones up with the mask token; nobody attends to what fills."""
+        block = _block(config)
+        marked = [_marked(ids, block.query_marker) for ids in contexts]
+        batch = pad([[*ids, *[block.mask_id] * (block.query_tokens - len(ids))] for ids in marked], pad_id)
+        lengths = torch.tensor([len(ids) for ids in marked])[:, None]
+        return batch._replace(mask=torch.arange(batch.ids.shape[1]) < lengths)
+
+    @classmethod
+    def candidate_batch(cls, config: ModelConfig, candidates: Sequence[Sequence[int]], pad_id: int) -> TokenBatch:
+        """Mark candidates."""
+        return pad([_marked(ids, _block(config).candidate_marker) for ids in candidates], pad_id)
+
+    def context_codes(self, states: Tensor, mask: Tensor) -> ContextCodes:
+        """Return the vectors of all positions, (B, T, E), unscaled, and which hold a token of the text, (B, T)."""
+        return ContextCodes(unit_length(self.projection(states.float())), mask)
+
+    def candidate_outputs(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        """Return the vectors of all positions, (N, K, E), and which hold a token, (N, K)."""
+        return tuple(self.context_codes(states, mask))
+
+    @classmethod
+    def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> ContextState:
+        """Keep the vectors of the text and of what fills it up, and their mean for the first stage."""
+        width = batch.ids.shape[1]  # a back-end may have padded further
+        rows = outputs[0][:, :width]
+        lengths = batch.mask.sum(dim=1, keepdim=True).clamp(min=_block(config).query_tokens)
+        counted = torch.arange(width, device=rows.device) < lengths
+        mean = unit_length(masked_mean(rows, counted))[:, None] * config.score_scale
+        first = ContextCodes(mean, torch.ones(mean.shape[:2], dtype=torch.bool, device=rows.device))
+        return ContextState(first, rows, counted)
+
+    @classmethod
+    def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> CandidateState:
+        """Drop the vectors of punctuation and padding; the mean of the others is for the first stage."""
+        rows = outputs[0][:, : batch.ids.shape[1]]
+        dropped = torch.tensor(_block(config).dropped, dtype=batch.ids.dtype, device=batch.ids.device)
+        kept = batch.mask & ~torch.isin(batch.ids, dropped)
+        return CandidateState(unit_length(masked_mean(rows, kept)), rows, kept)
+
+    @classmethod
+    def first_dim(cls, config: ModelConfig, dim: int) -> int:
+        """Return E."""
+        return _block(config).dim
+
+    @classmethod
+    def late_rows(cls, config: ModelConfig, dim: int) -> LateRows | None:
+        """Return E and no fixed count: a row for each token."""
+        return LateRows(_block(config).dim, None)
+
+    @classmethod
+    def late_cost(cls, config: ModelConfig, dim: int, context_tokens: int, rows: int) -> float:
+        """Return the multiplications of all dot products."""
+        block = _block(config)
+        return float(block.dim * max(context_tokens + 1, block.query_tokens) * rows)
+
+    def late_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
+        """Score every candidate for every context by MaxSim, (B, N)."""
+        assert contexts.late is not None
+        assert contexts.mask is not None
+        means = [max_sim(rows[counted], candidates) for rows, counted in zip(contexts.late, contexts.mask, strict=True)]
+        return torch.stack(means) * self.config.score_scale
+
+
+def max_sim(query: Tensor, candidates: CandidateState) -> Tensor:
+    """Return the mean over the query's rows (T, E) of the best dot product with a row of each candidate, (N,)."""
+    assert candidates.late is not None
+    assert candidates.mask is not None
+    similarities = candidates.late.float() @ query.float().T  # (N, K, T)
+    present = similarities.masked_fill(~candidates.mask[..., None], float("-inf"))  # zero would beat a negative one
+    return present.max(dim=1).values.mean(dim=-1)
+
+
+def _block(config: ModelConfig) -> ColbertConfig:
+    if config.colbert is None:
+        raise CheckpointInvalid("polyrank.json: colbert is missing")
+    return config.colbert
+
+
+def _marked(ids: Sequence[int], marker: int | None) -> list[int]:
+    return list(ids) if marker is None else [*ids[:1], marker, *ids[1:]]

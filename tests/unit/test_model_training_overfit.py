@@ -1,0 +1,40 @@
+"""Every architecture can learn a few dialogues by heart."""
+
+import random
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import pytest
+import torch
+from tiny import write_base
+from tiny_training import dialogue, settings
+
+from polyrank.model.registry import ARCHITECTURES, TRAINED
+from polyrank.model.training.objectives.objective import Batch
+from polyrank.model.training.student.student import start
+
+PAIRS = 64
+MOST_STEPS = 150
+OPTIONS: dict[str, dict[str, Any]] = {"cross": {"negatives": 7}}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_sixty_four_pairs_are_learnt_by_heart(name: str, tmp_path: Path) -> None:
+    base = write_base(tmp_path / "base", 3, ["[MASK]", "[unused0]", "[unused1]"])
+    config = settings(base, architecture=name, batch_size=PAIRS, **OPTIONS.get(name, {}))
+    torch.manual_seed(5)
+    student = start(config)
+    objective = resolve_name(ARCHITECTURES[name].objective or "")(student, config, torch.device("cpu"))
+    pairs = [(at // 8, at % 8) for at in range(PAIRS)]
+    examples = [dialogue(f"w{a} w{b + 8}", f"w{a + 16} w{b + 24}") for a, b in pairs]
+    optimizer = torch.optim.AdamW(student.trainable().values(), lr=1e-2)
+    first = 0
+    for step in range(MOST_STEPS):
+        optimizer.zero_grad()
+        batch = Batch(examples, [], random.Random(step))
+        objective.step(batch, lambda loss: loss.backward())
+        optimizer.step()
+        if step % 5 == 4 and (first := objective.measure(batch).first) == PAIRS:
+            break
+    assert first == PAIRS
