@@ -16,7 +16,8 @@ from polyrank.model.training.student.student import start
 
 PAIRS = 64
 MOST_STEPS = 150
-OPTIONS: dict[str, dict[str, Any]] = {"cross": {"negatives": 7}}
+OPTIONS: dict[str, dict[str, Any]] = {"colbert": {"shared_encoder": True}, "cross": {"negatives": 7}}
+RATES = {"colbert": 3e-3}
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -28,7 +29,7 @@ def test_sixty_four_pairs_are_learnt_by_heart(name: str, tmp_path: Path) -> None
     objective = resolve_name(ARCHITECTURES[name].objective or "")(student, config, torch.device("cpu"))
     pairs = [(at // 8, at % 8) for at in range(PAIRS)]
     examples = [dialogue(f"w{a} w{b + 8}", f"w{a + 16} w{b + 24}") for a, b in pairs]
-    optimizer = torch.optim.AdamW(student.trainable().values(), lr=1e-2)
+    optimizer = torch.optim.AdamW(student.trainable().values(), lr=RATES.get(name, 5e-3))
     first = 0
     for step in range(MOST_STEPS):
         optimizer.zero_grad()
