@@ -36,7 +36,7 @@ class Encoder(nn.Module):
     def __init__(self, base: str, attention: str, dropout: bool, adapters: bool) -> None:
         super().__init__()
         found = resolve_base(base)
-        self.backbone = Backbone(read_backbone_config(found.directory))
+        self.backbone = Backbone(read_backbone_config(found.directory / "config.json"))
         load_base_weights(self.backbone, read_weights(found.directory / WEIGHTS_FILE), base)
         self.backbone.transformer.set_attn_implementation(attention)
         select_layers(self, "all-but-embeddings")

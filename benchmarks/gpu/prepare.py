@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.gpu.pack import BASE, FILES, MOST_BYTES, halved
 
 from polyrank.model.checkpoint.base import resolve_base
-from polyrank.model.checkpoint.files import BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE
+from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from polyrank.model.errors import InvalidInput, RankingError
 
 
@@ -32,7 +32,7 @@ def prepare(data: Path, base_name: str, output: Path) -> int:
     base = resolve_base(base_name)
     weights = halved(base.directory / WEIGHTS_FILE)
     sources = {output / name: data / name for name in FILES}
-    sources |= {output / BASE / name: base.directory / name for name in (BACKBONE_FILE, TOKENIZER_FILE)}
+    sources |= {output / BASE / name: base.directory / name for name in (BASE_BACKBONE_FILE, TOKENIZER_FILE)}
     size = len(weights) + sum(source.stat().st_size for source in sources.values())
     if size > MOST_BYTES:
         raise InvalidInput(f"all of it is {size} bytes, more than {MOST_BYTES}; use a smaller base model")

@@ -1,4 +1,4 @@
-"""The transformer of an encoder: built from config.json, weights read from safetensors only, no remote code.
+"""The transformer of an encoder: built from its config, weights read from safetensors only, no remote code.
 
 The library transformers is imported when a transformer is built: a compiled model runs without it.
 """
@@ -56,16 +56,15 @@ class Backbone(nn.Module):
         return states
 
 
-def read_backbone_config(directory: Path) -> "PretrainedConfig":
-    """Read the transformer's config.json; raises CheckpointInvalid where it describes no text encoder."""
+def read_backbone_config(path: Path) -> "PretrainedConfig":
+    """Read a transformer's config; raises CheckpointInvalid where it describes no text encoder."""
     from transformers import AutoConfig
 
-    path = directory / "config.json"
     try:
         large = [each for each in _whole_numbers(orjson.loads(path.read_bytes())) if each > _LARGEST_NUMBER]
         if large:
             raise CheckpointInvalid(f"{path} claims a size of {large[0]}; at most {_LARGEST_NUMBER} is taken")
-        config: PretrainedConfig = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+        config: PretrainedConfig = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
     except CheckpointInvalid:
         raise
     except Exception as error:  # transformers raises anything from KeyError to its own types
@@ -115,7 +114,7 @@ def load_base_weights(backbone: Backbone, weights: Mapping[str, Tensor], source:
     try:
         missing, _ = backbone.transformer.load_state_dict(named, strict=False)
     except RuntimeError as error:
-        raise CheckpointInvalid(f"the weights of {source} do not fit its config.json") from error
+        raise CheckpointInvalid(f"the weights of {source} do not fit its config") from error
     if missing:
         raise CheckpointInvalid(f"the weights of {source} lack {len(missing)} tensors, the first is {missing[0]}")
 
@@ -131,7 +130,7 @@ def _transformer(config: "PretrainedConfig", most_parameters: int | None) -> Any
     except CheckpointInvalid:
         raise
     except Exception as error:  # sizes that do not fit each other raise torch's or transformers' own errors
-        raise CheckpointInvalid(f"no transformer can be built from config.json: {_one_line(error)}") from error
+        raise CheckpointInvalid(f"no transformer can be built from its config: {_one_line(error)}") from error
 
 
 @contextmanager
@@ -149,7 +148,7 @@ def _bounded(most_parameters: int | None) -> Iterator[None]:
         count += parameter.numel()
         if count > most_parameters:
             raise CheckpointInvalid(
-                f"config.json claims more than {most_parameters} parameters, many more than model.safetensors holds"
+                f"its config claims more than {most_parameters} parameters, many more than model.safetensors holds"
             )
 
     hook = register_module_parameter_registration_hook(add)

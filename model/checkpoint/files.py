@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CONFIG_FILE = "polyrank.json"
-BACKBONE_FILE = "config.json"
+BASE_BACKBONE_FILE = "config.json"  # what other tools read; checkpoints had this name once
+BACKBONE_FILE = "backbone.json"  # not config.json: they would take a checkpoint for a base model, with random weights
 TOKENIZER_FILE = "tokenizer.json"
 WEIGHTS_FILE = "model.safetensors"
 _MOST_JSON_BYTES = 16 << 20
@@ -30,7 +31,7 @@ class CheckpointFiles:
     """What a checkpoint directory holds.
 
     Attributes:
-        source: the directory of the transformer's config.json and tokenizer.json.
+        source: the directory of the transformer's config and tokenizer.json; a checkpoint's or a base model's.
         weights: the checkpoint's own tensors, or the file that holds them; None where it has none of its own.
     """
 
@@ -45,7 +46,7 @@ class CheckpointFiles:
         Names and the training summary are left out: after a renaming the pool need not be encoded again.
         Raises CheckpointInvalid where a file cannot be read, or the transformer's config is no JSON object.
         """
-        backbone = read_object(self.source / BACKBONE_FILE)
+        backbone = read_object(backbone_file(self.source))
         backbone.pop("_name_or_path", None)
         return fingerprint_of(
             self.config,
@@ -65,8 +66,9 @@ class CheckpointFiles:
         # former figures; over another checkpoint, a config whose weights loading refuses unless all shapes are equal.
         self._write_weights(directory / WEIGHTS_FILE)
         write_config(directory / CONFIG_FILE, self.config)
-        for name in (BACKBONE_FILE, TOKENIZER_FILE):
-            _copy(self.source / name, directory / name)
+        _copy(backbone_file(self.source), directory / BACKBONE_FILE)
+        _copy(self.source / TOKENIZER_FILE, directory / TOKENIZER_FILE)
+        (directory / BASE_BACKBONE_FILE).unlink(missing_ok=True)  # of the checkpoint that was here
 
     def _write_weights(self, path: Path) -> None:
         if isinstance(self.weights, Path):
@@ -92,9 +94,15 @@ def fingerprint_of(config: ModelConfig, **parts: Any) -> str:
     return hashlib.sha256(json.dumps({"config": identity, **parts}, sort_keys=True).encode()).hexdigest()
 
 
+def backbone_file(directory: Path) -> Path:
+    """Return the file that describes the transformer of a checkpoint or a base model, which may be missing."""
+    own = directory / BACKBONE_FILE
+    return own if own.is_file() else directory / BASE_BACKBONE_FILE
+
+
 def begin_directory(directory: Path) -> None:
     """Make a checkpoint's directory; raises InvalidInput for one that holds a base model."""
-    if (directory / BACKBONE_FILE).is_file() and not (directory / CONFIG_FILE).is_file():
+    if (directory / BASE_BACKBONE_FILE).is_file() and not (directory / CONFIG_FILE).is_file():
         raise InvalidInput(f"{directory} holds a base model; save to another directory")
     directory.mkdir(parents=True, exist_ok=True)
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from polyrank.model.checkpoint.base import find_base_files
-from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, read_config
+from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, CONFIG_FILE, read_config
 from polyrank.model.errors import CheckpointInvalid, WrongKind
 from polyrank.model.registry import ARCHITECTURES, in_words, names_in_words
 
@@ -20,8 +20,8 @@ def is_checkpoint(name: str | Path) -> bool:
     directory = Path(name)
     if os.path.isfile(directory / CONFIG_FILE):  # os.path, because Path raises where a name is too long for a file
         return True
-    if os.path.isdir(directory) and not (directory / BACKBONE_FILE).is_file():
-        raise CheckpointInvalid(f"{directory} is no model: it holds neither {CONFIG_FILE} nor {BACKBONE_FILE}")
+    if os.path.isdir(directory) and not (directory / BASE_BACKBONE_FILE).is_file():
+        raise CheckpointInvalid(f"{directory} is no model: it holds neither {CONFIG_FILE} nor {BASE_BACKBONE_FILE}")
     return False
 
 

@@ -26,6 +26,7 @@ from polyrank.model.checkpoint.files import (
     TOKENIZER_FILE,
     WEIGHTS_FILE,
     CheckpointFiles,
+    backbone_file,
     read_config,
 )
 from polyrank.model.checkpoint.published import Published, read_published
@@ -82,9 +83,9 @@ def find_checkpoint(directory: Path) -> StoredModel:
     Raises ModelNotFound where its base cannot be reached, CheckpointInvalid where a file is missing or damaged.
     """
     config = read_config(directory / CONFIG_FILE)
-    for needed in (BACKBONE_FILE, TOKENIZER_FILE):
-        if not (directory / needed).is_file():
-            raise CheckpointInvalid(f"{directory}: {needed} is missing")
+    for name, needed in ((BACKBONE_FILE, backbone_file(directory)), (TOKENIZER_FILE, directory / TOKENIZER_FILE)):
+        if not needed.is_file():
+            raise CheckpointInvalid(f"{directory}: {name} is missing")
     weights_file = directory / WEIGHTS_FILE
     base = None if config.weights == "full" else resolve_base(config.base_name, config.base_sha256)
     return _stored(CheckpointFiles(config, directory, weights_file if weights_file.is_file() else None), base)
@@ -111,7 +112,7 @@ def _stored(files: CheckpointFiles, base: BaseModel | None) -> StoredModel:
 
 def _stamps(files: CheckpointFiles, base: BaseModel | None) -> list[tuple[int, int, int]]:
     """Tell the files that the network is read from, as they are now, from any that take their place."""
-    paths = (files.source / BACKBONE_FILE, files.weights, base and base.directory / WEIGHTS_FILE)
+    paths = (backbone_file(files.source), files.weights, base and base.directory / WEIGHTS_FILE)
     found = [path.stat() for path in paths if isinstance(path, Path)]
     return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in found]
 
@@ -136,11 +137,11 @@ def begin_from_base(name: str, config: ModelConfig) -> tuple[Encoder, Checkpoint
 
 
 def build(config: ModelConfig, directory: Path, weights: Path | None = None) -> Encoder:
-    """Build the encoder around the transformer that config.json in `directory` describes; weights are random.
+    """Build the encoder around the transformer that `directory` describes; weights are random.
 
     Raises CheckpointInvalid if the transformer has far more parameters than the file `weights`, which is to be read.
     """
-    backbone_config = read_backbone_config(directory)
+    backbone_config = read_backbone_config(backbone_file(directory))
     most_parameters = max(_FEW_PARAMETERS, _BUILT_TIMES * parameters_in(weights)) if weights is not None else None
     encoder: Encoder = _class(config).build(config, partial(Backbone, backbone_config, most_parameters))
     longest, allowed = encoder.longest_input, min(backbone.max_tokens for backbone in _backbones(encoder).values())
@@ -206,7 +207,9 @@ def _load_own(encoder: Encoder, files: CheckpointFiles) -> None:
 
 def _zero_shot(base: BaseModel, published: Published) -> ModelConfig:
     """Config of a published sentence encoder as a Bi-encoder: its own way to make vectors, and to compare them."""
-    longest = min(published.max_tokens or _USUAL_TOKENS, _positions(read_backbone_config(base.directory)))
+    longest = min(
+        published.max_tokens or _USUAL_TOKENS, _positions(read_backbone_config(backbone_file(base.directory)))
+    )
     tokenizer = Tokenizer(base.directory / TOKENIZER_FILE)
     if published.lower_case and tokenizer.encode(["Aa"]) != tokenizer.encode(["aa"]):
         raise CheckpointInvalid(f"{base.directory}: do_lower_case is set, and tokenizer.json keeps capitals")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.architectures.late import LateEncoder
-from polyrank.model.checkpoint.files import BACKBONE_FILE, CheckpointFiles, read_object
+from polyrank.model.checkpoint.files import CheckpointFiles, backbone_file, read_object
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
@@ -51,7 +51,7 @@ class LateRanker(LateForwards):
         files: CheckpointFiles,
         compiler: Compiler,
     ) -> None:
-        layers = read_object(files.source / BACKBONE_FILE).get("num_hidden_layers", _USUAL_LAYERS)
+        layers = read_object(backbone_file(files.source)).get("num_hidden_layers", _USUAL_LAYERS)
         super().__init__(network, compiler, layers)
         self.name = name
         self.config = network.config

@@ -10,7 +10,7 @@ from zipfile import BadZipFile, ZipFile
 import torch
 
 from polyrank.model.checkpoint.base import file_sha256
-from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
+from polyrank.model.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, backbone_file
 from polyrank.model.durable import replacing
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.networks import NetworkRanker
@@ -122,5 +122,6 @@ def require_unused(directory: Path) -> None:
 
 def _files_sha256(directory: Path) -> dict[str, str]:
     """Identify a base or checkpoint, wherever it lies: the sha256 of its files by name."""
-    files = (directory / name for name in (CONFIG_FILE, BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE))
+    named = (directory / name for name in (CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE))
+    files = (backbone_file(directory), *named)
     return {file.name: file_sha256(file) for file in files if file.is_file()}

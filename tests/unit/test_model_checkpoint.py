@@ -137,7 +137,7 @@ def add_a_word(path: Path) -> None:
 
 
 def change_activation(path: Path) -> None:
-    rewrite(path / "config.json", lambda raw: raw.update(hidden_act="relu"))
+    rewrite(path / "backbone.json", lambda raw: raw.update(hidden_act="relu"))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def rename_base(path: Path) -> None:
 
 
 def note_origin(path: Path) -> None:
-    rewrite(path / "config.json", lambda raw: raw.update(_name_or_path="/somewhere/else"))
+    rewrite(path / "backbone.json", lambda raw: raw.update(_name_or_path="/somewhere/else"))
 
 
 def reorder(path: Path) -> None:

@@ -135,3 +135,22 @@ def test_a_checkpoint_of_another_kind_cut_short_is_the_former_or_refused(
             polyrank.load(directory)
     else:
         assert polyrank.load(directory).fingerprint == before
+
+
+def test_a_checkpoint_of_the_earlier_name_is_the_same_model_and_gets_the_new_one(directory: Path) -> None:
+    now = polyrank.load(directory)
+    (directory / BACKBONE_FILE).rename(directory / "config.json")
+    before = polyrank.load(directory)
+    assert before.fingerprint == now.fingerprint
+    assert before.rank("w1 w2", ["w3", "w4 w5"]) == now.rank("w1 w2", ["w3", "w4 w5"])
+    before.save(directory)
+    assert set(contents(directory)) == set(FILES)
+    assert polyrank.load(directory).fingerprint == now.fingerprint
+
+
+def test_other_tools_refuse_a_checkpoint(directory: Path) -> None:
+    """They would take it for a base model whose weights are missing, and draw them at random."""
+    from transformers import AutoModel
+
+    with pytest.raises((ValueError, OSError), match=r"Unrecognized model|config\.json"):
+        AutoModel.from_pretrained(directory)

@@ -136,7 +136,7 @@ def test_what_is_no_first_stage_of_the_base_is_told(base: Path, tmp_path: Path) 
     ):
         with pytest.raises(InvalidInput, match=says):
             cross(base, first_stage, **fields)
-    for name in ("tokenizer.json", "config.json"):
+    for name in ("tokenizer.json", "backbone.json"):
         file = poly / name
         before = file.read_text()
         file.write_text(before + "\n")

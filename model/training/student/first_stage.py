@@ -9,7 +9,13 @@ from polyrank.model.architectures.backbone import read_weights
 from polyrank.model.architectures.cross import FIRST_STAGE, CrossEncoder
 from polyrank.model.checkpoint.adapter import split
 from polyrank.model.checkpoint.base import file_sha256
-from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_config
+from polyrank.model.checkpoint.files import (
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    WEIGHTS_FILE,
+    backbone_file,
+    read_config,
+)
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.load import load_late
@@ -33,7 +39,7 @@ def first_stage_config(directory: Path) -> ModelConfig:
 def take_first_stage(encoder: CrossEncoder, directory: Path, base: Path) -> dict[str, Tensor]:
     """Fill the Poly-encoder of a residual Cross-encoder from its own checkpoint.
 
-    `base` is the directory of the Cross-encoder's config.json and tokenizer.json. Returns the Poly-encoder's adapters,
+    `base` is the directory of the Cross-encoder's config and tokenizer.json. Returns the Poly-encoder's adapters,
     under their names in the Cross-encoder's checkpoint.
 
     Raises InvalidInput where the two do not go together, CheckpointInvalid where the first stage is damaged.
@@ -41,9 +47,10 @@ def take_first_stage(encoder: CrossEncoder, directory: Path, base: Path) -> dict
     assert encoder.poly is not None
     ranker, config = load_late(directory), encoder.config
     stored = ranker.config
-    for file in (BACKBONE_FILE, TOKENIZER_FILE):
-        if file_sha256(directory / file) != file_sha256(base / file):
-            raise InvalidInput(f"{directory} has another {file} than the base; train both from one base model")
+    tokenizers = (directory / TOKENIZER_FILE, base / TOKENIZER_FILE)
+    for its, own in ((backbone_file(directory), backbone_file(base)), tokenizers):
+        if file_sha256(its) != file_sha256(own):
+            raise InvalidInput(f"{directory} has another {its.name} than the base; train both from one base model")
     if config.weights == "adapter" and (stored.weights == "full" or stored.base_sha256 != config.base_sha256):
         raise InvalidInput(f"{directory} is no adapter on the base's base model; train without --lora-rank")
     encoder.poly.load_state_dict(ranker.encoder.state_dict())

@@ -37,7 +37,7 @@ class Student:
     """An encoder under training.
 
     Attributes:
-        directory: where the config.json and tokenizer.json for its checkpoint are.
+        directory: where the transformer's config and tokenizer.json for its checkpoint are.
         fixed: adapters that belong in the checkpoint and are not trained (those of a first stage).
     """
 
