@@ -4,6 +4,9 @@
     ranker = polyrank.load("checkpoints/chat-poly")
     ranker.rank(["hi, my parcel is late"], ["What is your order number?", "We sell lamps."], top_k=1)
 
+    with polyrank.Client("http://127.0.0.1:8000") as client:
+        client.rank("hi, my parcel is late").results[0].text
+
 A name is imported when it is first used, so `import polyrank` does not wait for torch.
 """
 
@@ -19,19 +22,49 @@ if TYPE_CHECKING:
     from polyrank.model.rankers.load import load
     from polyrank.model.rankers.networks import from_base
     from polyrank.model.text.assembly import Turn
+    from polyrank.service.client.awaiting import AsyncClient
+    from polyrank.service.client.blocking import Client
+    from polyrank.service.client.failures import (
+        Busy,
+        CallFailed,
+        Conflicting,
+        JobEnded,
+        KeyRefused,
+        NoAnswer,
+        NotAnAnswer,
+        NotThere,
+        Refused,
+        RequestWrong,
+        ServerFailed,
+        TimeOver,
+    )
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AssemblyConfig": "polyrank.model.config",
+    "AsyncClient": "polyrank.service.client.awaiting",
+    "Busy": "polyrank.service.client.failures",
+    "CallFailed": "polyrank.service.client.failures",
     "CheckpointInvalid": "polyrank.model.errors",
+    "Client": "polyrank.service.client.blocking",
+    "Conflicting": "polyrank.service.client.failures",
     "CrossRanker": "polyrank.model.rankers.cross",
     "InvalidInput": "polyrank.model.errors",
+    "JobEnded": "polyrank.service.client.failures",
+    "KeyRefused": "polyrank.service.client.failures",
     "LateRanker": "polyrank.model.rankers.late",
     "LexicalRanker": "polyrank.model.rankers.lexical",
     "ModelConfig": "polyrank.model.config",
     "ModelNotFound": "polyrank.model.errors",
+    "NoAnswer": "polyrank.service.client.failures",
+    "NotAnAnswer": "polyrank.service.client.failures",
+    "NotThere": "polyrank.service.client.failures",
     "RankingError": "polyrank.model.errors",
+    "Refused": "polyrank.service.client.failures",
+    "RequestWrong": "polyrank.service.client.failures",
+    "ServerFailed": "polyrank.service.client.failures",
+    "TimeOver": "polyrank.service.client.failures",
     "Turn": "polyrank.model.text.assembly",
     "from_base": "polyrank.model.rankers.networks",
     "load": "polyrank.model.rankers.load",
@@ -39,14 +72,28 @@ _HOMES = {
 
 __all__ = [
     "AssemblyConfig",
+    "AsyncClient",
+    "Busy",
+    "CallFailed",
     "CheckpointInvalid",
+    "Client",
+    "Conflicting",
     "CrossRanker",
     "InvalidInput",
+    "JobEnded",
+    "KeyRefused",
     "LateRanker",
     "LexicalRanker",
     "ModelConfig",
     "ModelNotFound",
+    "NoAnswer",
+    "NotAnAnswer",
+    "NotThere",
     "RankingError",
+    "Refused",
+    "RequestWrong",
+    "ServerFailed",
+    "TimeOver",
     "Turn",
     "from_base",
     "load",

@@ -38,6 +38,12 @@ def test_importing_it_is_light(imports: str, tmp_path: Path) -> None:
     assert run("-c", code, cwd=tmp_path) == "[]"
 
 
+def test_the_clients_need_no_model(tmp_path: Path) -> None:
+    heavy = "{'torch', 'transformers', 'tokenizers', 'huggingface_hub', 'fastapi', 'faiss', 'redis', 'pyarrow'}"
+    code = f"import sys, polyrank; polyrank.Client, polyrank.AsyncClient; print(sorted({heavy} & set(sys.modules)))"
+    assert run("-c", code, cwd=tmp_path) == "[]"
+
+
 @pytest.mark.parametrize("line", [["--help"], ["build", "--help"], ["serve", "--port", "x"], ["rank"]], ids=" ".join)
 def test_help_and_wrong_usage_are_answered_at_once(line: list[str], tmp_path: Path) -> None:
     """By the standard library alone: every package that a command needs is imported when it runs."""

@@ -1,0 +1,1 @@
+"""The Python clients of a running server. They import neither torch nor the server."""

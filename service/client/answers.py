@@ -1,0 +1,114 @@
+"""The server's answers as objects. Fields that a later server adds are ignored."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class ClientAnswer(BaseModel):
+    """What all answers share: they do not change."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class RankedReply(ClientAnswer):
+    """A candidate in its place; `index` is its place in the request, None where it was retrieved."""
+
+    rank: int
+    id: str | None
+    text: str
+    score: float
+    scores: dict[str, float]
+    metadata: dict[str, Any]
+    index: int | None = None
+
+
+class AnsweringModel(ClientAnswer):
+    """The model that ranked."""
+
+    name: str
+    architecture: str
+    fingerprint: str
+
+
+class Ranking(ClientAnswer):
+    """The answer to `rank`, the best replies first; docs/reference/http.md says what each field means."""
+
+    results: list[RankedReply]
+    missing_ids: list[str]
+    generation: str
+    revision: int
+    model: AnsweringModel
+    exact: bool
+    degraded: list[str]
+    truncated: dict[str, int]
+    timings_ms: dict[str, float]
+    request_id: str
+
+
+class RerankedDocument(ClientAnswer):
+    """A document in its place; `index` is its place in the request, the score is between 0 and 1 unless raw."""
+
+    index: int
+    relevance_score: float
+
+
+class Upserted(ClientAnswer):
+    """What an upsert has done; `min_revision` of a ranking may ask for the revision."""
+
+    generation: str
+    revision: int
+    upserted: int
+
+
+class Deleted(ClientAnswer):
+    """What a deletion has done."""
+
+    generation: str
+    revision: int
+    deleted: int
+    missing_ids: list[str]
+
+
+class JobProgress(ClientAnswer):
+    """How much of the stage is done."""
+
+    done: int
+    total: int | None
+
+
+class IndexJob(ClientAnswer):
+    """A rebuild; `rate` is a second, `eta` in seconds."""
+
+    id: str
+    state: Literal["queued", "running", "succeeded", "failed", "cancelled"]
+    stage: str | None
+    progress: JobProgress
+    rate: float | None
+    eta: float | None
+    error: str | None
+    generation: str | None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self.state not in ("queued", "running")
+
+
+class ServedGeneration(ClientAnswer):
+    """A generation that is served or kept."""
+
+    id: str
+    count: int
+    model: AnsweringModel
+    index: str
+    built_at: str
+    revision: int | None = None
+
+
+class ServedIndex(ClientAnswer):
+    """What is served, the generations that are kept, and the job that runs."""
+
+    active: ServedGeneration | None
+    others: list[ServedGeneration]
+    job: IndexJob | None

@@ -1,0 +1,130 @@
+"""The client of a running server."""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx2
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.service.client import calls
+from polyrank.service.client.answers import Deleted, IndexJob, Ranking, RerankedDocument, ServedIndex, Upserted
+from polyrank.service.client.attempts import Attempts, options
+from polyrank.service.client.calls import Call, Context, Documents, RankOptions, RebuildOptions, RerankOptions
+from polyrank.service.client.failures import JobEnded
+
+T = TypeVar("T")
+
+
+class Client:
+    """Calls a running server; use it in a `with` block, or close it.
+
+    A call that the server refuses because it is busy is tried again after its Retry-After, at most `max_retries` times;
+    a change is repeated only if it was surely not made. Errors are those of `polyrank.service.client.failures`:
+    `Refused` and its kinds carry what the server says, `NoAnswer` means that it could not be reached.
+
+    Args:
+        url: of the server, such as "http://127.0.0.1:8000".
+        api_key: if the server has keys.
+        timeout_s: of a call with all its attempts, unless it has a `timeout_ms`, which the server is told, too.
+        max_retries: attempts after the first.
+        transport: of httpx2, for TLS or proxies of one's own.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8000",
+        api_key: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        max_retries: int = 2,
+        transport: httpx2.BaseTransport | None = None,
+    ) -> None:
+        self._timeout_s, self._max_retries = timeout_s, max_retries
+        self._http = httpx2.Client(**options(url, api_key), transport=transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def rank(self, context: Context, **options: Unpack[RankOptions]) -> Ranking:
+        """Rank replies, those sent as `candidates` or the served ones, for a conversation, oldest turn first."""
+        return self._do(calls.rank(context, options))
+
+    def rerank(self, query: str, documents: Documents, **options: Unpack[RerankOptions]) -> list[RerankedDocument]:
+        """Order documents by the server's reranker, or by its model where it has none; the best first."""
+        return self._do(calls.rerank(query, documents, options))
+
+    def embed(self, texts: Sequence[str], *, timeout_ms: int | None = None) -> NDArray[np.float32]:
+        """Return the vectors of texts as candidates, (N, D), of length 1."""
+        return self._do(calls.embed(texts, timeout_ms))
+
+    def upsert(self, candidates: Iterable[Mapping[str, Any]]) -> Upserted:
+        """Add candidates (`text`, `id`, `metadata`), or replace those with the same ids; searchable on return."""
+        return self._do(calls.upsert(candidates))
+
+    def delete(self, ids: Iterable[str]) -> Deleted:
+        """Remove candidates; ids that are not there are no error."""
+        return self._do(calls.delete(ids))
+
+    def index(self) -> ServedIndex:
+        """Return what is served, what is kept, and the job that runs."""
+        return self._do(calls.index())
+
+    def rebuild(self, **options: Unpack[RebuildOptions]) -> IndexJob:
+        """Start a rebuild from a `pool` under the server's pool root, or from `candidates`; `watch` follows it."""
+        return self._do(calls.rebuild(options))
+
+    def job(self, job_id: str) -> IndexJob:
+        """Return how far a job is."""
+        return self._do(calls.job(job_id))
+
+    def jobs(self, limit: int = 20) -> list[IndexJob]:
+        """Return the latest jobs, newest first."""
+        return self._do(calls.jobs(limit))
+
+    def watch(self, job_id: str, every_s: float = 1.0) -> Iterator[IndexJob]:
+        """Yield a job's state every so many seconds until it has ended; raises JobEnded if it did not succeed."""
+        while True:
+            job = self.job(job_id)
+            yield job
+            if job.is_finished:
+                break
+            time.sleep(every_s)
+        if job.state != "succeeded":
+            raise JobEnded(f"job {job.id} {job.state}: {job.error or 'no reason was given'}")
+
+    def cancel(self, job_id: str) -> IndexJob:
+        """Stop a job and remove what it has built."""
+        return self._do(calls.cancel(job_id))
+
+    def activate(self, generation: str) -> ServedIndex:
+        """Switch to a generation."""
+        return self._do(calls.activate(generation))
+
+    def rollback(self) -> ServedIndex:
+        """Switch back to the generation that was active before."""
+        return self._do(calls.rollback())
+
+    def _do(self, call: Call[T]) -> T:
+        attempts = Attempts(call, self._timeout_s, self._max_retries)
+        while True:
+            try:
+                response = self._http.request(**attempts.next())
+            except httpx2.TransportError as error:
+                pause = attempts.after_failure(error)
+            else:
+                if response.is_success:
+                    return attempts.read(response)
+                pause = attempts.after_refusal(response)
+            time.sleep(pause)

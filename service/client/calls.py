@@ -1,0 +1,162 @@
+"""The calls of the server's routes: what each sends, and how its answer is read. Both clients make them here."""
+
+import base64
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypedDict, TypeVar
+from urllib.parse import quote
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.service.client.answers import Deleted, IndexJob, Ranking, RerankedDocument, ServedIndex, Upserted
+
+T = TypeVar("T")
+
+Context = str | Sequence[str | Mapping[str, str]]
+Documents = Sequence[str | Mapping[str, Any]]
+
+
+class RankOptions(TypedDict, total=False):
+    """Options of `rank`, as `POST /rank` takes them (docs/reference/http.md); `timeout_ms` covers all attempts."""
+
+    persona: Sequence[str]
+    candidates: Documents
+    top_k: int
+    retrieve_k: int
+    exact: bool
+    rerank: bool | Mapping[str, int]
+    filter: Mapping[str, Any]
+    exclude_ids: Sequence[str]
+    score_threshold: float
+    group_by: str
+    limit_per_group: int
+    expect: Mapping[str, str]
+    min_revision: int
+    timeout_ms: int
+
+
+class RerankOptions(TypedDict, total=False):
+    """Options of `rerank`: `raw_scores` are the model's own, not between 0 and 1; `timeout_ms` covers all attempts."""
+
+    top_n: int
+    model: str
+    raw_scores: bool
+    timeout_ms: int
+
+
+class RebuildOptions(TypedDict, total=False):
+    """Options of `rebuild`: `pool` or `candidates`, and what `POST /index` takes besides.
+
+    Rebuilds with one `idempotency_key` start one job; absent: a new key, so that this call alone may be repeated.
+    """
+
+    pool: str
+    candidates: Sequence[Mapping[str, Any]]
+    model: str
+    activate: bool
+    idempotency_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A request, and what reads its answer.
+
+    Attributes:
+        may_repeat: asking twice changes no more than asking once.
+        timeout_ms: how long all attempts may take together; None: as long as the client says.
+        deadline_in: where the server is told how much of that is left.
+    """
+
+    method: str
+    path: str
+    read: Callable[[Any], T]
+    body: Any = None
+    headers: Mapping[str, str] | None = None
+    may_repeat: bool = True
+    timeout_ms: int | None = None
+    deadline_in: Literal["body", "header"] = "header"
+
+
+def rank(context: Context, options: RankOptions) -> Call[Ranking]:
+    """Rank replies."""
+    body = {"context": context, **options}
+    timeout_ms = options.get("timeout_ms")
+    return Call("POST", "/rank", Ranking.model_validate, body, timeout_ms=timeout_ms, deadline_in="body")
+
+
+def rerank(query: str, documents: Documents, options: RerankOptions) -> Call[list[RerankedDocument]]:
+    """Order documents."""
+    body: dict[str, Any] = {"query": query, "documents": [*documents], **options}
+    timeout_ms = body.pop("timeout_ms", None)
+    named = {"X-Rerank-Dialect": "cohere"}  # whatever the server's setting is
+    return Call("POST", "/v2/rerank", _documents, body, named, timeout_ms=timeout_ms)
+
+
+def _documents(answer: Any) -> list[RerankedDocument]:
+    return [RerankedDocument.model_validate(result) for result in answer["results"]]
+
+
+def embed(texts: Sequence[str], timeout_ms: int | None) -> Call[NDArray[np.float32]]:
+    """Embed texts as candidates."""
+    body = {"input": [*texts], "encoding_format": "base64"}
+    return Call("POST", "/v1/embeddings", _vectors, body, timeout_ms=timeout_ms)
+
+
+def _vectors(answer: Any) -> NDArray[np.float32]:
+    rows = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in answer["data"]]
+    return np.stack(rows).astype(np.float32, copy=False)
+
+
+def index() -> Call[ServedIndex]:
+    """What is served."""
+    return Call("GET", "/index", ServedIndex.model_validate)
+
+
+def upsert(candidates: Iterable[Mapping[str, Any]]) -> Call[Upserted]:
+    """Put candidates."""
+    return Call("PUT", "/index/candidates", Upserted.model_validate, [*candidates], may_repeat=False)
+
+
+def delete(ids: Iterable[str]) -> Call[Deleted]:
+    """Remove candidates."""
+    path, body = "/index/candidates/delete", {"ids": [*ids]}
+    return Call("POST", path, Deleted.model_validate, body, may_repeat=False)
+
+
+def rebuild(options: RebuildOptions) -> Call[IndexJob]:
+    """Start a rebuild; by its key the server knows a repetition."""
+    body: dict[str, Any] = {**options}
+    key = body.pop("idempotency_key", None) or uuid4().hex
+    return Call("POST", "/index", IndexJob.model_validate, body, {"Idempotency-Key": key})
+
+
+def job(job_id: str) -> Call[IndexJob]:
+    """How far a job is."""
+    return Call("GET", f"/index/jobs/{quote(job_id, safe='')}", IndexJob.model_validate)
+
+
+def jobs(limit: int) -> Call[list[IndexJob]]:
+    """The latest jobs."""
+    return Call("GET", f"/index/jobs?limit={limit}", _jobs)
+
+
+def _jobs(answer: Any) -> list[IndexJob]:
+    return [IndexJob.model_validate(each) for each in answer["jobs"]]
+
+
+def cancel(job_id: str) -> Call[IndexJob]:
+    """Stop a job; one that has ended stays as it is."""
+    return Call("POST", f"/index/jobs/{quote(job_id, safe='')}/cancel", IndexJob.model_validate)
+
+
+def activate(generation: str) -> Call[ServedIndex]:
+    """Switch to a generation."""
+    body = {"generation": generation}
+    return Call("POST", "/index/activate", ServedIndex.model_validate, body, may_repeat=False)
+
+
+def rollback() -> Call[ServedIndex]:
+    """Switch back."""
+    return Call("POST", "/index/rollback", ServedIndex.model_validate, may_repeat=False)

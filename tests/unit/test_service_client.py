@@ -1,0 +1,313 @@
+"""The Python clients against answers made up for them: what is sent, what is tried again, which errors come out."""
+
+import asyncio
+import inspect
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+
+import polyrank
+from polyrank.service.client import attempts
+from polyrank.service.client.answers import IndexJob
+
+RANKING = {
+    "results": [{"rank": 1, "id": "a", "text": "hello", "score": 2.5, "scores": {"late": 2.5}, "metadata": {"n": 1}}],
+    "missing_ids": [],
+    "generation": "g1",
+    "revision": 3,
+    "model": {"name": "m", "architecture": "poly", "fingerprint": "f", "new": True},
+    "exact": True,
+    "degraded": [],
+    "truncated": {"turns": 0, "tokens": 0, "candidates": 0},
+    "timings_ms": {"total": 1.0},
+    "request_id": "r1",
+    "a_later_field": 1,
+}
+UPSERTED = {"generation": "g1", "revision": 4, "upserted": 1}
+JOB: dict[str, Any] = {
+    "id": "j1",
+    "state": "queued",
+    "stage": None,
+    "progress": {"done": 0, "total": None},
+    "rate": None,
+    "eta": None,
+    "error": None,
+    "generation": None,
+}
+
+Outcome = httpx2.Response | httpx2.TransportError
+
+
+def problem(status: int, slug: str, **fields: Any) -> httpx2.Response:
+    told = {"type": f"urn:polyrank:problem:{slug}", "title": "T", "status": status, "detail": "D", "request_id": "r9"}
+    retry = {"Retry-After": str(fields.pop("retry"))} if "retry" in fields else {}
+    return httpx2.Response(status, json={**told, **fields}, headers=retry)
+
+
+class Both:
+    """Makes one call with each client, over the same outcomes; returns what both of them return."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.outcomes: list[Outcome] = []
+        self.sent: list[httpx2.Request] = []
+        self.pauses: list[float] = []
+        monkeypatch.setattr(time, "sleep", self.pauses.append)
+        self._monkeypatch = monkeypatch
+
+    def _answer(self, request: httpx2.Request) -> httpx2.Response:
+        self.sent.append(request)
+        outcome = self.outcomes[len(self.sent) - 1]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return httpx2.Response(outcome.status_code, headers=outcome.headers, content=outcome.content)
+
+    def do(self, call: Callable[[Any], Any], *outcomes: Outcome, **options: Any) -> Any:
+        self.outcomes = [*outcomes]
+        options["transport"] = httpx2.MockTransport(self._answer)
+        self.sent, self.pauses[:] = [], []
+        with polyrank.Client("http://ranker.test", "key", **options) as client:
+            first = _ended(lambda: call(client))
+        seen, paused = [(each.method, each.url.path) for each in self.sent], len(self.pauses)
+        self.sent = []
+
+        async def sleep(seconds: float) -> None:
+            self.pauses.append(seconds)
+
+        async def awaited() -> Any:
+            async with polyrank.AsyncClient("http://ranker.test", "key", **options) as client:
+                return await call(client)
+
+        with self._monkeypatch.context() as patch:
+            patch.setattr("polyrank.service.client.awaiting.asyncio.sleep", sleep)
+            second = _ended(lambda: asyncio.run(awaited()))
+        assert seen == [(each.method, each.url.path) for each in self.sent]
+        assert len(self.pauses) == 2 * paused
+        assert type(first) is type(second)
+        assert str(first) == str(second)
+        if isinstance(first, Exception):
+            raise first
+        return first
+
+
+def _ended(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except polyrank.CallFailed as error:
+        return error
+
+
+@pytest.fixture
+def both(monkeypatch: pytest.MonkeyPatch) -> Both:
+    return Both(monkeypatch)
+
+
+def body(request: httpx2.Request) -> Any:
+    return json.loads(request.content)
+
+
+def rank(client: Any) -> Any:
+    return client.rank(["hi", {"role": "user", "content": "my parcel"}], top_k=3, timeout_ms=2000)
+
+
+def upsert(client: Any) -> Any:
+    return client.upsert([{"id": "a", "text": "hello"}])
+
+
+def rebuild(client: Any) -> Any:
+    return client.rebuild(pool="new.jsonl")
+
+
+def ok(answer: Any) -> httpx2.Response:
+    return httpx2.Response(200, json=answer)
+
+
+def test_a_ranking(both: Both) -> None:
+    ranking = both.do(rank, ok(RANKING))
+    assert (ranking.results[0].text, ranking.results[0].index, ranking.model.architecture) == ("hello", None, "poly")
+    [sent] = both.sent
+    assert sent.headers["authorization"] == "Bearer key"
+    told = body(sent)
+    assert 1500 < told.pop("timeout_ms") <= 2000
+    assert told == {"context": ["hi", {"role": "user", "content": "my parcel"}], "top_k": 3}
+
+
+def test_what_is_busy_is_asked_again_as_it_says(both: Both) -> None:
+    answers = [problem(503, "overloaded", retry=1), problem(429, "rate-limited", retry=1), ok(RANKING)]
+    call = lambda client: client.rank("hi", timeout_ms=60_000)  # noqa: E731
+    assert both.do(call, *answers).generation == "g1"
+    assert both.pauses[:2] == [1, 1]
+    both.do(lambda client: client.rank("hi"), httpx2.ReadError("broken"), ok(RANKING))
+    assert 0.1 <= both.pauses[0] <= 0.15
+
+
+def test_it_gives_up(both: Both) -> None:
+    busy = [problem(503, "overloaded", retry=2)] * 3
+    with pytest.raises(polyrank.Busy, match=r"D \(status 503, request r9\)") as raised:
+        both.do(lambda client: client.rank("hi"), *busy)
+    assert (raised.value.kind, raised.value.title, raised.value.retry_after) == ("overloaded", "T", 2.0)
+    assert len(both.sent) == 3
+    with pytest.raises(polyrank.Busy):
+        both.do(lambda client: client.rank("hi"), *busy, max_retries=0)
+    assert len(both.sent) == 1
+
+
+def test_it_does_not_wait_beyond_the_deadline(both: Both) -> None:
+    with pytest.raises(polyrank.Busy):
+        both.do(rank, problem(503, "overloaded", retry=2), ok(RANKING))
+    assert (len(both.sent), both.pauses) == (1, [])
+    with pytest.raises(polyrank.Busy):
+        both.do(lambda client: client.rank("hi"), problem(503, "overloaded", retry=31), ok(RANKING))
+
+
+def test_texts_that_are_left_are_asked_for_again_and_other_late_answers_are_not(both: Both) -> None:
+    both.do(lambda client: client.rank("hi"), problem(504, "texts-left", retry=1), ok(RANKING))
+    assert len(both.sent) == 2
+    with pytest.raises(polyrank.TimeOver):
+        both.do(rank, problem(504, "deadline-exceeded"), ok(RANKING))
+    assert len(both.sent) == 1
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        httpx2.ConnectError("refused"),
+        httpx2.ConnectTimeout("slow"),
+        problem(503, "overloaded", retry=1),
+        problem(503, "store-busy", retry=1),
+        problem(429, "rate-limited", retry=1),
+    ],
+)
+def test_a_change_is_repeated_where_it_was_surely_not_made(both: Both, outcome: Outcome) -> None:
+    assert both.do(upsert, outcome, ok(UPSERTED)).revision == 4
+    assert len(both.sent) == 2
+
+
+@pytest.mark.parametrize(
+    "call",
+    [upsert, lambda client: client.delete(["a"]), lambda c: c.activate("g"), lambda c: c.rollback()],
+    ids=["upsert", "delete", "activate", "rollback"],
+)
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        httpx2.ReadError("broken"),
+        httpx2.ReadTimeout("slow"),
+        httpx2.RemoteProtocolError("closed"),
+        problem(503, "shortage", retry=1),
+        httpx2.Response(503, text="a proxy's", headers={"Retry-After": "1"}),
+        httpx2.Response(502, text="a proxy's"),
+        problem(500, "internal"),
+    ],
+)
+def test_a_change_that_may_have_been_made_is_not_repeated(
+    both: Both, call: Callable[[Any], Any], outcome: Outcome
+) -> None:
+    with pytest.raises(polyrank.CallFailed) as raised:
+        both.do(call, outcome)
+    assert len(both.sent) == 1
+    assert isinstance(raised.value, polyrank.Refused) or "may have been made" in str(raised.value)
+
+
+def test_a_rebuild_is_repeated_under_its_key(both: Both) -> None:
+    assert both.do(rebuild, httpx2.ReadError("broken"), ok(JOB)).id == "j1"
+    keys = [each.headers["idempotency-key"] for each in both.sent]
+    assert keys[0] == keys[1]
+    assert body(both.sent[0]) == {"pool": "new.jsonl"}
+    both.do(lambda client: client.rebuild(candidates=[{"text": "a"}], idempotency_key="mine"), ok(JOB))
+    assert both.sent[0].headers["idempotency-key"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "RequestWrong"),
+        (401, "KeyRefused"),
+        (403, "KeyRefused"),
+        (404, "NotThere"),
+        (409, "Conflicting"),
+        (413, "RequestWrong"),
+        (422, "RequestWrong"),
+        (429, "Busy"),
+        (500, "ServerFailed"),
+        (503, "Busy"),
+        (504, "TimeOver"),
+        (507, "ServerFailed"),
+    ],
+)
+def test_each_status_has_its_error(both: Both, status: int, kind: str) -> None:
+    errors = [{"where": "top_k", "what": "too large"}]
+    with pytest.raises(polyrank.Refused) as raised:
+        both.do(rank, problem(status, "some", errors=errors, job="/index/jobs/j2"), max_retries=0)
+    error = raised.value
+    assert type(error) is getattr(polyrank, kind)
+    assert (error.status, error.kind, error.detail, error.job) == (status, "some", "D", "/index/jobs/j2")
+    assert [(each.where, each.what) for each in error.findings] == [("top_k", "too large")]
+
+
+def test_errors_of_compatible_routes_and_of_others(both: Both) -> None:
+    cohere = {"detail": "no", "message": "no", "error": "no", "error_type": "Validation", "code": 422}
+    with pytest.raises(polyrank.RequestWrong, match="no"):
+        both.do(lambda client: client.rerank("q", ["a"], timeout_ms=900), httpx2.Response(422, json=cohere))
+    assert 0 < int(both.sent[0].headers["x-request-timeout-ms"]) <= 900
+    inner = {"error": {"message": "no vectors", "type": "x", "param": None, "code": "invalid-input"}}
+    with pytest.raises(polyrank.RequestWrong, match="no vectors") as raised:
+        both.do(lambda client: client.embed(["a"]), httpx2.Response(422, json=inner))
+    assert raised.value.kind == "invalid-input"
+    with pytest.raises(polyrank.ServerFailed, match="status 502"):
+        both.do(rank, httpx2.Response(502, text="<html>"))
+    for other in (httpx2.Response(200, text="hello"), ok([1]), ok({"results": []})):
+        with pytest.raises(polyrank.NotAnAnswer, match="not as polyrank"):
+            both.do(rank, other)
+    with pytest.raises(polyrank.NoAnswer, match="is polyrank serve running"):
+        both.do(rank, httpx2.ConnectError("refused"), max_retries=0)
+
+
+STEPS = [JOB, {**JOB, "state": "running", "progress": {"done": 3, "total": 9}}]
+
+
+@pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled"])
+def test_a_job_is_watched_to_its_end(both: Both, state: str) -> None:
+    seen: list[IndexJob] = []
+
+    def watch(client: Any) -> Any:
+        if isinstance(client, polyrank.Client):
+            seen.extend(client.watch("j1"))
+            return None
+
+        async def every() -> None:
+            async for job in client.watch("j1"):
+                seen.append(job)
+
+        return every()
+
+    last = {**JOB, "state": state, "error": "no room" if state == "failed" else None}
+    answers = [ok(each) for each in (*STEPS, last)]
+    if state == "succeeded":
+        both.do(watch, *answers)
+    else:
+        with pytest.raises(polyrank.JobEnded, match=f"job j1 {state}: no r"):
+            both.do(watch, *answers)
+    assert [(job.state, job.progress.done) for job in seen] == [("queued", 0), ("running", 3), (state, 0)] * 2
+    assert [job.is_finished for job in seen[:3]] == [False, False, True]
+
+
+def test_both_clients_have_the_same_methods() -> None:
+    def methods(kind: type) -> dict[str, list[str]]:
+        public = {name: each for name, each in vars(kind).items() if inspect.isfunction(each) and name[0] != "_"}
+        return {name: [*inspect.signature(each).parameters] for name, each in public.items()}
+
+    assert methods(polyrank.Client) == methods(polyrank.AsyncClient)
+
+
+def test_a_proxy_is_not_asked_for_this_machine() -> None:
+    for url, is_asked in (
+        ("http://127.0.0.1:8000", False),
+        ("http://localhost:8000", False),
+        ("http://[::1]:8000", False),
+        ("https://rank.shop.example", True),
+    ):
+        assert attempts.options(url, None)["trust_env"] is is_asked
