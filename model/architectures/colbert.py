@@ -133,7 +133,7 @@ def max_sim(query: Tensor, candidates: CandidateState) -> Tensor:
     assert candidates.mask is not None
     similarities = candidates.late.float() @ query.float().T  # (N, K, T)
     present = similarities.masked_fill(~candidates.mask[..., None], float("-inf"))  # zero would beat a negative one
-    return present.max(dim=1).values.mean(dim=-1)
+    return present.amax(dim=1).mean(dim=-1)
 
 
 def _block(config: ModelConfig) -> ColbertConfig:

@@ -95,10 +95,6 @@ class LateForwards:
         """Return the first-stage vectors (M, D1) of each context, with the score scale multiplied in."""
         return [each.codes for each in self.represent_contexts(contexts)]
 
-    def encode_context_batch(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
-        """Return the first-stage vectors of tokenised contexts, from one forward pass."""
-        return [each.codes for each in self.represent_context_batch(contexts)]
-
     def represent_candidates(
         self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
     ) -> Representations:
@@ -133,10 +129,6 @@ class LateForwards:
     ) -> NDArray[np.float32]:
         """Return the first-stage vectors of tokenised candidates, (N, D1); arguments as `represent_candidates`."""
         return self.represent_candidates(candidates, on_done).first
-
-    def encode_candidate_batch(self, candidates: Sequence[list[int]]) -> NDArray[np.float32]:
-        """Return the first-stage vectors of tokenised candidates, from one forward pass, (N, D1)."""
-        return self.represent_candidate_batch(candidates).first
 
     def late_scores(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
         """Score candidates by the vectors that place them, (N,): those of the second stage, if there is one.

@@ -109,10 +109,6 @@ class LexicalRanker:
         """Return the vectors alone."""
         return [each.codes for each in self.represent_contexts(contexts)]
 
-    def encode_context_batch(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
-        """Do what `encode_contexts` does."""
-        return self.encode_contexts(contexts)
-
     def represent_candidates(
         self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
     ) -> Representations:
@@ -130,10 +126,6 @@ class LexicalRanker:
     ) -> NDArray[np.float32]:
         """Return the vectors alone; arguments as `represent_candidates`."""
         return self.represent_candidates(candidates, on_done).first
-
-    def encode_candidate_batch(self, candidates: Sequence[list[int]]) -> NDArray[np.float32]:
-        """Do what `encode_candidates` does."""
-        return self.encode_candidates(candidates)
 
     def late_scores(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
         """Return what vectors say for candidates, (N,): 0."""

@@ -130,7 +130,8 @@ def test_in_16_bits_outputs_are_the_same_to_the_last_bit_alone_and_in_any_batch(
         if isinstance(ranker, CrossRanker):
             pairs = Pairs(texts, [text[:16] for text in texts], list(range(len(texts))))
             return [*ranker.score_pair_batch(pairs)]
-        return [*ranker.encode_context_batch(texts), *ranker.encode_candidate_batch([text[:16] for text in texts])]
+        codes = [each.codes for each in ranker.represent_context_batch(texts)]
+        return [*codes, *ranker.represent_candidate_batch([text[:16] for text in texts]).first]
 
     @settings(max_examples=15, deadline=None)
     @given(token_lists)
@@ -178,10 +179,10 @@ def test_a_batch_that_is_ready_goes_through_in_one_forward_and_gives_the_same(
         pairs = Pairs(texts[:2], [each[:16] for each in texts], [0, 1, 0, 1, 0])
         [*ours], [*theirs] = ranker.score_pair_batch(pairs), ranker.score_pairs(pairs)
     else:
-        ours, theirs = ranker.encode_context_batch(texts), ranker.encode_contexts(texts)
-        np.testing.assert_allclose(
-            ranker.encode_candidate_batch(texts), ranker.encode_candidates(texts), rtol=0, atol=1e-5
-        )
+        ours = [each.codes for each in ranker.represent_context_batch(texts)]
+        theirs = ranker.encode_contexts(texts)
+        made = ranker.represent_candidate_batch(texts).first
+        np.testing.assert_allclose(made, ranker.encode_candidates(texts), rtol=0, atol=1e-5)
     assert forwards[0] == len(texts)
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
