@@ -21,7 +21,7 @@ from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
 
 GOLDEN = Path(__file__).parent
-LIST = re.compile(r"(there are|choose from) ((?:[^,;)\n]+, ){4})[^;)\n]*")
+LIST = re.compile(r"(there are|choose from) ((?:[^,;)\n]+, ){1})[^;)\n]*")
 SHOWN = 120
 
 

@@ -276,7 +276,7 @@ class IndexIn(Strict):
 class CandidatesIn(Strict):
     """Candidates under a name, as `POST /index` takes them."""
 
-    OTHER_NAMES: ClassVar = dict.fromkeys(("documents", "items", "points", "texts", "replies", "data"), "candidates")
+    OTHER_NAMES: ClassVar = dict.fromkeys(("documents", "items", "points", "replies", "data"), "candidates")
 
     candidates: PoolCandidates
 
