@@ -11,6 +11,7 @@ from polyrank.model.registry import ARCHITECTURES
 
 ContextVectors = Literal["codes", "first", "last", "last+first"]
 Reduction = Literal["first", "mean", "first-m mean", "max", "mean-sqrt-len", "weighted-mean", "last"]
+Head = Literal["linear", "published"]
 Activation = Literal["identity", "tanh", "relu", "gelu"]
 Weights = Literal["base", "adapter", "full"]
 
@@ -138,6 +139,8 @@ class ModelConfig:
             a low-rank difference in the checkpoint (checkpoint/adapter.py). "full": in the checkpoint.
         residual: the Cross-encoder adds to the score of a Poly-encoder (architectures/cross.py). The checkpoint holds
             both; the fields from `context_vectors` to `score_scale` describe the Poly-encoder.
+        head: what makes a Cross-encoder's score of token states. "linear": a linear map of the first one. "published":
+            what the base model was published with, as a sequence classifier with one label.
         context_vectors: which context vectors the Poly-encoder uses (Humeau et al. 4.4, Appendix C).
         n_codes: M of the Poly-encoder.
         reduction: how token states become one vector (Humeau et al. 4.2).
@@ -158,6 +161,7 @@ class ModelConfig:
     base_sha256: str = ""
     weights: Weights = "full"
     residual: bool = False
+    head: Head = "linear"
     context_vectors: ContextVectors = "codes"
     n_codes: int = 64
     reduction: Reduction = "first"
@@ -181,6 +185,7 @@ class ModelConfig:
         retrieves = ARCHITECTURES[self.architecture].retrieves
         _require(self.has_network or self.evidence is not None, "evidence is missing, by which a lexical model ranks")
         _require(not self.residual or not retrieves, "residual is for cross")
+        _require(self.head == "linear" or not (retrieves or self.residual), "a published head is for a cross alone")
         _require(not self.dense or self.architecture == "bi", "dense is for bi")
         for name in ("n_codes", "reduction_m"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
@@ -206,8 +211,8 @@ class ModelConfig:
             return {"format_version": FORMAT_VERSION, **{name: flat[name] for name in _WITHOUT_NETWORK}}
         base = {"name": flat.pop("base_name"), "sha256": flat.pop("base_sha256")}
         # What is not used is left out, as it was before it could be used, so that fingerprints stay.
-        for name in ("evidence", "dense", "colbert"):
-            if not flat[name]:
+        for name, unused in (("evidence", None), ("dense", ()), ("colbert", None), ("head", "linear")):
+            if flat[name] == unused:
                 del flat[name]
         for name in ("context_prompt", "candidate_prompt"):
             if not flat["assembly"][name]:

@@ -37,9 +37,12 @@ class Backbone(nn.Module):
     Raises CheckpointInvalid where the config describes no transformer, or one of more than `most_parameters`.
     """
 
-    def __init__(self, config: "PretrainedConfig", most_parameters: int | None = None) -> None:
+    def __init__(
+        self, config: "PretrainedConfig", most_parameters: int | None = None, of: Callable[..., Any] | None = None
+    ) -> None:
+        """`of`: builds the module of transformers; None: AutoModel's way."""
         super().__init__()
-        self.transformer: Any = _transformer(config, most_parameters)
+        self.transformer: Any = _transformer(config, most_parameters, of)
         if getattr(self.transformer, "pooler", None) is not None:
             self.transformer.pooler = None  # a head for next-sentence prediction, which no encoder here reads
         self.dim: int = config.hidden_size
@@ -48,12 +51,43 @@ class Backbone(nn.Module):
         self.max_tokens: int = config.max_position_embeddings - _reserved_positions(self.transformer)
         self._has_segments = getattr(config, "type_vocab_size", 1) > 1
 
+    @property
+    def prefix(self) -> str:
+        """What published weights may have before each of its tensors' names."""
+        return f"{self.transformer.base_model_prefix}."
+
     def forward(self, batch: TokenBatch) -> Tensor:
         """Return the outputs of the last layer, (B, T, D)."""
-        segments = {"token_type_ids": batch.segments} if self._has_segments else {}
-        outputs = self.transformer(input_ids=batch.ids, attention_mask=batch.mask, **segments)
-        states: Tensor = outputs.last_hidden_state
+        states: Tensor = self.transformer(**self.inputs(batch)).last_hidden_state
         return states
+
+    def inputs(self, batch: TokenBatch) -> dict[str, Tensor]:
+        """Name a batch's fields as the transformer takes them."""
+        segments = {"token_type_ids": batch.segments} if self._has_segments else {}
+        return {"input_ids": batch.ids, "attention_mask": batch.mask, **segments}
+
+
+class PublishedScorer(Backbone):
+    """A sequence classifier with one label, as it was published: token ids to one score.
+
+    Its "token state" is the score, so `dim` is 1.
+    """
+
+    def __init__(self, config: "PretrainedConfig", most_parameters: int | None = None) -> None:
+        from transformers import AutoModelForSequenceClassification
+
+        super().__init__(config, most_parameters, AutoModelForSequenceClassification.from_config)
+        self.dim = 1
+
+    @property
+    def prefix(self) -> str:
+        """Nothing: the classifier's tensors are named as they were published."""
+        return ""
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """Return the score of each sequence, (B, 1, 1)."""
+        scores: Tensor = self.transformer(**self.inputs(batch)).logits
+        return scores[:, :1, None]
 
 
 def read_backbone_config(path: Path) -> "PretrainedConfig":
@@ -109,8 +143,7 @@ def load_base_weights(backbone: Backbone, weights: Mapping[str, Tensor], source:
     Published files name tensors with or without the model's prefix ("bert."); their heads are left out. Raises
     CheckpointInvalid where a tensor of the backbone is missing or has another shape.
     """
-    prefix = backbone.transformer.base_model_prefix + "."
-    named = {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
+    named = {name.removeprefix(backbone.prefix): tensor for name, tensor in weights.items()}
     try:
         missing, _ = backbone.transformer.load_state_dict(named, strict=False)
     except RuntimeError as error:
@@ -119,10 +152,10 @@ def load_base_weights(backbone: Backbone, weights: Mapping[str, Tensor], source:
         raise CheckpointInvalid(f"the weights of {source} lack {len(missing)} tensors, the first is {missing[0]}")
 
 
-def _transformer(config: "PretrainedConfig", most_parameters: int | None) -> Any:
+def _transformer(config: "PretrainedConfig", most_parameters: int | None, of: Callable[..., Any] | None) -> Any:
     from transformers import AutoModel
 
-    build: Callable[..., Any] = AutoModel.from_config
+    build: Callable[..., Any] = of or AutoModel.from_config
     try:
         with _bounded(most_parameters):
             # None overrides what config.json asks for: transformers takes "sdpa", or "eager" where there is none.

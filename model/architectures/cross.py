@@ -24,7 +24,7 @@ class CrossEncoder(nn.Module):
 
     Attributes:
         encoder: the transformer over the joint input; segment ids 0 for the context, 1 for the candidate.
-        head: W, D to 1.
+        head: W, D to 1; None: the encoder is a PublishedScorer, which gives scores.
         poly: the Poly-encoder of a residual one, else None.
     """
 
@@ -34,7 +34,7 @@ class CrossEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = encoder
-        self.head = nn.Linear(encoder.dim, 1)
+        self.head = nn.Linear(encoder.dim, 1) if config.head == "linear" else None
         self.poly = None if poly is None else poly.requires_grad_(False).eval()
 
     @classmethod
@@ -73,5 +73,6 @@ class CrossEncoder(nn.Module):
 
     def head_scores(self, states: Tensor) -> Tensor:
         """Return the head's score of each sequence, (B,) float32, from the token states, (B, T, D)."""
-        scores: Tensor = self.head(states[:, 0].float())[:, 0]
+        first = states[:, 0].float()
+        scores: Tensor = (first if self.head is None else self.head(first))[:, 0]
         return scores

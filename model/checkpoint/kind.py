@@ -5,6 +5,7 @@ from pathlib import Path
 
 from polyrank.model.checkpoint.base import find_base_files
 from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, CONFIG_FILE, read_config
+from polyrank.model.checkpoint.published import is_reranker
 from polyrank.model.errors import CheckpointInvalid, WrongKind
 from polyrank.model.registry import ARCHITECTURES, in_words, names_in_words
 
@@ -34,8 +35,7 @@ def architecture_of(name: str | Path) -> str:
         return LEXICAL
     if is_checkpoint(name):
         return read_config(Path(name) / CONFIG_FILE).architecture
-    find_base_files(str(name))
-    return _ZERO_SHOT
+    return "cross" if is_reranker(find_base_files(str(name))) else _ZERO_SHOT
 
 
 def require_retriever(name: str | Path) -> str:

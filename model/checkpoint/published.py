@@ -88,6 +88,32 @@ def read_published(directory: Path) -> Published:
     )
 
 
+def is_reranker(directory: Path) -> bool:
+    """Whether a base model is a sequence classifier that scores pairs.
+
+    Raises CheckpointInvalid for one whose scores would not be those that it was published for: with several labels,
+    with another activation than the sigmoid or none, or without the segments of a pair.
+    """
+    config = read_object(directory / "config.json")
+    names = config.get("architectures") or [""]
+    if not str(names[0]).endswith("ForSequenceClassification"):
+        return False
+    labels = config.get("id2label")
+    count = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
+    if count != 1:
+        raise CheckpointInvalid(f"{directory} is a classifier with {count} labels; a reranker has one")
+    own = config.get("sentence_transformers")
+    activation = (own.get("activation_fn") if isinstance(own, dict) else None) or config.get(
+        "sbert_ce_default_activation_function"
+    )
+    if activation and str(activation).rsplit(".", 1)[-1] not in ("Sigmoid", "Identity"):
+        raise CheckpointInvalid(f"{directory}: activation_fn is {activation}; polyrank takes Sigmoid or Identity")
+    inputs = _optional(directory / "tokenizer_config.json").get("model_input_names")
+    if inputs and "token_type_ids" not in inputs and config.get("type_vocab_size", 1) > 1:
+        raise CheckpointInvalid(f"{directory}: tokenizer_config.json leaves out token_type_ids, which polyrank gives")
+    return True
+
+
 _ASKED = "polyrank takes Transformer, Pooling, Dense layers and Normalize, in this order"
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from polyrank.model.architectures.backbone import (
     Backbone,
+    PublishedScorer,
     load_base_weights,
     parameters_in,
     read_backbone_config,
@@ -29,7 +30,7 @@ from polyrank.model.checkpoint.files import (
     backbone_file,
     read_config,
 )
-from polyrank.model.checkpoint.published import Published, read_published
+from polyrank.model.checkpoint.published import Published, is_reranker, read_published
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.registry import ARCHITECTURES
@@ -43,6 +44,7 @@ Encoder = LateEncoder | CrossEncoder
 # transformers builds parts that many files lack, such as the pooler. They are smaller than the rest. A transformer of
 # few parameters is built in any case: how it differs from the file is told then.
 _BUILT_TIMES = 2
+_RERANKER_TOKENS = 512  # of context and candidate together
 _USUAL_TOKENS = 256  # of a sentence encoder that names no limit
 _COUNTED_FROM_PADDING = ("camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl")
 _FEW_PARAMETERS = 1_000_000
@@ -92,11 +94,13 @@ def find_checkpoint(directory: Path) -> StoredModel:
 
 
 def find_base(name: str) -> StoredModel:
-    """Find the files of a base model, to be used as the zero-shot Bi-encoder that it was published as.
+    """Find the files of a base model, to be used as what it was published as: a sentence encoder or a reranker.
 
     Raises ModelNotFound and CheckpointInvalid as `resolve_base`.
     """
     base = resolve_base(name)
+    if is_reranker(base.directory):
+        return _stored(CheckpointFiles(_reranker(base), base.directory, None), base)
     published = read_published(base.directory)
     weights = {
         f"dense.{number}.{name}": tensor
@@ -143,7 +147,8 @@ def build(config: ModelConfig, directory: Path, weights: Path | None = None) -> 
     """
     backbone_config = read_backbone_config(backbone_file(directory))
     most_parameters = max(_FEW_PARAMETERS, _BUILT_TIMES * parameters_in(weights)) if weights is not None else None
-    encoder: Encoder = _class(config).build(config, partial(Backbone, backbone_config, most_parameters))
+    transformer = Backbone if config.head == "linear" else PublishedScorer
+    encoder: Encoder = _class(config).build(config, partial(transformer, backbone_config, most_parameters))
     longest, allowed = encoder.longest_input, min(backbone.max_tokens for backbone in _backbones(encoder).values())
     if longest > allowed:
         raise CheckpointInvalid(f"polyrank.json asks for {longest} tokens, the transformer allows {allowed}")
@@ -230,6 +235,22 @@ def _zero_shot(base: BaseModel, published: Published) -> ModelConfig:
             context_prompt=published.context_prompt,
             candidate_prompt=published.candidate_prompt,
         ),
+    )
+
+
+def _reranker(base: BaseModel) -> ModelConfig:
+    """Config of a published reranker: a context has at most half of the tokens, a candidate what it leaves."""
+    longest = min(_RERANKER_TOKENS, _positions(read_backbone_config(backbone_file(base.directory))))
+    tokenizer = Tokenizer(base.directory / TOKENIZER_FILE)
+    return ModelConfig(
+        architecture="cross",
+        base_name=base.name,
+        base_sha256=base.sha256,
+        weights="base",
+        head="published",
+        max_context_tokens=longest // 2,
+        max_candidate_tokens=longest - longest // 2,
+        assembly=AssemblyConfig(turn_separator=tokenizer.separator, persona_separator=tokenizer.separator),
     )
 
 

@@ -112,14 +112,15 @@ class Assembler:
             prefix = len(tokenizer.prefix)
         else:
             context, truncation = yield from self._context(conversation, tokenizer.pair_separator)
-            candidates, cut = yield from self._candidates(texts, [], tokenizer.pair_suffix)
+            candidates, cut = yield from self._candidates(texts, [], tokenizer.pair_suffix, self._left_beside(context))
         pairs = Pairs([context], candidates, [0] * len(candidates), prefix)
         return pairs, replace(truncation, candidates=cut)
 
     def _wrapped_candidates(self, texts: Sequence[str]) -> Steps[tuple[list[list[int]], int]]:
         if prompt := self._config.assembly.candidate_prompt:
             texts = [prompt + text for text in texts]
-        return self._candidates(texts, self.tokenizer.prefix, self.tokenizer.suffix)
+        limit = self._config.max_candidate_tokens
+        return self._candidates(texts, self.tokenizer.prefix, self.tokenizer.suffix, limit)
 
     def _prompted_context(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
         """Make a context of the prompt, persona and turns.
@@ -143,10 +144,15 @@ class Assembler:
         turns, dropped, turns_cut = yield from self._turns(conversation.turns, budget - len(persona))
         return [*prefix, *persona, *turns, *suffix], Truncation(dropped, persona_cut + turns_cut)
 
+    def _left_beside(self, context: list[int]) -> int:
+        """Return how long a candidate may be beside a context; published rerankers bound only both together."""
+        limit = self._config.max_candidate_tokens
+        return limit + (self._config.max_context_tokens - len(context) if self._config.head == "published" else 0)
+
     def _candidates(
-        self, texts: Sequence[str], prefix: list[int], suffix: list[int]
+        self, texts: Sequence[str], prefix: list[int], suffix: list[int], limit: int
     ) -> Steps[tuple[list[list[int]], int]]:
-        room = self._config.max_candidate_tokens - len(prefix) - len(suffix)
+        room = limit - len(prefix) - len(suffix)
         bodies = yield from self._reader.beginnings(texts, room + 1)
         return [[*prefix, *body[:room], *suffix] for body in bodies], sum(len(body) > room for body in bodies)
 

@@ -1,7 +1,7 @@
 """Sentence encoders as they are published: the same vectors as sentence-transformers', or a refusal by name."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +9,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from published import FAMILIES, write_json, write_tokenizer_config
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
-from tiny import CLS, DIM, PAD, SEP, UNK, VOCABULARY, write_base
-from transformers import (
-    AlbertConfig,
-    AutoModel,
-    BertConfig,
-    CamembertConfig,
-    DistilBertConfig,
-    ElectraConfig,
-    ModernBertConfig,
-    MPNetConfig,
-    NomicBertConfig,
-    PretrainedConfig,
-    RobertaConfig,
-    XLMRobertaConfig,
-)
+from tiny import DIM, VOCABULARY, write_base
+from transformers import AutoModel, PretrainedConfig
 
 import polyrank
 from polyrank.model.checkpoint.files import CONFIG_FILE
@@ -33,30 +21,6 @@ from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.text.assembly import Conversation
 
 CLOSE = 1e-5
-COMMON: dict[str, Any] = {
-    "vocab_size": len(VOCABULARY),
-    "hidden_size": DIM,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.3,
-    "pad_token_id": PAD,
-    "bos_token_id": CLS,
-    "eos_token_id": SEP,
-}
-FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
-    "bert": lambda: BertConfig(**COMMON),
-    "roberta": lambda: RobertaConfig(**COMMON),
-    "xlm-roberta": lambda: XLMRobertaConfig(**COMMON),
-    "camembert": lambda: CamembertConfig(**COMMON),
-    "mpnet": lambda: MPNetConfig(**COMMON),
-    "distilbert": lambda: DistilBertConfig(**COMMON, dim=DIM, hidden_dim=32, n_layers=2, n_heads=2),
-    "electra": lambda: ElectraConfig(**COMMON, embedding_size=8),
-    "albert": lambda: AlbertConfig(**COMMON, embedding_size=8),
-    "modernbert": lambda: ModernBertConfig(**COMMON, cls_token_id=CLS, sep_token_id=SEP),
-    "nomic-bert": lambda: NomicBertConfig(**COMMON),
-}
 OLD_FLAGS = {
     "cls": "pooling_mode_cls_token",
     "mean": "pooling_mode_mean_tokens",
@@ -68,11 +32,6 @@ OLD_FLAGS = {
 NEW = "sentence_transformers.sentence_transformer.modules"
 OLD = "sentence_transformers.models"
 TEXTS = ["w1 w2 w3", "w30", "w5 w6 w7 w8 w9 w10 w11", "w2 " * 30]
-
-
-def write_json(path: Path, content: object) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(content))
 
 
 def publish(
@@ -92,9 +51,7 @@ def publish(
         torch.manual_seed(3)
         write_json(directory / "config.json", config.to_dict())
         save_file(AutoModel.from_config(config).state_dict(), str(directory / "model.safetensors"))
-    names = {"pad_token": PAD, "unk_token": UNK, "cls_token": CLS, "sep_token": SEP}
-    tokens = {name: VOCABULARY[at] for name, at in names.items()}
-    write_json(directory / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **tokens})
+    write_tokenizer_config(directory)
     write_json(
         directory / "1_Pooling/config.json",
         pooling or {"word_embedding_dimension": DIM, "pooling_mode_mean_tokens": True},

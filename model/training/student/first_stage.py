@@ -69,5 +69,6 @@ def begin_near_first_stage(encoder: CrossEncoder, source: ModelConfig | None) ->
     if source is not None and source.residual:  # its head is scaled already
         return
     has_head = source is not None and not ARCHITECTURES[source.architecture].retrieves
+    assert encoder.head is not None, "a published head has no first stage"
     for parameter in encoder.head.parameters():
         parameter.mul_(_HEAD_SHARE if has_head else 0.0)

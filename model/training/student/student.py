@@ -74,6 +74,8 @@ def start(config: TrainConfig) -> Student:
     torch.manual_seed(config.seed)
     directory, first_stage = Path(config.base), _first_stage(config)
     source = read_config(directory / CONFIG_FILE) if (directory / CONFIG_FILE).is_file() else None
+    if source is not None and source.head == "published":
+        raise InvalidInput(f"{config.base} is a copy of a published reranker; give {source.base_name} itself as --base")
     if source is None:
         student = _from_base(config)
     elif config.lora_rank:
