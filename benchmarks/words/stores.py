@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.checkpoint.files import CONFIG_FILE, write_config
 from polyrank.model.errors import InvalidInput
-from polyrank.model.representations import Representations
 from polyrank.service.cli.models import chosen_runner, load_late
 
 
@@ -37,7 +38,7 @@ def two_stores(model: str, rows: Sequence[Candidate], index: str = "auto") -> It
         stores = TwoStores(Path(directory, "with-words"), Path(directory, "without"))
         build(ranker, rows, stores.with_words, options)
         built, _ = GenerationStore(stores.with_words).open_to_serve()
-        matrix = built.embeddings.matrix
+        stored = built.embeddings.representations
         ranker.save(Path(directory, "model"))
         write_config(Path(directory, "model", CONFIG_FILE), replace(ranker.config, evidence=None))
         build(
@@ -45,7 +46,7 @@ def two_stores(model: str, rows: Sequence[Candidate], index: str = "auto") -> It
             rows,
             stores.without,
             options,
-            vectors=lambda start, ids, _texts, _on_done: (Representations(matrix[start : start + len(ids)]), 0),
+            vectors=lambda start, ids, _texts, _on_done: (stored(np.arange(start, start + len(ids))), 0),
         )
         built.close()
         yield stores

@@ -49,17 +49,18 @@ def late_tokens(ranker: LateScorer, request: RankRequest, pool: int) -> int:
         count = len(request.candidates)
     else:
         count = pool if request.exact else min(pool, max(request.retrieve_k, request.depth))
-    return _second_stage(ranker, request.conversation, count)
+    return math.ceil(count * _sample_tokens(ranker, request.conversation) / _SAMPLE)
 
 
 def most_exact(ranker: LateScorer, conversation: Conversation) -> int:
     """Return how many candidates the second stage scores for one request at most."""
-    return MOST_EXACT_TOKENS * _SAMPLE // max(1, _second_stage(ranker, conversation, _SAMPLE))
+    return MOST_EXACT_TOKENS * _SAMPLE // _sample_tokens(ranker, conversation)
 
 
-def _second_stage(ranker: LateScorer, conversation: Conversation, count: int) -> int:
+def _sample_tokens(ranker: LateScorer, conversation: Conversation) -> int:
+    """Estimate the second stage over `_SAMPLE` candidates; its cost grows evenly with their number."""
     rows = ROWS_A_CANDIDATE if ranker.late_rows is None else ranker.late_rows.count or ROWS_A_CANDIDATE
-    return ranker.late_tokens(_context_tokens(conversation), np.full(count, rows, np.int64))
+    return max(1, ranker.late_tokens(_context_tokens(conversation), np.full(_SAMPLE, rows, np.int64)))
 
 
 def pair_tokens(conversation: Conversation, texts: Sequence[str]) -> int:

@@ -244,6 +244,26 @@ def test_a_flipped_bit_is_encoded_again(killed: Path, uninterrupted: Manifest, b
     assert_alike(killed, uninterrupted, attempts=2 if byte >= SHARD * 32 * 2 else 1)
 
 
+@pytest.mark.parametrize(
+    ("file", "byte", "kept"), [("late.bin", 0, 0), ("late.bin", -1, 6), ("late.offsets", 8, 0), ("late.offsets", -1, 6)]
+)
+def test_a_flipped_bit_in_the_second_block_is_encoded_again(
+    killed: Path, uninterrupted: Manifest, file: str, byte: int, kept: int
+) -> None:
+    path = leftover(killed) / file
+    content = bytearray(path.read_bytes())
+    content[byte] ^= 1
+    path.write_bytes(content)
+    assert built(killed)[1] == list(range(kept, SHARDS))
+    assert_alike(killed, uninterrupted, attempts=2 if kept else 1)
+
+
+def test_a_second_block_that_is_gone_is_encoded_again(killed: Path, uninterrupted: Manifest) -> None:
+    (leftover(killed) / "late.bin").unlink()
+    assert built(killed)[1] == list(range(SHARDS))
+    assert_alike(killed, uninterrupted, attempts=1)
+
+
 @pytest.mark.parametrize("left", [0, 5 * SHARD * 32 * 2 + 7])
 def test_a_matrix_that_is_too_short_is_encoded_from_there(killed: Path, uninterrupted: Manifest, left: int) -> None:
     os.truncate(leftover(killed) / "embeddings.bin", left)
