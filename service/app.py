@@ -18,6 +18,7 @@ from polyrank.service.http import handlers, openapi, operations
 from polyrank.service.http.compat import embeddings, rerank
 from polyrank.service.http.compat.error_forms import of_route
 from polyrank.service.http.native import batch, candidates, index, rank
+from polyrank.service.http.plumbing.gzipped import Zip
 from polyrank.service.http.plumbing.middleware import BodyBound, HeadAsGet, Requests
 from polyrank.service.http.plumbing.sites import Hosts, Sites
 from polyrank.service.live.models import LoadRanker, LoadScorer
@@ -28,7 +29,8 @@ from polyrank.service.settings import Settings
 
 DESCRIPTION = (
     "Ranks replies, or anything else with a text, against a conversation. Errors are `application/problem+json`. "
-    "In a JSON object that has a key twice, the last one counts."
+    "In a JSON object that has a key twice, the last one counts. Bodies may be sent with `Content-Encoding: gzip`; "
+    "answers of 8 KiB and more are, where the caller accepts it."
 )
 
 
@@ -76,6 +78,7 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
     handlers.add_to(app, metrics)
     # The middleware added last is the outermost.
     app.add_middleware(BodyBound, limit=settings.max_body_bytes, metrics=metrics, in_form=of_route)
+    app.add_middleware(Zip)
     app.add_middleware(HeadAsGet)
     hosts = Hosts(settings.allowed_hosts, settings.host)
     app.add_middleware(Sites, hosts=hosts, origins=settings.cors_origins, metrics=metrics, in_form=of_route)

@@ -207,7 +207,7 @@ CONNECTIONS = [
     ends("much after the last one", post(b"Connection: close\r\n" + LENGTH) + LIVEZ * 1000, 200),
     goes_on("a connection of nonsense", field(b"Connection: , ,x"), 200),
     goes_on("one that waits for leave", post(b"Expect: 100-continue\r\n" + LENGTH), 100, 200),
-    goes_on("one answered before its body", post(b"Content-Encoding: gzip\r\n" + LENGTH), 415),
+    goes_on("one answered before its body", post(b"Content-Encoding: br\r\n" + LENGTH), 415),
 ]
 EXCHANGES = [*UPGRADES, *NO_HTTP, *FIELDS, *HOSTS, *TARGETS, *LENGTHS, *IN_CHUNKS, *CONNECTIONS]
 
@@ -289,7 +289,7 @@ def test_an_exchange(server: Served, exchange: Exchange) -> None:
 
 def test_a_malformed_body_gets_no_second_answer(server: Served) -> None:
     with connected(server) as connection, connection.makefile("rb") as reader:
-        send(connection, HEAD + b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n")
+        send(connection, HEAD + b"Content-Encoding: br\r\nTransfer-Encoding: chunked\r\n\r\n")
         got = answer(reader)
         assert got is not None
         assert got[0] == 415

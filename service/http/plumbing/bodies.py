@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from polyrank.model.errors import InvalidInput
 from polyrank.service import errors
 from polyrank.service.http.plumbing.findings import MAX_FOUND, refusal
+from polyrank.service.http.plumbing.gzipped import CODING
 from polyrank.service.http.plumbing.json_values import count_values
 from polyrank.service.settings import Settings
 
@@ -52,9 +53,9 @@ async def read(
 
 
 def _check_media_type(request: Request) -> None:
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding != "identity":
-        raise errors.MediaTypeUnsupported("Content-Encoding is not supported; send the body as it is")
+    encoding = request.headers.get("content-encoding", "identity").lower()
+    if encoding not in ("identity", CODING):  # `BodyBound` has decompressed it
+        raise errors.MediaTypeUnsupported("Content-Encoding: only gzip is supported; or send the body as it is")
     media_type, _, parameters = request.headers.get("content-type", "").lower().partition(";")
     charset = parameters.strip().removeprefix("charset=").strip('"') or "utf-8"
     if media_type.strip() not in ("", "application/json") or charset not in ("utf-8", "utf8"):

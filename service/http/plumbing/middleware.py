@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from polyrank.model.errors import RankingError, shortage_in
 from polyrank.service.errors import BodiesHeld, BodyTooLarge, InferenceFailed
 from polyrank.service.http.plumbing import problems
+from polyrank.service.http.plumbing.gzipped import CODING, Unzipped
 from polyrank.service.observe.account import Account
 from polyrank.service.observe.metrics import UNMATCHED, Metrics
 from polyrank.service.observe.tracing import Tracing, trace_id
@@ -118,7 +119,9 @@ class HeadAsGet:
 
 
 class BodyBound:
-    """Refuses a body over the bound, whether its length is announced or it comes in chunks.
+    """Refuses a body over the bound, whether its length is announced or it comes in chunks; decompresses gzip.
+
+    The bound holds for a compressed body and for what comes out of it.
 
     Bodies in flight have a common bound, too: one that would exceed it raises BodiesHeld where it is read.
     """
@@ -135,18 +138,20 @@ class BodyBound:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        announced = Headers(scope=scope).get("content-length", "")
+        headers = Headers(scope=scope)
+        announced = headers.get("content-length", "")
         if announced.isascii() and announced.isdigit() and int(announced[:20]) > self.limit:
             await self._refuse(scope, receive, send, more=True)
             return
+        unzipped = Unzipped(receive, self.limit) if headers.get("content-encoding", "").lower() == CODING else None
         received = held = 0
         answering, more = False, True
 
         async def receive_bounded() -> Message:
             nonlocal received, held, more
-            message = await receive()
+            message = await (unzipped or receive)()
             received += len(message.get("body", b""))
-            more = message.get("more_body", False)
+            more = unzipped.more if unzipped else message.get("more_body", False)
             if received > self.limit:
                 raise BodyTooLarge(self.limit)
             if received > SMALL_BYTES:
@@ -166,7 +171,7 @@ class BodyBound:
         except BodyTooLarge:
             if answering:
                 raise
-            await self._refuse(scope, receive, send, more)
+            await self._refuse(scope, receive, send, unzipped.more if unzipped else more)
         finally:
             self._held -= held
 

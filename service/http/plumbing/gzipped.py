@@ -1,0 +1,138 @@
+"""Bodies with `Content-Encoding: gzip`, both ways.
+
+Requests are decompressed piece by piece, so that the bounds of a body hold before it is there (`BodyBound`). Answers
+are compressed where it pays, and beside the event loop where it takes long; Starlette's own middleware holds it up.
+"""
+
+import asyncio
+import re
+import zlib
+from collections.abc import Iterable
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from polyrank.service.errors import BodyMalformed, BodyTooLarge
+
+CODING: Final = "gzip"
+PIECE_BYTES = 64 * 1024  # decompressed in some 0.2 ms; others have their turn between pieces
+LEAST_BYTES = 8 * 1024  # a smaller answer takes longer to compress than it saves in most networks
+INLINE_BYTES = 64 * 1024  # compressed in about 1 ms
+LEVEL = 1  # the higher ones take several times as long, and save little of numbers and short texts
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS
+_REFUSED = re.compile(r"q=0(\.0*)?")
+
+
+class Unzipped:
+    """Receives a request whose body is gzip, and gives it out decompressed, in pieces of bounded size.
+
+    Raises BodyTooLarge for more compressed bytes than the limit, BodyMalformed for what is not one gzip stream.
+
+    Attributes:
+        more: whether the compressed body has not ended yet.
+    """
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self.more = True
+        self._receive, self._limit = receive, limit
+        self._decoder = zlib.decompressobj(_GZIP_WINDOW)
+        self._received = 0
+        self._waiting = b""  # compressed, not yet looked at
+        self._is_full = False  # the last piece was a whole one, so there may be more without new input
+
+    async def __call__(self) -> Message:
+        """Receive the next piece, or what comes after the body."""
+        while True:
+            if self._is_full:
+                await asyncio.sleep(0)
+            elif not self.more:
+                return await self._receive()
+            else:
+                message = await self._receive()
+                if message["type"] != "http.request":
+                    return message
+                self._take(message)
+            piece = self._decompressed()
+            if piece or not self.more:
+                return {"type": "http.request", "body": piece, "more_body": self.more or self._is_full}
+
+    def _take(self, message: Message) -> None:
+        """Take compressed bytes in; also without output they are bounded."""
+        self._waiting += message.get("body", b"")
+        self._received += len(message.get("body", b""))
+        self.more = message.get("more_body", False)
+        if self._received > self._limit:
+            raise BodyTooLarge(self._limit)
+
+    def _decompressed(self) -> bytes:
+        try:
+            piece = self._decoder.decompress(self._waiting, PIECE_BYTES)
+        except zlib.error:
+            raise BodyMalformed("the body is no gzip, as Content-Encoding says") from None
+        self._waiting = self._decoder.unconsumed_tail
+        self._is_full = len(piece) == PIECE_BYTES
+        if self._decoder.unused_data:
+            raise BodyMalformed("something follows the gzip stream in the body")
+        if not (self.more or self._is_full or self._decoder.eof):
+            raise BodyMalformed("the gzip stream in the body has no end")
+        return piece
+
+
+class Zip:
+    """Compresses answers for callers that accept it, if they are large enough and come in one piece."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begin: Message = {}
+
+        async def send_zipped(message: Message) -> None:
+            nonlocal begin
+            if message["type"] == "http.response.start":
+                begin = {**message}
+                return
+            if begin:
+                message = await _zipped(scope, begin, message)
+                await send(begin)
+                begin = {}
+            await send(message)
+
+        await self.app(scope, receive, send_zipped)
+
+
+async def _zipped(scope: Scope, begin: Message, message: Message) -> Message:
+    """Return the body's message compressed, and say so in the headers of `begin`; or return it as it is."""
+    body = message.get("body", b"")
+    if len(body) < LEAST_BYTES or message.get("more_body"):
+        return message
+    headers = MutableHeaders(scope=begin)  # a copy: an answer may be sent to several callers
+    headers.add_vary_header("Accept-Encoding")
+    if "content-encoding" not in headers and accepts(Headers(scope=scope).getlist("accept-encoding")):
+        small = _compressed(body) if len(body) <= INLINE_BYTES else await asyncio.to_thread(_compressed, body)
+        headers["Content-Encoding"], headers["Content-Length"] = CODING, str(len(small))
+        message = {**message, "body": small}
+    return message
+
+
+def _compressed(body: bytes) -> bytes:
+    encoder = zlib.compressobj(LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+    return encoder.compress(body) + encoder.flush()
+
+
+def accepts(values: Iterable[str]) -> bool:
+    """Whether Accept-Encoding, given by its values, allows gzip.
+
+    >>> accepts(["br, gzip;q=0.5"]), accepts(["gzip;q=0, *"]), accepts([])
+    (True, False, False)
+    """
+    named: dict[str, bool] = {}
+    for part in ",".join(values).lower().split(","):
+        name, _, weight = part.partition(";")
+        named[name.strip()] = not _REFUSED.fullmatch(weight.replace(" ", ""))
+    return named.get(CODING, named.get("*", False))

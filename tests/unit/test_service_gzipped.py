@@ -1,0 +1,160 @@
+"""Compressed requests and answers, and the bounds that hold for them."""
+
+import asyncio
+import gzip
+import json
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from in_process import TestClient
+from service_fakes import build_store, load
+from starlette.types import Message
+
+from polyrank.model.errors import RankingError
+from polyrank.service.app import create_app
+from polyrank.service.errors import BodyMalformed, BodyTooLarge
+from polyrank.service.http.plumbing.gzipped import LEAST_BYTES, PIECE_BYTES, Unzipped, accepts
+from polyrank.service.settings import Settings
+
+BOUND = 400_000
+RANK = {"context": "w1 w2", "top_k": 2}
+SENT_ZIPPED = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    root: Path = tmp_path_factory.mktemp("store")
+    build_store(root)
+    with TestClient(create_app(Settings(store=root, max_body_bytes=BOUND), load)) as made:
+        made.headers["accept-encoding"] = "identity"
+        yield made
+
+
+def unzipped(body: bytes, chunk: int, limit: int = 10**9) -> list[bytes]:
+    """The pieces that come out of a body that arrives in chunks; at the end the caller hangs up."""
+    chunks = [body[at : at + chunk] for at in range(0, len(body), chunk)] or [b""]
+
+    async def arriving() -> AsyncIterator[Message]:
+        for at, each in enumerate(chunks):
+            yield {"type": "http.request", "body": each, "more_body": at < len(chunks) - 1}
+        yield {"type": "http.disconnect"}
+
+    async def receive_all() -> list[bytes]:
+        messages = arriving()
+        receive, pieces = Unzipped(lambda: anext(messages), limit), []
+        while (message := await receive())["type"] == "http.request":
+            pieces.append(message["body"])
+            if not message["more_body"]:
+                assert (await receive())["type"] == "http.disconnect"
+                break
+        return pieces
+
+    return asyncio.run(receive_all())
+
+
+@given(st.binary(max_size=300), st.integers(1, 900), st.integers(1, 60))
+def test_it_comes_out_as_it_went_in_however_it_arrives(unit: bytes, times: int, chunk: int) -> None:
+    body = unit * times
+    pieces = unzipped(gzip.compress(body), chunk)
+    assert b"".join(pieces) == body
+    assert max(map(len, pieces)) <= PIECE_BYTES
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES])
+def test_pieces_are_bounded_at_every_size(size: int) -> None:
+    pieces = unzipped(gzip.compress(bytes(size)), 10**6)
+    assert (sum(map(len, pieces)), max(map(len, pieces)) <= PIECE_BYTES) == (size, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"", BodyMalformed),
+        (b"{}", BodyMalformed),
+        (gzip.compress(b"{}" * 100)[:-1], BodyMalformed),
+        (gzip.compress(b"{}") + b"more", BodyMalformed),
+        (gzip.compress(b"{}") * 2, BodyMalformed),
+        (gzip.compress(b"{}")[:10] + b"\x00\x00\x00\xff\xff" * 200, BodyTooLarge),
+    ],
+    ids=["nothing", "plain", "cut off", "text after it", "two streams", "blocks of nothing"],
+)
+@pytest.mark.parametrize("chunk", [1, 7, 10**6])
+def test_what_is_not_one_stream_is_refused(body: bytes, error: type[RankingError], chunk: int) -> None:
+    with pytest.raises(error):
+        unzipped(body, chunk, limit=900)
+
+
+def test_a_compressed_request(client: TestClient) -> None:
+    plain = client.post("/rank", json=RANK).json()["results"]
+    sent = client.post("/rank", content=gzip.compress(json.dumps(RANK).encode()), headers=SENT_ZIPPED)
+    assert (sent.status_code, sent.json()["results"]) == (200, plain)
+    bad = client.post("/rank", content=b"{}", headers=SENT_ZIPPED)
+    assert (bad.status_code, bad.json()["detail"]) == (400, "the body is no gzip, as Content-Encoding says")
+
+
+@pytest.mark.parametrize("size", [BOUND + 1, 200 * BOUND])
+def test_a_bomb_is_refused_after_the_bound(client: TestClient, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_out = []
+    decompressed = Unzipped._decompressed
+    monkeypatch.setattr(
+        Unzipped, "_decompressed", lambda self: given_out.append(len(piece := decompressed(self))) or piece
+    )
+    bomb = gzip.compress(b" " * size)
+    assert len(bomb) < BOUND
+    answer = client.post("/rank", content=bomb, headers=SENT_ZIPPED)
+    assert (answer.status_code, answer.json()["type"]) == (413, "urn:polyrank:problem:payload-too-large")
+    assert sum(given_out) <= BOUND + PIECE_BYTES
+
+
+def large(client: TestClient, accepted: str) -> tuple[dict[str, str], bytes]:
+    """A large answer as it was sent."""
+    texts = ["w1 w2 w3"] * 200
+    with client.stream("POST", "/v1/embeddings", json={"input": texts}, headers={"accept-encoding": accepted}) as told:
+        return dict(told.headers), b"".join(told.iter_raw())
+
+
+def test_a_large_answer_is_compressed_where_that_is_accepted(client: TestClient) -> None:
+    plain_headers, plain = large(client, "identity")
+    headers, small = large(client, "br, gzip")
+    assert (headers["content-encoding"], headers["vary"]) == ("gzip", "Accept-Encoding")
+    assert int(headers["content-length"]) == len(small) < len(plain) / 2
+    assert json.loads(zlib.decompress(small, 31))["data"] == json.loads(plain)["data"]
+    assert ("content-encoding" in plain_headers, plain_headers["vary"]) == (False, "Accept-Encoding")
+    assert int(plain_headers["content-length"]) == len(plain)
+
+
+def test_a_small_answer_is_not_compressed(client: TestClient) -> None:
+    answer = client.post("/rank", json=RANK, headers={"accept-encoding": "gzip"})
+    assert len(answer.content) < LEAST_BYTES
+    assert not {"content-encoding", "vary"} & set(answer.headers)
+
+
+def test_head_and_get_say_the_same(client: TestClient) -> None:
+    accepted = {"accept-encoding": "gzip"}
+    head, get = client.head("/openapi.json", headers=accepted), client.get("/openapi.json", headers=accepted)
+    assert get.headers["content-encoding"] == "gzip"
+    for name in ("content-encoding", "content-length", "vary"):
+        assert head.headers[name] == get.headers[name]
+    assert get.json() == client.get("/openapi.json").json()
+
+
+@pytest.mark.parametrize(
+    ("values", "accepted"),
+    [
+        ([], False),
+        (["gzip"], True),
+        (["GZIP ; q=0.1"], True),
+        (["br", "gzip"], True),
+        (["*"], True),
+        (["gzip;q=0"], False),
+        (["gzip; q=0.000, *"], False),
+        (["*;q=0"], False),
+        (["identity"], False),
+    ],
+)
+def test_what_a_caller_accepts(values: list[str], accepted: bool) -> None:
+    assert accepts(values) is accepted
