@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import cast
 
 import torch
@@ -49,11 +51,13 @@ class Resources:
     """What routes work with.
 
     Attributes:
+        has_pool: the server was started with a store; without one only the reranker serves.
         loader: the one thread that opens generations and switches to them.
         results: answers of /rank; None: they are not kept.
     """
 
     settings: Settings
+    has_pool: bool
     metrics: Metrics
     store: GenerationStore
     live: Live
@@ -73,7 +77,7 @@ def resources(request: Request) -> Resources:
 @contextmanager
 def writing(held: Resources) -> Iterator[None]:
     """Raise DiskFull or StoreReadOnly where the store cannot be written to for these reasons."""
-    with disk_full_named(held.settings.store):
+    with disk_full_named(held.settings.root):
         try:
             yield
         except OSError as error:
@@ -95,16 +99,35 @@ async def opened(
         ModelError, InvalidInput: the cross-encoder cannot be loaded, or is none.
     """
     torch.set_num_threads(_threads(settings))
+    if settings.store is None:
+        with TemporaryDirectory(prefix="polyrank-") as empty:  # nothing is written to it
+            own = settings.model_copy(update={"store": Path(empty)})
+            async with _opened(own, False, metrics, tracing, load, load_cross) as held:
+                yield held
+    else:
+        async with _opened(settings, True, metrics, tracing, load, load_cross) as held:
+            yield held
+
+
+@asynccontextmanager
+async def _opened(
+    settings: Settings,
+    has_pool: bool,
+    metrics: Metrics,
+    tracing: Tracing,
+    load: LoadRanker,
+    load_cross: LoadScorer,
+) -> AsyncIterator[Resources]:
     access = Access(settings.keys_file, settings.rate_limit_per_s, metrics)
-    store = GenerationStore(settings.store, needs_matrix=settings.vectors == "local")
+    store = GenerationStore(settings.root, needs_matrix=settings.vectors == "local")
     caches = Caches(settings, metrics)
     results = _results(settings, metrics, caches)
     opener = Opener(metrics.count_cache, caches, load, device_of(settings))
-    show_last_build(metrics, await asyncio.to_thread(JobStore(settings.store).records))
+    show_last_build(metrics, await asyncio.to_thread(JobStore(settings.root).records))
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as loader:
         in_loader = partial(asyncio.get_running_loop().run_in_executor, loader)
         scorer = await in_loader(_load_scorer, settings, load_cross, metrics)
-        live = Live(store, opener, metrics, scorer is not None and scorer.evidence is not None)
+        live = Live(store, opener, metrics, scorer is not None and scorer.evidence is not None, has_pool)
         await in_loader(live.start)
         engine = Engine(_engine_settings(settings), metrics, scorer, tracing)
         jobs = Jobs(
@@ -124,7 +147,7 @@ async def opened(
         )
         looking = [asyncio.create_task(each) for each in looks]
         try:
-            yield Resources(settings, metrics, store, live, engine, jobs, updating, loader, access, results)
+            yield Resources(settings, has_pool, metrics, store, live, engine, jobs, updating, loader, access, results)
         finally:
             for task in looking:  # first, so that nothing new begins
                 task.cancel()
@@ -153,8 +176,7 @@ async def _repeat(what: str, look: Callable[[], Awaitable[None]], longest_pause:
 
 
 async def _probe(engine: Engine, live: Live) -> None:
-    if live.current is not None:
-        await engine.probe(live.current)
+    await engine.probe(live.current)
 
 
 def _switch(settings: Settings, store: GenerationStore, live: Live) -> None:

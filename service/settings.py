@@ -36,7 +36,10 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True)
 
     # Ordered by how often people set them: `make docs` keeps this order.
-    store: Path = Field(description="the store's directory: generations, jobs, the log of updates")
+    store: Path | None = Field(
+        default=None,
+        description="the store's directory: generations, jobs, the log of updates; not set: only the reranker serves",
+    )
     host: str = Field(default="127.0.0.1", description="where to listen")
     port: int = Field(default=8000, ge=0, le=65535, description="0: any free one, printed when ready")
     reranker: str | None = Field(default=None, min_length=1, description="a cross-encoder for `rerank`")
@@ -219,6 +222,8 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _settings_go_together(self) -> Self:
+        if self.store is None and self.reranker is None:
+            raise ValueError("store: name the store directory (--store DIR or POLYRANK_STORE), or a reranker alone")
         if self.vectors == "redis" and self.redis_url is None:
             raise ValueError("vectors = redis needs redis_url (--redis URL)")
         if self.metrics_access == "admin" and self.keys_file is None:
@@ -246,6 +251,12 @@ class Settings(BaseSettings):
         if settings.keys_file is not None:
             keys.read(settings.keys_file)
         return settings
+
+    @property
+    def root(self) -> Path:
+        """The store's directory; a running server has one, if only an empty one of its own."""
+        assert self.store is not None, "`resources.opened` gives a server without a store an empty one"
+        return self.store
 
     def compiled_cache(self) -> DiskCache | None:
         """Return where compiled models are kept; None: nowhere."""
@@ -288,6 +299,4 @@ def _from_file(path: str | None) -> dict[str, Any]:
 def _explain(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     what = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
-    if error["type"] == "missing" and where == "store":
-        return "store: name the store directory (--store DIR or POLYRANK_STORE)"
     return f"{where}: {what}" if where else what

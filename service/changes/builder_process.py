@@ -39,7 +39,7 @@ class BuilderProcess:
         """
         process = await asyncio.create_subprocess_exec(
             # -P: nothing is imported from the folder that the server was started in.
-            *(sys.executable, "-P", "-m", "polyrank.index_builder", "--store", str(settings.store), "--job", job_id),
+            *(sys.executable, "-P", "-m", "polyrank.index_builder", "--store", str(settings.root), "--job", job_id),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,

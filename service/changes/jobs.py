@@ -76,7 +76,7 @@ class Jobs:
         on_end: Callable[[JobRecord], None],
     ) -> None:
         self._settings, self._runner_of, self._on_success, self._on_end = settings, runner_of, on_success, on_end
-        self._store, self._keys = JobStore(settings.store), IdempotencyKeys(settings.store)
+        self._store, self._keys = JobStore(settings.root), IdempotencyKeys(settings.root)
         self._starting = asyncio.Lock()
         self._builders: dict[str, tuple[BuilderProcess, asyncio.Task[None]]] = {}
 
@@ -147,7 +147,7 @@ class Jobs:
             with pool.open("wb") as file:
                 for candidate in rebuild.candidates:
                     file.write(orjson.dumps(candidate, option=orjson.OPT_APPEND_NEWLINE))
-            revision = UpdateLogs(self._settings.store).highest()  # updates after the request are newer than its pool
+            revision = UpdateLogs(self._settings.root).highest()  # updates after the request are newer than its pool
             request = JobRequest(pool=(str(pool),), model=model, activate=rebuild.activate, revision=revision)
             return self._store.create(request, job_id)
         except BaseException:
@@ -212,7 +212,7 @@ class Jobs:
         """Remove what a killed builder has left; if that fails, the next build removes it."""
         if record.started is None:
             return
-        store = GenerationStore(self._settings.store)
+        store = GenerationStore(self._settings.root)
         try:
             store.discard_killed(datetime.fromisoformat(record.started), self._settings.redis())
         except (OSError, RankingError) as error:

@@ -132,15 +132,20 @@ async def alive(request: Request) -> StatusOut:
 @router.get("/health", **_READY)
 @router.get("/ping", **_READY)
 async def ready(request: Request) -> StatusOut:
-    """A verified generation and its model are loaded, and the server is not about to stop. Redis is not asked."""
-    return StatusOut(status="ready", generation=_ready(request).generation.id)
+    """A verified generation and its model are loaded, and the server is not about to stop. Redis is not asked.
+
+    A server without a store is ready with its reranker.
+    """
+    serving = _ready(request)
+    return StatusOut(status="ready", generation=serving.generation.id if serving else None)
 
 
-def _ready(request: Request) -> Serving:
+def _ready(request: Request) -> Serving | None:
+    """Return what is served; None: the server has no store, and its reranker is loaded."""
     if request.app.state.draining:
         raise Draining
     held = resources(request)
-    serving = held.live.require()
+    serving = held.live.require() if held.has_pool else None
     if failed := held.engine.failed:
         raise NotReady(failed)
     return serving

@@ -33,9 +33,19 @@ class Live:
     """
 
     def __init__(
-        self, store: GenerationStore, opener: Opener, metrics: Metrics, reranks_by_words: bool = False
+        self,
+        store: GenerationStore,
+        opener: Opener,
+        metrics: Metrics,
+        reranks_by_words: bool = False,
+        has_pool: bool = True,
     ) -> None:
-        """Hold nothing yet; `reranks_by_words` says that a reranker counts words as the generations hold them."""
+        """Hold nothing yet.
+
+        `reranks_by_words` says that a reranker counts words as the generations hold them. Without `has_pool` there
+        will never be a generation.
+        """
+        self._has_pool = has_pool
         self.current: Serving | None = None
         self._reranks_by_words = reranks_by_words
         self.refused: dict[str, str] = {}
@@ -57,6 +67,8 @@ class Live:
 
     def reason(self) -> str:
         """Return why nothing is served."""
+        if not self._has_pool:
+            return "this server only reranks: it has no store; start it with --store to rank a pool"
         if self.refused:
             refused = "; ".join(f"{generation}: {why}" for generation, why in sorted(self.refused.items()))
             return f"no generation can be served: {refused}"
@@ -76,7 +88,8 @@ class Live:
                     self._refuse(generation, error)
                     if isinstance(error, Shortage):
                         self._seen = None  # so that `follow` tries again
-            log.warning("not ready", extra={"fields": {"why": self.reason()}})
+            if self._has_pool:
+                log.warning("not ready", extra={"fields": {"why": self.reason()}})
 
     def follow(self) -> None:
         """Switch to what CURRENT names, if another process wrote it; if that is refused, the old one stays served.

@@ -390,9 +390,16 @@ class Engine:
         async with until(deadline):
             return await self._in_steps(steps, "fetch", Timings())
 
-    async def probe(self, serving: Serving) -> None:
-        """Try the model while it seems to have failed: a success makes the service ready again."""
+    async def probe(self, serving: Serving | None) -> None:
+        """Try a model while it seems to have failed: a success makes the service ready again.
+
+        Without a generation the reranker is tried.
+        """
         if self.failed is None or self.stuck:
+            return
+        if serving is None:
+            with suppress(InferenceFailed, NotConfigured):
+                await self.score_pairs(None, Conversation.of("hello"), ["hello"], math.inf)
             return
         context, _ = finish(serving.ranker.context_steps(Conversation.of("hello")))
         with suppress(InferenceFailed):

@@ -23,7 +23,7 @@ NATIVE = {
 def add_to(commands: Any) -> None:
     """Add the command to the parser; every flag is also a POLYRANK_ variable and a key of the TOML file."""
     parser = commands.add_parser("serve", help="serve POST /rank over a store")
-    parser.add_argument("--store", type=Path, help="the store's directory")
+    parser.add_argument("--store", type=Path, help="the store's directory; not given: only the reranker serves")
     parser.add_argument("--reranker", metavar="MODEL", help="a cross-encoder for `rerank`")
     parser.add_argument("--redis", dest="redis_url", metavar="URL", help="Redis with the vectors of the generations")
     parser.add_argument("--vectors", choices=("local", "redis"), help="where vectors are read; default: local")
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     from polyrank.service.settings import Settings
 
     settings = Settings.load(flags)
-    if not settings.store.is_dir():
+    if settings.store is not None and not settings.store.is_dir():
         raise UsageError(f"{settings.store} is no directory; polyrank build makes a store")
     if settings.reranker is not None:
         check_cross("reranker:", settings.reranker)

@@ -69,6 +69,8 @@ async def rebuild(
     rows = map(PoolCandidateIn.model_dump, sent)  # lazily: `jobs` writes them in a thread, and there may be many
     wanted = Rebuild(pool=body.pool, candidates=rows, model=body.model, activate=body.activate)
     with writing(held):
+        if not held.has_pool:
+            raise NotConfigured("store: this server only reranks; start it with --store to build a generation")
         record = await held.jobs.start(wanted, await request.body(), key, has_active=held.live.current is not None)
     return _started(record, response)
 
