@@ -36,7 +36,7 @@ from polyrank.service.ranking import admission, given, retrieval, selection
 from polyrank.service.ranking.admission import Admission
 from polyrank.service.ranking.batching.lanes import TURN_BATCHES
 from polyrank.service.ranking.batching.together import Together
-from polyrank.service.ranking.forwards import Forwards, PairScores, ReadContext
+from polyrank.service.ranking.forwards import CountedContext, Forwards, PairScores
 from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget
 from polyrank.service.ranking.second_stage import LateScores, SecondStage, deeper
 from polyrank.service.ranking.stages import ANSWER_SECONDS, Threads, Timings, once, side_by_side, until
@@ -146,7 +146,7 @@ class Engine:
         self,
         serving: Serving,
         request: RankRequest,
-        encode_context: Callable[[Timings], Coroutine[Any, Any, ReadContext]],
+        encode_context: Callable[[Timings], Coroutine[Any, Any, CountedContext]],
         timings: Timings,
     ) -> tuple[Ranked, float]:
         """Search the pool once; returns what was found, and the seconds that the search has taken, with waiting."""
@@ -230,8 +230,8 @@ class Engine:
 
     async def _read_context(
         self, ranker: LateScorer, context: list[int], deadline: float, timings: Timings
-    ) -> ReadContext:
-        return ReadContext(await self._forwards.context(ranker, context, deadline, timings), len(context))
+    ) -> CountedContext:
+        return CountedContext(await self._forwards.context(ranker, context, deadline, timings), len(context))
 
     async def _look_up_texts(self, serving: Serving, request: RankRequest, timings: Timings) -> given.TextVectors:
         """Look up the vectors of the texts sent. This comes before admission, which counts the work that is left."""

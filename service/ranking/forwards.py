@@ -34,7 +34,7 @@ SHARED_LETTERS = 4096
 T = TypeVar("T")
 
 
-class ReadContext(NamedTuple):
+class CountedContext(NamedTuple):
     """What the model makes of a context, and how many tokens it has."""
 
     encoding: ContextEncoding
@@ -126,7 +126,7 @@ class Forwards:
     async def late(
         self,
         ranker: LateScorer,
-        context: ReadContext,
+        context: CountedContext,
         some: Representations,
         total: int,
         deadline: float,

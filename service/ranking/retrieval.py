@@ -162,7 +162,7 @@ def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[F
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Best:
+class BestRows:
     """The best rows of a search.
 
     Attributes:
@@ -183,27 +183,27 @@ class Best:
         """Whether no other row could be in the answer."""
         return self.found.bound == -np.inf and len(self.rows) == self.found.looked_at
 
-    def placed_by(self, late: NDArray[np.float32], late_weight: float) -> "Best":
+    def placed_by(self, late: NDArray[np.float32], late_weight: float) -> "BestRows":
         """Return them in the order of their second stage's scores (n,), with words; equal ones by their rows."""
         scores = late if self.lexical is None else Additions(late_weight, self.lexical).to(late)
         order = np.lexsort((self.rows, -scores))
         lexical = None if self.lexical is None else self.lexical[order]
         return replace(self, rows=self.rows[order], scores=scores[order], lexical=lexical)
 
-    def first(self, count: int) -> "Best":
+    def first(self, count: int) -> "BestRows":
         """Return so many of them."""
         lexical = None if self.lexical is None else self.lexical[:count]
         return replace(self, rows=self.rows[:count], scores=self.scores[:count], lexical=lexical)
 
 
-def best_of(search: PoolSearch, found: Found) -> Best:
+def best_of(search: PoolSearch, found: Found) -> BestRows:
     """Score the rows that were found, unless a scan has."""
     best, cache_available = _scored(search, found)
     lexical = None if search.words is None else search.words.of(best.rows)
-    return Best(best.rows, best.scores, lexical, found, cache_available)
+    return BestRows(best.rows, best.scores, lexical, found, cache_available)
 
 
-def placed(serving: Serving, best: Best, exact: bool, timings: Timings) -> Ranked:
+def placed(serving: Serving, best: BestRows, exact: bool, timings: Timings) -> Ranked:
     """Fetch the candidates of the best rows."""
     with timings.timed("fetch"):
         candidates = serving.snapshot.candidates(best.rows)

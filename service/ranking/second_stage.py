@@ -18,8 +18,8 @@ from polyrank.service.live.serving import Serving
 from polyrank.service.observe.labels import Degraded
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.admission import most_exact
-from polyrank.service.ranking.forwards import Forwards, ReadContext
-from polyrank.service.ranking.retrieval import Best
+from polyrank.service.ranking.forwards import CountedContext, Forwards
+from polyrank.service.ranking.retrieval import BestRows
 from polyrank.service.ranking.stages import ANSWER_SECONDS, Threads, Timings, until
 from polyrank.service.ranking.values import Ranked, RankRequest
 
@@ -44,7 +44,7 @@ class SecondStage:
         self._forwards, self._candidates = forwards, candidates
 
     async def scores(
-        self, serving: Serving, context: ReadContext, count: int, gather: Gather, deadline: float, timings: Timings
+        self, serving: Serving, context: CountedContext, count: int, gather: Gather, deadline: float, timings: Timings
     ) -> LateScores:
         """Score so many candidates, part by part."""
         end, parts, cached = deadline - ANSWER_SECONDS, [np.empty(0, np.float32)], True
@@ -63,7 +63,7 @@ class SecondStage:
         return LateScores(np.concatenate(parts), [] if cached else ["cache_unavailable"])
 
     async def rank(
-        self, serving: Serving, request: RankRequest, context: ReadContext, best: Best, timings: Timings
+        self, serving: Serving, request: RankRequest, context: CountedContext, best: BestRows, timings: Timings
     ) -> Ranked:
         """Place the best rows of the first stage by their second stage's scores.
 
@@ -90,6 +90,6 @@ def deeper(serving: Serving, request: RankRequest) -> RankRequest:
 
 
 def _stored(
-    serving: Serving, request: RankRequest, best: Best, positions: NDArray[np.int64]
+    serving: Serving, request: RankRequest, best: BestRows, positions: NDArray[np.int64]
 ) -> tuple[Representations, bool]:
     return serving.representations(best.rows[positions], request.budget)

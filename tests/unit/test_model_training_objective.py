@@ -16,6 +16,7 @@ from tiny_training import dialogue, orders, settings, write_first_stage
 import polyrank
 from polyrank.model.architectures.attention import ContextCodes
 from polyrank.model.architectures.cross import CrossEncoder
+from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
@@ -25,7 +26,6 @@ from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.data.corpus import Corpus, survey
 from polyrank.model.training.data.words import PairWords
-from polyrank.model.training.objectives import late
 from polyrank.model.training.objectives.late import LateObjective
 from polyrank.model.training.objectives.objective import Batch, Measured, Objective, code_cosine
 from polyrank.model.training.objectives.pairs import PairObjective
@@ -163,7 +163,9 @@ def test_a_gold_reply_that_is_not_ahead_is_not_first(
 ) -> None:
     """Scores that are all alike rank nothing, wherever the gold reply stands; nor do those that are no numbers."""
     monkeypatch.setattr(CrossEncoder, "joint_scores", lambda _, batch: torch.full((len(batch.ids),), score))
-    monkeypatch.setattr(late, "poly_scores", lambda codes, texts: torch.full((len(codes.mask), len(texts)), score))
+    monkeypatch.setattr(
+        LateEncoder, "first_scores", lambda _, b, n: torch.full((len(b.first.mask), len(n.first)), score)
+    )
     examples = [dialogue("w1", "w2"), dialogue("w5 w6", "w3 w9"), dialogue("w7", "w8")]
     found = measured(base, examples, architecture=architecture)
     assert (found.first, found.rows) == (0, 3)
