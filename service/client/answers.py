@@ -53,6 +53,21 @@ class RerankedDocument(ClientAnswer):
     relevance_score: float
 
 
+class StoredCandidate(ClientAnswer):
+    """A candidate of the served generation."""
+
+    id: str
+    text: str
+    metadata: dict[str, Any]
+
+
+class CandidatePage(ClientAnswer):
+    """Some of the stored candidates; `next` is where the rest begins, None at the end."""
+
+    candidates: list[StoredCandidate]
+    next: str | None
+
+
 class Upserted(ClientAnswer):
     """What an upsert has done; `min_revision` of a ranking may ask for the revision."""
 

@@ -10,10 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.service.client import calls
-from polyrank.service.client.answers import Deleted, IndexJob, Ranking, RerankedDocument, ServedIndex, Upserted
+from polyrank.service.client.answers import (
+    Deleted,
+    IndexJob,
+    Ranking,
+    RerankedDocument,
+    ServedIndex,
+    StoredCandidate,
+    Upserted,
+)
 from polyrank.service.client.attempts import Attempts, options
 from polyrank.service.client.calls import Call, Context, Documents, RankOptions, RebuildOptions, RerankOptions
-from polyrank.service.client.failures import JobEnded
+from polyrank.service.client.failures import JobEnded, Refused
 
 T = TypeVar("T")
 
@@ -61,6 +69,12 @@ class AsyncClient:
         """Rank replies, those sent as `candidates` or the served ones, for a conversation, oldest turn first."""
         return await self._do(calls.rank(context, options))
 
+    async def rank_batch(
+        self, requests: Sequence[Mapping[str, Any]], *, timeout_ms: int | None = None
+    ) -> list[Ranking | Refused]:
+        """Rank several bodies of `POST /rank` in one call; what is refused is returned in its place, not raised."""
+        return await self._do(calls.rank_batch(requests, timeout_ms))
+
     async def rerank(
         self, query: str, documents: Documents, **options: Unpack[RerankOptions]
     ) -> list[RerankedDocument]:
@@ -70,6 +84,22 @@ class AsyncClient:
     async def embed(self, texts: Sequence[str], *, timeout_ms: int | None = None) -> NDArray[np.float32]:
         """Return the vectors of texts as candidates, (N, D), of length 1."""
         return await self._do(calls.embed(texts, timeout_ms))
+
+    async def candidate(self, candidate_id: str) -> StoredCandidate:
+        """Return a stored candidate; raises NotThere if there is none."""
+        return await self._do(calls.candidate(candidate_id))
+
+    async def candidates(
+        self, filter: Mapping[str, Any] | None = None, page: int = 1000
+    ) -> AsyncIterator[StoredCandidate]:
+        """Yield all stored candidates that pass the filter, fetched page by page."""
+        after: str | None = None
+        while True:
+            found = await self._do(calls.candidates(after, page, filter))
+            for each in found.candidates:
+                yield each
+            if (after := found.next) is None:
+                return
 
     async def upsert(self, candidates: Iterable[Mapping[str, Any]]) -> Upserted:
         """Add candidates (`text`, `id`, `metadata`), or replace those with the same ids; searchable on return."""

@@ -1,16 +1,27 @@
 """The calls of the server's routes: what each sends, and how its answer is read. Both clients make them here."""
 
 import base64
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypedDict, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.service.client.answers import Deleted, IndexJob, Ranking, RerankedDocument, ServedIndex, Upserted
+from polyrank.service.client.answers import (
+    CandidatePage,
+    Deleted,
+    IndexJob,
+    Ranking,
+    RerankedDocument,
+    ServedIndex,
+    StoredCandidate,
+    Upserted,
+)
+from polyrank.service.client.failures import Refused, refused
 
 T = TypeVar("T")
 
@@ -86,6 +97,24 @@ def rank(context: Context, options: RankOptions) -> Call[Ranking]:
     return Call("POST", "/rank", Ranking.model_validate, body, timeout_ms=timeout_ms, deadline_in="body")
 
 
+def rank_batch(requests: Sequence[Mapping[str, Any]], timeout_ms: int | None) -> Call[list[Ranking | Refused]]:
+    """Rank several times."""
+    body = {"requests": [*requests]}
+    return Call("POST", "/rank/batch", _rankings, body, timeout_ms=timeout_ms, deadline_in="body")
+
+
+def _rankings(answer: Any) -> list[Ranking | Refused]:
+    return [_ranking_or_refusal(entry) for entry in answer["answers"]]
+
+
+def _ranking_or_refusal(entry: Any) -> Ranking | Refused:
+    if entry.get("answer") is not None:
+        return Ranking.model_validate(entry["answer"])
+    seconds = entry.get("retry_after")
+    headers = {} if seconds is None else {"retry-after": str(seconds)}
+    return refused(entry["status"], headers, entry["problem"])
+
+
 def rerank(query: str, documents: Documents, options: RerankOptions) -> Call[list[RerankedDocument]]:
     """Order documents."""
     body: dict[str, Any] = {"query": query, "documents": [*documents], **options}
@@ -112,6 +141,19 @@ def _vectors(answer: Any) -> NDArray[np.float32]:
 def index() -> Call[ServedIndex]:
     """What is served."""
     return Call("GET", "/index", ServedIndex.model_validate)
+
+
+def candidate(candidate_id: str) -> Call[StoredCandidate]:
+    """A stored candidate."""
+    return Call("GET", f"/index/candidates/{quote(candidate_id, safe='')}", StoredCandidate.model_validate)
+
+
+def candidates(after: str | None, limit: int, filter: Mapping[str, Any] | None) -> Call[CandidatePage]:
+    """A page of stored candidates."""
+    asked = {"limit": limit, **({} if after is None else {"after": after})}
+    if filter is not None:
+        asked["filter"] = json.dumps(filter, allow_nan=False)
+    return Call("GET", f"/index/candidates?{urlencode(asked)}", CandidatePage.model_validate)
 
 
 def upsert(candidates: Iterable[Mapping[str, Any]]) -> Call[Upserted]:

@@ -295,6 +295,30 @@ def test_a_job_is_watched_to_its_end(both: Both, state: str) -> None:
     assert [job.is_finished for job in seen[:3]] == [False, False, True]
 
 
+def test_candidates_come_page_by_page(both: Both) -> None:
+    stored = [{"id": f"c/{n}", "text": "t", "metadata": {}} for n in range(3)]
+    pages = [ok({"candidates": stored[:2], "next": "g.2"}), ok({"candidates": stored[2:], "next": None})]
+    seen: list[str] = []
+
+    def read(client: Any) -> Any:
+        if isinstance(client, polyrank.Client):
+            seen.extend(each.id for each in client.candidates({"lang": "en"}, page=2))
+            return None
+
+        async def every() -> None:
+            async for each in client.candidates({"lang": "en"}, page=2):
+                seen.append(each.id)
+
+        return every()
+
+    both.do(read, *pages)
+    assert seen == ["c/0", "c/1", "c/2"] * 2
+    assert [dict(each.url.params) for each in both.sent] == [
+        {"limit": "2", "filter": '{"lang": "en"}'},
+        {"limit": "2", "after": "g.2", "filter": '{"lang": "en"}'},
+    ]
+
+
 def test_both_clients_have_the_same_methods() -> None:
     def methods(kind: type) -> dict[str, list[str]]:
         public = {name: each for name, each in vars(kind).items() if inspect.isfunction(each) and name[0] != "_"}
