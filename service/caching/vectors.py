@@ -5,7 +5,7 @@ are read from the matrix. A replica without the matrix's file holds a copy in me
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple, Protocol
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import StoreUnavailable
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.vectors.codec import rounded, rounded_all
 from polyrank.index_builder.vectors.late import LocalLateRows, each_of
@@ -23,6 +24,9 @@ from polyrank.service.caching.vector_cache import CountCache, RowsCache, VectorC
 
 # Texts to what the model makes of them.
 EncodeTexts = Callable[[list[str]], Representations]
+
+# So many candidates' rows the model makes in passing, on a thread that others wait for; each next request makes more.
+MOST_MADE = 32
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +132,11 @@ class RedisVectors:
         return Gathered(vectors, available)
 
     def late(self, rows: NDArray[np.int64], budget: Budget) -> GatheredRows:
-        """Fetch the rows of the second stage; those that Redis lacks come from the disk, or else from the model."""
+        """Fetch the rows of the second stage; those that Redis lacks come from the disk, or else from the model.
+
+        Raises:
+            StoreUnavailable: nobody has them: Redis does not answer, or has lost more than the model makes in passing.
+        """
         assert self._rows is not None, "the generation has a second stage"
         candidates, stored = self._generation.candidates.rows(rows), _late_of(self._generation)
         found, available = self._rows.read([candidate.id for candidate in candidates], budget)
@@ -137,16 +145,22 @@ class RedisVectors:
             self._fill(found, gaps, *stored.gather(rows[gaps]))
             self._count("matrix", "hit", len(gaps))
         elif gaps:
-            made = rounded_all(self._encode([candidates[at].text for at in gaps]), self._generation.manifest.dtype)
-            if made.late is not None and made.counts is not None:
-                self._fill(found, gaps, made.late, made.counts)
-            self._rows.write(
-                [candidates[at].id for at in gaps], [each for at in gaps if (each := found[at]) is not None]
-            )
+            if available:
+                self._make(found, gaps[:MOST_MADE], candidates)
+            if not available or len(gaps) > MOST_MADE:
+                raise StoreUnavailable("rows of the second stage are neither in Redis nor on the disk")
         whole = [each for each in found if each is not None]
         counts = np.fromiter(map(len, whole), np.int64, len(whole))
         empty = np.empty((0, stored.late.dim), self._generation.embeddings.dtype)
         return GatheredRows(np.concatenate([empty, *whole]), counts, available)
+
+    def _make(self, found: list[NDArray[Any] | None], gaps: list[int], candidates: Sequence[Candidate]) -> None:
+        """Have the model make what is missing, and keep it."""
+        assert self._rows is not None, "the generation has a second stage"
+        made = rounded_all(self._encode([candidates[at].text for at in gaps]), self._generation.manifest.dtype)
+        if made.late is not None and made.counts is not None:
+            self._fill(found, gaps, made.late, made.counts)
+            self._rows.write([candidates[at].id for at in gaps], each_of(made.late, made.counts))
 
     @staticmethod
     def _fill(found: list[NDArray[Any] | None], gaps: list[int], rows: NDArray[Any], counts: NDArray[np.int64]) -> None:

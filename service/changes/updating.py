@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update, UpdateLog
@@ -200,4 +201,7 @@ def _known(serving: Serving, candidates: Sequence[Candidate]) -> tuple[Represent
     known = np.flatnonzero(rows >= 0)
     before = serving.snapshot.candidates(rows[known])
     same = [at for at, old in zip(known.tolist(), before, strict=True) if old.text == candidates[at].text]
-    return serving.representations(rows[same])[0], np.array(same, np.int64)
+    try:
+        return serving.representations(rows[same])[0], np.array(same, np.int64)
+    except StoreUnavailable:  # then they are encoded as new ones are
+        return Representations.none(serving.ranker.dim, serving.ranker.late_rows), np.empty(0, np.int64)

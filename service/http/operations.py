@@ -9,10 +9,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from polyrank import __version__
+from polyrank.model.representations import LateRows
 from polyrank.service.errors import Draining, NotReady
 from polyrank.service.http import docs_page
 from polyrank.service.http.compat import served_models, tei
-from polyrank.service.http.native.responses import ModelOut
+from polyrank.service.http.native.responses import LateRowsOut, ModelOut
 from polyrank.service.http.plumbing.described import fails
 from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.http.plumbing.guards import METRICS, OPEN, RANK
@@ -67,6 +68,7 @@ class LoadedModelOut(ModelOut):
     counts_words: bool = Field(
         description="whether words count in its scores; a reranker's only count where those of the model do"
     )
+    second_stage: LateRowsOut | None = Field(description="what it keeps of each candidate, null if it has none")
     choice: ChoiceOut | None = Field(description="null where back-end and precision left no choice")
 
 
@@ -176,15 +178,16 @@ async def info(request: Request) -> dict[str, Any]:
         "name": "polyrank",
         "version": __version__,
         "generation": serving and serving.generation.id,
-        "model": serving and _loaded(serving.ranker, serving.generation.manifest.model.name, has_words),
-        "reranker": scorer and _loaded(scorer, scorer.name, bool(scorer.evidence and has_words)),
+        "model": serving
+        and _loaded(serving.ranker, serving.generation.manifest.model.name, has_words, serving.ranker.late_rows),
+        "reranker": scorer and _loaded(scorer, scorer.name, bool(scorer.evidence and has_words), None),
         "scan": serving and serving.search_status,  # FastAPI reads the fields of this and of `limits` by attribute
         "vectors": settings.vectors,
         "limits": settings,
     }
 
 
-def _loaded(model: LateScorer | PairScorer, name: str, counts_words: bool) -> LoadedModelOut:
+def _loaded(model: LateScorer | PairScorer, name: str, counts_words: bool, late: LateRows | None) -> LoadedModelOut:
     return LoadedModelOut(
         name=name,
         architecture=model.architecture,
@@ -192,6 +195,7 @@ def _loaded(model: LateScorer | PairScorer, name: str, counts_words: bool) -> Lo
         backend=model.backend,
         precision=model.precision,
         counts_words=counts_words,
+        second_stage=None if late is None else LateRowsOut(dim=late.dim, count=late.count),
         choice=ChoiceOut(**asdict(model.choice)) if model.choice else None,
     )
 

@@ -113,7 +113,11 @@ class Serving:
         return found._replace(vectors=self.snapshot.merged(rows, found.vectors))
 
     def representations(self, rows: NDArray[np.int64], budget: Budget | None = None) -> tuple[Representations, bool]:
-        """Fetch all that is stored of rows, as `gather` does; also returns whether the cache answered."""
+        """Fetch all that is stored of rows, as `gather` does; also returns whether the cache answered.
+
+        Raises:
+            StoreUnavailable: the rows of a second stage are nowhere to be had.
+        """
         budget, own = budget or Budget(), self.snapshot.split(rows)[1]
         vectors, available = self.vectors.gather(own, budget)
         if self.generation.manifest.late is None:

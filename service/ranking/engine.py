@@ -257,7 +257,9 @@ class Engine:
             gather = partial(given.gather, serving, request, texts, words, timings)
             sent = await self._candidates.run(gather, timings)
         late = LateScores(None, [])
-        if serving.ranker.late_rows is not None:
+        if serving.ranker.late_rows is not None and sent.made.late is None:
+            late = LateScores(None, ["late_failed"])  # the answer says as well that a cache is not available
+        elif serving.ranker.late_rows is not None:
             count, deadline = len(sent.known), request.deadline
             late = await self._second_stage.scores(serving, encoded, count, sent.take, deadline, timings)
         rank = partial(given.rank, serving, request, encoded.encoding.codes, sent, late.scores, timings)

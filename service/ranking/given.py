@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.errors import BuildError
+from polyrank.index_builder.errors import BuildError, StoreUnavailable
 from polyrank.index_builder.vectors.codec import DTYPES, rounded_all
 from polyrank.index_builder.vectors.late import each_of
 from polyrank.model.representations import Representations
@@ -101,7 +101,7 @@ class Sent:
     Attributes:
         known: each with its position in the request.
         rows: of those that came by their ids alone, by id.
-        made: what the model makes of all, in their order.
+        made: what the model makes of all, in their order; without rows for a second stage if some are not to be had.
         longest: a length that no stored vector exceeds; None: it is not known.
         additions: what words add; None: nothing.
         missing: ids that the generation does not hold.
@@ -132,7 +132,7 @@ def gather(
     by_id = [given.id for _, given in sent if given.text is None and given.id is not None]
     with timings.timed("fetch"):
         rows = serving.snapshot.rows(by_id)
-        stored, available = serving.representations(rows[rows >= 0], request.budget)
+        of_texts, stored, available = _stored(serving, request, sent_texts, rows[rows >= 0])
     row_of = dict(zip(by_id, rows.tolist(), strict=True))
     missing = [candidate_id for candidate_id, row in row_of.items() if row < 0]
     known = [(at, given) for at, given in sent if given.text is not None or row_of[given.id or ""] >= 0]
@@ -142,7 +142,7 @@ def gather(
     with timings.timed("fetch"):
         places = np.empty(len(known), np.int64)
         places[is_text], places[~is_text] = np.arange(is_text.sum()), is_text.sum() + np.arange((~is_text).sum())
-        made = Representations.join([sent_texts.made, stored]).take(places)
+        made = Representations.join([of_texts, stored]).take(places)
     return Sent(
         known,
         row_of,
@@ -152,6 +152,17 @@ def gather(
         missing,
         available and sent_texts.cache_available,
     )
+
+
+def _stored(
+    serving: Serving, request: RankRequest, sent_texts: TextVectors, rows: NDArray[np.int64]
+) -> tuple[Representations, Representations, bool]:
+    """Fetch what is stored of texts and of rows, and whether the caches answered."""
+    try:
+        return sent_texts.made, *serving.representations(rows, request.budget)
+    except StoreUnavailable:
+        vectors, _ = serving.gather(rows, request.budget)
+        return Representations(sent_texts.vectors), Representations(vectors), False
 
 
 def rank(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.model.representations import Representations
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort, TooManyForExact
 from polyrank.service.live.serving import Serving
@@ -60,6 +61,8 @@ class SecondStage:
             return LateScores(None, ["late_skipped_deadline"])
         except InferenceFailed:
             return LateScores(None, ["late_failed"])
+        except StoreUnavailable:
+            return LateScores(None, ["late_failed", "cache_unavailable"])
         return LateScores(np.concatenate(parts), [] if cached else ["cache_unavailable"])
 
     async def rank(

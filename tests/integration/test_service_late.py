@@ -10,13 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import EVIDENCE
-from service_fakes import DIM, WordRanker, asked, build_store, load, open_serving, pool, rank, word_additions
+from redis_process import RedisProcess
+from service_fakes import (
+    DIM,
+    WordRanker,
+    asked,
+    build_store,
+    count_nothing,
+    load,
+    open_serving,
+    pool,
+    rank,
+    word_additions,
+)
 from updated import LiveStore
 
 from polyrank.index_builder.build.compaction import compact
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.redis_client import connect
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.codec import rounded_all
 from polyrank.index_builder.vectors.late import LATE_FILE
 from polyrank.index_builder.vectors.local import MATRIX_FILE
@@ -25,7 +38,7 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.service.caching.caches import Caches
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import TooManyForExact
-from polyrank.service.live.serving import Serving
+from polyrank.service.live.serving import Opener, Serving
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import admission, second_stage
 from polyrank.service.ranking.engine import Engine, EngineSettings
@@ -176,6 +189,42 @@ def test_rows_that_redis_lost_or_that_are_damaged_come_from_elsewhere(
             assert_same(rank(here.serving, patient(top_k=60)), wanted)
         finally:
             here.close()
+
+
+@pytest.mark.parametrize("lost", ["all", "redis"])
+def test_a_replica_that_cannot_have_the_rows_answers_by_the_first_stage(
+    tmp_path: Path, redis_process: RedisProcess, lost: str
+) -> None:
+    generation = build_store(tmp_path, POOL, ranker=WordRanker(late=RAGGED), redis_url=redis_process.url)
+    (tmp_path / "generations" / generation / LATE_FILE).unlink()
+    wanted = expected(open_replica(tmp_path))
+    by_id = tuple(Given(each.id, None) for each in POOL)
+    here = LiveStore(tmp_path, redis_url=redis_process.url)
+    try:
+        if lost == "all":
+            with redis_process.client() as client:
+                client.flushall()
+        else:
+            redis_process.kill()
+        for request in (patient(), patient(candidates=by_id))[: 1 if lost == "all" else 2]:
+            ranked = rank(here.serving, request)
+            assert set(ranked.degraded) == {"late_failed", "cache_unavailable"}
+            assert (len(ranked.places), ranked.exact) == (10, False)
+        if lost == "all":  # each request makes some of the rows anew
+            until = time.monotonic() + 10
+            while rank(here.serving, patient()).degraded and time.monotonic() < until:
+                time.sleep(0.05)  # they are written in the background
+            assert_same(rank(here.serving, patient(top_k=60)), wanted)
+        here.upsert(Candidate("c1", POOL[1].text))
+    finally:
+        here.close()
+
+
+def open_replica(root: Path) -> Serving:
+    """The active generation, of which the rows are not on the disk."""
+    store = GenerationStore(root, needs_matrix=False)
+    opened = store.open(str(store.current()))
+    return Opener(count_nothing, None, load).serve(opened, store.updates.of(opened.manifest))
 
 
 def test_updates_compaction_and_rollback_keep_the_scores(tmp_path: Path, ranker: WordRanker) -> None:

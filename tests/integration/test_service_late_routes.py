@@ -82,6 +82,7 @@ def test_the_index_tells_of_the_rows(client: TestClient) -> None:
     active = ask(client, "/index", "GET")["active"]
     assert active["late"]["dim"] in (DIM, 128)
     assert active["late"]["count"] in (None, 2)
+    assert ask(client, "/info", "GET")["model"]["second_stage"] == active["late"]
 
 
 def test_too_many_for_exact_is_a_problem_that_says_what_to_do(
