@@ -3,7 +3,9 @@
 from haystack import Document as HaystackDocument
 from haystack.utils import Secret
 from haystack_integrations.components.rankers.cohere import CohereRanker
+from haystack_integrations.components.rankers.huggingface_api import HuggingFaceTEIRanker
 from haystack_integrations.components.rankers.jina import JinaRanker
+from haystack_integrations.components.rankers.vllm import VLLMRanker
 from langchain_cohere import CohereRerank
 from langchain_core.documents import Document
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
@@ -39,6 +41,17 @@ def test_haystack_for_jina(url: str, query: str, texts: list[str]) -> None:
     ranker = JinaRanker(model="any", top_k=2, api_key=Secret.from_token("key"), base_url=f"{url}/v1/rerank")
     found = ranker.run(query=query, documents=[HaystackDocument(content=text) for text in texts])["documents"]
     assert [found[0].content, len(found)] == [texts[1], 2]
+
+
+def test_haystack_for_tei_and_vllm(url: str, query: str, texts: list[str]) -> None:
+    key = Secret.from_token("key")
+    for ranker in (
+        HuggingFaceTEIRanker(url=url, top_k=2, token=key),
+        VLLMRanker(model="any", top_k=2, api_base_url=f"{url}/v1", api_key=key),
+    ):
+        found = ranker.run(query=query, documents=[HaystackDocument(content=text) for text in texts])["documents"]
+        assert [found[0].content, len(found)] == [texts[1], 2]
+        assert 0 < found[1].score <= found[0].score < 1
 
 
 def test_haystack(url: str, query: str, texts: list[str]) -> None:
