@@ -12,12 +12,14 @@ from polyrank.model.registry import ARCHITECTURES
 ContextVectors = Literal["codes", "first", "last", "last+first"]
 Reduction = Literal["first", "mean", "first-m mean", "max", "mean-sqrt-len", "weighted-mean", "last"]
 Head = Literal["linear", "published"]
+RowStrategy = Literal["codes", "inputs"]
 Activation = Literal["identity", "tanh", "relu", "gelu"]
 Weights = Literal["base", "adapter", "full"]
 
 FORMAT_VERSION = 1
 ASSEMBLY_VERSION = 1
 EVIDENCE_VERSION = 1
+_MOST_ROWS = 64
 _WIDEST = 65_536  # components of a vector
 _MOST = 1e6  # of a weight; sums of such weights stay finite in float32
 
@@ -126,6 +128,29 @@ class ColbertConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MixConfig:
+    """What a MixEncoder has beyond other architectures (polyrank.model.architectures.mix).
+
+    Attributes:
+        rows: K, how many rows a candidate has.
+        strategy: "codes": learnt codes attend over a candidate's token states. "inputs": learnt inputs take the place
+            of its first token, and the rows are their outputs.
+        layers: the transformer's layers that interact: from 1, or from -1, the last one, downwards; ascending.
+        residual: the first stage's score is added; the paper's form is without.
+    """
+
+    rows: int = 1
+    strategy: RowStrategy = "codes"
+    layers: Sequence[int] = (-1,)
+    residual: bool = True
+
+    def __post_init__(self) -> None:
+        _require_types(self, "mix.")
+        _require(1 <= self.rows <= _MOST_ROWS, f"mix.rows must be at least 1 and at most {_MOST_ROWS}")
+        _require(len(self.layers) > 0 and 0 not in self.layers, "mix.layers must name layers, from 1 or from -1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     """Architecture facts of a checkpoint.
 
@@ -152,7 +177,7 @@ class ModelConfig:
         score_scale: factor on the dot products of context vectors and candidate embedding.
         max_context_tokens, max_candidate_tokens: limits for one text, special tokens included.
         evidence: how words count in the score; None: they do not.
-        colbert: of ColBERT; None for others.
+        colbert, mix: of ColBERT and MixEncoder; None for others.
         training: free-form summary of the training run; not part of the model's identity.
     """
 
@@ -176,6 +201,7 @@ class ModelConfig:
     assembly: AssemblyConfig = field(default_factory=AssemblyConfig)
     evidence: EvidenceConfig | None = None
     colbert: ColbertConfig | None = None
+    mix: MixConfig | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -200,9 +226,9 @@ class ModelConfig:
         """Whether there is a network behind it, with weights and a tokenizer; a lexical model has none."""
         return _has_network(self.architecture)
 
-    def with_blocks(self, *, colbert: ColbertConfig | None = None) -> "ModelConfig":
+    def with_blocks(self, *, colbert: ColbertConfig | None = None, mix: MixConfig | None = None) -> "ModelConfig":
         """Return it with these blocks of single architectures, and no others."""
-        return replace(self, colbert=colbert)
+        return replace(self, colbert=colbert, mix=mix)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `polyrank.json` holds."""
@@ -211,7 +237,7 @@ class ModelConfig:
             return {"format_version": FORMAT_VERSION, **{name: flat[name] for name in _WITHOUT_NETWORK}}
         base = {"name": flat.pop("base_name"), "sha256": flat.pop("base_sha256")}
         # What is not used is left out, as it was before it could be used, so that fingerprints stay.
-        for name, unused in (("evidence", None), ("dense", ()), ("colbert", None), ("head", "linear")):
+        for name, unused in (("evidence", None), ("dense", ()), ("colbert", None), ("mix", None), ("head", "linear")):
             if flat[name] == unused:
                 del flat[name]
         for name in ("context_prompt", "candidate_prompt"):
@@ -241,6 +267,8 @@ class ModelConfig:
         flat["dense"] = _dense(flat.pop("dense", []))
         if (colbert := flat.pop("colbert", None)) is not None:
             flat["colbert"] = _colbert(colbert)
+        if (mix := flat.pop("mix", None)) is not None:
+            flat["mix"] = _mix(mix)
         flat |= {"base_name": base["name"], "base_sha256": base["sha256"]}
         try:
             return cls(assembly=AssemblyConfig(**assembly), **flat)
@@ -266,6 +294,13 @@ def _colbert(raw: Any) -> ColbertConfig:
     return ColbertConfig(**{**raw, "dropped": tuple(dropped) if isinstance(dropped, list) else dropped})
 
 
+def _mix(raw: Any) -> MixConfig:
+    _require(isinstance(raw, dict), "mix must be an object")
+    _refuse_unknown(raw, {f.name for f in fields(MixConfig)}, "mix.")
+    layers = raw.get("layers", [-1])
+    return MixConfig(**{**raw, "layers": tuple(layers) if isinstance(layers, list) else layers})
+
+
 _WITHOUT_NETWORK = ("architecture", "evidence", "training")
 
 
@@ -284,7 +319,7 @@ def _refuse_unknown(raw: Mapping[str, Any], known: set[str], prefix: str) -> Non
     _require(not unknown, f"unknown field {prefix}{', '.join(unknown)}; written by a newer release?")
 
 
-_Block = AssemblyConfig | DenseConfig | EvidenceConfig | ColbertConfig | ModelConfig
+_Block = AssemblyConfig | DenseConfig | EvidenceConfig | ColbertConfig | MixConfig | ModelConfig
 
 
 def _require_types(config: _Block, prefix: str) -> None:

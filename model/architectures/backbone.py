@@ -3,7 +3,7 @@
 The library transformers is imported when a transformer is built: a compiled model runs without it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -11,6 +11,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -59,6 +60,20 @@ class Backbone(nn.Module):
     def forward(self, batch: TokenBatch) -> Tensor:
         """Return the outputs of the last layer, (B, T, D)."""
         states: Tensor = self.transformer(**self.inputs(batch)).last_hidden_state
+        return states
+
+    def hidden(self, batch: TokenBatch, layers: Sequence[int]) -> Tensor:
+        """Return the last outputs, and the states that enter each of these layers (from 0): (B, T, (1 + layers) D)."""
+        outputs = self.transformer(**self.inputs(batch), output_hidden_states=True)
+        return torch.cat([outputs.last_hidden_state, *(outputs.hidden_states[layer] for layer in layers)], dim=-1)
+
+    def beginning_with(self, rows: Tensor, batch: TokenBatch) -> Tensor:
+        """Return the outputs of the last layer, (B, T, D), with rows (K, D) as the first K word embeddings."""
+        inputs = self.inputs(batch)
+        words: Tensor = self.transformer.get_input_embeddings()(inputs.pop("input_ids"))
+        first = rows.to(words.dtype)[None].expand(words.shape[0], -1, -1)  # a compiled model takes any number of texts
+        embedded = torch.cat([first, words[:, len(rows) :]], dim=1)
+        states: Tensor = self.transformer(inputs_embeds=embedded, **inputs).last_hidden_state
         return states
 
     def inputs(self, batch: TokenBatch) -> dict[str, Tensor]:

@@ -72,6 +72,9 @@ class LateEncoder(nn.Module, ABC):
         """Fill in what the architecture alone has and the tokenizer says."""
         return config.with_blocks()
 
+    def begin(self) -> None:
+        """Begin its own tensors with the transformers' weights, which have just been loaded; here there are none."""
+
     @property
     def longest_input(self) -> int:
         """Tokens of the longest sequence that a transformer reads."""

@@ -173,6 +173,13 @@ def load_base(encoder: Encoder, base: BaseModel) -> None:
     weights = read_weights(base.directory / WEIGHTS_FILE)
     for module in set(_backbones(encoder).values()):
         load_base_weights(module, weights, base.name)
+    begin(encoder)
+
+
+def begin(encoder: Encoder) -> None:
+    """Let an encoder begin its own tensors with the transformers' weights; a checkpoint's are read after this."""
+    if isinstance(encoder, LateEncoder):
+        encoder.begin()
 
 
 def own_tensors(encoder: Encoder) -> dict[str, Tensor]:

@@ -1,12 +1,12 @@
 """Settings of a training run: one frozen value, validated, stored in the run's state and in its checkpoint."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import Field, asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pkgutil import resolve_name
 from typing import Any, Literal
 
-from polyrank.model.config import ContextVectors, Reduction
+from polyrank.model.config import ContextVectors, MixConfig, ModelConfig, Reduction, RowStrategy
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES, TRAINED
 from polyrank.model.training.schedule import Schedule
@@ -127,6 +127,10 @@ class TrainConfig:
                 require(options.pop(name) == known.default or refusal is None, f"{refusal}")
         return kind(architecture=architecture, **options)
 
+    def blocks(self, source: ModelConfig) -> dict[str, Any]:
+        """Return the fields of ModelConfig that this architecture alone has, of a model that begins as `source`."""
+        return {}
+
     @staticmethod
     def option_names() -> set[str]:
         """Return the names of all settings, those of every objective included."""
@@ -172,6 +176,40 @@ class TwoStageTrainConfig(LateTrainConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 <= self.first_weight < math.inf, "first_weight must be at least 0 and finite")
+
+
+_FOR_MIX = {"refusal": "rows, row_strategy, interaction_layers and no_residual are for mix"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixTrainConfig(TwoStageTrainConfig):
+    """Settings of a MixEncoder.
+
+    Attributes:
+        rows, row_strategy, interaction_layers: `rows`, `strategy` and `layers` of MixConfig. None: as in the checkpoint
+            to go on from, or MixConfig's default.
+        residual: likewise.
+    """
+
+    rows: int | None = field(default=None, metadata=_FOR_MIX)
+    row_strategy: RowStrategy | None = field(default=None, metadata=_FOR_MIX)
+    interaction_layers: Sequence[int] | None = field(default=None, metadata=_FOR_MIX)
+    residual: bool | None = field(default=None, metadata=_FOR_MIX)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.rows is None or self.rows >= 1, "rows must be at least 1")
+        layers = self.interaction_layers
+        require(layers is None or (len(layers) > 0 and 0 not in layers), "interaction_layers begin with 1, or with -1")
+
+    def blocks(self, source: ModelConfig) -> dict[str, Any]:
+        """Return the MixConfig of the model to train."""
+        asked = {"rows": self.rows, "strategy": self.row_strategy, "residual": self.residual}
+        layers = None if self.interaction_layers is None else tuple(self.interaction_layers)
+        given: dict[str, Any] = {
+            name: value for name, value in {**asked, "layers": layers}.items() if value is not None
+        }
+        return {"mix": replace(source.mix or MixConfig(), **given)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -201,7 +201,7 @@ def test_what_makes_no_sense_together_is_wrong_usage(
         assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
         return message
 
-    says = f"{cross} is a cross-encoder, which has no candidate embeddings; give a bi-, colbert- or poly-encoder"
+    says = f"{cross} is a cross-encoder, which has no candidate embeddings; give a bi-, colbert-, mix- or poly-encoder"
     assert refused(cross, output) == says
     assert refused(poly, output, "--check", poly) == f"--check {poly} is a poly-encoder; give a cross-encoder"
     assert refused(poly, output, "--check-margin", "1") == "--check-margin needs --check"

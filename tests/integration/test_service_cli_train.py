@@ -255,7 +255,7 @@ def test_adapters_have_a_rate_of_their_own(capsys: Capture, base: Path, data: Pa
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"architecture": None}, "give --architecture: bi, colbert, poly, cross"),
+        ({"architecture": None}, "give --architecture: bi, colbert, mix, poly, cross"),
         ({"batch_size": 0}, "batch-size must be at least 1"),
         ({"batch_size": 1}, "the others are the negatives"),
         ({"loss": "pointwise"}, "the pointwise loss is for cross"),
@@ -292,7 +292,7 @@ def test_wrong_files_and_models_are_told_before_the_training_files_are_read(
     broken.write_text("nothing\n")
     for changed, says in (
         ({"teacher": base}, f"--teacher {base} is a bi-encoder; give a cross-encoder"),
-        ({"architecture": "cross", "retriever": cross}, "give a bi-, colbert- or poly-encoder as --retriever"),
+        ({"architecture": "cross", "retriever": cross}, "give a bi-, colbert-, mix- or poly-encoder as --retriever"),
         ({"valid": data}, f"--valid: {data}: no example has `candidates`"),
         ({"valid": broken}, f"--valid: {broken}:1: the line is not JSON"),
     ):

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.objectives.late import LateObjective, TwoStageObjective
+from polyrank.model.training.objectives.mix import MixObjective
 from polyrank.model.training.objectives.objective import Batch
 from polyrank.model.training.objectives.pairs import PairObjective
 from polyrank.model.training.student.student import Student, start
@@ -31,6 +32,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "bi first": {"architecture": "bi", "reduction": "first", "normalize": False, "score_scale": 0.1},
     "colbert": {"architecture": "colbert", "normalize": True, "score_scale": 5.0},
     "colbert shared": {"architecture": "colbert", "shared_encoder": True, "first_weight": 0.0, "score_scale": 5.0},
+    "mix": {"architecture": "mix", "normalize": True, "score_scale": 5.0},
+    "mix two": {"architecture": "mix", "rows": 2, "row_strategy": "inputs", "interaction_layers": [-2, -1]},
+    "mix alone": {"architecture": "mix", "residual": False, "first_weight": 0.5, "shared_encoder": True},
     "cross": {"architecture": "cross", "negatives": 3},
     "cross pointwise": {"architecture": "cross", "negatives": 2, "loss": "pointwise"},
     "residual": {"architecture": "cross", "first_stage": "", "n_codes": None, "negatives": 3},
@@ -105,7 +109,9 @@ class Kind:
         config = training_settings(
             self._base, **{**self._fields, "chunk_tokens": budget, "gradient_cache": cached, "dropout": None}
         )
-        kind = {"cross": PairObjective, "colbert": TwoStageObjective}.get(config.architecture, LateObjective)
+        kind = {"cross": PairObjective, "colbert": TwoStageObjective, "mix": MixObjective}.get(
+            config.architecture, LateObjective
+        )
         objective = kind(student, config, torch.device("cpu"))
         student.encoder.zero_grad()
         with dropping(student.encoder, dropout):

@@ -15,7 +15,7 @@ from polyrank.model.checkpoint.base import BaseModel, resolve_base
 from polyrank.model.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CheckpointFiles, read_config
 from polyrank.model.checkpoint.kind import require_network
 from polyrank.model.checkpoint.published import Published, read_published
-from polyrank.model.checkpoint.read import Encoder, build, completed, load_base, own_tensors, read_checkpoint
+from polyrank.model.checkpoint.read import Encoder, begin, build, completed, load_base, own_tensors, read_checkpoint
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Assembler
@@ -107,6 +107,8 @@ def _from_checkpoint(config: TrainConfig, directory: Path) -> Student:
     source, _ = read_checkpoint(directory)
     student = _untrained(_model_config(config, source.config, ""), directory)
     _take_over(own_tensors(student.encoder), source.state_dict())
+    begin(student.encoder)  # with the transformers that were taken over; then what the source has itself
+    _take_over(own_tensors(student.encoder), source.state_dict())
     _prepare(student.encoder, config)
     return student
 
@@ -173,6 +175,7 @@ def _model_config(config: TrainConfig, source: ModelConfig, base_sha256: str) ->
     return replace(
         source,
         **given,
+        **config.blocks(source),
         architecture=config.architecture,
         residual=first_stage is not None,
         base_sha256=base_sha256 if adapter else "",

@@ -1,7 +1,8 @@
-"""A trained ColBERT from training to a server's answer: the scores are those of `rank` everywhere."""
+"""Models with a second stage from training to a server's answer: the scores are those of `rank` everywhere."""
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from service_fakes import asked, build_store, open_serving, rank
@@ -18,13 +19,16 @@ TEXTS = [f"w{n % 8} " + " ".join(f"w{(n * 7 + at) % 40}" for at in range(n % 5))
 POOL = [Candidate(f"c{at}", text, {}) for at, text in enumerate(TEXTS)]
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("colbert")
+ROWS = {"colbert": (128, None), "mix": (16, 2)}
+OPTIONS: dict[str, dict[str, Any]] = {"colbert": {}, "mix": {"rows": 2, "interaction_layers": [-2, -1]}}
+
+
+@pytest.fixture(scope="module", params=ROWS)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory, name = tmp_path_factory.mktemp(request.param), request.param
     base = write_base(directory / "base", 3, ["[MASK]", "[unused0]", "[unused1]"])
-    config = settings(
-        base, architecture="colbert", shared_encoder=True, learning_rate=2e-3, steps=30, gradient_cache=True
-    )
+    recipe: dict[str, Any] = {"shared_encoder": True, "learning_rate": 2e-3, "steps": 30, "gradient_cache": True}
+    config = settings(base, architecture=name, **recipe, **OPTIONS[name])
     run(config, write_examples(directory / "examples.jsonl"), directory / "trained")
     return directory / "trained"
 
@@ -32,7 +36,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_training_leaves_a_checkpoint_that_ranks(checkpoint: Path) -> None:
     ranker = polyrank.load(checkpoint)
     assert isinstance(ranker, LateRanker)
-    assert ranker.config.architecture == "colbert"
     assert ranker.config.training["settings"]["first_weight"] == 1.0
     found = ranker.rank(["w1 w1", "w20 w30"], ["w4", "w5", "w6", "w7"])
     assert found[0][0] == 1, "the reply follows from the context's first word"
@@ -47,7 +50,7 @@ def test_stored_sent_along_and_by_id_score_as_rank_does(checkpoint: Path, tmp_pa
     serving = open_serving(tmp_path, load=polyrank.load)
     late = serving.generation.manifest.late
     assert late is not None
-    assert (late.dim, late.count) == (128, None)
+    assert (late.dim, late.count) == ROWS[ranker.architecture]
     stored = rank(serving, asked(TEXT, top_k=30))
     inline = rank(serving, asked(TEXT, top_k=30, candidates=tuple(Given(each.id, each.text) for each in POOL)))
     by_id = rank(serving, asked(TEXT, top_k=30, candidates=tuple(Given(each.id, None) for each in POOL)))

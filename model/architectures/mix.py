@@ -1,0 +1,245 @@
+"""MixEncoder: each candidate is a few rows, which read the keys and values of a context in one pass for all of them.
+
+Source: Yang et al., "MixEncoder" (the paper's equations, and its released code where the paper is silent). Axes: B
+contexts, N candidates, T tokens, K rows of a candidate, J interaction layers, D dimensions, H heads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from polyrank.model.architectures.attention import ContextCodes, code_attention, unit_length
+from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.architectures.batching import TokenBatch, pad
+from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder
+from polyrank.model.config import MixConfig, ModelConfig
+from polyrank.model.errors import CheckpointInvalid
+from polyrank.model.representations import LateRows
+from polyrank.model.text.tokenizer import Tokenizer
+
+
+class MixEncoder(LateEncoder):
+    """`score = score_scale * cos(mean_k E_J, H_J)`, to which a residual one adds the first stage's score.
+
+    E_0 are the candidate's rows. In each interaction layer the rows attend to the context's keys and values, which are
+    the transformer's own of that layer, and to each other; H gathers what their mean finds in the context. The context
+    reads nothing of a candidate, so all candidates share its pass.
+
+    Attributes:
+        rows: what makes K rows of a candidate, (K, D): codes that attend over its token states, or inputs in the place
+            of its first token.
+        interactions: the interaction layers.
+        gate: W_g, 3 D to D, of all layers.
+    """
+
+    def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
+        super().__init__(config, context, candidate)
+        block = _block(config)
+        self.rows = nn.Parameter(torch.empty(block.rows, context.dim).normal_(mean=0.0, std=context.dim**-0.5))
+        shape = context.transformer.config
+        self.interactions = nn.ModuleList(
+            Interaction(context.dim, shape.num_attention_heads, shape.intermediate_size, shape.layer_norm_eps)
+            for _ in self._own_layers
+        )
+        self.gate = nn.Linear(3 * context.dim, context.dim)
+
+    @classmethod
+    def complete(cls, config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
+        """Keep the block of a Mix, or begin with the default one."""
+        return replace(config, dense=()).with_blocks(mix=config.mix or MixConfig())
+
+    def begin(self) -> None:
+        """Copy each interaction layer from the context's transformer; the last attention's query is its query, too."""
+        with torch.no_grad():
+            for own, layer in zip(self.interactions, self._own_layers, strict=True):
+                assert isinstance(own, Interaction)
+                own.take(layer)
+
+    @property
+    def _own_layers(self) -> list[Any]:
+        """The transformer's layers that give keys and values."""
+        layers = _layers_of(self.context)
+        return [layers[place] for place in self._places]
+
+    @property
+    def _places(self) -> list[int]:
+        """Which layers interact, counted from 0."""
+        count = len(_layers_of(self.context))
+        places = [layer - 1 if layer > 0 else count + layer for layer in _block(self.config).layers]
+        if not all(0 <= place < count for place in places) or sorted(set(places)) != places:
+            raise CheckpointInvalid(f"polyrank.json: mix.layers must ascend, and name some of {count} layers")
+        return places
+
+    @property
+    def longest_input(self) -> int:
+        """Tokens of the longest sequence, with a candidate's rows in it."""
+        return max(self.config.max_context_tokens, self.config.max_candidate_tokens + _block(self.config).rows - 1)
+
+    @property
+    def context_width(self) -> int:
+        """The last states, and those that enter each interaction layer."""
+        return (1 + len(self.interactions)) * self.context.dim
+
+    def context_tokens(self, batch: TokenBatch) -> Tensor:
+        """Return the last states and those that enter each interaction layer, side by side."""
+        return self.context.hidden(batch, self._places)
+
+    def context_outputs(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        """Return the first-stage vector (B, 1, D), that it exists, and keys and values of all layers, (B, T, 2 J D)."""
+        last, *entering = torch.split(states.float(), self.context.dim, dim=-1)
+        projected = []
+        for state, layer in zip(entering, self._own_layers, strict=True):
+            for linear in (layer.attention.self.key, layer.attention.self.value):
+                projected.append(F.linear(state, linear.weight.float(), linear.bias.float()))
+        return *self.context_codes(last, mask), torch.cat(projected, dim=-1)
+
+    def context_codes(self, states: Tensor, mask: Tensor) -> ContextCodes:
+        """Return one unit vector for each context, (B, 1, D), with the score scale multiplied in."""
+        vectors = unit_length(self.reduce(states, mask))[:, None] * self.config.score_scale
+        return ContextCodes(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
+
+    @classmethod
+    def candidate_batch(cls, config: ModelConfig, candidates: Sequence[Sequence[int]], pad_id: int) -> TokenBatch:
+        """Make room for the rows in the place of the first token, where they are inputs."""
+        more = _block(config).rows - 1 if _block(config).strategy == "inputs" else 0
+        return pad([[*[ids[0]] * more, *ids] for ids in candidates], pad_id)
+
+    def candidate_tokens(self, batch: TokenBatch) -> Tensor:
+        """Run the transformer of candidates; rows that are inputs take the first places."""
+        if _block(self.config).strategy == "codes":
+            return super().candidate_tokens(batch)
+        return self.candidate.beginning_with(self.rows, batch)
+
+    def candidate_outputs(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        """Return the rows E_0, (N, K, D), and that all exist, (N, K)."""
+        if _block(self.config).strategy == "codes":
+            rows = code_attention(self.rows, states, mask)
+        else:
+            rows = states[:, : len(self.rows)].float()
+        return rows, torch.ones(rows.shape[:2], dtype=torch.bool, device=rows.device)
+
+    @classmethod
+    def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> ContextState:
+        """Keep keys and values beside the first-stage vector."""
+        vectors, present, projected = outputs
+        width = batch.ids.shape[1]  # a back-end may have padded further
+        return ContextState(ContextCodes(vectors, present), projected[:, :width], batch.mask)
+
+    @classmethod
+    def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> CandidateState:
+        """Keep the rows; their unit mean is for the first stage."""
+        rows, present = outputs
+        return CandidateState(unit_length(rows.mean(dim=1)), rows, present)
+
+    @classmethod
+    def late_rows(cls, config: ModelConfig, dim: int) -> LateRows | None:
+        """Return D and K."""
+        return LateRows(dim, _block(config).rows)
+
+    @classmethod
+    def late_cost(cls, config: ModelConfig, dim: int, context_tokens: int, rows: int) -> float:
+        """Return the multiplications of all interaction layers: J ((12 K + 13) D^2 + 2 (K + 1) T D)."""
+        layers = len(_block(config).layers)
+        return float(layers * ((12 * rows + 13) * dim**2 + 2 * (rows + 1) * context_tokens * dim))
+
+    def late_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
+        """Score every candidate for every context, (B, N)."""
+        assert contexts.late is not None
+        assert contexts.mask is not None
+        assert candidates.late is not None
+        pairs = torch.split(contexts.late.float(), self.context.dim, dim=-1)
+        rows = candidates.late.float().expand(len(contexts.mask), *candidates.late.shape)  # E, (B, N, K, D)
+        found = torch.zeros_like(rows[:, :, 0])  # H, (B, N, D)
+        for place, layer in enumerate(self.interactions):
+            keys, values = pairs[2 * place : 2 * place + 2]
+            mean = rows.mean(dim=2)
+            assert isinstance(layer, Interaction)
+            rows = layer.mix(rows, keys, values, contexts.mask)
+            read = layer.read(mean, keys, values, contexts.mask)
+            gate = torch.sigmoid(self.gate(torch.cat([mean, read, found], dim=-1)))
+            found = layer.transformed(gate * read + (1 - gate) * found)
+        scores = F.cosine_similarity(rows.mean(dim=2), found, dim=-1) * self.config.score_scale
+        return scores + self.first_scores(contexts, candidates) if _block(self.config).residual else scores
+
+
+class Interaction(nn.Module):
+    """One interaction layer's own maps; shapes as a layer of BERT."""
+
+    def __init__(self, dim: int, heads: int, inner: int, eps: float) -> None:
+        super().__init__()
+        self._heads = heads
+        self.query, self.key, self.value, self.last_query, self.output = (nn.Linear(dim, dim) for _ in range(5))
+        self.up, self.down = nn.Linear(dim, inner), nn.Linear(inner, dim)
+        self.norm, self.last_norm = nn.LayerNorm(dim, eps=eps), nn.LayerNorm(dim, eps=eps)
+
+    def take(self, layer: Any) -> None:
+        """Copy the maps of a layer of BERT."""
+        own = layer.attention.self
+        copied: list[tuple[Any, Any]] = [(self.query, own.query), (self.key, own.key), (self.value, own.value)]
+        copied += [(self.last_query, own.query)]
+        copied += [(self.output, layer.attention.output.dense), (self.norm, layer.attention.output.LayerNorm)]
+        copied += [(self.up, layer.intermediate.dense), (self.down, layer.output.dense)]
+        copied += [(self.last_norm, layer.output.LayerNorm)]
+        for mine, theirs in copied:
+            mine.weight.copy_(theirs.weight)
+            mine.bias.copy_(theirs.bias)
+
+    def mix(self, rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """Let rows (B, N, K, D) attend to the context's keys and values (B, T, D), and to the rows of their candidate.
+
+        One softmax covers the T real tokens and the K rows: `FFN(LN(W_O softmax([Q' K, Q' K'] / sqrt(D / H)) [V; V'] +
+        E))`. Returns (B, N, K, D).
+        """
+        query = self._split(self.query(rows))
+        own = torch.einsum("bnkhd,bnlhd->bnhkl", query, self._split(self.key(rows)))
+        weights = torch.cat([self._logits(query, keys, mask), own], dim=-1) * query.shape[-1] ** -0.5
+        weights = weights.softmax(dim=-1)
+        beside = torch.einsum("bnhkl,bnlhd->bnkhd", weights[..., keys.shape[1] :], self._split(self.value(rows)))
+        joined = (self._weighted(weights[..., : keys.shape[1]], values) + beside).flatten(-2)
+        return self._fed(self.norm(self.output(joined) + rows))
+
+    def read(self, mean: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """Return what the mean rows (B, N, D) find in the context: `W_O softmax(Q* K / sqrt(D / H)) V`, (B, N, D)."""
+        query = self._split(self.last_query(mean))[:, :, None]
+        weights = (self._logits(query, keys, mask) * query.shape[-1] ** -0.5).softmax(dim=-1)
+        found: Tensor = self.output(self._weighted(weights, values)[:, :, 0].flatten(-2))
+        return found
+
+    def transformed(self, states: Tensor) -> Tensor:
+        """Return `FFN(LN(states))`."""
+        return self._fed(self.norm(states))
+
+    def _fed(self, states: Tensor) -> Tensor:
+        """FFN: with its own residual connection and norm."""
+        fed: Tensor = self.last_norm(self.down(F.gelu(self.up(states))) + states)
+        return fed
+
+    def _split(self, states: Tensor) -> Tensor:
+        return states.view(*states.shape[:-1], self._heads, -1)
+
+    def _logits(self, query: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
+        """Products of queries (B, N, K, H, d) with the context's keys (B, T, D), (B, N, H, K, T); -inf for padding."""
+        products = torch.einsum("bnkhd,bthd->bnhkt", query, self._split(keys))
+        return products.masked_fill(~mask[:, None, None, None], float("-inf"))
+
+    def _weighted(self, weights: Tensor, values: Tensor) -> Tensor:
+        return torch.einsum("bnhkt,bthd->bnkhd", weights, self._split(values))
+
+
+def _layers_of(backbone: Backbone) -> Any:
+    """Return the layers of a transformer with BERT's names; raises CheckpointInvalid for another family."""
+    layers = getattr(getattr(backbone.transformer, "encoder", None), "layer", None)
+    if layers is None or not hasattr(getattr(layers[0].attention, "self", None), "key"):
+        family = backbone.transformer.config.model_type
+        raise CheckpointInvalid(f"mix reads keys and values of BERT's and RoBERTa's layers; {family} has others")
+    return layers
+
+
+def _block(config: ModelConfig) -> MixConfig:
+    if config.mix is None:
+        raise CheckpointInvalid("polyrank.json: mix is missing")
+    return config.mix

@@ -1,0 +1,298 @@
+"""MixEncoder's scores, from text to number, against loops in float64 over the transformer's outputs."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from golden.oracle import Vector, dot, softmax, unit, weighted_sum
+from tiny import CLS, DIM, SEP, word_ids, write_base
+from torch import nn
+
+import polyrank
+from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.architectures.batching import pad
+from polyrank.model.architectures.mix import Interaction, MixEncoder
+from polyrank.model.config import MixConfig, ModelConfig
+from polyrank.model.errors import CheckpointInvalid
+from polyrank.model.evaluation.lists import rank_lists
+from polyrank.model.rankers.late import LateRanker
+from polyrank.model.representations import ContextEncoding
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.dialogues import Dialogue
+
+CONTEXTS = ["w1", "w2 w3 w4 w5", "w30 w31 w32 w33 w34 w35 w36 w37 w38"]
+CANDIDATES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10", "w39 w38 w37", "w3"]
+SCALE, HEADS, LAYERS = 20.0, 2, 2
+TOLERANCE = 2e-4
+KINDS = {
+    "a": MixConfig(),
+    "b": MixConfig(layers=(-2, -1)),
+    "c": MixConfig(rows=2, layers=(1, 2)),
+    "paper": MixConfig(rows=2, residual=False),
+    "inputs": MixConfig(rows=1, strategy="inputs"),
+    "inputs 3": MixConfig(rows=3, strategy="inputs", layers=(-2, -1)),
+    "five": MixConfig(rows=5, layers=(-2,)),
+}
+
+
+def made(directory: Path, block: MixConfig, **runner: Any) -> LateRanker:
+    base = directory / "base"
+    if not base.exists():
+        write_base(base, 7)
+    config = ModelConfig(
+        architecture="mix",
+        base_name="",
+        reduction="mean",
+        score_scale=SCALE,
+        mix=block,
+        max_context_tokens=40,
+        max_candidate_tokens=16,
+    )
+    torch.manual_seed(11)
+    ranker = polyrank.from_base(str(base), config, **runner)
+    assert isinstance(ranker, LateRanker)
+    if not runner:
+        with torch.no_grad():  # else the interaction layers are the transformer's
+            for parameter in ranker.encoder.parameters():
+                parameter += 0.05 * torch.randn_like(parameter)
+    return ranker
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def ranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
+    return made(tmp_path_factory.mktemp("mix"), KINDS[request.param])
+
+
+def mixer(ranker: LateRanker) -> MixEncoder:
+    assert isinstance(ranker.encoder, MixEncoder)
+    return ranker.encoder
+
+
+def applied(linear: Any, vector: Vector) -> Vector:
+    rows = linear.weight.detach().double().tolist()
+    return [dot(row, vector) + bias for row, bias in zip(rows, linear.bias.detach().double().tolist(), strict=True)]
+
+
+def plus(a: Vector, b: Vector) -> Vector:
+    return [x + y for x, y in zip(a, b, strict=True)]
+
+
+def mean(vectors: list[Vector]) -> Vector:
+    return weighted_sum([1 / len(vectors)] * len(vectors), vectors)
+
+
+def normed(norm: Any, vector: Vector) -> Vector:
+    middle = sum(vector) / len(vector)
+    spread = math.sqrt(sum((x - middle) ** 2 for x in vector) / len(vector) + norm.eps)
+    scaled = [(x - middle) / spread for x in vector]
+    return [w * x + b for w, x, b in zip(norm.weight.tolist(), scaled, norm.bias.tolist(), strict=True)]
+
+
+def fed(layer: Interaction, vector: Vector) -> Vector:
+    inner = [0.5 * x * (1 + math.erf(x / math.sqrt(2))) for x in applied(layer.up, vector)]
+    return normed(layer.last_norm, plus(applied(layer.down, inner), vector))
+
+
+def attended(query: Vector, keys: list[Vector], values: list[Vector]) -> Vector:
+    """All heads, side by side."""
+    size, found = len(query) // HEADS, list[float]()
+    for head in range(HEADS):
+        part = slice(head * size, (head + 1) * size)
+        weights = softmax([dot(query[part], key[part]) / math.sqrt(size) for key in keys])
+        found += weighted_sum(weights, [value[part] for value in values])
+    return found
+
+
+def hidden(backbone: Backbone, ids: list[int], layer: int | None) -> list[Vector]:
+    with torch.inference_mode():
+        outputs = backbone.transformer(**backbone.inputs(pad([ids], 0)), output_hidden_states=True)
+    states = outputs.last_hidden_state if layer is None else outputs.hidden_states[layer]
+    return states[0].double().tolist()
+
+
+def rows_of(encoder: MixEncoder, text: str) -> list[Vector]:
+    learnt = encoder.rows.detach().double().tolist()
+    ids = [CLS, *word_ids(text), SEP]
+    block = encoder.config.mix
+    assert block is not None
+    if block.strategy == "codes":
+        states = hidden(encoder.candidate, ids, None)
+        return [weighted_sum(softmax([dot(code, h) for h in states]), states) for code in learnt]
+    transformer = encoder.candidate.transformer
+    with torch.inference_mode():
+        words = transformer.get_input_embeddings()(torch.tensor([ids[1:]]))
+        both = torch.cat([encoder.rows[None], words], dim=1)
+        states = transformer(inputs_embeds=both).last_hidden_state[0].double().tolist()
+    return states[: len(learnt)]
+
+
+def loops(encoder: MixEncoder, context: str, candidate: str) -> float:
+    """The score of one pair, by the equations."""
+    block = encoder.config.mix
+    assert block is not None
+    ids = [CLS, *word_ids(context), SEP]
+    rows = rows_of(encoder, candidate)
+    first = dot(unit(mean(hidden(encoder.context, ids, None))), unit(mean(rows)))
+    found = [0.0] * DIM
+    for number, layer in zip(block.layers, encoder.interactions, strict=True):
+        assert isinstance(layer, Interaction)
+        place = number - 1 if number > 0 else LAYERS + number
+        own = encoder.context.transformer.encoder.layer[place].attention.self
+        entering = hidden(encoder.context, ids, place)
+        keys, values = ([applied(each, h) for h in entering] for each in (own.key, own.value))
+        middle = mean(rows)
+        own_keys, own_values = ([applied(each, row) for row in rows] for each in (layer.key, layer.value))
+        new = []
+        for row in rows:
+            joined = attended(applied(layer.query, row), [*keys, *own_keys], [*values, *own_values])
+            new.append(fed(layer, normed(layer.norm, plus(applied(layer.output, joined), row))))
+        read = applied(layer.output, attended(applied(layer.last_query, middle), keys, values))
+        gates = [1 / (1 + math.exp(-x)) for x in applied(encoder.gate, [*middle, *read, *found])]
+        blended = [g * a + (1 - g) * h for g, a, h in zip(gates, read, found, strict=True)]
+        found = fed(layer, normed(layer.norm, blended))
+        rows = new
+    score = dot(unit(mean(rows)), unit(found))
+    return SCALE * (score + first if block.residual else score)
+
+
+@pytest.fixture(scope="module")
+def expected(ranker: LateRanker) -> np.ndarray:
+    return np.array([[loops(mixer(ranker), text, each) for each in CANDIDATES] for text in CONTEXTS])
+
+
+def contexts_of(ranker: LateRanker) -> list[list[int]]:
+    return [ranker.tokenize_context(Conversation.of(text))[0] for text in CONTEXTS]
+
+
+def test_all_ways_to_a_score_agree_with_the_loops(ranker: LateRanker, expected: np.ndarray) -> None:
+    encoder, contexts = ranker.encoder, contexts_of(ranker)
+    candidates = ranker.tokenize_candidates(CANDIDATES)[0]
+    with torch.inference_mode():
+        trained = encoder.late_scores(
+            encoder.encode_contexts(encoder.context_batch(ranker.config, contexts, 0)),
+            encoder.encode_candidates(encoder.candidate_batch(ranker.config, candidates, 0)),
+        ).numpy()
+    np.testing.assert_allclose(trained, expected, rtol=0, atol=TOLERANCE)
+    cached = ranker.represent_candidates(candidates)
+    together = [ranker.late_scores(context, cached) for context in ranker.represent_contexts(contexts)]
+    np.testing.assert_allclose(together, expected, rtol=0, atol=TOLERANCE)
+    for own, ids in zip(expected, contexts, strict=True):  # alone, made anew
+        [context] = ranker.represent_contexts([ids])
+        alone = [ranker.late_scores(context, ranker.represent_candidates([each]))[0] for each in candidates]
+        np.testing.assert_allclose(alone, own, rtol=0, atol=TOLERANCE)
+    ranked = [dict(ranker.rank(text, CANDIDATES)) for text in CONTEXTS]
+    np.testing.assert_allclose(
+        [[own[at] for at in range(len(CANDIDATES))] for own in ranked], expected, rtol=0, atol=TOLERANCE
+    )
+    lists = [Dialogue(Conversation.of(text), CANDIDATES[0], candidates=tuple(CANDIDATES)) for text in CONTEXTS]
+    measured = rank_lists(ranker, lists, lambda *_: None)
+    np.testing.assert_allclose(measured.scores, expected, rtol=0, atol=TOLERANCE)
+
+
+def test_scoring_stored_rows_makes_no_encoder_call(ranker: LateRanker, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
+    contexts = ranker.represent_contexts(contexts_of(ranker))
+    before = [ranker.late_scores(context, stored) for context in contexts]
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("the transformer ran")
+
+    monkeypatch.setattr(Backbone, "forward", fail)
+    monkeypatch.setattr(Backbone, "hidden", fail)
+    monkeypatch.setattr(Backbone, "beginning_with", fail)
+    for context, scores in zip(contexts, before, strict=True):
+        np.testing.assert_array_equal(ranker.late_scores(context, stored), scores)
+        assert scores[1] == pytest.approx(scores[4], abs=1e-5)  # equal texts
+        np.testing.assert_allclose(ranker.late_scores(context, stored.take([3, 0])), scores[[3, 0]], atol=1e-5)
+    foreign = ContextEncoding(contexts[1].codes, contexts[2].late)
+    assert np.abs(ranker.late_scores(foreign, stored) - before[1]).max() > 0.01
+
+
+def test_a_checkpoint_keeps_it(ranker: LateRanker, tmp_path: Path) -> None:
+    assert ranker.config.mix is not None
+    assert ranker.late_rows is not None
+    assert (ranker.late_rows.dim, ranker.late_rows.count) == (DIM, ranker.config.mix.rows)
+    raw = ranker.config.to_json()
+    assert ModelConfig.from_json({**raw, "mix": {**raw["mix"], "layers": list(raw["mix"]["layers"])}}) == ranker.config
+    fresh = made(tmp_path, ranker.config.mix)
+    fresh.save(tmp_path / "saved")
+    again = polyrank.load(tmp_path / "saved")
+    assert again.fingerprint == polyrank.load(tmp_path / "saved").fingerprint
+    assert len(again.rank(CONTEXTS[0], CANDIDATES)) == len(CANDIDATES)
+
+
+def test_it_begins_with_the_transformers_own_layers(tmp_path: Path) -> None:
+    base = write_base(tmp_path / "base", 7)
+    config = ModelConfig(architecture="mix", base_name="", max_context_tokens=40, max_candidate_tokens=16)
+    encoder = polyrank.from_base(str(base), config).encoder
+    assert isinstance(encoder, MixEncoder)
+    [own], layer = encoder.interactions, encoder.context.transformer.encoder.layer[-1]
+    assert torch.equal(own.get_submodule("last_query").weight, layer.attention.self.query.weight)
+    assert torch.equal(own.get_submodule("last_norm").weight, layer.output.LayerNorm.weight)
+
+
+def test_openvino_gives_what_torch_gives(tmp_path: Path) -> None:
+    for name in ("c", "inputs 3"):
+        both = [made(tmp_path, KINDS[name], backend=backend) for backend in ("torch", "openvino")]
+        assert both[1].backend == "openvino"
+        for text in CONTEXTS:
+            ours, theirs = (dict(each.rank(text, CANDIDATES)) for each in both)
+            assert ours == pytest.approx(theirs, abs=TOLERANCE)
+
+
+def test_the_cost_is_that_of_the_formula() -> None:
+    for rows, layers, tokens in ((1, 1, 20), (2, 2, 7), (5, 1, 33)):
+        config = ModelConfig(
+            architecture="mix", base_name="", mix=MixConfig(rows=rows, layers=tuple(range(1, layers + 1)))
+        )
+        counted = _counted(rows, layers, tokens)
+        assert MixEncoder.late_cost(config, DIM, tokens, rows) == pytest.approx(counted, rel=0.05)
+
+
+def _counted(rows: int, layers: int, tokens: int) -> float:
+    """Multiplications of a candidate's linear maps and attention, by the shapes, where the inner size is 4 D."""
+    linear = DIM * DIM
+    per_row = 4 * linear + 8 * linear  # Q', K', V', W_O, and the two maps of the FFN
+    of_mean = 2 * linear + 3 * linear + 8 * linear  # Q*, W_O; W_g; the FFN
+    attention = 2 * rows * tokens * DIM + 2 * tokens * DIM
+    return layers * (rows * per_row + of_mean + attention)
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ({"rows": 0}, "mix.rows"),
+        ({"layers": []}, "mix.layers"),
+        ({"layers": [0]}, "mix.layers"),
+        ({"strategy": "other"}, "mix.strategy"),
+        ({"more": 1}, "unknown field mix.more"),
+    ],
+)
+def test_a_block_that_makes_no_sense_is_refused(block: dict[str, Any], message: str) -> None:
+    raw = ModelConfig(architecture="mix", base_name="", mix=MixConfig()).to_json()
+    with pytest.raises(CheckpointInvalid, match=message):
+        ModelConfig.from_json({**raw, "mix": {**raw["mix"], **block}})
+
+
+def test_layers_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    for layers in ((3,), (-3,), (2, 1)):
+        with pytest.raises(CheckpointInvalid, match=r"mix\.layers must ascend, and name some of 2 layers"):
+            made(tmp_path, MixConfig(layers=layers))
+
+
+def test_a_family_without_berts_layers_is_refused(tmp_path: Path) -> None:
+    class Other(nn.Module):
+        config = type("Config", (), {"model_type": "other"})
+
+    from polyrank.model.architectures import mix
+
+    ranker = made(tmp_path, MixConfig())
+    backbone = mixer(ranker).context
+    backbone.transformer = Other()
+    check: Callable[[Backbone], Any] = mix._layers_of
+    with pytest.raises(CheckpointInvalid, match="mix reads keys and values of BERT's"):
+        check(backbone)
