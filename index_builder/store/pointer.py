@@ -6,6 +6,7 @@ its end that name the current generation: between the writes they see either the
 """
 
 from collections.abc import Collection
+from itertools import groupby
 from pathlib import Path
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
@@ -57,8 +58,12 @@ class Pointer:
         return status.st_ino, status.st_mtime_ns
 
     def history(self, published: Collection[str]) -> list[str]:
-        """The published generations that were active before the current one, the latest last."""
-        entries, current = [entry for entry in self._entries() if entry in published], self.current_or_none()
+        """The published generations that were active before the current one, the latest last.
+
+        Where one that came between two entries of the same generation was collected, they are one.
+        """
+        entries = [entry for entry, _ in groupby(entry for entry in self._entries() if entry in published)]
+        current = self.current_or_none()
         while entries and entries[-1] == current:
             entries.pop()
         return entries

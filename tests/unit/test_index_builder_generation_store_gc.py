@@ -2,7 +2,7 @@ import shutil
 
 import pytest
 
-from polyrank.index_builder.errors import GenerationCorrupt, StoreUnavailable
+from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreUnavailable
 from polyrank.index_builder.store import generation_store
 from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -107,3 +107,15 @@ def test_a_generation_that_is_being_removed_is_not_listed(
     monkeypatch.setattr(generation_store.shutil, "rmtree", lambda path: (removed.append(store.ids()), rmtree(path)))
     store.gc(keep=1)
     assert [len(listed) for listed in removed] == [3, 2, 1]
+
+
+def test_no_rollback_leads_twice_to_a_generation_because_another_was_collected(store: GenerationStore) -> None:
+    a, b, c, d = store.ids()
+    for each in (c, a, c, d):
+        store.activate(each)
+    shutil.rmtree(store.path(a))
+    assert store.history() == [c]
+    assert store.rollback() == c
+    with pytest.raises(GenerationNotFound):
+        store.rollback()
+    assert b in store.ids()
