@@ -1,8 +1,8 @@
 """A server with a reranker and no store: ready, and clear about what it cannot do."""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 
 import pytest
@@ -52,11 +52,12 @@ def test_what_needs_a_pool_is_refused_with_a_reason(
     assert said in answer.text
 
 
-def test_it_leaves_nothing_behind() -> None:
-    before = set(Path(gettempdir()).glob("polyrank-*"))
+def test_it_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with serve(create_app(Settings(reranker="cross"), load, load)) as server:
         assert server.client.get("/index").status_code == 200
-    assert set(Path(gettempdir()).glob("polyrank-*")) <= before
+        assert list(tmp_path.glob("polyrank-*"))
+    assert not list(tmp_path.glob("polyrank-*"))
 
 
 def test_neither_store_nor_reranker_is_a_mistake() -> None:

@@ -101,7 +101,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copied(trained: Path, parent: Path, changed: dict[str, Tensor]) -> Path:
     copy = parent / "copy"
     copy.mkdir()
-    for name in ("polyrank.json", "config.json", "tokenizer.json"):
+    for name in ("polyrank.json", "backbone.json", "tokenizer.json"):
         (copy / name).write_bytes((trained / name).read_bytes())
     save_file({**load_file(trained / "model.safetensors"), **changed}, copy / "model.safetensors")
     return copy

@@ -84,7 +84,7 @@ def test_long_texts_are_cut_to_the_lengths_it_was_made_for(ranker: LateRanker) -
 def test_its_checkpoint_refers_to_the_base(ranker: LateRanker, tmp_path: Path) -> None:
     ranker.save(tmp_path / "checkpoint")
     assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir()) == [
-        "config.json",
+        "backbone.json",
         "polyrank.json",
         "tokenizer.json",
     ]

@@ -106,7 +106,7 @@ def test_the_summary_says_what_was_done(base: Path, data: Path, tmp_path: Path) 
     assert TrainConfig.of(**summary["settings"]) == settings(base, steps=20)
     assert summary["steps"] == 20
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"polyrank.json", "config.json", "tokenizer.json", WEIGHTS_FILE, "logs"}
+    assert names == {"polyrank.json", "backbone.json", "tokenizer.json", WEIGHTS_FILE, "logs"}
     assert list((tmp_path / "out" / "logs").rglob("events.out.tfevents.*"))
 
 
