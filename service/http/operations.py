@@ -1,10 +1,12 @@
 """Health, facts and metrics: for operators, and under the paths where other systems' clients look for them."""
 
+import asyncio
 from dataclasses import asdict
 from typing import Any, Literal
 
 from fastapi import APIRouter
 from pydantic import Field
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -101,10 +103,25 @@ _ALIVE: dict[str, Any] = {"responses": fails(NotReady), "dependencies": [OPEN], 
 _READY: dict[str, Any] = {**_ALIVE, "responses": fails(NotReady, Draining)}
 
 
-@router.get("/", include_in_schema=False, dependencies=[OPEN])
+_LEADS: dict[int | str, dict[str, Any]] = {
+    307: {"description": "The page", "headers": {"Location": {"schema": {"type": "string"}}}},
+    500: fails(form=tei.TeiErrorOut)[500],  # the path is TEI's, too
+}
+
+
+@router.get("/", status_code=307, response_class=Response, responses=_LEADS, dependencies=[OPEN])
 async def root() -> Response:
     """Lead to the API's documentation."""
     return RedirectResponse("/docs")
+
+
+@router.get("/docs/{name}", include_in_schema=False, dependencies=[OPEN])
+async def documentation_file(name: str) -> Response:
+    """Return a file of the documentation's page."""
+    found = await asyncio.to_thread(docs_page.asset, name)
+    if found is None:
+        raise HTTPException(404)
+    return found
 
 
 @router.get("/docs", include_in_schema=False, dependencies=[OPEN])

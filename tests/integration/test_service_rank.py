@@ -126,7 +126,15 @@ def test_the_other_answers_are_as_documented(client: TestClient) -> None:
     assert client.get("/info").json()["scan"]["kind"] in ("index", "stored rows")
     Problem.model_validate_json(client.get("/nope").content)
     assert client.get("/", follow_redirects=False).headers["location"] == "/docs"
-    assert client.get("/docs").status_code == 200
+    page = client.get("/docs")
+    assert page.status_code == 200
+    assert "https://" not in page.text, "the page asks no other host"
+    assert "https://" not in page.headers["content-security-policy"]
+    for name, kind in (("swagger-ui-bundle.js", "text/javascript"), ("swagger-ui.css", "text/css")):
+        assert f"/docs/{name}" in page.text
+        answer = client.get(f"/docs/{name}")
+        assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (200, kind)
+    assert client.get("/docs/other.js").status_code == 404
     assert orjson.loads(client.get("/openapi.json").content)["openapi"].startswith("3.")
 
 

@@ -12,7 +12,7 @@ from polyrank.service.http.plumbing.guards import Needs, anybody, credentials, r
 from polyrank.service.observe.tracing import UNTRACED
 from polyrank.service.settings import Settings
 
-PAGES = {"GET /", "GET /docs", "GET /openapi.json"}
+PAGES = {"GET /", "GET /docs", "GET /docs/{name}", "GET /openapi.json"}
 PROBES = {"/livez", "/healthz", "/readyz", "/health", "/ping", "/v2/health/live", "/v2/health/ready"}
 
 
