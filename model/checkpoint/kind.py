@@ -61,6 +61,13 @@ def require_pair_scorer(name: str | Path) -> None:
         raise WrongKind(f"{name} is {in_words(architecture)}; give a {names_in_words(retrieves=False)}")
 
 
+def require_teacher(name: str | Path) -> None:
+    """Raise WrongKind for a model without a network, which teaches none; other errors as `architecture_of`."""
+    architecture = architecture_of(name)
+    if ARCHITECTURES[architecture].encoder is None:
+        raise WrongKind(f"{name} is {in_words(architecture)}; give a model with a network as the teacher")
+
+
 def require_network(name: str | Path) -> None:
     """Raise WrongKind for a model without a network to train; other errors as `architecture_of`."""
     architecture = architecture_of(name)

@@ -94,15 +94,24 @@ class LateRanker(LateForwards):
             (position in `candidates`, score), best first; equal scores in the order given.
         """
         require_positive(top_k)
-        conversation = Conversation.of(context, persona)
-        ids, _ = self.tokenize_context(conversation)
-        if not candidates:
-            return []
-        made = self.represent_candidates(self.tokenize_candidates(candidates)[0])
-        additions = self.additions(conversation, self.word_table(candidates))
-        scores = self.scores(self.represent_contexts([ids])[0], made, additions)
+        statistics = None if self.evidence is None else Statistics.of(candidates)
+        scores = self.score_texts(Conversation.of(context, persona), candidates, statistics)
         order = np.argsort(-scores, kind="stable")[:top_k]
         return list(zip(order.tolist(), scores[order].tolist(), strict=True))
+
+    def score_texts(
+        self, conversation: Conversation, texts: Sequence[str], statistics: Statistics | None
+    ) -> NDArray[np.float32]:
+        """Score texts as replies, (N,): by vectors and, if the model has evidence, by words.
+
+        statistics: of the pool that says how rare a word is; None: vectors alone count.
+        """
+        ids, _ = self.tokenize_context(conversation)
+        if not texts:
+            return np.zeros(0, np.float32)
+        made = self.represent_candidates(self.tokenize_candidates(texts)[0])
+        table = None if statistics is None else WordTable.of(texts, statistics)
+        return self.scores(self.represent_contexts([ids])[0], made, self.additions(conversation, table))
 
     def scores(
         self, context: ContextEncoding, candidates: Representations, additions: Additions | None

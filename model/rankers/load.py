@@ -13,6 +13,7 @@ from polyrank.model.checkpoint.kind import (
     require_embedder,
     require_pair_scorer,
     require_retriever,
+    require_teacher,
 )
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference.disk_cache import DiskCache
@@ -22,7 +23,7 @@ from polyrank.model.rankers.lexical import BUILT_IN, LexicalRanker
 if TYPE_CHECKING:
     from polyrank.model.rankers.cross import CrossRanker
     from polyrank.model.rankers.late import LateRanker
-    from polyrank.model.rankers.networks import Ranker, Retriever
+    from polyrank.model.rankers.networks import NetworkRanker, Ranker, Retriever
 
 
 def load(
@@ -85,3 +86,9 @@ def load_cross(
     """Load a model that scores pairs, as `load`; raises WrongKind for another. A base model is a Bi-encoder."""
     require_pair_scorer(name)
     return cast("CrossRanker", load(name, device, backend, precision, disk))
+
+
+def load_teacher(name: str | Path, disk: DiskCache | None = None) -> "NetworkRanker":
+    """Load a model of any architecture that has a network, as `load`; raises WrongKind for one that has none."""
+    require_teacher(name)
+    return cast("NetworkRanker", load(name, disk=disk))

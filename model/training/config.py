@@ -150,7 +150,7 @@ class LateTrainConfig(TrainConfig):
     """Settings of a Bi- or Poly-encoder. The batch's other replies are each row's negatives; listed ones join them.
 
     Attributes:
-        teacher: a Cross-encoder checkpoint to distil from; empty: none.
+        teacher: a model of any architecture with a network to distil from; empty: none.
         teacher_weight: share of the distillation in the loss, from 0 to 1.
     """
 

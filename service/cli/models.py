@@ -23,7 +23,7 @@ from polyrank.service.variables import BACKEND, PRECISION
 if TYPE_CHECKING:
     from polyrank.model.rankers.cross import CrossRanker
     from polyrank.model.rankers.late import LateRanker
-    from polyrank.model.rankers.networks import Ranker, Retriever
+    from polyrank.model.rankers.networks import NetworkRanker, Ranker, Retriever
 
 REFERENCE = Runner(TORCH, FLOAT32)
 RERANKER_HINT = ", and this one as --reranker"
@@ -124,3 +124,13 @@ def load_cross(flag: str, name: str, runner: Runner = REFERENCE) -> "CrossRanker
     from polyrank.model.rankers import load as checkpoint
 
     return checkpoint.load_cross(name, "cpu", *runner, disk=disk_cache.configured(os.environ))
+
+
+def load_teacher(flag: str, name: str) -> "NetworkRanker":
+    """Load a model to distil from, given by a flag; one without a network is refused before torch is imported."""
+    from polyrank.model.checkpoint.kind import require_teacher
+
+    _check(require_teacher, name, f"{flag} ", "")
+    from polyrank.model.rankers import load as checkpoint
+
+    return checkpoint.load_teacher(name, disk=disk_cache.configured(os.environ))

@@ -291,7 +291,7 @@ def test_wrong_files_and_models_are_told_before_the_training_files_are_read(
     broken = tmp_path / "broken.jsonl"
     broken.write_text("nothing\n")
     for changed, says in (
-        ({"teacher": base}, f"--teacher {base} is a bi-encoder; give a cross-encoder"),
+        ({"teacher": "lexical"}, "give a model with a network as the teacher"),
         ({"architecture": "cross", "retriever": cross}, "give a bi-, colbert-, mix- or poly-encoder as --retriever"),
         ({"valid": data}, f"--valid: {data}: no example has `candidates`"),
         ({"valid": broken}, f"--valid: {broken}:1: the line is not JSON"),

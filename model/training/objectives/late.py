@@ -9,7 +9,7 @@ from torch import Tensor
 from polyrank.model.architectures.attention import ContextCodes
 from polyrank.model.architectures.batching import length_batches
 from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder
-from polyrank.model.rankers.load import load_cross
+from polyrank.model.rankers.load import load_teacher
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import LateTrainConfig, TrainConfig, TwoStageTrainConfig
 from polyrank.model.training.data.columns import Columns, columns
@@ -33,7 +33,7 @@ class LateObjective(Objective):
         assert isinstance(config, LateTrainConfig)
         self._encoder = student.encoder
         self._config = config
-        self._teacher = load_cross(config.teacher) if config.teacher else None
+        self._teacher = load_teacher(config.teacher) if config.teacher else None
         self.models = {"teacher": self._teacher} if self._teacher else {}
 
     def prepare(self, batch: Batch) -> Prepared:
@@ -67,14 +67,14 @@ class LateObjective(Objective):
         return tuple(tensor for tensor in encoder.encode_candidates(batch) if tensor is not None)
 
     def _teacher_scores(self, examples: Sequence[Dialogue], found: Columns) -> Tensor | None:
-        """The teacher's scores of each row's gold reply and listed negatives, (B, N)."""
+        """The teacher's scores of each row's gold reply and listed negatives, (B, N); words do not count."""
         if self._teacher is None:
             return None
         scores = torch.zeros(found.listed.shape)
         for row, example in enumerate(examples):
             listed = found.listed[row].nonzero()[:, 0].tolist()
-            pairs, _ = self._teacher.tokenize_pairs(example.conversation, [found.texts[column] for column in listed])
-            scores[row, listed] = torch.from_numpy(self._teacher.score_pairs(pairs))
+            texts = [found.texts[column] for column in listed]
+            scores[row, listed] = torch.from_numpy(self._teacher.score_texts(example.conversation, texts, None))
         return scores
 
     def _scored(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from polyrank.model.config import ContextVectors, Reduction, RowStrategy
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES, TRAINED, in_words
-from polyrank.service.cli.models import check_trainable, load_cross, load_late
+from polyrank.service.cli.models import check_trainable, load_late, load_teacher
 from polyrank.service.cli.output import UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _add_recipe(add: Any) -> None:
     add("--retriever", metavar="MODEL", help="cross: ranks the batch's replies, for hard negatives")
     add("--first-stage", metavar="MODEL", help="cross: a poly-encoder to whose scores it adds")
     add("--loss", choices=("listwise", "pointwise"), help="pointwise: cross only")
-    add("--teacher", metavar="MODEL", help="a cross-encoder to distil from")
+    add("--teacher", metavar="MODEL", help="a model with a network to distil from")
     add("--first-weight", type=float, metavar="W", help="colbert, mix: of the first stage's own loss; default: 1")
     add("--rows", type=int, metavar="K", help="mix: rows of a candidate; default: 1")
     add("--row-strategy", choices=get_args(RowStrategy), help="mix: what makes rows; default: codes")
@@ -226,7 +226,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if not arguments.only_evidence:
         check_trainable(arguments.base)
     if arguments.teacher:  # the run loads it again, which takes a moment
-        load_cross("--teacher", arguments.teacher)
+        load_teacher("--teacher", arguments.teacher)
     if arguments.retriever:
         load_late(arguments.retriever, hint=" as --retriever")
     for file in arguments.train:
