@@ -20,6 +20,7 @@ FORMAT_VERSION = 1
 ASSEMBLY_VERSION = 1
 EVIDENCE_VERSION = 1
 _MOST_ROWS = 64
+CALIBRATION_VERSION = 1
 _WIDEST = 65_536  # components of a vector
 _MOST = 1e6  # of a weight; sums of such weights stay finite in float32
 
@@ -74,6 +75,43 @@ class EvidenceConfig:
         _require(0 < self.late_weight <= _MOST, f"evidence.late_weight must be above 0, and at most {_MOST:.0f}")
         for name, weight in self.weights.items():  # also false for what is no number
             _require(abs(weight) <= _MOST, f"evidence.weights.{name} must lie between -{_MOST:.0f} and {_MOST:.0f}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CalibrationConfig:
+    """What a score says: a text is right with probability `1 / (1 + exp(-(slope * score + intercept)))`.
+
+    Attributes:
+        version: version of the formula; a checkpoint of another version is refused.
+        prior: the share of right texts among those scored that is assumed. Where p is right instead, the intercept is
+            larger by `logit(p) - logit(prior)`.
+        slope: above 0, so that the order of the scores stays.
+        intercept: what a score of 0 says.
+        alone_slope, alone_intercept: the same for a Cross-encoder whose words do not count, because a server knows no
+            pool; None: its score is the same in any case.
+    """
+
+    version: int = CALIBRATION_VERSION
+    prior: float
+    slope: float
+    intercept: float
+    alone_slope: float | None = None
+    alone_intercept: float | None = None
+
+    def __post_init__(self) -> None:
+        _require_types(self, "calibration.")
+        _require(self.version == CALIBRATION_VERSION, f"calibration.version {self.version} is not known")
+        _require(0 < self.prior < 1, "calibration.prior must lie between 0 and 1")
+        _require((self.alone_slope is None) == (self.alone_intercept is None), "calibration lacks half of a line")
+        for slope, intercept in (self.line(words=True), self.line(words=False)):
+            _require(0 < slope <= _MOST, f"calibration: slopes must be above 0, and at most {_MOST:.0f}")
+            _require(abs(intercept) <= _MOST, f"calibration: intercepts must lie between -{_MOST:.0f} and {_MOST:.0f}")
+
+    def line(self, words: bool) -> tuple[float, float]:
+        """Return slope and intercept for scores in which words count, or do not."""
+        if words or self.alone_slope is None or self.alone_intercept is None:
+            return self.slope, self.intercept
+        return self.alone_slope, self.alone_intercept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,6 +216,8 @@ class ModelConfig:
         max_context_tokens, max_candidate_tokens: limits for one text, special tokens included.
         evidence: how words count in the score; None: they do not.
         colbert, mix: of ColBERT and MixEncoder; None for others.
+        calibration: what its scores say; None: that is not known. Not part of the model's identity: no score and no
+            vector depends on it.
         training: free-form summary of the training run; not part of the model's identity.
     """
 
@@ -200,6 +240,7 @@ class ModelConfig:
     max_candidate_tokens: int = 72
     assembly: AssemblyConfig = field(default_factory=AssemblyConfig)
     evidence: EvidenceConfig | None = None
+    calibration: CalibrationConfig | None = None
     colbert: ColbertConfig | None = None
     mix: MixConfig | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
@@ -234,11 +275,13 @@ class ModelConfig:
         """Return the object that `polyrank.json` holds."""
         flat = asdict(self)
         if not self.has_network:
-            return {"format_version": FORMAT_VERSION, **{name: flat[name] for name in _WITHOUT_NETWORK}}
+            own = {name: flat[name] for name in _WITHOUT_NETWORK if flat[name] is not None}
+            return {"format_version": FORMAT_VERSION, **own}
         base = {"name": flat.pop("base_name"), "sha256": flat.pop("base_sha256")}
         # What is not used is left out, as it was before it could be used, so that fingerprints stay.
-        for name, unused in (("evidence", None), ("dense", ()), ("colbert", None), ("mix", None), ("head", "linear")):
-            if flat[name] == unused:
+        unused: dict[str, Any] = {"evidence": None, "calibration": None, "dense": (), "colbert": None, "mix": None}
+        for name, default in {**unused, "head": "linear"}.items():
+            if flat[name] == default:
                 del flat[name]
         for name in ("context_prompt", "candidate_prompt"):
             if not flat["assembly"][name]:
@@ -260,10 +303,7 @@ class ModelConfig:
         _require(isinstance(assembly, dict), "assembly is missing")
         _refuse_unknown(flat, {f.name for f in fields(cls)} - {"base_name", "base_sha256"}, "")
         _refuse_unknown(assembly, {f.name for f in fields(AssemblyConfig)}, "assembly.")
-        if (evidence := flat.pop("evidence", None)) is not None:
-            _require(isinstance(evidence, dict), "evidence must be an object")
-            _refuse_unknown(evidence, {f.name for f in fields(EvidenceConfig)}, "evidence.")
-            flat["evidence"] = EvidenceConfig(**evidence)
+        flat |= _weights_read(flat)
         flat["dense"] = _dense(flat.pop("dense", []))
         if (colbert := flat.pop("colbert", None)) is not None:
             flat["colbert"] = _colbert(colbert)
@@ -274,6 +314,21 @@ class ModelConfig:
             return cls(assembly=AssemblyConfig(**assembly), **flat)
         except TypeError as error:
             raise CheckpointInvalid(f"polyrank.json: {error}") from error
+
+
+def _weights_read(flat: Mapping[str, Any]) -> dict[str, EvidenceConfig | CalibrationConfig]:
+    """Read the blocks of numbers that were fitted, where there are any."""
+    read: dict[str, EvidenceConfig | CalibrationConfig] = {}
+    for name, kind in (("evidence", EvidenceConfig), ("calibration", CalibrationConfig)):
+        if (raw := flat.get(name)) is None:
+            continue
+        _require(isinstance(raw, dict), f"{name} must be an object")
+        _refuse_unknown(raw, {f.name for f in fields(kind)}, f"{name}.")
+        try:
+            read[name] = kind(**raw)
+        except TypeError as error:
+            raise CheckpointInvalid(f"polyrank.json: {name}: {error}") from error
+    return read
 
 
 def _dense(raw: object) -> tuple[DenseConfig, ...]:
@@ -301,7 +356,7 @@ def _mix(raw: Any) -> MixConfig:
     return MixConfig(**{**raw, "layers": tuple(layers) if isinstance(layers, list) else layers})
 
 
-_WITHOUT_NETWORK = ("architecture", "evidence", "training")
+_WITHOUT_NETWORK = ("architecture", "evidence", "calibration", "training")
 
 
 def _has_network(architecture: object) -> bool:
@@ -319,7 +374,7 @@ def _refuse_unknown(raw: Mapping[str, Any], known: set[str], prefix: str) -> Non
     _require(not unknown, f"unknown field {prefix}{', '.join(unknown)}; written by a newer release?")
 
 
-_Block = AssemblyConfig | DenseConfig | EvidenceConfig | ColbertConfig | MixConfig | ModelConfig
+_Block = AssemblyConfig | CalibrationConfig | DenseConfig | EvidenceConfig | ColbertConfig | MixConfig | ModelConfig
 
 
 def _require_types(config: _Block, prefix: str) -> None:

@@ -19,7 +19,7 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.words import evidence_of
 from polyrank.model.checkpoint.files import CONFIG_FILE
-from polyrank.model.config import EvidenceConfig, ModelConfig
+from polyrank.model.config import CalibrationConfig, EvidenceConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.representations import ContextEncoding, LateRows, Representations
@@ -60,6 +60,7 @@ class WordRanker:
     """A poly-encoder of words: every word is a random direction, drawn from its own hash and the seed."""
 
     architecture = "poly"
+    calibration: CalibrationConfig | None = None
     backend, precision, choice = "torch", "float32", None
     dim = DIM
     max_input_tokens = MAX_TOKENS
@@ -178,6 +179,7 @@ class WordCross:
     fingerprint = sha256(b"overlap").hexdigest()
     max_input_tokens = 2 * MAX_TOKENS
     evidence: Evidence | None = None
+    calibration: CalibrationConfig | None = None
 
     def pair_steps(self, conversation: Conversation, texts: Sequence[str]) -> Steps[tuple[Pairs, Truncation]]:
         yield

@@ -43,7 +43,7 @@ class CheckpointFiles:
     def fingerprint(self) -> str:
         """sha256 over config, weights and tokenizer; the config identifies the base's weights.
 
-        Names and the training summary are left out: after a renaming the pool need not be encoded again.
+        Names, calibration and training summary are left out: no vector and no score depends on them.
         Raises CheckpointInvalid where a file cannot be read, or the transformer's config is no JSON object.
         """
         backbone = read_object(backbone_file(self.source))
@@ -87,9 +87,10 @@ class CheckpointFiles:
 
 
 def fingerprint_of(config: ModelConfig, **parts: Any) -> str:
-    """Return the sha256 over a config, without names and training summary, and over the parts beside it."""
+    """Return the sha256 over a config, without names and what changes no score, and over the parts beside it."""
     identity = config.to_json()
     del identity["training"]
+    identity.pop("calibration", None)
     identity.get("base", {}).pop("name", None)
     return hashlib.sha256(json.dumps({"config": identity, **parts}, sort_keys=True).encode()).hexdigest()
 

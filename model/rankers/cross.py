@@ -30,6 +30,7 @@ class CrossRanker(PairForwards):
         fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
         max_input_tokens: limit for a context and a candidate together; longer ones are cut.
         evidence: what words say for a candidate, which its score includes; None: the pair alone counts.
+        calibration: what its scores say; None: that is not known.
     """
 
     retrieves: Literal[False] = False
@@ -49,6 +50,7 @@ class CrossRanker(PairForwards):
         self.fingerprint = files.fingerprint
         self.max_input_tokens = network.config.max_context_tokens + network.config.max_candidate_tokens
         self.evidence = None if network.config.evidence is None else Evidence(network.config.evidence)
+        self.calibration = network.config.calibration
         self._assembler = assembler
         self._files = files
 

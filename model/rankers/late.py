@@ -39,6 +39,7 @@ class LateRanker(LateForwards):
         late_rows: what is kept of each candidate for the second stage; None: there is none.
         max_input_tokens: limit for a candidate; longer ones are cut.
         evidence: what words say for a candidate, which its score includes; None: its vector alone counts.
+        calibration: what its scores say; None: that is not known.
     """
 
     retrieves: Literal[True] = True
@@ -59,6 +60,7 @@ class LateRanker(LateForwards):
         self.fingerprint = files.fingerprint
         self.max_input_tokens = network.config.max_candidate_tokens
         self.evidence = None if network.config.evidence is None else Evidence(network.config.evidence)
+        self.calibration = network.config.calibration
         self._assembler = assembler
         self._files = files
 

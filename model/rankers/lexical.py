@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, begin_directory, fingerprint_of, write_config
-from polyrank.model.config import EvidenceConfig, ModelConfig
+from polyrank.model.config import CalibrationConfig, EvidenceConfig, ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.evidence.reading import unread
@@ -38,6 +38,8 @@ BUILT_IN: Final = ModelConfig(
             "length": -0.355,
         }
     ),
+    # By `polyrank train --only-calibration --base lexical` on the same files: 2,000 lists.
+    calibration=CalibrationConfig(prior=0.1, slope=0.8243, intercept=-1.831),
 )
 
 # A text counts as so many tokens in batches and in the estimates of a server: one for four letters, and no more than an
@@ -62,6 +64,7 @@ class LexicalRanker:
         backend, precision: "none" and "float32": there are no forward passes.
         choice, late_rows: None.
         evidence: what words say for a candidate.
+        calibration: what its scores say; None: that is not known.
     """
 
     retrieves: Literal[True] = True
@@ -79,6 +82,7 @@ class LexicalRanker:
         self.fingerprint = fingerprint_of(config)
         self.backend, self.precision = NO_RUNNER
         self.evidence = Evidence(config.evidence)
+        self.calibration = config.calibration
 
     def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
         """Return stand-ins for the tokens of a context, and what of its turns is not read."""

@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
+from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evidence.evidence import Evidence
+from polyrank.model.evidence.fit import Files
 from polyrank.model.rankers.load import load
 from polyrank.model.rankers.networks import Ranker
-from polyrank.model.registry import in_words
+from polyrank.model.registry import ARCHITECTURES, in_words
+from polyrank.model.training.calibrating import Calibrated, calibrate
 from polyrank.model.training.config import LateTrainConfig, PairTrainConfig, TrainConfig
 from polyrank.model.training.data.corpus import Corpus, Report, survey
 from polyrank.model.training.data.words import PairWords
@@ -21,7 +24,7 @@ from polyrank.model.training.loop import Training, Watch, processes
 from polyrank.model.training.state import STATE_FILE, RunProgress, read_state, require_unused
 from polyrank.model.training.student.first_stage import first_stage_config
 from polyrank.model.training.student.student import start
-from polyrank.model.training.weighing import Weighed, weigh
+from polyrank.model.training.weighing import FEWEST_LISTS, Weighed, scored_lists, weigh
 
 log = logging.getLogger(__name__)
 
@@ -103,11 +106,12 @@ def train(
     if not everyone.is_main_process:
         return None
     _summarise(output, config, corpora, training.progress)
-    trained = load(output)
+    lists = scored_lists(load(output), [corpus for corpus, _ in corpora], seen=True)
     if evidence:
-        trained = _with_words_that_help(output, trained, [corpus for corpus, _ in corpora])
+        _add_words_that_help(output, lists)
+    _add_calibration(output, lists)
     (output / STATE_FILE).unlink(missing_ok=True)  # last, so that a run killed before can be resumed
-    return trained
+    return load(output)
 
 
 def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey: OnSurvey) -> Ranker:
@@ -126,36 +130,80 @@ def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey
     ranker = load(base)
     if seen and not ranker.config.has_network:
         raise InvalidInput(f"{base} is {in_words(ranker.architecture)}: no weights have seen the files; give no --seen")
-    corpora = _surveyed(data)
-    for corpus, report in corpora:
-        on_survey(corpus.path, report)
-    weighed = weigh(ranker, [corpus for corpus, _ in corpora], seen)
+    lists = scored_lists(ranker, _told(data, on_survey), seen)
+    weighed = weigh(lists, seen)
     if why := weighed.lack() if seen else weighed.objection():
         raise InvalidInput(f"nothing is written: {why}")
     if why := weighed.loss():
         log.warning("%s; the model knows dialogues of this kind, and on others words may help", why)
     ranker.save(output)
-    return _with_evidence(output, weighed)
+    _add_evidence(output, weighed)
+    _add_calibration(output, lists)
+    return load(output)
 
 
-def _with_words_that_help(output: Path, trained: Ranker, corpora: Sequence[Corpus]) -> Ranker:
+def train_calibration(base: str, data: Data, output: Path, *, seen: bool, on_survey: OnSurvey) -> Ranker:
+    """Fit what the scores of a model say, and write it with this calibration; everything else stays as it is.
+
+    Arguments and errors are those of `train_evidence`.
+
+    Raises:
+        InvalidInput: also where there are too few dialogues; nothing is written.
+    """
+    require_unused(output)
+    ranker = load(base)
+    lists = scored_lists(ranker, _told(data, on_survey), seen)
+    calibrated = _calibrated(ranker.config, lists)
+    if calibrated is None:
+        raise InvalidInput(f"nothing is written: {sum(map(len, lists))} lists are too few; give more dialogues")
+    ranker.save(output)
+    _write_calibration(output, calibrated)
+    return load(output)
+
+
+def _told(data: Data, on_survey: OnSurvey) -> list[Corpus]:
+    corpora = _surveyed(data)
+    for corpus, report in corpora:
+        on_survey(corpus.path, report)
+    return [corpus for corpus, _ in corpora]
+
+
+def _add_words_that_help(output: Path, lists: Files) -> None:
     """Give a checkpoint evidence, or warn why it is better off without."""
-    weighed = weigh(trained, corpora, seen=True)
+    weighed = weigh(lists, seen=True)
     if why := weighed.objection():
         log.warning("the checkpoint ranks without words: %s", why)
-        return trained
-    return _with_evidence(output, weighed)
+    else:
+        _add_evidence(output, weighed)
 
 
-def _with_evidence(output: Path, weighed: Weighed) -> Ranker:
-    """Write the evidence into a checkpoint, and load it."""
+def _add_evidence(output: Path, weighed: Weighed) -> None:
+    """Write the evidence into a checkpoint; a calibration of other scores goes."""
     path = output / CONFIG_FILE
     config = read_config(path)
-    write_config(
-        path,
-        replace(config, evidence=weighed.evidence, training={**config.training, "evidence": weighed.summary()}),
-    )
-    return load(output)
+    training = {**config.training, "evidence": weighed.summary()}
+    write_config(path, replace(config, evidence=weighed.evidence, calibration=None, training=training))
+
+
+def _add_calibration(output: Path, lists: Files) -> None:
+    """Write into a checkpoint what its scores say, or warn that this is not known."""
+    calibrated = _calibrated(read_config(output / CONFIG_FILE), lists)
+    if calibrated is None:
+        found = sum(map(len, lists))
+        log.warning("scores are not calibrated: %d lists are too few, %d are needed", found, FEWEST_LISTS)
+    else:
+        _write_calibration(output, calibrated)
+
+
+def _calibrated(config: ModelConfig, lists: Files) -> Calibrated | None:
+    return calibrate(lists, config.evidence, scores_pairs=not ARCHITECTURES[config.architecture].retrieves)
+
+
+def _write_calibration(output: Path, calibrated: Calibrated) -> None:
+    path = output / CONFIG_FILE
+    config = read_config(path)
+    training = {**config.training, "calibration": calibrated.summary()}
+    write_config(path, replace(config, calibration=calibrated.calibration, training=training))
 
 
 def _words_of_first_stage(config: TrainConfig, corpora: Sequence[Corpus]) -> PairWords | None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.evidence.evidence import feature_table
-from polyrank.model.evidence.fit import Figures, ScoredList, fit, shares
+from polyrank.model.evidence.fit import Figures, Files, ScoredList, fit, shares
 from polyrank.model.evidence.reading import read
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
@@ -73,13 +73,19 @@ class Weighed(NamedTuple):
         return {"lists": self.lists, "recall_at_1": {name: own._asdict() for name, own in self.figures.items()}}
 
 
-def weigh(ranker: Ranker, corpora: Sequence[Corpus], seen: bool) -> Weighed:
-    """Fit the evidence of a model on files of dialogues.
+def scored_lists(ranker: Ranker, corpora: Sequence[Corpus], seen: bool) -> list[list[ScoredList]]:
+    """Make lists of each file of dialogues, and score them by a model's network.
 
-    seen: the model was trained on these files. Then only their selection slices are used, and the late score counts
-    less than it seems to be worth.
+    seen: the model was trained on these files. Then only their selection slices are used.
     """
-    files = [_scored_lists(ranker, corpus, seen) for corpus in corpora]
+    return [_scored_lists(ranker, corpus, seen) for corpus in corpora]
+
+
+def weigh(files: Files, seen: bool) -> Weighed:
+    """Fit the evidence of a model on the scored lists of each file.
+
+    seen: the model was trained on these files. Then the late score counts less than it seems to be worth.
+    """
     late_share = SEEN_SHARE if seen else 1.0
     return Weighed(fit(files, late_share), sum(map(len, files)), shares(files, late_share))
 

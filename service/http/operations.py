@@ -71,6 +71,9 @@ class LoadedModelOut(ModelOut):
         description="whether words count in its scores; a reranker's only count where those of the model do"
     )
     second_stage: LateRowsOut | None = Field(description="what it keeps of each candidate, null if it has none")
+    relevance_prior: float | None = Field(
+        description="relevance scores are probabilities if such a share of the texts is right; null: not calibrated"
+    )
     choice: ChoiceOut | None = Field(description="null where back-end and precision left no choice")
 
 
@@ -213,6 +216,7 @@ def _loaded(model: LateScorer | PairScorer, name: str, counts_words: bool, late:
         precision=model.precision,
         counts_words=counts_words,
         second_stage=None if late is None else LateRowsOut(dim=late.dim, count=late.count),
+        relevance_prior=model.calibration.prior if model.calibration else None,
         choice=ChoiceOut(**asdict(model.choice)) if model.choice else None,
     )
 

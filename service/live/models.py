@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.model.config import CalibrationConfig
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.inference.names import Choice
 from polyrank.model.representations import ContextEncoding, LateRows, Representations
@@ -28,6 +29,7 @@ class LateScorer(Protocol):
     fingerprint: str
     dim: int
     late_rows: LateRows | None
+    calibration: CalibrationConfig | None
     max_input_tokens: int
     backend: str
     precision: str
@@ -73,6 +75,7 @@ class PairScorer(Protocol):
     backend: str
     precision: str
     evidence: Evidence | None
+    calibration: CalibrationConfig | None
 
     @property
     def choice(self) -> Choice | None:

@@ -15,6 +15,7 @@ from tiny_training import orders, rows, write_examples
 
 import polyrank
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
+from polyrank.model.config import EvidenceConfig
 from polyrank.model.evidence.features import FEATURES
 from polyrank.model.training.objectives.late import LateObjective
 from polyrank.model.training.state import STATE_FILE
@@ -118,8 +119,12 @@ def test_progress(capsys: Capture, caplog: pytest.LogCaptureFixture, base: Path,
     assert re.fullmatch(rf"look 0 of 20: {figures}", first)
     assert all(re.fullmatch(rf"look \d+ of 20: {figures}, \d+ s left", line) for line in others)
     assert others[-1].startswith("look 20 of 20: ")
-    assert caplog.messages == [f"the checkpoint ranks without words: {TOO_FEW}"]
-    assert "evidence" not in json.loads((tmp_path / "out" / "polyrank.json").read_text())
+    assert caplog.messages == [
+        f"the checkpoint ranks without words: {TOO_FEW}",
+        "scores are not calibrated: 4 lists are too few, 50 are needed",
+    ]
+    written = json.loads((tmp_path / "out" / "polyrank.json").read_text())
+    assert not {"evidence", "calibration"} & set(written)
 
 
 def test_words_that_help_are_weighed_last(
@@ -129,7 +134,8 @@ def test_words_that_help_are_weighed_last(
     assert outcome.result["evidence"]["lists"] == 59
     assert set(polyrank.load(tmp_path / "out").config.evidence.weights) == set(FEATURES)
     lines = outcome.err.splitlines()
-    evidence = lines[lines.index(EVIDENCE_TITLE) + 1 :]
+    *evidence, calibration = lines[lines.index(EVIDENCE_TITLE) + 1 :]
+    assert calibration.startswith("relevance: sigmoid(")
     assert lines[lines.index(EVIDENCE_TITLE) - 1].startswith("look 20 of 20: ")
     assert [line.split()[:2] for line in evidence[:3]] == [
         ["without", "words"],
@@ -180,9 +186,45 @@ def test_words_that_do_not_help_a_model_over_what_it_has_seen_are_kept_and_told(
 def test_a_base_model_takes_evidence_too(capsys: Capture, base: Path, many: Path, tmp_path: Path) -> None:
     given = ["--only-evidence", "--base", base, "--train", many, "--output", tmp_path / "out"]
     outcome = call(capsys, "train", *given)
-    assert outcome.out == f"{tmp_path}/out: fitted the evidence\n"
+    assert outcome.out == f"{tmp_path}/out: fitted the evidence and the calibration\n"
     assert EVIDENCE_TITLE in outcome.err
     assert polyrank.load(tmp_path / "out").config.weights == "base"
+
+
+def test_calibration_alone_leaves_the_model(capsys: Capture, many: Path, tmp_path: Path) -> None:
+    evidence = EvidenceConfig(weights={"last": 3.0})
+    for name, architecture in (("poly", "poly"), ("cross", "cross")):
+        before = write_checkpoint(tmp_path, name, 1, architecture=architecture, evidence=evidence)
+        output = tmp_path / f"{name}-calibrated"
+        given = ["--only-calibration", "--base", before, "--train", many, "--output", output]
+        outcome = call(capsys, "train", *given, "--json")
+        fitted = polyrank.load(output)
+        assert fitted.calibration is not None
+        assert fitted.fingerprint == polyrank.load(before).fingerprint == outcome.result["fingerprint"]
+        assert fitted.config.evidence == evidence
+        assert (output / WEIGHTS_FILE).read_bytes() == (before / WEIGHTS_FILE).read_bytes()
+        assert outcome.result["calibration"]["lists"] == (500 if architecture == "poly" else 150)
+        assert (fitted.calibration.alone_slope is None) == (architecture == "poly")
+        assert re.search(r"relevance: sigmoid\(.* \* score .*\), if 0.1 of the texts are right; at 0.5", outcome.err)
+    again = ["--only-evidence", "--base", tmp_path / "poly-calibrated", "--train", many, "--output", tmp_path / "words"]
+    assert call(capsys, "train", *again).status == 0
+    assert polyrank.load(tmp_path / "words").calibration != polyrank.load(tmp_path / "poly-calibrated").calibration
+
+
+def test_a_lexical_model_is_calibrated_as_it_is(capsys: Capture, many: Path, tmp_path: Path) -> None:
+    given = ["--only-calibration", "--base", "lexical", "--train", many, "--output", tmp_path / "out"]
+    assert call(capsys, "train", *given).out == f"{tmp_path}/out: fitted the calibration\n"
+    fitted = polyrank.load(tmp_path / "out")
+    assert fitted.calibration is not None
+    assert fitted.fingerprint == polyrank.load("lexical").fingerprint
+
+
+def test_too_few_dialogues_calibrate_nothing(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
+    given = ["--only-calibration", "--seen", "--base", base, "--train", data, "--output", tmp_path / "out"]
+    outcome = call(capsys, "train", *given)
+    assert (outcome.status, outcome.out) == (1, "")
+    assert "nothing is written: 4 lists are too few; give more dialogues" in outcome.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_lexical_model_takes_weights_of_its_own(capsys: Capture, many: Path, valid: Path, tmp_path: Path) -> None:

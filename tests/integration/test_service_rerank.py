@@ -15,6 +15,8 @@ from tiny import write_checkpoint
 
 import polyrank
 from polyrank.index_builder.build.pipeline import build
+from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
+from polyrank.model.config import CalibrationConfig
 from polyrank.model.rankers.load import load_cross
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app
@@ -127,6 +129,44 @@ def test_words_count_in_the_cross_encoders_scores_where_the_generation_holds_som
     expected = ranker.score_texts(Conversation.of(QUERY), [each["text"] for each in native], statistics)
     assert [each["score"] for each in native] == pytest.approx(expected.tolist(), abs=1e-4)
     assert [each["scores"]["cross"] for each in native] == [each["score"] for each in native]
+
+
+LINE = CalibrationConfig(prior=0.1, slope=0.25, intercept=-1.0, alone_slope=0.5, alone_intercept=2.0)
+
+
+@pytest.mark.parametrize(
+    ("reranks", "words", "line"),
+    [(False, True, (0.25, -1.0)), (True, True, (0.25, -1.0)), (True, False, (0.5, 2.0))],
+    ids=["late", "cross with words", "cross without words"],
+)
+def test_a_calibrated_model_answers_with_probabilities(
+    tmp_path: Path, reranks: bool, words: bool, line: tuple[float, float]
+) -> None:
+    evidence = EVIDENCE if words else None
+    late = write_checkpoint(tmp_path, "late", 0, architecture="poly", n_codes=4, evidence=evidence)
+    before = polyrank.load(late).fingerprint
+    calibrate(late)
+    assert polyrank.load(late).fingerprint == before
+    build(polyrank.load(late), pool(5), tmp_path / "store")
+    cross = write_checkpoint(tmp_path, "cross", 1, architecture="cross", evidence=EVIDENCE)
+    calibrate(cross)
+    own = {"reranker": str(cross)} if reranks else {}
+    settings = Settings(store=tmp_path / "store", threads=1, backend="torch", precision="float32", **own)
+    with TestClient(create_app(settings)) as client:
+        raw = answered(ask(client, texts=TEXTS, raw_scores=True))
+        expected = [sigmoid(line[0] * each["score"] + line[1]) for each in raw]
+        tei = answered(ask(client, texts=TEXTS))
+        assert [each["index"] for each in tei] == [each["index"] for each in raw]
+        assert [each["score"] for each in tei] == pytest.approx(expected, rel=1e-12)
+        for dialect in ("cohere", "jina", "infinity"):
+            results = answered(ask(client, documents=TEXTS, dialect=dialect))["results"]
+            assert [each["relevance_score"] for each in results] == pytest.approx(expected, rel=1e-12)
+        assert answered(client.get("/info"))["reranker" if reranks else "model"]["relevance_prior"] == 0.1
+
+
+def calibrate(checkpoint: Path) -> None:
+    path = checkpoint / CONFIG_FILE
+    write_config(path, replace(read_config(path), calibration=LINE))
 
 
 @pytest.mark.parametrize("which", ["cross", "late"])

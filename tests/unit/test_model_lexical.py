@@ -68,7 +68,7 @@ def test_the_checkpoint_is_one_small_file(tmp_path: Path) -> None:
     built_in.save(tmp_path / "saved")
     assert [file.name for file in (tmp_path / "saved").iterdir()] == [CONFIG_FILE]
     stored = json.loads((tmp_path / "saved" / CONFIG_FILE).read_text())
-    assert set(stored) == {"format_version", "architecture", "evidence", "training"}
+    assert set(stored) == {"format_version", "architecture", "evidence", "calibration", "training"}
     again = load_retriever(tmp_path / "saved")
     assert (again.fingerprint, again.name) == (built_in.fingerprint, str(tmp_path / "saved"))
     candidates = [*FILLER, LAMP]

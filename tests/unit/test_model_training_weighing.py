@@ -24,7 +24,7 @@ from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.pairs import Pairs
 from polyrank.model.training import weighing
 from polyrank.model.training.data.corpus import Corpus, survey
-from polyrank.model.training.weighing import FEWEST_LISTS, Weighed, weigh
+from polyrank.model.training.weighing import FEWEST_LISTS, Weighed, scored_lists, weigh
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -47,7 +47,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def test_words_that_replies_repeat_gain_a_weight(ranker: LateRanker, corpus: Corpus) -> None:
-    weighed = weigh(ranker, [corpus], seen=False)
+    weighed = weigh(scored_lists(ranker, [corpus], False), False)
     assert weighed.lists == 200
     assert weighed.evidence.weights["last"] > 0.5
     assert weighed.evidence.weights["said"] < 0
@@ -58,10 +58,10 @@ def test_words_that_replies_repeat_gain_a_weight(ranker: LateRanker, corpus: Cor
 
 
 def test_what_the_model_was_trained_on_is_left_out(ranker: LateRanker, corpus: Corpus) -> None:
-    seen = weigh(ranker, [corpus], seen=True)
+    seen = weigh(scored_lists(ranker, [corpus], True), True)
     assert seen.lists == sum(1 for _ in corpus.examples(selection=True)) < 40
     assert seen.evidence.late_weight > 0
-    assert weigh(ranker, [corpus], seen=True) == seen
+    assert weigh(scored_lists(ranker, [corpus], True), True) == seen
 
 
 def test_a_large_file_is_not_held_in_memory_to_draw_from_it(
@@ -81,7 +81,7 @@ def test_a_large_file_is_not_held_in_memory_to_draw_from_it(
 
     examples = Corpus.examples
     monkeypatch.setattr(Corpus, "examples", tracked)
-    assert weigh(ranker, [corpus], seen=False).lists == 20
+    assert weigh(scored_lists(ranker, [corpus], False), False).lists == 20
     assert 20 <= most < 25
 
 
@@ -104,7 +104,7 @@ def test_of_few_examples_all_are_drawn() -> None:
 
 
 def test_every_file_is_weighed(ranker: LateRanker, corpus: Corpus) -> None:
-    assert weigh(ranker, [corpus, corpus], seen=False).lists == 400
+    assert weigh(scored_lists(ranker, [corpus, corpus], False), False).lists == 400
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def cross(tmp_path_factory: pytest.TempPathFactory) -> CrossRanker:
 
 
 def test_words_beside_a_cross_encoder_are_weighed_too(cross: CrossRanker, corpus: Corpus) -> None:
-    weighed = weigh(cross, [corpus], seen=False)
+    weighed = weigh(scored_lists(cross, [corpus], False), False)
     assert weighed.evidence.weights["last"] > 0.5
     assert weighed.evidence.weights["said"] < 0
     assert weighed.figures["all features"].plain > 0.95 > 0.5 > weighed.figures["without words"].plain
@@ -130,7 +130,7 @@ def test_a_cross_encoder_reads_fewer_and_shorter_lists(
         return CrossRanker.score_pairs(cross, pairs)
 
     monkeypatch.setattr(cross, "score_pairs", counted)
-    weighed = weigh(cross, [corpus], seen=False)
+    weighed = weigh(scored_lists(cross, [corpus], False), False)
     assert weighed.lists == len(read) == 150
     assert set(read) == {17}, "the right reply, 15 of others and an earlier turn"
 

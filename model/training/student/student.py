@@ -181,7 +181,8 @@ def _model_config(config: TrainConfig, source: ModelConfig, base_sha256: str) ->
         base_sha256=base_sha256 if adapter else "",
         weights="adapter" if adapter else "full",
         assembly=replace(source.assembly, max_turns=turns),
-        evidence=None,  # fitted to the scores of the source
+        evidence=None,  # fitted to the scores of the source, as the calibration
+        calibration=None,
         training={},
     )
 

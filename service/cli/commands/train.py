@@ -18,7 +18,7 @@ from polyrank.service.cli.output import UsageError, add_json_option, print_resul
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from polyrank.model.config import EvidenceConfig
+    from polyrank.model.config import CalibrationConfig, EvidenceConfig
     from polyrank.model.rankers.networks import Ranker
     from polyrank.model.training.config import TrainConfig
     from polyrank.model.training.data.corpus import Report
@@ -33,7 +33,7 @@ def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("train", help="train a bi-, poly- or cross-encoder on dialogues")
     names = "{" + ",".join(TRAINED) + "}"  # the others are refused with a reason
-    help_text = "needed unless --only-evidence"
+    help_text = "needed unless --only-evidence or --only-calibration"
     parser.add_argument("--architecture", choices=tuple(ARCHITECTURES), metavar=names, help=help_text)
     parser.add_argument("--base", required=True, help="base model, or a checkpoint to go on from; or lexical")
     parser.add_argument("--output", required=True, type=Path, help="directory of the checkpoint; new or empty")
@@ -93,7 +93,9 @@ def _add_evidence(group: Any) -> None:
     add = group.add_mutually_exclusive_group().add_argument
     add("--no-evidence", action="store_true", help="let words count nothing")
     add("--only-evidence", action="store_true", help="only fit how much words count; the network of --base stays")
-    seen = "with --only-evidence: --base was trained on these files; use what was held out"
+    only = "only fit what scores say, for relevance_score; all else of --base stays"
+    add("--only-calibration", action="store_true", help=only)
+    seen = "with --only-evidence or --only-calibration: --base was trained on these files; use what was held out"
     group.add_argument("--seen", action="store_true", help=seen)
 
 
@@ -123,21 +125,21 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, and report the figures on --valid."""
     _need_packages()
     _check(arguments)
-    ranker = _only_evidence(arguments) if arguments.only_evidence else _trained(arguments)
+    ranker = _only_fitted(arguments) if _only_fits(arguments) else _trained(arguments)
     if ranker is None:  # the main process reports
         return 0
     result = {"output": str(arguments.output), "fingerprint": ranker.fingerprint, **ranker.config.training}
-    if ranker.config.evidence is not None:
+    if ranker.config.evidence is not None and not arguments.only_calibration:
         _print_evidence(result["evidence"]["recall_at_1"], ranker.config.evidence)
+    if ranker.config.calibration is not None:
+        _print_calibration(result["calibration"], ranker.config.calibration)
     if arguments.valid:
         from polyrank.service.cli.commands.evaluate import measure
 
         result["valid"] = measure(str(arguments.output), arguments.valid)
-    did = (
-        "fitted the evidence"
-        if arguments.only_evidence
-        else f"trained {result['steps']} steps in {result['seconds']} s"
-    )
+    did = f"trained {result.get('steps')} steps in {result.get('seconds')} s"
+    if _only_fits(arguments):
+        did = "fitted the calibration" if arguments.only_calibration else "fitted the evidence and the calibration"
     print_result(arguments, result, f"{arguments.output}: {did}")
     return 0
 
@@ -158,11 +160,27 @@ def _trained(arguments: argparse.Namespace) -> "Ranker | None":
         )
 
 
-def _only_evidence(arguments: argparse.Namespace) -> "Ranker":
-    from polyrank.model.training.run import train_evidence
+def _only_fits(arguments: argparse.Namespace) -> bool:
+    """Whether the network of --base stays as it is."""
+    return bool(arguments.only_evidence or arguments.only_calibration)
 
-    data = _data(arguments)
-    return train_evidence(arguments.base, data, arguments.output, seen=arguments.seen, on_survey=_print_survey)
+
+def _only_fitted(arguments: argparse.Namespace) -> "Ranker":
+    from polyrank.model.training.run import train_calibration, train_evidence
+
+    fit = train_calibration if arguments.only_calibration else train_evidence
+    return fit(arguments.base, _data(arguments), arguments.output, seen=arguments.seen, on_survey=_print_survey)
+
+
+def _print_calibration(figures: Mapping[str, float], calibration: "CalibrationConfig") -> None:
+    """Say what a threshold does, on standard error."""
+    print(
+        f"relevance: sigmoid({calibration.slope:.4g} * score {calibration.intercept:+.4g}), "
+        f"if {calibration.prior:g} of the texts are right; "
+        f"at 0.5 or above are {figures['right_above_half']:.3f} of the right replies and "
+        f"{figures['wrong_above_half']:.4f} of the wrong ones, over {figures['lists']} lists",
+        file=sys.stderr,
+    )
 
 
 def _print_evidence(figures: Mapping[str, Mapping[str, float]], evidence: "EvidenceConfig") -> None:
@@ -214,8 +232,8 @@ def _check(arguments: argparse.Namespace) -> None:
     from polyrank.model.text.dialogues import read_dialogues
 
     _check_architecture(arguments)
-    if arguments.seen and not arguments.only_evidence:
-        raise UsageError("--seen goes with --only-evidence")
+    if arguments.seen and not _only_fits(arguments):
+        raise UsageError("--seen goes with --only-evidence or --only-calibration")
     if not 0 <= arguments.max_rejected <= 1:
         raise UsageError("--max-rejected must be a number between 0 and 1")
     if arguments.tune and not _TUNE.fullmatch(arguments.tune):
@@ -223,7 +241,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.valid:
         _require_candidates(arguments.valid)
     architecture_of(arguments.base)
-    if not arguments.only_evidence:
+    if not _only_fits(arguments):
         check_trainable(arguments.base)
     if arguments.teacher:  # the run loads it again, which takes a moment
         load_teacher("--teacher", arguments.teacher)
@@ -235,7 +253,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _check_architecture(arguments: argparse.Namespace) -> None:
     wanted = arguments.architecture
-    if wanted is None and not arguments.only_evidence:
+    if wanted is None and not _only_fits(arguments):
         raise UsageError("give --architecture: " + ", ".join(TRAINED))
     if wanted is not None and wanted not in TRAINED:
         why = f"{wanted} is {in_words(wanted)}: it has no network to train"

@@ -28,7 +28,9 @@ class RerankResultOut(Out):
     """A document in its place."""
 
     index: int = Field(description="its place in the request")
-    relevance_score: float = Field(description="0 to 1: the sigmoid of the model's score; with `raw_scores`, the score")
+    relevance_score: float = Field(
+        description="0 to 1: the probability that it is right, if the model is calibrated; with `raw_scores`, the score"
+    )
     document: DocumentOut | str | None = Field(default=None, description="absent unless asked for; infinity: a string")
     id: JsonValue = Field(default=None, description="as it was sent")
     metadata: JsonValue = Field(default=None, description="as it was sent")

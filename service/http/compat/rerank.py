@@ -24,7 +24,7 @@ from polyrank.service.http.compat.rerank_request import (
     dialect_of,
     dialect_of_header,
 )
-from polyrank.service.http.compat.reranked import Document, Reranked, document_of, placed
+from polyrank.service.http.compat.reranked import AS_IT_IS, Document, Line, Reranked, document_of, placed
 from polyrank.service.http.compat.served_models import Served
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, PROBLEM, RANKS, fails, header, takes
@@ -78,13 +78,14 @@ async def rerank(request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """Scores (N,) of texts, with how many tokens were read, what was cut, and seconds by stage."""
+    """Scores (N,) of texts, with how many tokens were read, what was cut, seconds by stage, and what they say."""
 
     scores: NDArray[np.float32]
     tokens: int
     cut: Truncation
     seconds: dict[str, float]
     degraded: Sequence[Degraded] = ()
+    line: Line = AS_IT_IS
 
 
 async def _score(held: Resources, served: Served, query: str, texts: Sequence[str], deadline: float) -> _Scored:
@@ -95,7 +96,8 @@ async def _score(held: Resources, served: Served, query: str, texts: Sequence[st
     if served.serving is None:
         words = None if held.live.current is None else held.live.current.generation.words
         read = await held.engine.score_pairs(words, conversation, texts, deadline)
-        scored = _Scored(read.scores, read.tokens, read.truncation, read.seconds)
+        line = _line(served, counts_words=words is not None)
+        scored = _Scored(read.scores, read.tokens, read.truncation, read.seconds, line=line)
     else:
         todo = RankRequest(
             conversation=conversation,
@@ -108,10 +110,15 @@ async def _score(held: Resources, served: Served, query: str, texts: Sequence[st
         for place in ranked.places:
             assert place.index is not None, "every candidate was sent"
             scores[place.index] = place.score
-        scored = _Scored(scores, ranked.tokens, ranked.truncation, ranked.seconds, ranked.degraded)
+        scored = _Scored(scores, ranked.tokens, ranked.truncation, ranked.seconds, ranked.degraded, _line(served))
     if not np.isfinite(scored.scores).all():
         raise InferenceFailed("a score is not finite")
     return scored
+
+
+def _line(served: Served, counts_words: bool = True) -> Line:
+    """Return what the scores of a model say; words that it has may not count, for lack of a pool."""
+    return AS_IT_IS if served.calibration is None else Line(*served.calibration.line(counts_words))
 
 
 def _answer(
@@ -119,7 +126,7 @@ def _answer(
 ) -> Response:
     reranked = Reranked(
         model=served.name,
-        places=placed(documents, scored.scores, body.limit, bool(body.raw_scores)),
+        places=placed(documents, scored.scores, body.limit, bool(body.raw_scores), scored.line),
         sent=len(documents),
         tokens=scored.tokens,
         cut=scored.cut,

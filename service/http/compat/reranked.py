@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,26 +79,41 @@ def document_of(sent: str | dict[str, JsonValue], at: int, rank_fields: Sequence
     raise InvalidInput(f"documents.{at}: holds no text; give it as `text`")
 
 
-def relevance(scores: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Map each score to 0..1 by the sigmoid, computed in float64.
+class Line(NamedTuple):
+    """What is put into the sigmoid: `slope * score + intercept`."""
 
-    The order stays. For a Cross-encoder, whose score is a logit, the result is a probability. For a Bi- or
-    Poly-encoder it is not: their scores mean something only beside those of other candidates. Different scores
-    between -20 and 20 stay different, except next to 0; above 36.7 the result is 1.
+    slope: float
+    intercept: float
+
+
+AS_IT_IS = Line(1.0, 0.0)
+"""For scores of which it is not known what they say."""
+
+
+def relevance(scores: NDArray[np.float32], line: Line = AS_IT_IS) -> NDArray[np.float64]:
+    """Map each score to 0..1 by the sigmoid of the model's line, computed in float64; the order stays.
+
+    With the line of a calibrated model the result is the probability that a text is right. Without, it is one for a
+    Cross-encoder whose score is a logit; other scores mean something only beside those of other candidates. Where the
+    line is between -20 and 20, different scores stay different, except next to 0; above 36.7 the result is 1.
 
     >>> relevance(np.array([0.0, 2.0, -2.0], np.float32)).round(4).tolist()
     [0.5, 0.8808, 0.1192]
     """
-    wide = scores.astype(np.float64)
+    wide = line.slope * scores.astype(np.float64) + line.intercept
     small = np.exp(-np.abs(wide))  # of the negative magnitude: this never overflows
     return np.where(wide >= 0, 1.0, small) / (1.0 + small)
 
 
 def placed(
-    documents: Sequence[Document], scores: NDArray[np.float32], limit: int | None, raw_scores: bool
+    documents: Sequence[Document],
+    scores: NDArray[np.float32],
+    limit: int | None,
+    raw_scores: bool,
+    line: Line = AS_IT_IS,
 ) -> list[RankedDocument]:
     """Order documents by score, equal ones as sent; return the first `limit`."""
-    shown = (scores if raw_scores else relevance(scores)).tolist()
+    shown = (scores if raw_scores else relevance(scores, line)).tolist()
     order = np.argsort(-scores, kind="stable")[:limit].tolist()
     return [RankedDocument(at, shown[at], documents[at]) for at in order]
 

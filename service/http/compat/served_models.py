@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from polyrank.model.config import CalibrationConfig
 from polyrank.service.errors import ModelNotServed
 from polyrank.service.live.models import PairScorer
 from polyrank.service.live.serving import Serving
@@ -14,6 +15,7 @@ class Served:
     """A model that answers requests; without `serving`, the generation it belongs to, it is the cross-encoder.
 
     `name` is that of answers: the setting `served_model_name`, or its own.
+    `calibration` says what its scores say; None: that is not known.
     `loaded_at` is in seconds since the epoch, 0 if the model was loaded with the server.
     """
 
@@ -22,6 +24,7 @@ class Served:
     fingerprint: str
     max_input_tokens: int
     precision: str
+    calibration: CalibrationConfig | None
     serving: Serving | None = None
     loaded_at: float = 0.0
 
@@ -38,7 +41,7 @@ def every(held: Resources) -> list[Served]:
 
 def _cross(held: Resources, scorer: PairScorer) -> Served:
     name = held.settings.served_model_name or scorer.name
-    return Served(name, scorer.name, scorer.fingerprint, scorer.max_input_tokens, scorer.precision)
+    return Served(name, scorer.name, scorer.fingerprint, scorer.max_input_tokens, scorer.precision, scorer.calibration)
 
 
 def _late(held: Resources, serving: Serving) -> Served:
@@ -49,6 +52,7 @@ def _late(held: Resources, serving: Serving) -> Served:
         model.fingerprint,
         ranker.max_input_tokens,
         ranker.precision,
+        ranker.calibration,
         serving,
         serving.loaded_at,
     )
