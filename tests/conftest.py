@@ -12,12 +12,15 @@ from hypothesis import settings
 from redis_process import RedisProcess
 from warm_python import WarmPython
 
+from polyrank.service.caching import redis_server
+
 collect_ignore = ["clients"]  # they need an environment of their own: make test-clients
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported: no test may ask the network for a model
 # No process measures others first, unless it is told to, and scores are those of float32.
 KEPT = {"POLYRANK_BACKEND": "torch", "POLYRANK_PRECISION": "float32", "POLYRANK_COMPILED_CACHE_MB": "0"}
 os.environ.update(KEPT)
+REDIS_SECONDS = {name: getattr(redis_server, name) for name in ("BUDGET_SECONDS", "SERVING_TIMEOUT_SECONDS")}
 settings.register_profile("polyrank", deadline=None)  # on a busy machine an example may take long, and is no failure
 settings.load_profile("polyrank")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what it puts into the background
@@ -50,6 +53,22 @@ def _no_wait_for_the_disk() -> Iterator[None]:
         for name in ("fsync", "fdatasync"):
             patched.setattr(os, name, os.fstat)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _patience_with_redis() -> Iterator[None]:
+    """A machine may stand still for longer than a request waits for Redis; see `usual_patience_with_redis`."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name in REDIS_SECONDS:
+            patched.setattr(redis_server, name, 5.0)
+        yield
+
+
+@pytest.fixture
+def usual_patience_with_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of a Redis that does not answer in time: servers wait as long as in production."""
+    for name, seconds in REDIS_SECONDS.items():
+        monkeypatch.setattr(redis_server, name, seconds)
 
 
 @pytest.fixture(autouse=True, scope="session")

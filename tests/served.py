@@ -83,7 +83,7 @@ def serve(app: FastAPI) -> Iterator[Served]:
 
     thread = threading.Thread(target=run)
     thread.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not ready.wait(0.01):
         assert thread.is_alive(), "the app did not start"
         assert time.monotonic() < deadline, "the app takes too long to start"

@@ -33,8 +33,8 @@ class Budget:
         left: seconds; negative where it has overspent.
     """
 
-    def __init__(self, seconds: float = BUDGET_SECONDS) -> None:
-        self.left = seconds
+    def __init__(self, seconds: float | None = None) -> None:
+        self.left = BUDGET_SECONDS if seconds is None else seconds
 
     @contextmanager
     def spending(self) -> Iterator[None]:

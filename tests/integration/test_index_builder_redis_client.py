@@ -50,7 +50,7 @@ def test_a_server_that_does_not_answer_fails_within_the_timeout(redis_process: R
             began = time.monotonic()
             with pytest.raises(StoreUnavailable, match="Redis failed"), translated():
                 client.get("x")
-            assert time.monotonic() - began < 0.5  # redis-py by itself: 4 s refused, a minute stopped
+            assert time.monotonic() - began < 3  # redis-py by itself: 4 s refused, a minute stopped
 
 
 def test_connections_that_are_all_in_use_fail_within_the_timeout(redis_tcp_url: str) -> None:

@@ -79,7 +79,7 @@ def guarded(server: Served) -> dict[str, str]:
 
 
 def wait_until(done: Callable[[], bool]) -> None:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not done():
         assert time.monotonic() < until, "it does not come"
         time.sleep(0.01)
@@ -139,7 +139,7 @@ def test_the_body_is_not_waited_for(server: Served, announced: bytes) -> None:
     head = b"POST /rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     began = time.monotonic()
     assert server.raw(head + announced + b"\r\n\r\n").startswith(b"HTTP/1.1 401 ")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
 
 
 def test_a_broken_body_is_told_to_those_with_a_key_alone(server: Served) -> None:

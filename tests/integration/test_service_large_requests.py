@@ -127,7 +127,7 @@ def test_what_clients_who_hang_up_have_waited_for_is_kept(start: Start) -> None:
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             connection.sendall(head % len(body) + body)
             time.sleep(0.5)  # the caller's patience
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while server.metric("queue_depth"):
             assert time.monotonic() < deadline
             time.sleep(0.01)

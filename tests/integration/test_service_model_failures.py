@@ -40,7 +40,7 @@ class Fragile:
         return self.server.client.get(path).status_code
 
     def await_status(self, path: str, status: int) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while self.status(path) != status:
             assert time.monotonic() < deadline, f"{path} is not {status}"
             time.sleep(0.02)
@@ -60,7 +60,7 @@ def test_f12_only_the_request_that_makes_a_batch_fail_fails(fragile: Fragile) ->
     with ThreadPoolExecutor(8) as pool:
         fragile.gate.clear()
         asked = [pool.submit(fragile.server.rank, context=each) for each in ("w1", "w2 w3", thirteen, "w4", "w5 w6")]
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while fragile.server.metric("queue_depth") < len(asked) and time.monotonic() < deadline:
             time.sleep(0.01)
         fragile.gate.set()

@@ -5,13 +5,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from statistics import median
 from typing import Any
 
 import numpy as np
 import pytest
 from redis_process import RedisProcess
 
-from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS
 from polyrank.service.caching.breaker import FAILURES_IN_A_ROW, State
 from polyrank.service.caching.redis_server import Budget, RedisServer
 from polyrank.service.caching.vector_cache import RedisTier
@@ -19,7 +19,8 @@ from polyrank.service.caching.vector_cache import RedisTier
 DIM = 16
 NAMES = [f"n{n}" for n in range(2000)]  # four chunks
 VECTORS = (np.arange(len(NAMES) * DIM).reshape(-1, DIM) % 2000).astype(np.float16)
-IN_TIME = 3 * SERVING_TIMEOUT_SECONDS  # of one read, on a busy machine
+IN_TIME = 1.0  # of one read, on a busy machine; by itself redis-py takes 4 s to a minute
+A_WHILE = 0.5  # of one chunk; of all four more than any caller below waits
 
 
 class Fixture:
@@ -53,7 +54,7 @@ def fixture(redis_process: RedisProcess) -> Iterator[Fixture]:
 def filled(fixture: Fixture, redis_process: RedisProcess) -> Fixture:
     fixture.tier.write(NAMES, VECTORS)
     with redis_process.client() as client:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while client.dbsize() < len(NAMES):
             assert time.monotonic() < deadline
             time.sleep(0.005)
@@ -86,10 +87,10 @@ def test_nothing_asked_for_is_no_call(fixture: Fixture) -> None:
 
 
 def test_many_that_come_slowly_are_used_as_far_as_they_came(filled: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    slowed(filled, monkeypatch, SERVING_TIMEOUT_SECONDS * 0.4)
+    slowed(filled, monkeypatch, A_WHILE)
     began = time.monotonic()
-    found = filled.tier.read(NAMES, Budget())
-    assert time.monotonic() - began < 2 * SERVING_TIMEOUT_SECONDS
+    found = filled.tier.read(NAMES, Budget(1.5 * A_WHILE))
+    assert time.monotonic() - began < 3.5 * A_WHILE
     assert found.available
     assert 0 < found.known.sum() < 2000
     np.testing.assert_array_equal(found.vectors[found.known], VECTORS[found.known])
@@ -99,25 +100,26 @@ def test_many_that_come_slowly_are_used_as_far_as_they_came(filled: Fixture, mon
 
 
 def test_all_reads_of_a_request_share_its_budget(filled: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    slowed(filled, monkeypatch, SERVING_TIMEOUT_SECONDS * 0.4)
-    budget, began = Budget(), time.monotonic()
+    slowed(filled, monkeypatch, A_WHILE)
+    budget, began = Budget(1.5 * A_WHILE), time.monotonic()
     found = [filled.tier.read(NAMES, budget) for _ in range(5)]
-    assert time.monotonic() - began < 2 * SERVING_TIMEOUT_SECONDS
+    assert time.monotonic() - began < 3.5 * A_WHILE
     assert [each.available for each in found] == [True] + [False] * 4
     assert filled.timed.count("get_t") == 1, "without time nobody asks"
 
 
 def test_readers_do_not_wait_for_each_other(filled: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    slowed(filled, monkeypatch, SERVING_TIMEOUT_SECONDS * 0.6)
+    slowed(filled, monkeypatch, A_WHILE)
     with ThreadPoolExecutor(6) as threads:
         found = list(threads.map(lambda n: filled.tier.read(NAMES[n : n + 1], Budget(5)), range(6)))
     assert [each.known.tolist() for each in found] == [[True]] * 6
     began = time.monotonic()
     with ThreadPoolExecutor(6) as threads:
         list(threads.map(lambda n: filled.tier.read(NAMES[n : n + 1], Budget(5)), range(6)))
-    assert time.monotonic() - began < 4 * SERVING_TIMEOUT_SECONDS, "one after the other they would take longer"
+    assert time.monotonic() - began < 4 * A_WHILE, "one after the other they would take longer"
 
 
+@pytest.mark.usefixtures("usual_patience_with_redis")
 @pytest.mark.parametrize("fault", ["SIGSTOP", "SIGKILL"])
 def test_a_server_that_fails_is_left_alone_and_asked_again(
     filled: Fixture, redis_process: RedisProcess, fault: str
@@ -126,12 +128,12 @@ def test_a_server_that_fails_is_left_alone_and_asked_again(
     assert max(filled.seconds() for _ in range(FAILURES_IN_A_ROW)) < IN_TIME
     assert filled.states == [State.OPEN]
     asked = filled.timed.count("get_t")
-    assert max(filled.seconds() for _ in range(100)) < 0.02
+    assert median(filled.seconds() for _ in range(100)) < 0.02
     assert filled.timed.count("get_t") == asked
     assert filled.told["error"] == FAILURES_IN_A_ROW * len(NAMES), "what was not asked for is no error"
     if fault == "SIGSTOP":
         redis_process.signal(signal.SIGCONT)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not filled.tier.read(NAMES[:1], Budget()).available:
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -153,11 +155,12 @@ def test_a_read_that_no_thread_begins_counts_as_a_failure(fixture: Fixture, monk
     assert fixture.states == [State.OPEN]
 
 
+@pytest.mark.usefixtures("usual_patience_with_redis")
 def test_more_concurrent_readers_than_threads_all_end_in_time(filled: Fixture, redis_process: RedisProcess) -> None:
     redis_process.signal(signal.SIGSTOP)
     with ThreadPoolExecutor(40) as threads:
         took = list(threads.map(lambda _: filled.seconds(NAMES[:1]), range(40)))
-    assert max(took) < 4 * SERVING_TIMEOUT_SECONDS
+    assert max(took) < IN_TIME
     redis_process.signal(signal.SIGCONT)
 
 
@@ -166,7 +169,7 @@ def test_writes_that_are_refused_do_not_end_reading(filled: Fixture, redis_proce
         client.config_set("maxmemory", "1kb")
     for n in range(FAILURES_IN_A_ROW + 3):
         filled.tier.write([f"new{n}"], VECTORS[:1])
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while filled.told["write_error"] < min(n + 1, FAILURES_IN_A_ROW):
             assert time.monotonic() < deadline
             time.sleep(0.005)

@@ -58,7 +58,7 @@ def key(text: str, fingerprint: str = FINGERPRINT) -> str:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -181,6 +181,7 @@ def test_a_flushed_redis_costs_misses(start: Start, redis_process: RedisProcess)
     assert counted(server) == {"miss": 24}
 
 
+@pytest.mark.usefixtures("usual_patience_with_redis")
 @pytest.mark.parametrize("fault", ["SIGSTOP", "SIGKILL", "pause"])
 def test_a_redis_that_does_not_answer_delays_little_and_fails_nothing(
     start: Start, redis_process: RedisProcess, fault: str
@@ -196,7 +197,7 @@ def test_a_redis_that_does_not_answer_delays_little_and_fails_nothing(
             client.client_pause(500)
     began = time.perf_counter()
     answers = [answer(server) for _ in range(5)]
-    assert time.perf_counter() - began < 1
+    assert time.perf_counter() - began < 5  # redis-py by itself: 4 s each
     assert answers == [(results, truncated, ["cache_unavailable"])] * 5
     assert counted(server)["error"] <= FAILURES_IN_A_ROW * len(TEXTS)
     assert server.metric("degraded_total", reason="cache_unavailable") == 5

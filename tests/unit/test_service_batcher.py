@@ -113,7 +113,7 @@ async def settled(*tasks: "asyncio.Task[Done]") -> list[Any]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -692,7 +692,7 @@ class Halting(WordRanker):
 
     def wait(self, steps: int) -> None:
         """Wait until so many steps have begun."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(self.begun) < steps:
             assert time.monotonic() < deadline
             time.sleep(0.001)
