@@ -189,6 +189,20 @@ class MixConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class VirtConfig:
+    """What VIRT has beyond other architectures (polyrank.model.architectures.virt).
+
+    Attributes:
+        residual: the first stage's score is added; the paper's form is without.
+    """
+
+    residual: bool = True
+
+    def __post_init__(self) -> None:
+        _require_types(self, "virt.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     """Architecture facts of a checkpoint.
 
@@ -215,7 +229,7 @@ class ModelConfig:
         score_scale: factor on the dot products of context vectors and candidate embedding.
         max_context_tokens, max_candidate_tokens: limits for one text, special tokens included.
         evidence: how words count in the score; None: they do not.
-        colbert, mix: of ColBERT and MixEncoder; None for others.
+        colbert, mix, virt: of ColBERT, MixEncoder and VIRT; None for others.
         calibration: what its scores say; None: that is not known. Not part of the model's identity: no score and no
             vector depends on it.
         training: free-form summary of the training run; not part of the model's identity.
@@ -243,6 +257,7 @@ class ModelConfig:
     calibration: CalibrationConfig | None = None
     colbert: ColbertConfig | None = None
     mix: MixConfig | None = None
+    virt: VirtConfig | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -267,9 +282,15 @@ class ModelConfig:
         """Whether there is a network behind it, with weights and a tokenizer; a lexical model has none."""
         return _has_network(self.architecture)
 
-    def with_blocks(self, *, colbert: ColbertConfig | None = None, mix: MixConfig | None = None) -> "ModelConfig":
+    def with_blocks(
+        self,
+        *,
+        colbert: ColbertConfig | None = None,
+        mix: MixConfig | None = None,
+        virt: VirtConfig | None = None,
+    ) -> "ModelConfig":
         """Return it with these blocks of single architectures, and no others."""
-        return replace(self, colbert=colbert, mix=mix)
+        return replace(self, colbert=colbert, mix=mix, virt=virt)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `polyrank.json` holds."""
@@ -279,8 +300,8 @@ class ModelConfig:
             return {"format_version": FORMAT_VERSION, **own}
         base = {"name": flat.pop("base_name"), "sha256": flat.pop("base_sha256")}
         # What is not used is left out, as it was before it could be used, so that fingerprints stay.
-        unused: dict[str, Any] = {"evidence": None, "calibration": None, "dense": (), "colbert": None, "mix": None}
-        for name, default in {**unused, "head": "linear"}.items():
+        unused: dict[str, Any] = dict.fromkeys(("evidence", "calibration", *_BLOCKS))
+        for name, default in {**unused, "dense": (), "head": "linear"}.items():
             if flat[name] == default:
                 del flat[name]
         for name in ("context_prompt", "candidate_prompt"):
@@ -305,10 +326,7 @@ class ModelConfig:
         _refuse_unknown(assembly, {f.name for f in fields(AssemblyConfig)}, "assembly.")
         flat |= _weights_read(flat)
         flat["dense"] = _dense(flat.pop("dense", []))
-        if (colbert := flat.pop("colbert", None)) is not None:
-            flat["colbert"] = _colbert(colbert)
-        if (mix := flat.pop("mix", None)) is not None:
-            flat["mix"] = _mix(mix)
+        flat |= {name: _block(name, flat[name]) for name in _BLOCKS if flat.get(name) is not None}
         flat |= {"base_name": base["name"], "base_sha256": base["sha256"]}
         try:
             return cls(assembly=AssemblyConfig(**assembly), **flat)
@@ -342,18 +360,17 @@ def _dense(raw: object) -> tuple[DenseConfig, ...]:
         raise CheckpointInvalid(f"polyrank.json: dense: {error}") from error
 
 
-def _colbert(raw: Any) -> ColbertConfig:
-    _require(isinstance(raw, dict), "colbert must be an object")
-    _refuse_unknown(raw, {f.name for f in fields(ColbertConfig)}, "colbert.")
-    dropped = raw.get("dropped", [])
-    return ColbertConfig(**{**raw, "dropped": tuple(dropped) if isinstance(dropped, list) else dropped})
+_BLOCKS = {"colbert": ColbertConfig, "mix": MixConfig, "virt": VirtConfig}
 
 
-def _mix(raw: Any) -> MixConfig:
-    _require(isinstance(raw, dict), "mix must be an object")
-    _refuse_unknown(raw, {f.name for f in fields(MixConfig)}, "mix.")
-    layers = raw.get("layers", [-1])
-    return MixConfig(**{**raw, "layers": tuple(layers) if isinstance(layers, list) else layers})
+def _block(name: str, raw: Any) -> ColbertConfig | MixConfig | VirtConfig:
+    """Read the block of a single architecture; JSON's lists become tuples."""
+    kind = _BLOCKS[name]
+    _require(isinstance(raw, dict), f"{name} must be an object")
+    _refuse_unknown(raw, {f.name for f in fields(kind)}, f"{name}.")
+    read = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+    block: ColbertConfig | MixConfig | VirtConfig = kind(**read)
+    return block
 
 
 _WITHOUT_NETWORK = ("architecture", "evidence", "calibration", "training")
@@ -374,7 +391,16 @@ def _refuse_unknown(raw: Mapping[str, Any], known: set[str], prefix: str) -> Non
     _require(not unknown, f"unknown field {prefix}{', '.join(unknown)}; written by a newer release?")
 
 
-_Block = AssemblyConfig | CalibrationConfig | DenseConfig | EvidenceConfig | ColbertConfig | MixConfig | ModelConfig
+_Block = (
+    AssemblyConfig
+    | CalibrationConfig
+    | DenseConfig
+    | EvidenceConfig
+    | ColbertConfig
+    | MixConfig
+    | VirtConfig
+    | ModelConfig
+)
 
 
 def _require_types(config: _Block, prefix: str) -> None:

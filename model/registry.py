@@ -42,6 +42,7 @@ ARCHITECTURES = {
     ),
     "mix": Architecture(f"{_ENCODERS}.mix:MixEncoder", f"{_OBJECTIVES}.mix:MixObjective", retrieves=True),
     "poly": Architecture(f"{_ENCODERS}.poly:PolyEncoder", f"{_OBJECTIVES}.late:LateObjective", retrieves=True),
+    "virt": Architecture(f"{_ENCODERS}.virt:VirtEncoder", f"{_OBJECTIVES}.virt:VirtObjective", retrieves=True),
     "cross": Architecture(f"{_ENCODERS}.cross:CrossEncoder", f"{_OBJECTIVES}.pairs:PairObjective", retrieves=False),
     "lexical": Architecture(encoder=None, objective=None, retrieves=True),
 }
@@ -54,7 +55,7 @@ def names_in_words(retrieves: bool) -> str:
     """Name the encoders with or without candidate embeddings, for a message.
 
     >>> names_in_words(retrieves=True)
-    'bi-, colbert-, mix- or poly-encoder'
+    'bi-, colbert-, mix-, poly- or virt-encoder'
     """
     names = [f"{name}-" for name, row in ARCHITECTURES.items() if row.encoder and row.retrieves == retrieves]
     return " or ".join(", ".join(names).rsplit(", ", 1)) + "encoder"

@@ -6,7 +6,7 @@ from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pkgutil import resolve_name
 from typing import Any, Literal
 
-from polyrank.model.config import ContextVectors, MixConfig, ModelConfig, Reduction, RowStrategy
+from polyrank.model.config import ContextVectors, MixConfig, ModelConfig, Reduction, RowStrategy, VirtConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES, TRAINED
 from polyrank.model.training.schedule import Schedule
@@ -147,14 +147,18 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LateTrainConfig(TrainConfig):
-    """Settings of a Bi- or Poly-encoder. The batch's other replies are each row's negatives; listed ones join them.
+    """Settings of an encoder that keeps both sides apart.
+
+    The batch's other replies are each row's negatives; listed ones join them.
 
     Attributes:
         teacher: a model of any architecture with a network to distil from; empty: none.
         teacher_weight: share of the distillation in the loss, from 0 to 1.
     """
 
-    teacher: str = field(default="", metadata={"refusal": "a teacher teaches bi and poly, not cross"})
+    teacher: str = field(
+        default="", metadata={"refusal": "a teacher teaches models that encode candidates apart, not cross"}
+    )
     teacher_weight: float = 0.5
 
     def __post_init__(self) -> None:
@@ -178,7 +182,8 @@ class TwoStageTrainConfig(LateTrainConfig):
         require(0 <= self.first_weight < math.inf, "first_weight must be at least 0 and finite")
 
 
-_FOR_MIX = {"refusal": "rows, row_strategy, interaction_layers and no_residual are for mix"}
+_FOR_MIX = {"refusal": "rows, row_strategy and interaction_layers are for mix"}
+_RESIDUAL = {"refusal": "no_residual is for mix and virt"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +199,7 @@ class MixTrainConfig(TwoStageTrainConfig):
     rows: int | None = field(default=None, metadata=_FOR_MIX)
     row_strategy: RowStrategy | None = field(default=None, metadata=_FOR_MIX)
     interaction_layers: Sequence[int] | None = field(default=None, metadata=_FOR_MIX)
-    residual: bool | None = field(default=None, metadata=_FOR_MIX)
+    residual: bool | None = field(default=None, metadata=_RESIDUAL)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -213,6 +218,22 @@ class MixTrainConfig(TwoStageTrainConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class VirtTrainConfig(TwoStageTrainConfig):
+    """Settings of a VIRT.
+
+    Attributes:
+        residual: as in VirtConfig. None: as in the checkpoint to go on from, or VirtConfig's default.
+    """
+
+    residual: bool | None = field(default=None, metadata=_RESIDUAL)
+
+    def blocks(self, source: ModelConfig) -> dict[str, Any]:
+        """Return the VirtConfig of the model to train."""
+        block = source.virt or VirtConfig()
+        return {"virt": block if self.residual is None else VirtConfig(residual=self.residual)}
+
+
+@dataclass(frozen=True, kw_only=True)
 class PairTrainConfig(TrainConfig):
     """Settings of a Cross-encoder. `negatives` is how many candidates each row has besides the gold reply.
 
@@ -223,9 +244,7 @@ class PairTrainConfig(TrainConfig):
         loss: listwise (LCE) or pointwise (BCE).
     """
 
-    retriever: str = field(
-        default="", metadata={"refusal": "a retriever picks the negatives of cross, not of bi and poly"}
-    )
+    retriever: str = field(default="", metadata={"refusal": "a retriever picks the negatives of cross alone"})
     first_stage: str = field(default="", metadata={"refusal": "a first stage is for cross"})
     loss: Loss = field(default="listwise", metadata={"refusal": "the pointwise loss is for cross"})
 

@@ -9,20 +9,16 @@ import numpy as np
 import pytest
 import torch
 from golden.oracle import Vector, dot, softmax, unit, weighted_sum
+from golden.second_stage import all_ways_agree, applied, hidden, mean, no_encoder_call_scores
 from tiny import CLS, DIM, SEP, word_ids, write_base
 from torch import nn
 
 import polyrank
 from polyrank.model.architectures.backbone import Backbone
-from polyrank.model.architectures.batching import pad
 from polyrank.model.architectures.mix import Interaction, MixEncoder
 from polyrank.model.config import MixConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.evaluation.lists import rank_lists
 from polyrank.model.rankers.late import LateRanker
-from polyrank.model.representations import ContextEncoding
-from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.dialogues import Dialogue
 
 CONTEXTS = ["w1", "w2 w3 w4 w5", "w30 w31 w32 w33 w34 w35 w36 w37 w38"]
 CANDIDATES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10", "w39 w38 w37", "w3"]
@@ -72,17 +68,8 @@ def mixer(ranker: LateRanker) -> MixEncoder:
     return ranker.encoder
 
 
-def applied(linear: Any, vector: Vector) -> Vector:
-    rows = linear.weight.detach().double().tolist()
-    return [dot(row, vector) + bias for row, bias in zip(rows, linear.bias.detach().double().tolist(), strict=True)]
-
-
 def plus(a: Vector, b: Vector) -> Vector:
     return [x + y for x, y in zip(a, b, strict=True)]
-
-
-def mean(vectors: list[Vector]) -> Vector:
-    return weighted_sum([1 / len(vectors)] * len(vectors), vectors)
 
 
 def normed(norm: Any, vector: Vector) -> Vector:
@@ -105,13 +92,6 @@ def attended(query: Vector, keys: list[Vector], values: list[Vector]) -> Vector:
         weights = softmax([dot(query[part], key[part]) / math.sqrt(size) for key in keys])
         found += weighted_sum(weights, [value[part] for value in values])
     return found
-
-
-def hidden(backbone: Backbone, ids: list[int], layer: int | None) -> list[Vector]:
-    with torch.inference_mode():
-        outputs = backbone.transformer(**backbone.inputs(pad([ids], 0)), output_hidden_states=True)
-    states = outputs.last_hidden_state if layer is None else outputs.hidden_states[layer]
-    return states[0].double().tolist()
 
 
 def rows_of(encoder: MixEncoder, text: str) -> list[Vector]:
@@ -164,52 +144,12 @@ def expected(ranker: LateRanker) -> np.ndarray:
     return np.array([[loops(mixer(ranker), text, each) for each in CANDIDATES] for text in CONTEXTS])
 
 
-def contexts_of(ranker: LateRanker) -> list[list[int]]:
-    return [ranker.tokenize_context(Conversation.of(text))[0] for text in CONTEXTS]
-
-
 def test_all_ways_to_a_score_agree_with_the_loops(ranker: LateRanker, expected: np.ndarray) -> None:
-    encoder, contexts = ranker.encoder, contexts_of(ranker)
-    candidates = ranker.tokenize_candidates(CANDIDATES)[0]
-    with torch.inference_mode():
-        trained = encoder.late_scores(
-            encoder.encode_contexts(encoder.context_batch(ranker.config, contexts, 0)),
-            encoder.encode_candidates(encoder.candidate_batch(ranker.config, candidates, 0)),
-        ).numpy()
-    np.testing.assert_allclose(trained, expected, rtol=0, atol=TOLERANCE)
-    cached = ranker.represent_candidates(candidates)
-    together = [ranker.late_scores(context, cached) for context in ranker.represent_contexts(contexts)]
-    np.testing.assert_allclose(together, expected, rtol=0, atol=TOLERANCE)
-    for own, ids in zip(expected, contexts, strict=True):  # alone, made anew
-        [context] = ranker.represent_contexts([ids])
-        alone = [ranker.late_scores(context, ranker.represent_candidates([each]))[0] for each in candidates]
-        np.testing.assert_allclose(alone, own, rtol=0, atol=TOLERANCE)
-    ranked = [dict(ranker.rank(text, CANDIDATES)) for text in CONTEXTS]
-    np.testing.assert_allclose(
-        [[own[at] for at in range(len(CANDIDATES))] for own in ranked], expected, rtol=0, atol=TOLERANCE
-    )
-    lists = [Dialogue(Conversation.of(text), CANDIDATES[0], candidates=tuple(CANDIDATES)) for text in CONTEXTS]
-    measured = rank_lists(ranker, lists, lambda *_: None)
-    np.testing.assert_allclose(measured.scores, expected, rtol=0, atol=TOLERANCE)
+    all_ways_agree(ranker, CONTEXTS, CANDIDATES, expected)
 
 
 def test_scoring_stored_rows_makes_no_encoder_call(ranker: LateRanker, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
-    contexts = ranker.represent_contexts(contexts_of(ranker))
-    before = [ranker.late_scores(context, stored) for context in contexts]
-
-    def fail(*_: object, **__: object) -> None:
-        raise AssertionError("the transformer ran")
-
-    monkeypatch.setattr(Backbone, "forward", fail)
-    monkeypatch.setattr(Backbone, "hidden", fail)
-    monkeypatch.setattr(Backbone, "beginning_with", fail)
-    for context, scores in zip(contexts, before, strict=True):
-        np.testing.assert_array_equal(ranker.late_scores(context, stored), scores)
-        assert scores[1] == pytest.approx(scores[4], abs=1e-5)  # equal texts
-        np.testing.assert_allclose(ranker.late_scores(context, stored.take([3, 0])), scores[[3, 0]], atol=1e-5)
-    foreign = ContextEncoding(contexts[1].codes, contexts[2].late)
-    assert np.abs(ranker.late_scores(foreign, stored) - before[1]).max() > 0.01
+    no_encoder_call_scores(ranker, CONTEXTS, CANDIDATES, monkeypatch)
 
 
 def test_a_checkpoint_keeps_it(ranker: LateRanker, tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def test_models_that_cannot_be_used(
 
 def test_a_cross_encoder_has_nothing_to_store(capsys: Capture, store: Path, checkpoints: Path, pool: Path) -> None:
     message = call(capsys, "build", "--model", checkpoints / "cross", "--pool", pool, "--store", store).failure(2)
-    says = "is a cross-encoder, which has no candidate embeddings; give a bi-, colbert-, mix- or poly-encoder"
+    says = "is a cross-encoder, which has no candidate embeddings; give a bi-, colbert-, mix-, poly- or virt-encoder"
     assert message == f"{checkpoints / 'cross'} {says}"
     assert not store.exists()
 

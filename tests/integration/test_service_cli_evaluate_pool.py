@@ -250,8 +250,8 @@ def test_models_of_the_wrong_kind(
 ) -> None:
     cross, poly = checkpoints / "cross", checkpoints / "poly"
     cannot = (
-        f"{cross} is a cross-encoder, which has no candidate embeddings; give a bi-, colbert-, mix- or poly-encoder, "
-        "and this one as --reranker"
+        f"{cross} is a cross-encoder, which has no candidate embeddings; "
+        "give a bi-, colbert-, mix-, poly- or virt-encoder, and this one as --reranker"
     )
     for source in (["--data", data, "--pool", pool], collection):
         assert failed(capsys, 2, "--model", cross, *source) == cannot

@@ -243,7 +243,7 @@ def test_a_lexical_model_takes_weights_of_its_own(capsys: Capture, many: Path, v
     [
         (["--architecture", "lexical", "--base", "lexical"], 2, "fit its words by --only-evidence --base lexical"),
         (["--architecture", "poly", "--base", "lexical"], 2, "it has no network to train; fit its words by"),
-        (["--architecture", "cross", "--base", "BASE", "--retriever", "lexical"], 2, "poly-encoder as --retriever"),
+        (["--architecture", "cross", "--base", "BASE", "--retriever", "lexical"], 2, "virt-encoder as --retriever"),
         (["--only-evidence", "--seen", "--base", "lexical"], 1, "no weights have seen the files; give no --seen"),
     ],
 )
@@ -297,7 +297,7 @@ def test_adapters_have_a_rate_of_their_own(capsys: Capture, base: Path, data: Pa
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"architecture": None}, "give --architecture: bi, colbert, mix, poly, cross"),
+        ({"architecture": None}, "give --architecture: bi, colbert, mix, poly, virt, cross"),
         ({"batch_size": 0}, "batch-size must be at least 1"),
         ({"batch_size": 1}, "the others are the negatives"),
         ({"loss": "pointwise"}, "the pointwise loss is for cross"),
@@ -334,7 +334,10 @@ def test_wrong_files_and_models_are_told_before_the_training_files_are_read(
     broken.write_text("nothing\n")
     for changed, says in (
         ({"teacher": "lexical"}, "give a model with a network as the teacher"),
-        ({"architecture": "cross", "retriever": cross}, "give a bi-, colbert-, mix- or poly-encoder as --retriever"),
+        (
+            {"architecture": "cross", "retriever": cross},
+            "give a bi-, colbert-, mix-, poly- or virt-encoder as --retriever",
+        ),
         ({"valid": data}, f"--valid: {data}: no example has `candidates`"),
         ({"valid": broken}, f"--valid: {broken}:1: the line is not JSON"),
     ):

@@ -169,7 +169,7 @@ def test_rerank_routes_rank_by_words(server: Served) -> None:
 def test_embedding_routes_say_what_to_do(server: Served, path: str, body: dict[str, Any]) -> None:
     answer = server.client.post(path, json=body)
     assert answer.status_code == 422
-    why = "it has no vectors and no tokens; activate a generation of a bi-, colbert-, mix- or poly-encoder"
+    why = "it has no vectors and no tokens; activate a generation of a bi-, colbert-, mix-, poly- or virt-encoder"
     assert f"lexical is a lexical model, which ranks by words alone: {why}" in answer.text
 
 
@@ -215,8 +215,11 @@ def test_the_command_evaluates_and_ranks(capsys: pytest.CaptureFixture[str], tmp
     ("command", "says"),
     [
         ("build --model lexical --pool POOL --store STORE --index hnsw", "leave --index out"),
-        ("mine --model lexical --data POOL --pool POOL --output OUT", "give a bi-, colbert-, mix- or poly-encoder"),
-        ("bench encode --model lexical --pool POOL", "give a bi-, colbert-, mix- or poly-encoder"),
+        (
+            "mine --model lexical --data POOL --pool POOL --output OUT",
+            "give a bi-, colbert-, mix-, poly- or virt-encoder",
+        ),
+        ("bench encode --model lexical --pool POOL", "give a bi-, colbert-, mix-, poly- or virt-encoder"),
         ("bench rerank --model lexical --pool POOL", "give a cross-encoder"),
         ("evaluate --model lexical --data POOL --pool POOL --reranker lexical", "give a cross-encoder"),
     ],

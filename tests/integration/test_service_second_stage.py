@@ -19,8 +19,12 @@ TEXTS = [f"w{n % 8} " + " ".join(f"w{(n * 7 + at) % 40}" for at in range(n % 5))
 POOL = [Candidate(f"c{at}", text, {}) for at, text in enumerate(TEXTS)]
 
 
-ROWS = {"colbert": (128, None), "mix": (16, 2)}
-OPTIONS: dict[str, dict[str, Any]] = {"colbert": {}, "mix": {"rows": 2, "interaction_layers": [-2, -1]}}
+ROWS = {"colbert": (128, None), "mix": (16, 2), "virt": (16, None)}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "colbert": {},
+    "mix": {"rows": 2, "interaction_layers": [-2, -1]},
+    "virt": {"residual": False},
+}
 
 
 @pytest.fixture(scope="module", params=ROWS)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -17,11 +18,9 @@ from tiny_training import settings as training_settings
 from torch import Tensor, nn
 
 from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.training.objectives.late import LateObjective, TwoStageObjective
-from polyrank.model.training.objectives.mix import MixObjective
 from polyrank.model.training.objectives.objective import Batch
-from polyrank.model.training.objectives.pairs import PairObjective
 from polyrank.model.training.student.student import Student, start
 
 ONE_CHUNK = 10**6
@@ -35,6 +34,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "mix": {"architecture": "mix", "normalize": True, "score_scale": 5.0},
     "mix two": {"architecture": "mix", "rows": 2, "row_strategy": "inputs", "interaction_layers": [-2, -1]},
     "mix alone": {"architecture": "mix", "residual": False, "first_weight": 0.5, "shared_encoder": True},
+    "virt": {"architecture": "virt", "normalize": True, "score_scale": 5.0},
+    "virt alone": {"architecture": "virt", "residual": False, "first_weight": 0.5, "shared_encoder": True},
     "cross": {"architecture": "cross", "negatives": 3},
     "cross pointwise": {"architecture": "cross", "negatives": 2, "loss": "pointwise"},
     "residual": {"architecture": "cross", "first_stage": "", "n_codes": None, "negatives": 3},
@@ -109,9 +110,7 @@ class Kind:
         config = training_settings(
             self._base, **{**self._fields, "chunk_tokens": budget, "gradient_cache": cached, "dropout": None}
         )
-        kind = {"cross": PairObjective, "colbert": TwoStageObjective, "mix": MixObjective}.get(
-            config.architecture, LateObjective
-        )
+        kind = resolve_name(ARCHITECTURES[config.architecture].objective or "")
         objective = kind(student, config, torch.device("cpu"))
         student.encoder.zero_grad()
         with dropping(student.encoder, dropout):

@@ -37,7 +37,7 @@ def test_cross_models(models: Path) -> None:
     assert loaded.name == str(models / "cross")
     with pytest.raises(InvalidInput) as refused:
         load_late(models / "cross")
-    what = "is a cross-encoder, which has no candidate embeddings; give a bi-, colbert-, mix- or poly-encoder"
+    what = "is a cross-encoder, which has no candidate embeddings; give a bi-, colbert-, mix-, poly- or virt-encoder"
     assert str(refused.value) == f"{models / 'cross'} {what}"
 
 

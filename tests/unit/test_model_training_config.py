@@ -31,7 +31,7 @@ def config(**changed: Any) -> TrainConfig:
             ({"architecture": "cross", "first_stage": "p", name: value}, f"{name} is as the first stage has it; leave")
             for name, value in (("n_codes", 4), ("shared_encoder", True), ("score_scale", 2.0))
         ],
-        ({"architecture": "cross", "teacher": "t"}, "a teacher teaches bi and poly"),
+        ({"architecture": "cross", "teacher": "t"}, "a teacher teaches models that encode"),
         ({"retriever": "r"}, "a retriever picks the negatives of cross"),
         ({"architecture": "cross", "retriever": "r", "negatives": 1}, "negatives must be at least 2 with a retriever"),
         *[({name: 0}, f"{name} must be at least 1") for name in ("n_codes", "max_turns")],

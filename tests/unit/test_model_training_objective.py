@@ -173,7 +173,16 @@ def test_a_gold_reply_that_is_not_ahead_is_not_first(
 
 @pytest.mark.parametrize(
     ("architecture", "weight"),
-    [("cross", 0.0), ("cross", 0.3), ("cross", 1.0), ("bi", 0.3), ("poly", 0.3), ("colbert", 0.3), ("mix", 0.3)],
+    [
+        ("cross", 0.0),
+        ("cross", 0.3),
+        ("cross", 1.0),
+        ("bi", 0.3),
+        ("poly", 0.3),
+        ("colbert", 0.3),
+        ("mix", 0.3),
+        ("virt", 0.3),
+    ],
 )
 def test_a_teachers_share_of_the_loss(base: Path, tmp_path: Path, architecture: str, weight: float) -> None:
     write_checkpoint(tmp_path, "teacher", 9, architecture=architecture)

@@ -1,0 +1,131 @@
+"""VIRT's scores, from text to number, against loops in float64 over the transformer's outputs."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from golden.oracle import Vector, dot, softmax, unit, weighted_sum
+from golden.second_stage import TOLERANCE, all_ways_agree, applied, hidden, mean, no_encoder_call_scores
+from tiny import CLS, DIM, SEP, word_ids, write_base
+
+import polyrank
+from polyrank.model.architectures.virt import VirtEncoder
+from polyrank.model.config import ModelConfig, VirtConfig
+from polyrank.model.errors import CheckpointInvalid
+from polyrank.model.rankers.late import LateRanker
+
+CONTEXTS = ["w1", "w2 w3 w4 w5", "w30 w31 w32 w33 w34 w35 w36 w37 w38"]
+CANDIDATES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10", "w39 w38 w37", "w3"]
+SCALE = 20.0
+
+
+def made(directory: Path, residual: bool, **runner: Any) -> LateRanker:
+    if not (base := directory / "base").exists():
+        write_base(base, 7)
+    sizes = {"max_context_tokens": 40, "max_candidate_tokens": 16}
+    block = VirtConfig(residual=residual)
+    config = ModelConfig(architecture="virt", base_name="", score_scale=SCALE, virt=block, **sizes)
+    torch.manual_seed(11)
+    ranker = polyrank.from_base(str(base), config, **runner)
+    assert isinstance(ranker, LateRanker)
+    return ranker
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["residual", "paper"])
+def ranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
+    ranker = made(tmp_path_factory.mktemp("virt"), request.param)
+    torch.manual_seed(12)
+    with torch.no_grad():  # else both sides are equal, and a residual head is zero
+        for parameter in ranker.encoder.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+        for parameter in (*reader(ranker).join.parameters(), *reader(ranker).head.parameters()):
+            parameter += 0.5 * torch.randn_like(parameter)
+    return ranker
+
+
+def reader(ranker: LateRanker) -> VirtEncoder:
+    assert isinstance(ranker.encoder, VirtEncoder)
+    return ranker.encoder
+
+
+def read(own: list[Vector], other: list[Vector]) -> Vector:
+    """The mean over the rows of `own` of what each finds in `other`."""
+    found = []
+    for row in own:
+        weights = softmax([dot(row, each) / math.sqrt(DIM) for each in other])
+        found.append(weighted_sum(weights, other))
+    return mean(found)
+
+
+def loops(encoder: VirtEncoder, context: str, candidate: str) -> float:
+    """The score of one pair, by the equations."""
+    block = encoder.config.virt
+    assert block is not None
+    x = hidden(encoder.context, [CLS, *word_ids(context), SEP], None)
+    y = hidden(encoder.candidate, [CLS, *word_ids(candidate), SEP], None)
+    u, v = read(x, y), read(y, x)
+    apart = [abs(a - b) for a, b in zip(u, v, strict=True)]
+    largest = [max(a, b) for a, b in zip(u, v, strict=True)]
+    inner = [0.5 * z * (1 + math.erf(z / math.sqrt(2))) for z in applied(encoder.join, [*u, *v, *apart, *largest])]
+    [score] = applied(encoder.head, inner)
+    return score + SCALE * dot(unit(mean(x)), unit(mean(y))) if block.residual else score
+
+
+@pytest.fixture(scope="module")
+def expected(ranker: LateRanker) -> np.ndarray:
+    return np.array([[loops(reader(ranker), text, each) for each in CANDIDATES] for text in CONTEXTS])
+
+
+def test_all_ways_to_a_score_agree_with_the_loops(ranker: LateRanker, expected: np.ndarray) -> None:
+    assert np.ptp(expected, axis=1).min() > 10 * TOLERANCE
+    all_ways_agree(ranker, CONTEXTS, CANDIDATES, expected)
+
+
+def test_scoring_stored_rows_makes_no_encoder_call(ranker: LateRanker, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_encoder_call_scores(ranker, CONTEXTS, CANDIDATES, monkeypatch)
+
+
+def test_a_candidate_keeps_a_row_for_each_token(ranker: LateRanker) -> None:
+    assert ranker.late_rows is not None
+    assert (ranker.late_rows.dim, ranker.late_rows.count) == (DIM, None)
+    kept = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
+    assert kept.counts is not None
+    assert kept.counts.tolist() == [len(text.split()) + 2 for text in CANDIDATES]
+
+
+def test_a_residual_one_begins_as_its_first_stage(tmp_path: Path) -> None:
+    ranker = made(tmp_path, residual=True)
+    candidates = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
+    [context] = ranker.represent_contexts([[CLS, *word_ids(CONTEXTS[1]), SEP]])
+    first = candidates.first @ context.codes[0]
+    np.testing.assert_allclose(ranker.late_scores(context, candidates), first, atol=1e-4)
+
+
+def test_a_checkpoint_keeps_it(ranker: LateRanker, tmp_path: Path) -> None:
+    raw = ranker.config.to_json()
+    assert ModelConfig.from_json(raw) == ranker.config
+    for broken in ({"residual": 1}, {"more": 1}):
+        with pytest.raises(CheckpointInvalid, match="virt"):
+            ModelConfig.from_json({**raw, "virt": broken})
+    fresh = made(tmp_path, residual=False)
+    fresh.save(tmp_path / "saved")
+    again = polyrank.load(tmp_path / "saved")
+    assert again.rank(CONTEXTS[0], CANDIDATES) == fresh.rank(CONTEXTS[0], CANDIDATES)
+
+
+def test_openvino_gives_what_torch_gives(tmp_path: Path) -> None:
+    both = [made(tmp_path, residual=False, backend=backend) for backend in ("torch", "openvino")]
+    assert both[1].backend == "openvino"
+    for text in CONTEXTS:
+        ours, theirs = (dict(each.rank(text, CANDIDATES)) for each in both)
+        assert ours == pytest.approx(theirs, abs=TOLERANCE)
+
+
+def test_the_cost_is_that_of_the_formula() -> None:
+    config = ModelConfig(architecture="virt", base_name="", virt=VirtConfig())
+    for rows, tokens in ((3, 20), (16, 7)):
+        product, means, maps = tokens * rows * DIM, rows * DIM + tokens * DIM, 4 * DIM * DIM + DIM
+        assert VirtEncoder.late_cost(config, DIM, tokens, rows) == product + means + maps
