@@ -2,9 +2,12 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sentence_transformers import SentenceTransformer
+from transformers import AutoConfig, AutoModel
 
 import polyrank
 
@@ -40,3 +43,15 @@ def test_a_checkpoint_is_an_adapter_that_ranks(name: str) -> None:
     assert ranker.config.architecture == name.removeprefix("chat-")
     assert ranker.config.weights == "adapter"
     assert ranker.rank(CONVERSATION, REPLIES)[0][0] == 1
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [AutoConfig.from_pretrained, AutoModel.from_pretrained, SentenceTransformer],
+    ids=["config", "model", "sentences"],
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_other_tools_refuse_it(name: str, reader: Callable[[str], object]) -> None:
+    """With a config.json they would take it for a base model, and draw its weights at random."""
+    with pytest.raises(ValueError, match="Unrecognized model"):
+        reader(str(SHIPPED / name))
