@@ -282,6 +282,11 @@ class ModelConfig:
         """Whether there is a network behind it, with weights and a tokenizer; a lexical model has none."""
         return _has_network(self.architecture)
 
+    @property
+    def sides_differ(self) -> bool:
+        """Whether contexts and candidates are encoded in two ways: by two transformers, or up to two lengths."""
+        return not self.shared_encoder or self.max_context_tokens != self.max_candidate_tokens
+
     def with_blocks(
         self,
         *,

@@ -20,11 +20,14 @@ class Architecture:
             by words alone.
         objective: reference to what trains the network, an Objective (polyrank.model.training.objectives.objective).
         retrieves: True: it can search a whole pool. False: it scores pairs.
+        beyond_vectors: what its score needs beyond one vector of each side and their dot product, for a message; empty:
+            nothing, so that tools which compare vectors can use it.
     """
 
     encoder: str | None
     objective: str | None
     retrieves: bool
+    beyond_vectors: str = ""
 
     @property
     def embeds(self) -> bool:
@@ -38,13 +41,38 @@ _OBJECTIVES = "polyrank.model.training.objectives"
 ARCHITECTURES = {
     "bi": Architecture(f"{_ENCODERS}.bi:BiEncoder", f"{_OBJECTIVES}.late:LateObjective", retrieves=True),
     "colbert": Architecture(
-        f"{_ENCODERS}.colbert:ColbertEncoder", f"{_OBJECTIVES}.late:TwoStageObjective", retrieves=True
+        f"{_ENCODERS}.colbert:ColbertEncoder",
+        f"{_OBJECTIVES}.late:TwoStageObjective",
+        retrieves=True,
+        beyond_vectors="it compares every token of a context with every token of a candidate",
     ),
-    "mix": Architecture(f"{_ENCODERS}.mix:MixEncoder", f"{_OBJECTIVES}.mix:MixObjective", retrieves=True),
-    "poly": Architecture(f"{_ENCODERS}.poly:PolyEncoder", f"{_OBJECTIVES}.late:LateObjective", retrieves=True),
-    "virt": Architecture(f"{_ENCODERS}.virt:VirtEncoder", f"{_OBJECTIVES}.virt:VirtObjective", retrieves=True),
-    "cross": Architecture(f"{_ENCODERS}.cross:CrossEncoder", f"{_OBJECTIVES}.pairs:PairObjective", retrieves=False),
-    "lexical": Architecture(encoder=None, objective=None, retrieves=True),
+    "mix": Architecture(
+        f"{_ENCODERS}.mix:MixEncoder",
+        f"{_OBJECTIVES}.mix:MixObjective",
+        retrieves=True,
+        beyond_vectors="rows of a candidate attend over the tokens of a context",
+    ),
+    "poly": Architecture(
+        f"{_ENCODERS}.poly:PolyEncoder",
+        f"{_OBJECTIVES}.late:LateObjective",
+        retrieves=True,
+        beyond_vectors="a context has several vectors, and each candidate weighs them in its own way",
+    ),
+    "virt": Architecture(
+        f"{_ENCODERS}.virt:VirtEncoder",
+        f"{_OBJECTIVES}.virt:VirtObjective",
+        retrieves=True,
+        beyond_vectors="token states of a candidate attend to those of a context",
+    ),
+    "cross": Architecture(
+        f"{_ENCODERS}.cross:CrossEncoder",
+        f"{_OBJECTIVES}.pairs:PairObjective",
+        retrieves=False,
+        beyond_vectors="it reads context and candidate together, and makes no vectors",
+    ),
+    "lexical": Architecture(
+        encoder=None, objective=None, retrieves=True, beyond_vectors="it has no network, and makes no vectors"
+    ),
 }
 
 TRAINED = tuple(name for name, row in ARCHITECTURES.items() if row.objective is not None)

@@ -29,6 +29,11 @@ COMMANDS = [
     ("training an architecture that does not exist", "train --architecture poli --train dialogues.jsonl --output out"),
     ("evaluation without data", "evaluate --model lexical"),
     ("evaluation of data that do not exist", "evaluate --model lexical --data nowhere.jsonl"),
+    (
+        "exporting what is no checkpoint",
+        "export nowhere --to sentence-transformers --output out",
+    ),
+    ("exporting to a library that is not known", "export nowhere --to onnx --output out"),
     ("a key file without its name", "keys add --name me"),
     ("a key with a scope that does not exist", "keys add --file keys.json --name me --scope root"),
     ("a key from a file that does not exist", "keys remove --file keys.json --name me"),

@@ -108,6 +108,12 @@ def begin_directory(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
 
 
+def require_free(directory: Path) -> None:
+    """Raise InvalidInput for a directory that holds something, or a file."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise InvalidInput(f"{directory} is not an empty directory; name another one")
+
+
 def _as_safetensors(tensors: "Mapping[str, Tensor]") -> bytes:
     from safetensors.torch import save
 

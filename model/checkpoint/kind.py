@@ -5,8 +5,9 @@ from pathlib import Path
 
 from polyrank.model.checkpoint.base import find_base_files
 from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, CONFIG_FILE, read_config
-from polyrank.model.checkpoint.published import is_reranker
-from polyrank.model.errors import CheckpointInvalid, WrongKind
+from polyrank.model.checkpoint.published import POOLINGS, is_reranker
+from polyrank.model.config import ModelConfig
+from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
 from polyrank.model.registry import ARCHITECTURES, in_words, names_in_words
 
 LEXICAL = "lexical"  # the model that comes with polyrank, by the name of its architecture
@@ -74,3 +75,18 @@ def require_network(name: str | Path) -> None:
     if ARCHITECTURES[architecture].encoder is None:
         why = f"{name} is {in_words(architecture)}: it has no network to train"
         raise WrongKind(f"{why}; fit its words by --only-evidence, or give a base model")
+
+
+def require_exportable(directory: Path) -> ModelConfig:
+    """Return the config of a checkpoint whose vectors other tools can use: one of each side, and their dot product.
+
+    Raises WrongKind for another architecture, InvalidInput for a reduction that sentence-transformers has not,
+    CheckpointInvalid where the config is damaged.
+    """
+    config = read_config(directory / CONFIG_FILE)
+    if why := ARCHITECTURES[config.architecture].beyond_vectors:
+        what = f"{directory} is {in_words(config.architecture)}: {why}"
+        raise WrongKind(f"{what}; sentence-transformers compares one vector of each side. Give a bi-encoder")
+    if config.reduction not in POOLINGS.values():
+        raise InvalidInput(f"{directory} reduces by {config.reduction!r}, which sentence-transformers has not")
+    return config

@@ -18,7 +18,7 @@ from polyrank.model.checkpoint.files import read_object, read_objects
 from polyrank.model.config import DenseConfig, Reduction
 from polyrank.model.errors import CheckpointInvalid
 
-_POOLINGS: dict[str, Reduction] = {
+POOLINGS: dict[str, Reduction] = {
     "cls": "first",
     "mean": "mean",
     "max": "max",
@@ -26,8 +26,8 @@ _POOLINGS: dict[str, Reduction] = {
     "weightedmean": "weighted-mean",
     "lasttoken": "last",
 }
-# The old spelling: a flag for each mode.
-_FLAGS = {
+# The old spelling, which all tools know: a flag for each mode.
+FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
@@ -137,14 +137,14 @@ def _reduction(path: Path, has_prompts: bool) -> Reduction:
     if not path.is_file():
         return "mean"
     raw = read_object(path)
-    modes = raw.get("pooling_mode", [name for flag, name in _FLAGS.items() if raw.get(flag)] or "mean")
+    modes = raw.get("pooling_mode", [name for flag, name in FLAGS.items() if raw.get(flag)] or "mean")
     named = [modes] if isinstance(modes, str) else list(modes) if isinstance(modes, list) else [repr(modes)]
-    if len(named) != 1 or named[0] not in _POOLINGS:
+    if len(named) != 1 or named[0] not in POOLINGS:
         why = f"{path}: pooling_mode is {' + '.join(map(str, named))}"
-        raise CheckpointInvalid(f"{why}; polyrank takes one of {', '.join(_POOLINGS)}")
+        raise CheckpointInvalid(f"{why}; polyrank takes one of {', '.join(POOLINGS)}")
     if has_prompts and raw.get("include_prompt", True) is not True:
         raise CheckpointInvalid(f"{path}: include_prompt is false; polyrank cannot leave a prompt out of the vector")
-    return _POOLINGS[named[0]]
+    return POOLINGS[named[0]]
 
 
 def _dense(path: Path) -> tuple[DenseConfig, Path]:

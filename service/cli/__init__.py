@@ -15,6 +15,7 @@ from polyrank.service.cli.commands import (
     candidates,
     demo,
     evaluate,
+    export,
     keys,
     mine,
     rank,
@@ -28,7 +29,7 @@ from polyrank.service.cli.parsing import CommandParser
 from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
-_COMMANDS = (demo, train, mine, evaluate, build, store, keys, serve, rank, candidates, bench)
+_COMMANDS = (demo, train, mine, evaluate, export, build, store, keys, serve, rank, candidates, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
