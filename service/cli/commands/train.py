@@ -2,23 +2,24 @@
 
 import argparse
 import importlib.util
+import os
 import re
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from polyrank.model.config import ContextVectors, Reduction, RowStrategy
 from polyrank.model.errors import InvalidInput
-from polyrank.model.registry import ARCHITECTURES, TRAINED, in_words
+from polyrank.model.registry import TRAINED, in_words
 from polyrank.service.cli.models import check_trainable, load_late, load_teacher
-from polyrank.service.cli.output import UsageError, add_json_option, print_result
+from polyrank.service.cli.output import UsageError, print_result
+from polyrank.service.cli.train_options import add_options
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from polyrank.model.config import CalibrationConfig, EvidenceConfig
+    from polyrank.model.config import CalibrationConfig, EvidenceConfig, ModelConfig
     from polyrank.model.rankers.networks import Ranker
     from polyrank.model.training.config import TrainConfig
     from polyrank.model.training.data.corpus import Report
@@ -32,92 +33,8 @@ _LOG_EVERY_SECONDS = 10.0
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("train", help="train a bi-, poly- or cross-encoder on dialogues")
-    names = "{" + ",".join(TRAINED) + "}"  # the others are refused with a reason
-    help_text = "needed unless --only-evidence or --only-calibration"
-    parser.add_argument("--architecture", choices=tuple(ARCHITECTURES), metavar=names, help=help_text)
-    parser.add_argument("--base", required=True, help="base model, or a checkpoint to go on from; or lexical")
-    parser.add_argument("--output", required=True, type=Path, help="directory of the checkpoint; new or empty")
-    parser.add_argument("--resume", action="store_true", help="go on with the unfinished run in --output")
-    add_json_option(parser)
-    group = parser.add_argument_group
-    _add_data(group("data").add_argument)
-    _add_recipe(group("recipe (defaults: Humeau et al. 2020)").add_argument)
-    _add_evidence(group("evidence of words"))
-    _add_memory(group("memory and speed").add_argument)
-    _add_model(group("model (not given: as the checkpoint in --base has it, or the default)").add_argument)
+    add_options(parser)
     parser.set_defaults(run=run)
-
-
-def _add_data(add: Any) -> None:
-    add("--train", required=True, nargs="+", type=Path, metavar="F", help="dialogues, .jsonl[.gz|.zst]")
-    add("--weights", nargs="+", type=float, metavar="W", help="weights of the files; default: their sizes")
-    add("--valid", type=Path, metavar="F", help="report figures on these lists when done; never selects")
-    add("--every-turn", action="store_true", help="make an example of every reply, not only of the last")
-    add("--held-out", type=int, default=1000, metavar="N", help="examples of a file to select by; default: 1000")
-    add("--max-rejected", type=float, default=0.01, metavar="SHARE", help="of bad lines; default: 0.01")
-
-
-def _add_recipe(add: Any) -> None:
-    add("--steps", type=int, help="default: as --epochs says")
-    add("--epochs", type=float, help="default: 3")
-    add("--batch-size", type=int, help="default: 32")
-    add("--accumulate", type=int, metavar="N", help="batches a step; default: 1")
-    add("--negatives", type=int, metavar="N", help="listed negatives a row; cross: others; default: 7")
-    add("--extra-replies", type=int, metavar="N", help="replies of others as negatives, per batch; default: 0")
-    add("--retriever", metavar="MODEL", help="cross: ranks the batch's replies, for hard negatives")
-    add("--first-stage", metavar="MODEL", help="cross: a poly-encoder to whose scores it adds")
-    add("--loss", choices=("listwise", "pointwise"), help="pointwise: cross only")
-    add("--teacher", metavar="MODEL", help="a model with a network to distil from")
-    add("--first-weight", type=float, metavar="W", help="colbert, mix, virt: of the first stage's own loss; default: 1")
-    add("--rows", type=int, metavar="K", help="mix: rows of a candidate; default: 1")
-    add("--row-strategy", choices=get_args(RowStrategy), help="mix: what makes rows; default: codes")
-    layers = "mix: from 1, or from -1, the last one; default: -1"
-    add("--interaction-layers", type=int, nargs="+", metavar="L", help=layers)
-    no_residual = "mix, virt: without the first stage's score"
-    add("--no-residual", dest="residual", action="store_const", const=False, help=no_residual)
-    add("--teacher-weight", type=float, metavar="SHARE", help="default: 0.5")
-    add("--learning-rate", type=float, metavar="R", help="default: 5e-5, with --lora-rank 5e-4")
-    add("--code-learning-rate", type=float, metavar="R", help="of codes and head; default: 1e-3")
-    add("--optimizer", choices=("adamw", "adamax"), help="default: adamw")
-    add("--weight-decay", type=float, help="default: 0.01")
-    add("--warmup-steps", type=int, metavar="N", help="default: 100")
-    add("--schedule", choices=("plateau", "linear", "cosine", "constant"), help="default: plateau")
-    add("--looks", type=float, metavar="N", help="looks at the selection slice an epoch; default: 2")
-    add("--patience", type=int, metavar="N", help="stop after N looks without improvement; 0: never")
-    add("--dropout", type=float, help="default: the base model's")
-    add("--seed", type=int, help="default: 0")
-
-
-def _add_evidence(group: Any) -> None:
-    add = group.add_mutually_exclusive_group().add_argument
-    add("--no-evidence", action="store_true", help="let words count nothing")
-    add("--only-evidence", action="store_true", help="only fit how much words count; the network of --base stays")
-    only = "only fit what scores say, for relevance_score; all else of --base stays"
-    add("--only-calibration", action="store_true", help=only)
-    seen = "with --only-evidence or --only-calibration: --base was trained on these files; use what was held out"
-    group.add_argument("--seen", action="store_true", help=seen)
-
-
-def _add_memory(add: Any) -> None:
-    add("--tune", help="all, all-but-embeddings (default), top-N")
-    add("--lora-rank", type=int, metavar="R", help="train adapters of this rank; 0: the weights")
-    add("--chunk-tokens", type=int, metavar="N", help="padded tokens encoded at a time; default: 4096")
-    add("--gradient-cache", action="store_true", help="large batches in small memory, exactly")
-    add("--gradient-checkpointing", action="store_true", help="one layer's activations at a time")
-    add("--precision", choices=("no", "bf16", "fp16"), help="default: no")
-
-
-def _add_model(add: Any) -> None:
-    add("--context-vectors", choices=get_args(ContextVectors), help="default: codes")
-    add("--n-codes", type=int, metavar="M", help="default: 64")
-    add("--reduction", choices=get_args(Reduction), help="default: mean")
-    add("--shared-encoder", action="store_const", const=True, help="one transformer for both sides")
-    add("--no-normalize", dest="normalize", action="store_const", const=False, help="as in the paper")
-    add("--code-scale", type=float, help="default: 20; the paper: 1")
-    add("--score-scale", type=float, help="default: 20; the paper: 1")
-    add("--max-context-tokens", type=int, metavar="N", help="default: 256")
-    add("--max-candidate-tokens", type=int, metavar="N", help="default: 72")
-    add("--max-turns", type=int, metavar="N", help="history window; default: what the tokens allow")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -136,11 +53,27 @@ def run(arguments: argparse.Namespace) -> int:
         from polyrank.service.cli.commands.evaluate import measure
 
         result["valid"] = measure(str(arguments.output), arguments.valid)
+    _write_card(arguments.output, ranker.config, arguments.valid, result.get("valid"))
     did = f"trained {result.get('steps')} steps in {result.get('seconds')} s"
     if _only_fits(arguments):
         did = "fitted the calibration" if arguments.only_calibration else "fitted the evidence and the calibration"
-    print_result(arguments, result, f"{arguments.output}: {did}")
+    lines = [f"{arguments.output}: {did}"]
+    if arguments.push_to_hub:
+        from polyrank.service.cli.hub import push
+
+        result["hub"] = push(arguments.output, arguments.push_to_hub, arguments.public)
+        lines.append(f"sent to {result['hub']}")
+    print_result(arguments, result, *lines)
     return 0
+
+
+def _write_card(output: Path, config: "ModelConfig", valid: Path | None, figures: Mapping[str, Any] | None) -> None:
+    """Write the model card, with the figures on --valid if there are any."""
+    from polyrank.model.checkpoint.card import CARD_FILE, checkpoint_card
+    from polyrank.model.durable import write_atomically
+
+    told = None if valid is None or figures is None else {**figures, "data": valid.name}
+    write_atomically(output / CARD_FILE, checkpoint_card(config, output.resolve().name, told).encode())
 
 
 def _trained(arguments: argparse.Namespace) -> "Ranker | None":
@@ -248,6 +181,38 @@ def _check(arguments: argparse.Namespace) -> None:
         load_late(arguments.retriever, hint=" as --retriever")
     for file in arguments.train:
         read_dialogues(file)
+    _check_hub(arguments)
+
+
+def _check_hub(arguments: argparse.Namespace) -> None:
+    """Refuse a --push-to-hub that would fail after the training, or give others what they cannot load."""
+    from polyrank.service.cli.hub import require_access
+
+    if arguments.public and not arguments.push_to_hub:
+        raise UsageError("--public goes with --push-to-hub")
+    if not arguments.push_to_hub:
+        return
+    if (base := _base_referred_to(arguments)) and os.path.isdir(base):
+        why = f"the checkpoint would refer to the weights in {base}, which nobody else has"
+        raise UsageError(f"--push-to-hub: {why}; train whole weights, without --lora-rank")
+    require_access(arguments.push_to_hub)
+
+
+def _base_referred_to(arguments: argparse.Namespace) -> str | None:
+    """Name the base model whose weights the checkpoint would need beside its own; None: it would need none."""
+    from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
+    from polyrank.model.checkpoint.kind import LEXICAL, is_checkpoint
+
+    if arguments.base == LEXICAL:
+        return None
+    base: str = arguments.base
+    source = read_config(Path(base) / CONFIG_FILE) if is_checkpoint(base) else None
+    weights = "base" if source is None else source.weights
+    if not _only_fits(arguments):
+        weights = "adapter" if arguments.lora_rank else "full"
+    if weights == "full":
+        return None
+    return base if source is None else source.base_name
 
 
 def _check_architecture(arguments: argparse.Namespace) -> None:
