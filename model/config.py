@@ -7,7 +7,7 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.registry import ARCHITECTURES
+from polyrank.model.registry import ARCHITECTURES, CLASSIFIERS
 
 ContextVectors = Literal["codes", "first", "last", "last+first"]
 Reduction = Literal["first", "mean", "first-m mean", "max", "mean-sqrt-len", "weighted-mean", "last"]
@@ -230,6 +230,7 @@ class ModelConfig:
         max_context_tokens, max_candidate_tokens: limits for one text, special tokens included.
         evidence: how words count in the score; None: they do not.
         colbert, mix, virt: of ColBERT, MixEncoder and VIRT; None for others.
+        labels: the classes that a classifier of pairs tells, in the order of its outputs; empty: the model ranks.
         calibration: what its scores say; None: that is not known. Not part of the model's identity: no score and no
             vector depends on it.
         training: free-form summary of the training run; not part of the model's identity.
@@ -258,6 +259,7 @@ class ModelConfig:
     colbert: ColbertConfig | None = None
     mix: MixConfig | None = None
     virt: VirtConfig | None = None
+    labels: Sequence[str] = ()
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -269,6 +271,7 @@ class ModelConfig:
         _require(not self.residual or not retrieves, "residual is for cross")
         _require(self.head == "linear" or not (retrieves or self.residual), "a published head is for a cross alone")
         _require(not self.dense or self.architecture == "bi", "dense is for bi")
+        self._check_labels()
         for name in ("n_codes", "reduction_m"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("code_scale", "score_scale"):
@@ -276,6 +279,15 @@ class ModelConfig:
             _require(scale > 0 and isfinite(scale), f"{name} must be positive and finite")
         for name in ("max_context_tokens", "max_candidate_tokens"):
             _require(getattr(self, name) >= 8, f"{name} must be at least 8")
+
+    def _check_labels(self) -> None:
+        if not self.labels:
+            return
+        _require(self.architecture in CLASSIFIERS, f"labels are for {', '.join(CLASSIFIERS)}")
+        _require(len(set(self.labels)) == len(self.labels) >= 2, "labels must be at least two, and differ")
+        _require(not self.residual and self.head == "linear", "labels are for a cross of its own head alone")
+        fitted = self.evidence is not None or self.calibration is not None
+        _require(not fitted, "a classifier has neither evidence nor calibration")
 
     @property
     def has_network(self) -> bool:
@@ -306,7 +318,7 @@ class ModelConfig:
         base = {"name": flat.pop("base_name"), "sha256": flat.pop("base_sha256")}
         # What is not used is left out, as it was before it could be used, so that fingerprints stay.
         unused: dict[str, Any] = dict.fromkeys(("evidence", "calibration", *_BLOCKS))
-        for name, default in {**unused, "dense": (), "head": "linear"}.items():
+        for name, default in {**unused, "dense": (), "labels": (), "head": "linear"}.items():
             if flat[name] == default:
                 del flat[name]
         for name in ("context_prompt", "candidate_prompt"):
@@ -331,6 +343,7 @@ class ModelConfig:
         _refuse_unknown(assembly, {f.name for f in fields(AssemblyConfig)}, "assembly.")
         flat |= _weights_read(flat)
         flat["dense"] = _dense(flat.pop("dense", []))
+        flat["labels"] = tuple(labels) if isinstance(labels := flat.pop("labels", []), list) else labels
         flat |= {name: _block(name, flat[name]) for name in _BLOCKS if flat.get(name) is not None}
         flat |= {"base_name": base["name"], "base_sha256": base["sha256"]}
         try:

@@ -22,12 +22,14 @@ class Architecture:
         retrieves: True: it can search a whole pool. False: it scores pairs.
         beyond_vectors: what its score needs beyond one vector of each side and their dot product, for a message; empty:
             nothing, so that tools which compare vectors can use it.
+        classifier: reference to what trains the network to tell classes of pairs, an Objective; None: it cannot.
     """
 
     encoder: str | None
     objective: str | None
     retrieves: bool
     beyond_vectors: str = ""
+    classifier: str | None = None
 
     @property
     def embeds(self) -> bool:
@@ -38,8 +40,12 @@ class Architecture:
 _ENCODERS = "polyrank.model.architectures"
 _OBJECTIVES = "polyrank.model.training.objectives"
 
+_APART, _JOINT = f"{_OBJECTIVES}.classes:ApartObjective", f"{_OBJECTIVES}.classes:JointObjective"
+
 ARCHITECTURES = {
-    "bi": Architecture(f"{_ENCODERS}.bi:BiEncoder", f"{_OBJECTIVES}.late:LateObjective", retrieves=True),
+    "bi": Architecture(
+        f"{_ENCODERS}.bi:BiEncoder", f"{_OBJECTIVES}.late:LateObjective", retrieves=True, classifier=_APART
+    ),
     "colbert": Architecture(
         f"{_ENCODERS}.colbert:ColbertEncoder",
         f"{_OBJECTIVES}.late:TwoStageObjective",
@@ -51,24 +57,28 @@ ARCHITECTURES = {
         f"{_OBJECTIVES}.mix:MixObjective",
         retrieves=True,
         beyond_vectors="rows of a candidate attend over the tokens of a context",
+        classifier=_APART,
     ),
     "poly": Architecture(
         f"{_ENCODERS}.poly:PolyEncoder",
         f"{_OBJECTIVES}.late:LateObjective",
         retrieves=True,
         beyond_vectors="a context has several vectors, and each candidate weighs them in its own way",
+        classifier=_APART,
     ),
     "virt": Architecture(
         f"{_ENCODERS}.virt:VirtEncoder",
         f"{_OBJECTIVES}.virt:VirtObjective",
         retrieves=True,
         beyond_vectors="token states of a candidate attend to those of a context",
+        classifier=_APART,
     ),
     "cross": Architecture(
         f"{_ENCODERS}.cross:CrossEncoder",
         f"{_OBJECTIVES}.pairs:PairObjective",
         retrieves=False,
         beyond_vectors="it reads context and candidate together, and makes no vectors",
+        classifier=_JOINT,
     ),
     "lexical": Architecture(
         encoder=None, objective=None, retrieves=True, beyond_vectors="it has no network, and makes no vectors"
@@ -77,6 +87,12 @@ ARCHITECTURES = {
 
 TRAINED = tuple(name for name, row in ARCHITECTURES.items() if row.objective is not None)
 """The architectures that have a network to train."""
+
+TASKS = ("rank", "classify")
+"""What a network can be trained to do."""
+
+CLASSIFIERS = tuple(name for name, row in ARCHITECTURES.items() if row.classifier is not None)
+"""The architectures that can be trained to tell classes of pairs."""
 
 
 def names_in_words(retrieves: bool) -> str:

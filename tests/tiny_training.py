@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from command_line import write_rows
 
 import polyrank
+from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.model.config import ModelConfig
 from polyrank.model.rankers.networks import NetworkRanker
 from polyrank.model.text.assembly import Conversation
@@ -16,6 +18,7 @@ from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.data.corpus import Report
 from polyrank.model.training.run import Data, train
+from polyrank.model.training.state import STATE_FILE
 from polyrank.model.training.student.student import start
 
 SETTINGS: dict[str, Any] = {
@@ -128,3 +131,25 @@ def run(config: TrainConfig, data: Path | Data, output: Path, resume: bool = Fal
     seen = Seen()
     data = data if isinstance(data, Data) else Data([data])
     return train(config, data, output, resume=resume, on_survey=seen.survey, watch=seen.watch), seen
+
+
+class Stop(BaseException):
+    """Ends a run from outside, as Ctrl-C does."""
+
+
+def interrupted(config: TrainConfig, data: Path | Data, output: Path, at: int) -> None:
+    """Run until a step, whose state is not saved any more."""
+
+    def watch(event: str, step: int, steps: int, figures: Mapping[str, float]) -> None:
+        if event == "step" and step == at:
+            raise Stop
+
+    data = data if isinstance(data, Data) else Data([data])
+    with pytest.raises(Stop):
+        train(config, data, output, on_survey=Seen().survey, watch=watch)
+    assert (output / STATE_FILE).is_file()
+
+
+def identical(one: Path, other: Path) -> bool:
+    """Whether two checkpoints have the same weights, to the byte."""
+    return (one / WEIGHTS_FILE).read_bytes() == (other / WEIGHTS_FILE).read_bytes()

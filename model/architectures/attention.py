@@ -94,6 +94,19 @@ def poly_scores(context: ContextCodes, candidate_embeddings: Tensor) -> Tensor:
     return (weights * s.masked_fill(~context.mask[:, None, :], 0.0)).sum(dim=-1)
 
 
+def attended_vectors(context: ContextCodes, candidate_embeddings: Tensor) -> Tensor:
+    """Return the context vector that each candidate attends to, `sum_i softmax(s)_i y_i`, (B, N, D).
+
+    Arguments and s as in `poly_scores`.
+
+    >>> vectors = torch.tensor([[[2.0, 0.0], [0.0, 4.0]]])
+    >>> attended_vectors(ContextCodes(vectors, torch.ones(1, 2, dtype=torch.bool)), torch.zeros(1, 2)).tolist()
+    [[[1.0, 2.0]]]
+    """
+    s = candidate_embeddings.float() @ context.vectors.float().transpose(-1, -2)  # (B, N, M)
+    return masked_softmax(s, context.mask[:, None, :]) @ context.vectors.float()
+
+
 def unit_length(vectors: Tensor) -> Tensor:
     """Scale vectors along the last axis to length 1; zero vectors stay zero."""
     return F.normalize(vectors.float(), dim=-1)

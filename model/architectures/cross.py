@@ -24,7 +24,7 @@ class CrossEncoder(nn.Module):
 
     Attributes:
         encoder: the transformer over the joint input; segment ids 0 for the context, 1 for the candidate.
-        head: W, D to 1; None: the encoder is a PublishedScorer, which gives scores.
+        head: W, D to 1, of a classifier to C; None: the encoder is a PublishedScorer, which gives scores.
         poly: the Poly-encoder of a residual one, else None.
     """
 
@@ -34,7 +34,7 @@ class CrossEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = encoder
-        self.head = nn.Linear(encoder.dim, 1) if config.head == "linear" else None
+        self.head = nn.Linear(encoder.dim, len(config.labels) or 1) if config.head == "linear" else None
         self.poly = None if poly is None else poly.requires_grad_(False).eval()
 
     @classmethod
@@ -68,11 +68,14 @@ class CrossEncoder(nn.Module):
         return pad(joint, pad_id, [len(head) for head in heads])
 
     def joint_scores(self, batch: TokenBatch) -> Tensor:
-        """Return the head's score of each joint sequence, (B,) float32, without a first stage's."""
+        """Return what the head gives for each joint sequence, as `head_scores`, without a first stage's score."""
         return self.head_scores(self.encoder(batch))
 
     def head_scores(self, states: Tensor) -> Tensor:
-        """Return the head's score of each sequence, (B,) float32, from the token states, (B, T, D)."""
+        """Return the head's score of each sequence, (B,) float32, from the token states, (B, T, D).
+
+        Of a classifier these are the logits of its classes, (B, C).
+        """
         first = states[:, 0].float()
-        scores: Tensor = (first if self.head is None else self.head(first))[:, 0]
-        return scores
+        scores: Tensor = first if self.head is None else self.head(first)
+        return scores if self.config.labels else scores[:, 0]

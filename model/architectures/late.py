@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from polyrank.model.architectures.attention import ContextCodes, poly_scores, unit_length
+from polyrank.model.architectures.attention import ContextCodes, attended_vectors, poly_scores, unit_length
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.config import DenseConfig, ModelConfig, Reduction
@@ -52,6 +52,7 @@ class LateEncoder(nn.Module, ABC):
     Attributes:
         context: the transformer of contexts (T1).
         candidate: the transformer of candidates (T2); the same object where the encoder is shared.
+        classes: tells the class of a pair; None: the model ranks.
     """
 
     def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
@@ -60,6 +61,7 @@ class LateEncoder(nn.Module, ABC):
         self.context = context
         self.candidate = candidate
         self.dense = nn.ModuleList(map(Dense, config.dense))
+        self.classes = ClassHead(self.compared_size(config, context.dim), len(config.labels)) if config.labels else None
 
     @classmethod
     def build(cls, config: ModelConfig, backbone: Callable[[], Backbone]) -> Self:
@@ -167,6 +169,25 @@ class LateEncoder(nn.Module, ABC):
         """
         return self.first_scores(contexts, candidates)
 
+    @classmethod
+    def compared_size(cls, config: ModelConfig, dim: int) -> int:
+        """Return F, the size of what `compared` gives; arguments as `first_dim`."""
+        return 3 * cls.first_dim(config, dim)
+
+    def compared(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
+        """Return what tells the classes of one context with each of N candidates, (N, F).
+
+        Here [x; y; |x - y|] of the context vector x that the candidate attends to, and the candidate's y.
+        """
+        attended = attended_vectors(contexts.first, candidates.first)[0] / self.config.score_scale
+        return side_by_side(attended, candidates.first)
+
+    def class_logits(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
+        """Return the logits of the classes of one context with each of N candidates, (N, C)."""
+        assert self.classes is not None, "it is a classifier"
+        logits: Tensor = self.classes(self.compared(contexts, candidates))
+        return logits
+
     def reduce(self, states: Tensor, mask: Tensor) -> Tensor:
         """red(): reduce token states (B, T, D) to one vector each, (B, D1) float32 (Humeau et al. 4.2, Table 7)."""
         if self.config.reduction == "first-m mean":
@@ -175,6 +196,18 @@ class LateEncoder(nn.Module, ABC):
         for dense in self.dense:
             reduced = dense(reduced)
         return unit_length(reduced) if self.config.normalize else reduced
+
+
+class ClassHead(nn.Sequential):
+    """From F features of a pair to logits of C classes: `Linear(F, F), ReLU, dropout 0.1, Linear(F, C)`."""
+
+    def __init__(self, size: int, count: int) -> None:
+        super().__init__(nn.Linear(size, size), nn.ReLU(), nn.Dropout(0.1), nn.Linear(size, count))
+
+
+def side_by_side(x: Tensor, y: Tensor) -> Tensor:
+    """Return [x; y; |x - y|] along the last axis."""
+    return torch.cat([x, y, (x - y).abs()], dim=-1)
 
 
 class Dense(nn.Module):

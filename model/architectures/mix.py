@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from polyrank.model.architectures.attention import ContextCodes, code_attention, unit_length
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch, pad
-from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder
+from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder, side_by_side
 from polyrank.model.config import MixConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.representations import LateRows
@@ -148,6 +148,25 @@ class MixEncoder(LateEncoder):
 
     def late_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Score every candidate for every context, (B, N)."""
+        own, found = self._interacted(contexts, candidates)
+        scores = F.cosine_similarity(own, found, dim=-1) * self.config.score_scale
+        return scores + self.first_scores(contexts, candidates) if _block(self.config).residual else scores
+
+    @classmethod
+    def compared_size(cls, config: ModelConfig, dim: int) -> int:
+        """Return 3 D, twice that where the first stage counts."""
+        return 3 * dim * (2 if _block(config).residual else 1)
+
+    def compared(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
+        """Return [e; h; |e - h|] of e, the mean of the rows E_J, and H_J; with the first stage's where that counts."""
+        own, found = self._interacted(contexts, candidates)
+        late = side_by_side(own[0], found[0])
+        if not _block(self.config).residual:
+            return late
+        return torch.cat([late, super().compared(contexts, candidates)], dim=-1)
+
+    def _interacted(self, contexts: ContextState, candidates: CandidateState) -> tuple[Tensor, Tensor]:
+        """Run all interaction layers; returns the mean of the rows E_J, (B, N, D), and H_J, (B, N, D)."""
         assert contexts.late is not None
         assert contexts.mask is not None
         assert candidates.late is not None
@@ -162,8 +181,7 @@ class MixEncoder(LateEncoder):
             read = layer.read(mean, keys, values, contexts.mask)
             gate = torch.sigmoid(self.gate(torch.cat([mean, read, found], dim=-1)))
             found = layer.transformed(gate * read + (1 - gate) * found)
-        scores = F.cosine_similarity(rows.mean(dim=2), found, dim=-1) * self.config.score_scale
-        return scores + self.first_scores(contexts, candidates) if _block(self.config).residual else scores
+        return rows.mean(dim=2), found
 
 
 class Interaction(nn.Module):

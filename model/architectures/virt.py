@@ -27,12 +27,14 @@ class VirtEncoder(LateEncoder):
     means of X and Y.
 
     Attributes:
-        join: W_1, 4 D to D.
-        head: W_2, D to 1.
+        join: W_1, 4 D to D; a classifier has none.
+        head: W_2, D to 1; a classifier has none.
     """
 
     def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
         super().__init__(config, context, candidate)
+        if config.labels:
+            return
         self.join = nn.Linear(4 * context.dim, context.dim)
         self.head = nn.Linear(context.dim, 1)
         if _block(config).residual:  # it begins as its first stage
@@ -79,14 +81,27 @@ class VirtEncoder(LateEncoder):
 
     def late_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Score every candidate for every context, (B, N)."""
+        scores: Tensor = self.head(nn.functional.gelu(self.join(self._read(contexts, candidates))))[..., 0]
+        return scores + self.first_scores(contexts, candidates) if _block(self.config).residual else scores
+
+    @classmethod
+    def compared_size(cls, config: ModelConfig, dim: int) -> int:
+        """Return 4 D."""
+        return 4 * dim
+
+    def compared(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
+        """Return [u; v; |u - v|; max(u, v)], (N, 4 D)."""
+        return self._read(contexts, candidates)[0]
+
+    def _read(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
+        """Return [u; v; |u - v|; max(u, v)] of every context and candidate, (B, N, 4 D)."""
         assert contexts.late is not None
         assert contexts.mask is not None
-        read = [
-            torch.cat(_compared(*read_both(rows[mask], candidates)), dim=-1)
-            for rows, mask in zip(contexts.late, contexts.mask, strict=True)
-        ]
-        scores: Tensor = self.head(nn.functional.gelu(self.join(torch.stack(read))))[..., 0]
-        return scores + self.first_scores(contexts, candidates) if _block(self.config).residual else scores
+        read = []
+        for rows, mask in zip(contexts.late, contexts.mask, strict=True):
+            u, v = read_both(rows[mask], candidates)
+            read.append(torch.cat([u, v, (u - v).abs(), torch.maximum(u, v)], dim=-1))
+        return torch.stack(read)
 
 
 def read_both(context: Tensor, candidates: CandidateState) -> tuple[Tensor, Tensor]:
@@ -101,10 +116,6 @@ def read_both(context: Tensor, candidates: CandidateState) -> tuple[Tensor, Tens
     towards_rows = logits.masked_fill(~mask[..., None], float("-inf")).softmax(dim=1).mean(dim=2)  # (N, K)
     towards_context = masked_mean(logits.softmax(dim=2), mask)  # (N, T)
     return torch.einsum("nk,nkd->nd", towards_rows, rows), towards_context @ context
-
-
-def _compared(u: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-    return u, v, (u - v).abs(), torch.maximum(u, v)
 
 
 def _block(config: ModelConfig) -> VirtConfig:

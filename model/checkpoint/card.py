@@ -14,7 +14,7 @@ from polyrank.model.registry import ARCHITECTURES
 
 CARD_FILE = "README.md"
 _EXPORTED_TO = "sentence-transformers"
-_FIGURES = ("recall@1", "recall@2", "recall@5", "recall@10", "mrr")
+_FIGURES = ("recall@1", "recall@2", "recall@5", "recall@10", "mrr", "accuracy", "log_loss")
 
 
 def checkpoint_card(config: ModelConfig, name: str, valid: Mapping[str, Any] | None = None) -> str:
@@ -28,9 +28,8 @@ def checkpoint_card(config: ModelConfig, name: str, valid: Mapping[str, Any] | N
         _what_it_is(config),
         _use(config, name),
         _data(config.training),
-        _figures(config.training, valid),
-        _words(config),
-        _calibration(config),
+        _figures(config.training, valid, bool(config.labels)),
+        *(() if config.labels else (_words(config), _calibration(config))),
         _settings(config.training),
         _limits(config),
     ]
@@ -78,7 +77,9 @@ def _header(config: ModelConfig, name: str, library: str, valid: Mapping[str, An
     from huggingface_hub import EvalResult, ModelCardData
 
     pairs = not ARCHITECTURES[config.architecture].retrieves
-    task = "sentence-similarity" if library == _EXPORTED_TO else "text-ranking"
+    task = "text-classification" if config.labels else "text-ranking"
+    if library == _EXPORTED_TO:
+        task = "sentence-similarity"
     results = [
         EvalResult(
             task_type=task,
@@ -91,10 +92,11 @@ def _header(config: ModelConfig, name: str, library: str, valid: Mapping[str, An
         if valid is not None and figure in valid
     ]
     kind = "cross-encoder" if pairs else f"{config.architecture}-encoder"
+    purpose = "text-classification" if config.labels else "response-selection"
     data = ModelCardData(
         library_name=library,
         pipeline_tag=task,
-        tags=["polyrank", kind if config.has_network else config.architecture, "response-selection"],
+        tags=["polyrank", kind if config.has_network else config.architecture, purpose],
         base_model=_published_base(config),
         model_name=name if results else None,
         eval_results=results or None,
@@ -119,13 +121,18 @@ def _what_it_is(config: ModelConfig) -> str:
     }[config.weights]
     turns = config.assembly.max_turns
     reads = f"It reads {f'the last {turns} turns, ' if turns else ''}up to {config.max_context_tokens} tokens"
+    does = "chooses replies in a conversation"
+    if config.labels:
+        does = f"tells which of {len(config.labels)} classes a conversation and a text are ({', '.join(config.labels)})"
     return (
-        f"A {config.architecture.capitalize()}-encoder that chooses replies in a conversation, trained by polyrank. "
+        f"A {config.architecture.capitalize()}-encoder that {does}, trained by polyrank. "
         f"It consists of {holds}.\n{reads} of the conversation, and {config.max_candidate_tokens} tokens of a reply.\n"
     )
 
 
 def _use(config: ModelConfig, name: str) -> str:
+    if config.labels:
+        return _use_of_classifier(name)
     retrieves = ARCHITECTURES[config.architecture].retrieves
     commands = (
         f"polyrank build --model {name} --pool replies.jsonl --store ./store\npolyrank serve --store ./store"
@@ -152,6 +159,20 @@ ranker.rank(["hi, my parcel is late"], ["What is your order number?", "We sell l
 """
 
 
+def _use_of_classifier(name: str) -> str:
+    return f"""## Use
+
+```python
+import polyrank
+
+classifier = polyrank.load_classifier("{name}")
+classifier.classify(["hi, my parcel is late"], ["What is your order number?", "We sell lamps."])
+```
+
+`{name}` is this directory. `hf download REPO --local-dir {name}` brings it from the hub. Other tools cannot read it.
+"""
+
+
 def _data(training: Mapping[str, Any]) -> str:
     files = training.get("files")
     if not files:
@@ -165,7 +186,7 @@ def _data(training: Mapping[str, Any]) -> str:
     return f"## Trained on\n\n{table}"
 
 
-def _figures(training: Mapping[str, Any], valid: Mapping[str, Any] | None) -> str:
+def _figures(training: Mapping[str, Any], valid: Mapping[str, Any] | None, classes: bool) -> str:
     said = []
     if valid:
         named = [(figure, valid[figure]) for figure in _FIGURES if figure in valid]
@@ -175,9 +196,8 @@ def _figures(training: Mapping[str, Any], valid: Mapping[str, Any] | None) -> st
         said.append(f"{over}\n\n{_table(('figure', 'value'), rows)}")
     if selection := training.get("selection"):
         told = ", ".join(f"{name} {value:.4g}" for name, value in selection.items())
-        said.append(
-            f"Over the examples held out, among the replies of a batch: {told} (step {training.get('step')}).\n"
-        )
+        among = "" if classes else "among the replies of a batch: "
+        said.append(f"Over the examples held out, {among}{told} (step {training.get('step')}).\n")
     return "## Figures\n\n" + "\n".join(said) if said else ""
 
 

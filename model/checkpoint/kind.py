@@ -39,8 +39,28 @@ def architecture_of(name: str | Path) -> str:
     return "cross" if is_reranker(find_base_files(str(name))) else _ZERO_SHOT
 
 
+def require_ranker(name: str | Path) -> None:
+    """Raise WrongKind for a checkpoint that tells classes; other errors as `architecture_of`."""
+    if tells_classes(name):
+        raise WrongKind(f"{name} is a classifier, which ranks nothing; give a model that was trained to rank")
+
+
+def require_classifier(name: str | Path) -> None:
+    """Raise WrongKind for a model that does not tell classes; other errors as `architecture_of`."""
+    architecture = architecture_of(name)
+    if not tells_classes(name):
+        why = f"{name} is {in_words(architecture)}, which tells no classes"
+        raise WrongKind(f"{why}; give a checkpoint of polyrank train --task classify")
+
+
+def tells_classes(name: str | Path) -> bool:
+    """Whether a name is for a classifier; raises CheckpointInvalid where its config is damaged."""
+    return name != LEXICAL and is_checkpoint(name) and bool(read_config(Path(name) / CONFIG_FILE).labels)
+
+
 def require_retriever(name: str | Path) -> str:
     """Return the architecture of a model that can search a pool, as `architecture_of`; raises WrongKind for another."""
+    require_ranker(name)
     architecture = architecture_of(name)
     if not ARCHITECTURES[architecture].retrieves:
         why = f"{name} is a {architecture}-encoder, which has no candidate embeddings"
@@ -57,6 +77,7 @@ def require_embedder(name: str | Path) -> None:
 
 def require_pair_scorer(name: str | Path) -> None:
     """Raise WrongKind for a model that does not score pairs; other errors as `architecture_of`."""
+    require_ranker(name)
     architecture = architecture_of(name)
     if ARCHITECTURES[architecture].retrieves:
         raise WrongKind(f"{name} is {in_words(architecture)}; give a {names_in_words(retrieves=False)}")
@@ -64,6 +85,7 @@ def require_pair_scorer(name: str | Path) -> None:
 
 def require_teacher(name: str | Path) -> None:
     """Raise WrongKind for a model without a network, which teaches none; other errors as `architecture_of`."""
+    require_ranker(name)
     architecture = architecture_of(name)
     if ARCHITECTURES[architecture].encoder is None:
         raise WrongKind(f"{name} is {in_words(architecture)}; give a model with a network as the teacher")
@@ -80,10 +102,11 @@ def require_network(name: str | Path) -> None:
 def require_exportable(directory: Path) -> ModelConfig:
     """Return the config of a checkpoint whose vectors other tools can use: one of each side, and their dot product.
 
-    Raises WrongKind for another architecture, InvalidInput for a reduction that sentence-transformers has not,
-    CheckpointInvalid where the config is damaged.
+    Raises WrongKind for another architecture and for a classifier, InvalidInput for a reduction that
+    sentence-transformers has not, CheckpointInvalid where the config is damaged.
     """
     config = read_config(directory / CONFIG_FILE)
+    require_ranker(directory)
     if why := ARCHITECTURES[config.architecture].beyond_vectors:
         what = f"{directory} is {in_words(config.architecture)}: {why}"
         raise WrongKind(f"{what}; sentence-transformers compares one vector of each side. Give a bi-encoder")

@@ -142,6 +142,13 @@ class LateForwards:
                 scores.append(self._scorer.late_scores(contexts, _candidate_state(some))[0].numpy())
         return np.concatenate(scores) if scores else np.empty(0, np.float32)
 
+    def class_logits(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
+        """Return a classifier's logits of each candidate's class beside the context, (N, C)."""
+        with torch.inference_mode():
+            logits = self._scorer.class_logits(_context_state(context), _candidate_state(candidates))
+        found: NDArray[np.float32] = logits.numpy()
+        return found
+
     @cached_property
     def _scorer(self) -> LateEncoder:
         return self.encoder
@@ -210,10 +217,18 @@ class PairForwards:
 
     def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
         """Score tokenised pairs in batches of similar length, (N,), in the order given."""
-        scores = np.empty(len(pairs.owners), np.float32)
+        return self._with_first_stage(pairs, self._in_batches(pairs, ()))
+
+    def class_logits(self, pairs: Pairs) -> NDArray[np.float32]:
+        """Return a classifier's logits of each tokenised pair's class, (N, C), in the order given."""
+        return self._in_batches(pairs, (len(self._network.config.labels),))
+
+    def _in_batches(self, pairs: Pairs, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """Run batches of similar length; returns what the head gives, `shape` for each pair."""
+        outputs = np.empty((len(pairs.owners), *shape), np.float32)
         for positions in CrossEncoder.batches(pairs, self._compiler.token_budget):
-            scores[positions] = self._joint_scores(pairs.take(positions))
-        return self._with_first_stage(pairs, scores)
+            outputs[positions] = self._joint_scores(pairs.take(positions))
+        return outputs
 
     def score_pair_batch(self, pairs: Pairs) -> NDArray[np.float32]:
         """Score tokenised pairs in one forward pass of the Cross-encoder, whatever their lengths, (B,)."""

@@ -10,8 +10,10 @@ from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.checkpoint.kind import (
     LEXICAL,
     is_checkpoint,
+    require_classifier,
     require_embedder,
     require_pair_scorer,
+    require_ranker,
     require_retriever,
     require_teacher,
 )
@@ -21,6 +23,7 @@ from polyrank.model.inference.names import FLOAT32, TORCH, Runner, why_refused
 from polyrank.model.rankers.lexical import BUILT_IN, LexicalRanker
 
 if TYPE_CHECKING:
+    from polyrank.model.rankers.classifier import Classifier
     from polyrank.model.rankers.cross import CrossRanker
     from polyrank.model.rankers.late import LateRanker
     from polyrank.model.rankers.networks import NetworkRanker, Ranker, Retriever
@@ -47,17 +50,38 @@ def load(
     Raises:
         ModelNotFound: there is nothing of that name.
         CheckpointInvalid: it is damaged, incomplete, or of an unknown format.
-        InvalidInput: there is no such device, back-end or precision, or they do not go together.
+        InvalidInput: there is no such device, back-end or precision, or they do not go together; WrongKind, a kind of
+            it, for a classifier.
     """
     if why := why_refused(Runner(backend, precision)):
         raise InvalidInput(why)
     if name == LEXICAL:
         return LexicalRanker(LEXICAL, BUILT_IN)
-    if is_checkpoint(name) and not (config := read_config(Path(name) / CONFIG_FILE)).has_network:
-        return LexicalRanker(str(name), config)
+    if is_checkpoint(name):
+        config = read_config(Path(name) / CONFIG_FILE)
+        if not config.has_network:
+            return LexicalRanker(str(name), config)
+        require_ranker(name)
     from polyrank.model.rankers.networks import load_network
 
     return load_network(name, device, backend, precision, disk)
+
+
+def load_classifier(
+    name: str | Path,
+    device: str = "cpu",
+    backend: str = TORCH,
+    precision: str = FLOAT32,
+    disk: DiskCache | None = None,
+) -> "Classifier":
+    """Load a checkpoint that tells classes, as `load`; raises WrongKind for a model that ranks."""
+    require_classifier(name)
+    if why := why_refused(Runner(backend, precision)):
+        raise InvalidInput(why)
+    from polyrank.model.rankers.classifier import Classifier
+    from polyrank.model.rankers.networks import load_network
+
+    return Classifier(load_network(name, device, backend, precision, disk))
 
 
 def load_retriever(

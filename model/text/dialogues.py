@@ -30,6 +30,7 @@ class Dialogue:
         candidates: the list to rank, gold reply included; empty if the example has none.
         label: place of the gold reply in `candidates`; -1 if there are none.
         negatives: replies known to be wrong, to train against.
+        category: the class of context and response, of an example for a classifier; else empty.
         dialogue: name of the dialogue that the example is part of: the file's `dialogue`, or else the first turn,
             which all examples of a dialogue share.
     """
@@ -39,6 +40,7 @@ class Dialogue:
     candidates: tuple[str, ...] = ()
     label: int = -1
     negatives: tuple[str, ...] = ()
+    category: str = ""
     dialogue: str = ""
 
 
@@ -92,11 +94,12 @@ def _dialogue(raw: dict[str, Any]) -> Dialogue:
         raise InvalidInput("response must be a text")
     conversation = Conversation.of(_texts(raw, "context"), _texts(raw, "persona"))
     candidates = tuple(_texts(raw, "candidates"))
-    label = _label(raw, candidates, response)
+    category = raw.get("label")
+    label, category = (-1, category) if isinstance(category, str) else (_label(raw, candidates, response), "")
     negatives = tuple(_texts(raw, "negatives"))
     named = raw.get("dialogue")
     dialogue = conversation.turns[0].text if named is None else str(named)
-    return Dialogue(conversation, response, candidates, label, negatives, dialogue)
+    return Dialogue(conversation, response, candidates, label, negatives, category, dialogue)
 
 
 def _texts(raw: dict[str, Any], name: str) -> list[str]:
@@ -120,7 +123,9 @@ def _line(dialogue: Dialogue) -> bytes:
     if dialogue.conversation.persona:
         row["persona"] = dialogue.conversation.persona
     row["response"] = dialogue.response
-    if dialogue.candidates:
+    if dialogue.category:
+        row["label"] = dialogue.category
+    elif dialogue.candidates:
         row |= {"candidates": dialogue.candidates, "label": dialogue.label}
     row |= {"negatives": dialogue.negatives, "dialogue": dialogue.dialogue}
     return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)

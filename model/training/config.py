@@ -8,13 +8,14 @@ from typing import Any, Literal
 
 from polyrank.model.config import ContextVectors, MixConfig, ModelConfig, Reduction, RowStrategy, VirtConfig
 from polyrank.model.errors import InvalidInput
-from polyrank.model.registry import ARCHITECTURES, TRAINED
+from polyrank.model.registry import ARCHITECTURES, CLASSIFIERS, TASKS, TRAINED
 from polyrank.model.training.schedule import Schedule
 
 Loss = Literal["listwise", "pointwise"]
 Optimizer = Literal["adamw", "adamax"]
 Precision = Literal["no", "bf16", "fp16"]
 
+_FOR_RANKING = ("teacher", "retriever", "first_stage")
 SCORE_FIELDS = (
     "context_vectors", "n_codes", "reduction", "shared_encoder", "normalize", "code_scale", "score_scale"
 )  # fmt: skip
@@ -30,6 +31,8 @@ class TrainConfig:
 
     Attributes:
         base: a base model, or a checkpoint to go on from.
+        task: to rank replies, or to tell the classes of pairs.
+        labels: the classes; `train` finds them in the files.
         steps: optimizer steps; None: `epochs` times the examples.
         epochs: passes over the training examples.
         batch_size: examples in a batch, for each process.
@@ -60,6 +63,8 @@ class TrainConfig:
 
     architecture: str
     base: str
+    task: str = TASKS[0]
+    labels: Sequence[str] = ()
     steps: int | None = None
     epochs: float = 3.0
     batch_size: int = 32
@@ -94,6 +99,7 @@ class TrainConfig:
     max_turns: int | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", tuple(self.labels))  # read from a file they are a list
         for name in ("batch_size", "accumulate", "negatives", "chunk_tokens"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("epochs", "learning_rate", "code_learning_rate", "looks"):
@@ -109,6 +115,11 @@ class TrainConfig:
             value = getattr(self, name)
             require(value is None or 0 < value < math.inf, f"{name} must be above 0 and finite")
         require(0 <= self.seed < 2**63, "seed must be at least 0 and below 2**63")
+        require(self.task in TASKS, f"task is {self.task!r}; give {' or '.join(TASKS)}")
+        able = self.task == "rank" or self.architecture in CLASSIFIERS
+        require(able, f"task classify is for {', '.join(CLASSIFIERS)}, not for {self.architecture}")
+        for name in () if self.task == "rank" else _FOR_RANKING:
+            require(not getattr(self, name, ""), f"{name} is for task rank")
 
     @staticmethod
     def of(*, architecture: str, **options: Any) -> "TrainConfig":

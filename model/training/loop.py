@@ -96,7 +96,8 @@ class Training:
             _run_under(self._accelerator, backbone.transformer, device)
             if self.config.gradient_checkpointing:
                 backbone.transformer.activation_checkpointing_enable()
-        reference = ARCHITECTURES[self.config.architecture].objective
+        row = ARCHITECTURES[self.config.architecture]
+        reference = row.objective if self.config.task == "rank" else row.classifier
         assert reference is not None, "the settings check it"
         objective: type[Objective] = resolve_name(reference)
         return objective(self.student, self.config, device, words)

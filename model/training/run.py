@@ -12,7 +12,8 @@ from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.evidence.fit import Files
-from polyrank.model.rankers.load import load
+from polyrank.model.rankers.classifier import Classifier
+from polyrank.model.rankers.load import load, load_classifier
 from polyrank.model.rankers.networks import Ranker
 from polyrank.model.registry import ARCHITECTURES, in_words
 from polyrank.model.training.calibrating import Calibrated, calibrate
@@ -66,12 +67,13 @@ def train(
     evidence: bool = True,
     on_survey: OnSurvey,
     watch: Watch,
-) -> Ranker | None:
+) -> Ranker | Classifier | None:
     """Train a model, and write the checkpoint with the least loss on the selection slice.
 
     `output` is a directory that is empty or does not exist yet; with `resume`, that of an unfinished run to go on with.
-    `evidence` says whether words count beside the network; their weights are fitted on the selection slice at the end.
-    Words that do not help are left out, with a warning. A first stage's words count while a Cross-encoder is trained.
+    `evidence` says whether words count beside the network, never in a classifier; their weights are fitted on the
+    selection slice at the end. Words that do not help are left out, with a warning. A first stage's words count while a
+    Cross-encoder is trained.
     `on_survey` is called with each file and what it holds, `watch` after every step and every look.
 
     Returns:
@@ -87,8 +89,14 @@ def train(
         require_unused(output)
     everyone = processes()
     everyone.wait_for_everyone()  # each checks that the directory is unused before one of them makes it
-    student = start(config)  # first, because it refuses wrong settings, and reading the files may take minutes
-    corpora = _surveyed(data)
+    if config.task == "rank":
+        student = start(config)  # first, because it refuses wrong settings, and reading the files may take minutes
+        corpora = _surveyed(data)
+        _require_no_classes(corpora)
+    else:
+        corpora = _surveyed(data)
+        config = replace(config, labels=_labels(corpora))
+        student = start(config)
     if everyone.is_main_process:
         for corpus, report in corpora:
             on_survey(corpus.path, report)
@@ -106,6 +114,9 @@ def train(
     if not everyone.is_main_process:
         return None
     _summarise(output, config, corpora, training.progress)
+    if config.task == "classify":
+        (output / STATE_FILE).unlink(missing_ok=True)
+        return load_classifier(output)
     lists = scored_lists(load(output), [corpus for corpus, _ in corpora], seen=True)
     if evidence:
         _add_words_that_help(output, lists)
@@ -221,6 +232,24 @@ def _surveyed(data: Data) -> list[tuple[Corpus, Report]]:
     return [
         (replace(corpus, weight=weight), report) for (corpus, report), weight in zip(corpora, data.weights, strict=True)
     ]
+
+
+def _require_no_classes(corpora: Sequence[tuple[Corpus, Report]]) -> None:
+    """Refuse a file of classes for ranking: texts of every class would be taken for right replies."""
+    for corpus, report in corpora:
+        if "" not in report.categories:
+            raise TrainingDataInvalid(f"{corpus.path}: its labels are classes; give --task classify to learn them")
+
+
+def _labels(corpora: Sequence[tuple[Corpus, Report]]) -> tuple[str, ...]:
+    """Return the classes of all files, sorted; raises TrainingDataInvalid where an example has none."""
+    for corpus, report in corpora:
+        if missing := report.categories[""]:
+            raise TrainingDataInvalid(f"{corpus.path}: {missing} examples have no class; give each a label, as a text")
+    labels = sorted(set().union(*(report.categories for _, report in corpora)))
+    if len(labels) < 2:
+        raise TrainingDataInvalid(f"all examples are of the class {labels[0]!r}; a classifier needs two or more")
+    return tuple(labels)
 
 
 def _require_negatives(corpora: Sequence[tuple[Corpus, Report]]) -> None:

@@ -21,6 +21,7 @@ from polyrank.service.cli.output import UsageError
 from polyrank.service.variables import BACKEND, PRECISION
 
 if TYPE_CHECKING:
+    from polyrank.model.rankers.classifier import Classifier
     from polyrank.model.rankers.cross import CrossRanker
     from polyrank.model.rankers.late import LateRanker
     from polyrank.model.rankers.networks import NetworkRanker, Ranker, Retriever
@@ -100,6 +101,16 @@ def load_any(name: str, runner: Runner) -> "Ranker":
     from polyrank.model.rankers import load as checkpoint
 
     return checkpoint.load(name, "cpu", *runner, disk=disk_cache.configured(os.environ))
+
+
+def load_classifier(name: str, runner: Runner = REFERENCE) -> "Classifier":
+    """Load a classifier; a model that ranks is refused before torch is imported."""
+    from polyrank.model.checkpoint.kind import require_classifier
+
+    require_classifier(name)
+    from polyrank.model.rankers import load as checkpoint
+
+    return checkpoint.load_classifier(name, "cpu", *runner, disk=disk_cache.configured(os.environ))
 
 
 def load_retriever(name: str, hint: str = "", runner: Runner = REFERENCE) -> "Retriever":

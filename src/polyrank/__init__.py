@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from polyrank.model.config import AssemblyConfig, ModelConfig
     from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelNotFound, RankingError
+    from polyrank.model.rankers.classifier import Classifier
     from polyrank.model.rankers.cross import CrossRanker
     from polyrank.model.rankers.late import LateRanker
     from polyrank.model.rankers.lexical import LexicalRanker
-    from polyrank.model.rankers.load import load
+    from polyrank.model.rankers.load import load, load_classifier
     from polyrank.model.rankers.networks import from_base
     from polyrank.model.text.assembly import Turn
     from polyrank.service.client.awaiting import AsyncClient
@@ -47,6 +48,7 @@ _HOMES = {
     "Busy": "polyrank.service.client.failures",
     "CallFailed": "polyrank.service.client.failures",
     "CheckpointInvalid": "polyrank.model.errors",
+    "Classifier": "polyrank.model.rankers.classifier",
     "Client": "polyrank.service.client.blocking",
     "Conflicting": "polyrank.service.client.failures",
     "CrossRanker": "polyrank.model.rankers.cross",
@@ -68,6 +70,7 @@ _HOMES = {
     "Turn": "polyrank.model.text.assembly",
     "from_base": "polyrank.model.rankers.networks",
     "load": "polyrank.model.rankers.load",
+    "load_classifier": "polyrank.model.rankers.load",
 }
 
 __all__ = [
@@ -76,6 +79,7 @@ __all__ = [
     "Busy",
     "CallFailed",
     "CheckpointInvalid",
+    "Classifier",
     "Client",
     "Conflicting",
     "CrossRanker",
@@ -97,6 +101,7 @@ __all__ = [
     "Turn",
     "from_base",
     "load",
+    "load_classifier",
 ]
 
 

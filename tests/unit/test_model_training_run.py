@@ -3,7 +3,7 @@
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -16,7 +16,17 @@ from accelerate.state import AcceleratorState
 from command_line import write_rows
 from safetensors.torch import load_file, save_file
 from tiny import write_base, write_checkpoint
-from tiny_training import Seen, orders, rows, run, settings, write_examples, write_first_stage
+from tiny_training import (
+    Stop,
+    identical,
+    interrupted,
+    orders,
+    rows,
+    run,
+    settings,
+    write_examples,
+    write_first_stage,
+)
 
 import polyrank
 from polyrank.model.architectures.bi import BiEncoder
@@ -30,7 +40,7 @@ from polyrank.model.training.errors import OutOfMemory, OutputInUse, TrainingDat
 from polyrank.model.training.objectives.late import LateObjective
 from polyrank.model.training.objectives.objective import Batch, Measured
 from polyrank.model.training.objectives.pairs import PairObjective
-from polyrank.model.training.run import Data, train
+from polyrank.model.training.run import Data
 from polyrank.model.training.selection import look, selection_batches
 from polyrank.model.training.state import STATE_FILE, read_state, write_state
 from polyrank.model.training.student.student import start
@@ -57,10 +67,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def weights(directory: Path) -> dict[str, torch.Tensor]:
     return load_file(directory / WEIGHTS_FILE)
-
-
-def identical(one: Path, other: Path) -> bool:
-    return (one / WEIGHTS_FILE).read_bytes() == (other / WEIGHTS_FILE).read_bytes()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -309,23 +315,6 @@ def test_another_error_is_not_dressed_up(
     monkeypatch.setattr(BiEncoder, "encode_candidates", broken)
     with pytest.raises(RuntimeError, match="a defect"):
         run(settings(base, steps=4), data, tmp_path / "out")
-
-
-class Stop(BaseException):
-    """Ends a run from outside, as Ctrl-C does."""
-
-
-def interrupted(config: TrainConfig, data: Path | Data, output: Path, at: int) -> None:
-    """Run until a step, whose state is not saved any more."""
-
-    def watch(event: str, step: int, steps: int, figures: Mapping[str, float]) -> None:
-        if event == "step" and step == at:
-            raise Stop
-
-    data = data if isinstance(data, Data) else Data([data])
-    with pytest.raises(Stop):
-        train(config, data, output, on_survey=Seen().survey, watch=watch)
-    assert (output / STATE_FILE).is_file()
 
 
 VARIANTS: list[dict[str, Any]] = [

@@ -56,6 +56,7 @@ class Report:
         kept: how many examples there are to train on.
         held_out: how many examples are in the selection slice.
         with_negatives: how many of those kept list negatives.
+        categories: how many of all examples have each class, for a classifier.
         dropped: how many bad lines and repeated examples there are, by reason.
         first: number of the first line with each reason.
     """
@@ -64,6 +65,7 @@ class Report:
     kept: int = 0
     held_out: int = 0
     with_negatives: int = 0
+    categories: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
     first: dict[str, int] = field(default_factory=dict)
 
@@ -107,6 +109,7 @@ def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> 
     for example in _kept(corpus, report):
         hashes.append(_hash(example.dialogue))
         listing.append(bool(example.negatives))
+        report.categories[example.category] += 1
     report.require_few_bad(path, max_rejected)
     dialogues = sorted(set(hashes))
     if len(dialogues) < 4:  # a dialogue alone has no negatives, so its loss is zero

@@ -1,6 +1,6 @@
 """How encoders that keep both sides apart are trained: in-batch loss with listed negatives, maybe with a teacher."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -39,12 +39,27 @@ class LateObjective(Objective):
     def prepare(self, batch: Batch) -> Prepared:
         """Tokenise contexts and candidates; the teacher scores each row's listed ones."""
         found = columns(batch.examples, batch.others, self._config.negatives)
-        contexts = [self._assembler.context(example.conversation)[0] for example in batch.examples]
-        candidates, _ = self._assembler.candidates(found.texts)
+        taught = self._teacher_scores(batch.examples, found)
+        return self._prepared(batch.examples, found.texts, partial(self._scored, found, taught))
+
+    def _prepared(
+        self,
+        examples: Sequence[Dialogue],
+        texts: Sequence[str],
+        scored: Callable[[ContextState, CandidateState], ScoredBatch],
+    ) -> Prepared:
+        """Cut the contexts of examples and some candidates into chunks; `scored` gets the states of all."""
+        contexts = [self._assembler.context(example.conversation)[0] for example in examples]
+        candidates, _ = self._assembler.candidates(texts)
         budget = self._config.chunk_tokens
         context_chunks = length_batches([len(ids) for ids in contexts], budget)
         candidate_chunks = length_batches([len(ids) for ids in candidates], budget)
-        taught = self._teacher_scores(batch.examples, found)
+
+        def joined(encoded: Sequence[Encoded]) -> ScoredBatch:
+            n = len(context_chunks)
+            (vectors, mask, *late), own = _joined(encoded[:n], context_chunks), _joined(encoded[n:], candidate_chunks)
+            return scored(ContextState(ContextCodes(vectors, mask), *late), CandidateState(*own))
+
         return Prepared(
             [
                 *[partial(self._encode_contexts, [contexts[row] for row in chunk]) for chunk in context_chunks],
@@ -53,7 +68,7 @@ class LateObjective(Objective):
                     for chunk in candidate_chunks
                 ],
             ],
-            partial(self._scored, context_chunks, candidate_chunks, found, taught),
+            joined,
         )
 
     def _encode_contexts(self, contexts: Sequence[list[int]]) -> Encoded:
@@ -78,16 +93,8 @@ class LateObjective(Objective):
         return scores
 
     def _scored(
-        self,
-        context_chunks: list[list[int]],
-        candidate_chunks: list[list[int]],
-        found: Columns,
-        taught: Tensor | None,
-        encoded: Sequence[Encoded],
+        self, found: Columns, taught: Tensor | None, contexts: ContextState, candidates: CandidateState
     ) -> ScoredBatch:
-        n = len(context_chunks)
-        (vectors, mask, *late), own = _joined(encoded[:n], context_chunks), _joined(encoded[n:], candidate_chunks)
-        contexts, candidates = ContextState(ContextCodes(vectors, mask), *late), CandidateState(*own)
         scores = self._encoder.late_scores(contexts, candidates)
         gold, allowed, listed = (tensor.to(scores.device) for tensor in found[1:])
         loss = listwise(scores, gold, allowed)

@@ -178,6 +178,7 @@ def _model_config(config: TrainConfig, source: ModelConfig, base_sha256: str) ->
         **config.blocks(source),
         architecture=config.architecture,
         residual=first_stage is not None,
+        labels=tuple(config.labels),
         base_sha256=base_sha256 if adapter else "",
         weights="adapter" if adapter else "full",
         assembly=replace(source.assembly, max_turns=turns),

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _TOP_N = 20
 _DESCRIPTION = """R@1, R@2, R@5, R@10 and MRR of a model over each example's own candidates; with --pool over all
 texts of a pool, R@100 too (100 are retrieved; a reply not among them counts 0 in every figure); with --corpus nDCG@10,
-MRR@10 and R@100 over a collection in BEIR's form. Each figure has a 95 % bootstrap interval over whole dialogues."""
+MRR@10 and R@100 over a collection in BEIR's form. Of a classifier it is the accuracy over pairs with labels. Each
+figure has a 95 % bootstrap interval over whole dialogues."""
 
 
 def add_to(commands: Any) -> None:
@@ -73,9 +74,12 @@ def _written(lines: list[dict[str, Any]]) -> bytes:
 
 def measure(name: str, data: Path, limit: int | None = None) -> dict[str, Any]:
     """Evaluate a model on a file's own lists of candidates; returns what `--json` prints."""
+    from polyrank.model.checkpoint.kind import tells_classes
+    from polyrank.service.cli.evaluation.classes import ClassesTask
     from polyrank.service.cli.evaluation.tasks import ListsTask
 
-    report, _ = _evaluated(ListsTask(data, limit), [name])
+    task: Task[Any] = ClassesTask(data, limit) if tells_classes(name) else ListsTask(data, limit)
+    report, _ = _evaluated(task, [name])
     return report.as_object()
 
 
@@ -129,9 +133,14 @@ def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
 
 
 def _task(arguments: argparse.Namespace, runner: Runner) -> "Task[Any]":
+    from polyrank.model.checkpoint.kind import tells_classes
     from polyrank.service.cli.evaluation.tasks import CollectionTask, ListsTask, PoolTask, TwoStageSearch
 
     if not (arguments.pool or arguments.corpus):
+        if tells_classes(arguments.model):
+            from polyrank.service.cli.evaluation.classes import ClassesTask
+
+            return ClassesTask(arguments.data, arguments.limit, runner)
         return ListsTask(arguments.data, arguments.limit, runner)
     top_n = _TOP_N if arguments.top_n is None else arguments.top_n
     search = TwoStageSearch.load(arguments.reranker, top_n, runner)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
     from polyrank.model.config import CalibrationConfig, EvidenceConfig, ModelConfig
+    from polyrank.model.rankers.classifier import Classifier
     from polyrank.model.rankers.networks import Ranker
     from polyrank.model.training.config import TrainConfig
     from polyrank.model.training.data.corpus import Report
@@ -76,7 +77,7 @@ def _write_card(output: Path, config: "ModelConfig", valid: Path | None, figures
     write_atomically(output / CARD_FILE, checkpoint_card(config, output.resolve().name, told).encode())
 
 
-def _trained(arguments: argparse.Namespace) -> "Ranker | None":
+def _trained(arguments: argparse.Namespace) -> "Ranker | Classifier | None":
     from polyrank.model.training.run import train
 
     config = _config(arguments)
@@ -170,7 +171,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("--max-rejected must be a number between 0 and 1")
     if arguments.tune and not _TUNE.fullmatch(arguments.tune):
         raise UsageError(f"--tune is {arguments.tune!r}; give all, all-but-embeddings or top-N, N layers")
-    if arguments.valid:
+    if arguments.valid and arguments.task != "classify":
         _require_candidates(arguments.valid)
     architecture_of(arguments.base)
     if not _only_fits(arguments):

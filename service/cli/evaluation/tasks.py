@@ -67,7 +67,7 @@ class ListsTask:
         if not self._examples:
             raise InvalidInput("no example has `candidates`; there is nothing to rank")
         _report_left_out(len(dialogues) - len(self._examples), len(dialogues), "have no candidates")
-        self.groups = _dialogue_numbers([dialogue for _, dialogue in self._examples])
+        self.groups = dialogue_numbers([dialogue for _, dialogue in self._examples])
         self.described: dict[str, Any] = {}
 
     def load(self, name: str) -> AnyRanker:
@@ -147,7 +147,7 @@ class PoolTask:
             raise InvalidInput("no gold reply is a text of the pool; give a pool that the replies were taken from")
         left_out = len(dialogues) - len(self._examples)
         _report_left_out(left_out, len(dialogues), "have a gold reply that the pool lacks")
-        self.groups = _dialogue_numbers([dialogue for _, dialogue, _ in self._examples])
+        self.groups = dialogue_numbers([dialogue for _, dialogue, _ in self._examples])
         self.described = search.described(self._texts)
 
     def load(self, name: str) -> Retriever:
@@ -224,7 +224,8 @@ def _retrieved(ids: Sequence[str], found: TopK) -> dict[str, Any]:
     return {"best": names[0], "retrieved": names, "scores": found.scores}
 
 
-def _dialogue_numbers(examples: Sequence[Dialogue]) -> NDArray[np.int64]:
+def dialogue_numbers(examples: Sequence[Dialogue]) -> NDArray[np.int64]:
+    """Number the dialogues that examples are of, (examples,); warn where it is only one."""
     groups = group_numbers(example.dialogue for example in examples)
     if not groups.any():
         print("all examples are of one dialogue, so the intervals have no width and say nothing", file=sys.stderr)

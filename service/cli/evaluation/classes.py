@@ -1,0 +1,64 @@
+"""`polyrank evaluate` of a classifier: how often it tells the class that an example has."""
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyrank.model.errors import InvalidInput
+from polyrank.model.evaluation.encoding import ReportProgress
+from polyrank.model.inference.names import Runner
+from polyrank.model.rankers.classifier import Classifier
+from polyrank.model.text.dialogues import read_dialogues
+from polyrank.service.cli.evaluation.tasks import TaskResult, dialogue_numbers
+from polyrank.service.cli.models import REFERENCE, load_classifier
+
+_AT_ONCE = 64
+
+
+class ClassesTask:
+    """Tells the class of each example's context and response.
+
+    Figures: accuracy, and log_loss, the mean of -log of the right class's probability.
+    """
+
+    unit = "dialogues"
+
+    def __init__(self, data: Path, limit: int | None, runner: Runner = REFERENCE) -> None:
+        self._runner = runner
+        self._examples = list(islice(read_dialogues(data), limit))
+        if missing := sum(not each.category for each in self._examples):
+            raise InvalidInput(f"{data}: {missing} examples have no class; give each a label, as a text")
+        if not self._examples:
+            raise InvalidInput(f"{data}: there is no example")
+        self.groups = dialogue_numbers(self._examples)
+        self.described: dict[str, Any] = {}
+
+    def load(self, name: str) -> Classifier:
+        """Load a classifier that knows all classes of the examples."""
+        classifier = load_classifier(name, self._runner)
+        if unknown := sorted({each.category for each in self._examples} - set(classifier.labels)):
+            raise InvalidInput(f"{name} knows no class {unknown[0]!r}; its classes: {', '.join(classifier.labels)}")
+        return classifier
+
+    def measure(self, ranker: Classifier, report: ReportProgress) -> TaskResult:
+        """Measure how often, and how surely, the right class is told."""
+        told = []
+        for start in range(0, len(self._examples), _AT_ONCE):
+            some = self._examples[start : start + _AT_ONCE]
+            told.append(ranker.probabilities([(each.conversation, each.response) for each in some]))
+            report("classify", start + len(some), len(self._examples))
+        probabilities = np.concatenate(told).astype(np.float64)
+        right = np.array([ranker.labels.index(each.category) for each in self._examples])
+        best = probabilities.argmax(axis=1)
+        of_right = probabilities[np.arange(len(right)), right]
+        values = {
+            "accuracy": (best == right).astype(np.float64),
+            "log_loss": -np.log(np.maximum(of_right, np.finfo(np.float32).tiny)),
+        }
+        lines = [
+            {"example": number, "label": ranker.labels[gold], "told": ranker.labels[own], "probabilities": row}
+            for number, (gold, own, row) in enumerate(zip(right, best, probabilities, strict=True))
+        ]
+        return TaskResult(values, lines)

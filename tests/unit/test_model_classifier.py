@@ -1,0 +1,208 @@
+"""Classifiers of pairs: every architecture that can learn classes, what it tells, and what is refused."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import write_rows
+from golden import oracle
+from golden.second_stage import hidden
+from tiny import CLS, SEP, word_ids, write_base, write_checkpoint
+from tiny_training import identical, interrupted, run, settings
+
+import polyrank
+from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.config import ModelConfig
+from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
+from polyrank.model.rankers.classifier import Classifier
+from polyrank.model.rankers.load import (
+    load_classifier,
+    load_cross,
+    load_late,
+    load_retriever,
+    load_teacher,
+)
+from polyrank.model.registry import CLASSIFIERS
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.training.errors import TrainingDataInvalid
+
+OPTIONS: dict[str, dict[str, Any]] = {"mix": {"rows": 2, "interaction_layers": [-2, -1]}}
+CONTEXT = ["w1 w2", "w3 w30"]
+TEXTS = ["w4", "w5 w6 w7", "w8 w9 w10 w11 w12"]
+
+
+def examples(count: int = 64) -> list[dict[str, Any]]:
+    """Pairs of which a word of the text says the class."""
+    words = ("w4", "w5", "w6")
+    return [
+        {
+            "context": [f"w{n % 3}", f"w{16 + n % 20}"],
+            "response": f"{words[n % 3]} w{30 + n % 7}",
+            "label": ("yes", "no", "maybe")[n % 3],
+            "dialogue": f"d{n}",
+        }
+        for n in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_base(tmp_path_factory.mktemp("classifier") / "base", 3)
+
+
+@pytest.fixture(scope="module", params=CLASSIFIERS)
+def learnt(request: pytest.FixtureRequest, base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory, name = tmp_path_factory.mktemp(request.param), request.param
+    data = write_rows(directory / "pairs.jsonl", examples())
+    config = settings(base, architecture=name, task="classify", steps=60, learning_rate=5e-3, **OPTIONS.get(name, {}))
+    ranker, seen = run(config, data, directory / "trained")
+    assert isinstance(ranker, Classifier)
+    assert seen.looks[-1][1] < 0.2
+    return directory / "trained"
+
+
+def test_it_learns_and_keeps_the_classes(learnt: Path) -> None:
+    classifier = load_classifier(learnt)
+    assert classifier.labels == ("maybe", "no", "yes")
+    assert classifier.config.evidence is None
+    assert classifier.config.calibration is None
+    rows = examples()
+    told = classifier.probabilities([(Conversation.of(each["context"]), each["response"]) for each in rows])
+    assert told.sum(axis=1) == pytest.approx(1.0, abs=1e-5)
+    right = [classifier.labels.index(each["label"]) for each in rows]
+    assert (told.argmax(axis=1) == right).mean() > 0.95
+
+
+def test_a_pair_is_told_the_same_beside_others_and_alone(learnt: Path) -> None:
+    classifier = load_classifier(learnt)
+    together = classifier.classify(CONTEXT, TEXTS)
+    for text, expected in zip(TEXTS, together, strict=True):
+        [alone] = classifier.classify(CONTEXT, [text])
+        assert alone == pytest.approx(expected, abs=1e-5)
+        assert list(alone.values()) == sorted(alone.values(), reverse=True)
+    assert classifier.classify(CONTEXT, []) == []
+    several = [
+        (Conversation.of(CONTEXT), TEXTS[0]),
+        (Conversation.of("w9"), TEXTS[1]),
+        (Conversation.of(CONTEXT), TEXTS[2]),
+    ]
+    rows = classifier.probabilities(several)
+    assert classifier.by_label(rows[0]) == pytest.approx(together[0], abs=1e-5)
+    assert classifier.by_label(rows[2]) == pytest.approx(together[2], abs=1e-5)
+
+
+def test_a_model_that_ranks_is_wanted_elsewhere(learnt: Path) -> None:
+    for wrong in (polyrank.load, load_retriever, load_late, load_cross, load_teacher):
+        with pytest.raises(WrongKind, match="is a classifier, which ranks nothing; give a model that was trained to"):
+            wrong(learnt)
+
+
+def test_openvino_tells_what_torch_tells(learnt: Path) -> None:
+    theirs = load_classifier(learnt, backend="openvino").classify(CONTEXT, TEXTS)
+    for ours, other in zip(load_classifier(learnt).classify(CONTEXT, TEXTS), theirs, strict=True):
+        assert ours == pytest.approx(other, abs=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly"])
+def test_its_head_reads_what_the_equations_say(architecture: str, base: Path) -> None:
+    """[x; y; |x - y|] in float64 loops: y the candidate's vector, x the context vector that it attends to."""
+    sizes: dict[str, Any] = {"n_codes": 3, "max_context_tokens": 40, "max_candidate_tokens": 16, "score_scale": 5.0}
+    config = ModelConfig(architecture=architecture, base_name="", normalize=True, labels=("a", "b"), **sizes)
+    classifier = Classifier(polyrank.from_base(str(base), config))  # type: ignore[arg-type]
+    encoder = classifier._network.encoder
+    assert isinstance(encoder, LateEncoder)
+    assert encoder.classes is not None
+    outputs = hidden(encoder.context, [CLS, *word_ids("w1 w2 w3"), SEP], None)
+    y = oracle.unit(oracle.reduce(hidden(encoder.candidate, [CLS, *word_ids("w7"), SEP], None), "first"))
+    if architecture == "bi":
+        x = oracle.unit(oracle.reduce(outputs, "first"))
+    else:
+        codes = encoder.get_parameter("code_vectors").double().tolist()
+        vectors = oracle.context_vectors(outputs, "codes", 3, codes, 1.0, normalize=True)
+        x = oracle.weighted_sum(oracle.softmax([5.0 * oracle.dot(y, each) for each in vectors]), vectors)
+    features = torch.tensor([[*x, *y, *(abs(a - b) for a, b in zip(x, y, strict=True))]], dtype=torch.float32)
+    encoder.eval()
+    [expected] = encoder.classes(features).softmax(dim=1).detach().numpy()
+    [told] = classifier.probabilities([(Conversation.of("w1 w2 w3"), "w7")])
+    np.testing.assert_allclose(told, expected, atol=1e-5)
+
+
+def test_a_model_that_ranks_tells_no_classes(base: Path, tmp_path: Path) -> None:
+    ranking = write_checkpoint(tmp_path, "poly", seed=0, architecture="poly")
+    for name in (ranking, base, "lexical"):
+        with pytest.raises(WrongKind, match="tells no classes; give a checkpoint of polyrank train --task classify"):
+            load_classifier(name)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"architecture": "colbert"}, "task classify is for bi, mix, poly, virt, cross, not for colbert"),
+        ({"teacher": "t"}, "teacher is for task rank"),
+        ({"architecture": "cross", "first_stage": "f"}, "first-stage is for task rank"),
+        ({"task": "other"}, "task is 'other'; give rank or classify"),
+    ],
+)
+def test_settings_that_do_not_go_with_classes(base: Path, changed: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        settings(base, **{"task": "classify", **changed})
+
+
+def test_files_that_hold_no_classes_or_nothing_else(base: Path, tmp_path: Path) -> None:
+    some = examples()
+    ranked = [{name: value for name, value in each.items() if name != "label"} for each in some]
+    for task, rows, says in (
+        ("classify", [*some[1:], ranked[0]], "1 examples have no class; give each a label, as a text"),
+        (
+            "classify",
+            [{**each, "label": "x"} for each in some],
+            "all examples are of the class 'x'; a classifier needs",
+        ),
+        ("rank", some, "its labels are classes; give --task classify to learn them"),
+    ):
+        data = write_rows(tmp_path / "rows.jsonl", rows)
+        with pytest.raises(TrainingDataInvalid, match=says):
+            run(settings(base, task=task), data, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_resumed_run_ends_as_one_without_a_pause(base: Path, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "pairs.jsonl", examples())
+    config = settings(base, task="classify", steps=8, looks=2.0)
+    run(config, data, tmp_path / "whole")
+    interrupted(config, data, tmp_path / "out", 5)
+    run(config, data, tmp_path / "out", resume=True)
+    assert identical(tmp_path / "out", tmp_path / "whole")
+    assert load_classifier(tmp_path / "out").labels == ("maybe", "no", "yes")
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"labels": ["a"]}, "labels must be at least two"),
+        ({"labels": ["a", "a"]}, "labels must be at least two"),
+        ({"labels": [1, 2]}, "labels is"),
+        ({"labels": ["a", "b"], "architecture": "colbert"}, "labels are for"),
+    ],
+)
+def test_a_config_with_labels_that_make_no_sense(changed: dict[str, Any], says: str) -> None:
+    raw = ModelConfig(architecture="bi", base_name="").to_json()
+    assert "labels" not in raw
+    assert ModelConfig.from_json({**raw, "labels": ["a", "b"]}).labels == ("a", "b")
+    with pytest.raises(CheckpointInvalid, match=says):
+        ModelConfig.from_json({**raw, **changed})
+
+
+def test_probabilities_do_not_overflow(base: Path) -> None:
+    config = ModelConfig(
+        architecture="bi", base_name="", labels=("a", "b"), max_context_tokens=40, max_candidate_tokens=16
+    )
+    ranker: Any = polyrank.from_base(str(base), config)
+    with torch.no_grad():
+        ranker.encoder.classes[-1].bias.copy_(torch.tensor([1e4, -1e4]))
+    [told] = Classifier(ranker).classify("w1", ["w2"])
+    assert told == {"a": 1.0, "b": 0.0}
+    assert not math.isnan(told["a"])
