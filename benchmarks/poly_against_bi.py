@@ -52,7 +52,7 @@ def config_of(architecture: str, base: str, steps: int, seed: int) -> TrainConfi
     )
 
 
-def trained(config: TrainConfig, data: Path, output: Path) -> Path:
+def trained(config: TrainConfig, files: Data, output: Path) -> Path:
     """Train the run's checkpoint unless it exists; returns its folder.
 
     Raises:
@@ -61,7 +61,6 @@ def trained(config: TrainConfig, data: Path, output: Path) -> Path:
     """
     resume = (output / STATE_FILE).is_file()
     if resume or not (output / CONFIG_FILE).is_file():
-        files = Data([data / name for name in TRAIN], list(TRAIN.values()), held_out=300)
         train(config, files, output, resume=resume, on_survey=lambda *_: None, watch=lambda *_: None)
         return output
     summary = read_config(output / CONFIG_FILE).training
@@ -89,11 +88,12 @@ def main() -> None:
 def compare(given: argparse.Namespace) -> None:
     """Train what is missing, then print the tables."""
     yardsticks = [Yardstick(given.data / name) for name in YARDSTICKS]  # read first: a path may be wrong
+    files = Data([given.data / name for name in TRAIN], list(TRAIN.values()), held_out=300)
     models: dict[str, list[Path | str]] = {kind: [] for kind in ARCHITECTURES}
     for seed in given.seeds:
         for kind in ARCHITECTURES:
             config = config_of(kind, given.base, given.steps, seed)
-            models[kind].append(trained(config, given.data, given.output / f"{kind}-{seed}"))
+            models[kind].append(trained(config, files, given.output / f"{kind}-{seed}"))
             print(f"trained {kind}, seed {seed}", file=sys.stderr, flush=True)
     report(yardsticks, models)
 

@@ -153,7 +153,12 @@ class TrainConfig:
 
     def differences(self, stored: Mapping[str, Any]) -> list[str]:
         """Name the settings that differ from a stored run's."""
-        return [name for name, value in asdict(self).items() if stored.get(name) != value]
+        return [name for name, value in asdict(self).items() if _as_json(stored.get(name)) != _as_json(value)]
+
+
+def _as_json(value: Any) -> Any:
+    """Return a setting as a checkpoint keeps it: there a tuple is a list."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True, kw_only=True)

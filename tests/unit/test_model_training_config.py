@@ -57,6 +57,8 @@ def test_the_stored_settings_are_plain_and_tell_runs_apart() -> None:
     stored = json.loads(json.dumps(config(seed=3).to_dict()))
     assert TrainConfig.of(**stored) == config(seed=3)
     assert config(seed=3).differences(stored) == []
+    classes = config(task="classify", labels=("a", "b"))
+    assert classes.differences(json.loads(json.dumps(classes.to_dict()))) == []
     assert config(seed=4, dropout=0.0).differences(stored) == ["dropout", "seed"]
     del stored["steps"], stored["tune"]  # as an older release may have stored it
     assert config(seed=3).differences(stored) == ["tune"]
