@@ -37,14 +37,25 @@ class Calibrated(NamedTuple):
         return {"lists": self.lists, "right_above_half": self.right, "wrong_above_half": self.wrong}
 
 
+def lack(files: Files) -> str | None:
+    """Return why scored lists cannot tell what a score says; None: they can."""
+    told = _telling(files)
+    if (lists := sum(map(len, told))) < FEWEST_LISTS:
+        return f"{lists} lists with wrong replies are too few, {FEWEST_LISTS} are needed; give more dialogues"
+    if len({each.fold for file in told for each in file}) < 2:
+        return "the lists are of too few dialogues to fit on some and measure on others; give more dialogues"
+    return None
+
+
 def calibrate(files: Files, evidence: EvidenceConfig | None, scores_pairs: bool) -> Calibrated | None:
-    """Fit the calibration of a model on the scored lists of all files; None: there are too few of them.
+    """Fit the calibration of a model on the scored lists of all files; None: they cannot tell (`lack`).
 
     evidence: how words count in its scores. scores_pairs: the pairs may also count alone, where a server has no words.
     """
-    lists = sum(map(len, files))
-    if lists < FEWEST_LISTS:
+    if lack(files):
         return None
+    files = _telling(files)
+    lists = sum(map(len, files))
     scored = [[_scored(each, evidence) for each in file] for file in files]
     slope, intercept = _line(scored)
     alone = _line([[_scored(each, None) for each in file] for file in files]) if evidence and scores_pairs else None
@@ -56,6 +67,11 @@ def calibrate(files: Files, evidence: EvidenceConfig | None, scores_pairs: bool)
         alone_intercept=alone and alone[1],
     )
     return Calibrated(calibration, lists, *_at_half(scored))
+
+
+def _telling(files: Files) -> list[list[ScoredList]]:
+    """Return the lists that have wrong replies: a file of a single dialogue gives none."""
+    return [[each for each in file if len(each.late) - each.repeats > 1] for file in files]
 
 
 class _Scored(NamedTuple):
@@ -100,7 +116,7 @@ def _file(file: Sequence[_Scored]) -> tuple[NDArray[np.float64], NDArray[np.floa
     wrong = np.concatenate([each.scores[1:] for each in file])
     share = min(1.0, len(file) / FEWEST_LISTS)
     targets = (len(right) + 1) / (len(right) + 2), 1 / (len(wrong) + 2)  # Platt's, so that no list is separated by more
-    weights = share * PRIOR / len(right), share * (1 - PRIOR) / max(1, len(wrong))
+    weights = share * PRIOR / len(right), share * (1 - PRIOR) / len(wrong)
     columns = [
         np.concatenate([np.full(len(right), one), np.full(len(wrong), other)]) for one, other in (targets, weights)
     ]
@@ -111,10 +127,7 @@ def _at_half(files: Sequence[Sequence[_Scored]]) -> tuple[float, float]:
     """Measure the shares of right and wrong replies at 0.5 or above; each fold by the line of the other."""
     right, wrong = [], []
     for fold in (0, 1):
-        others = [[each for each in file if each.fold != fold] for file in files]
-        if not any(others):
-            continue
-        slope, intercept = _line(others)
+        slope, intercept = _line([[each for each in file if each.fold != fold] for file in files])
         for each in (each for file in files for each in file if each.fold == fold):
             above = slope * each.scores + intercept >= 0
             right.append(above[0])

@@ -16,7 +16,7 @@ from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.rankers.load import load, load_classifier
 from polyrank.model.rankers.networks import Ranker
 from polyrank.model.registry import ARCHITECTURES, in_words
-from polyrank.model.training.calibrating import Calibrated, calibrate
+from polyrank.model.training.calibrating import Calibrated, calibrate, lack
 from polyrank.model.training.config import LateTrainConfig, PairTrainConfig, TrainConfig
 from polyrank.model.training.data.corpus import Corpus, Report, survey
 from polyrank.model.training.data.words import PairWords
@@ -25,7 +25,7 @@ from polyrank.model.training.loop import Training, Watch, processes
 from polyrank.model.training.state import STATE_FILE, RunProgress, read_state, require_unused
 from polyrank.model.training.student.first_stage import first_stage_config
 from polyrank.model.training.student.student import start
-from polyrank.model.training.weighing import FEWEST_LISTS, Weighed, scored_lists, weigh
+from polyrank.model.training.weighing import Weighed, scored_lists, weigh
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ def train_calibration(base: str, data: Data, output: Path, *, seen: bool, on_sur
     lists = scored_lists(ranker, _told(data, on_survey), seen)
     calibrated = _calibrated(ranker.config, lists)
     if calibrated is None:
-        raise InvalidInput(f"nothing is written: {sum(map(len, lists))} lists are too few; give more dialogues")
+        raise InvalidInput(f"nothing is written: {lack(lists)}")
     ranker.save(output)
     _write_calibration(output, calibrated)
     return load(output)
@@ -200,8 +200,7 @@ def _add_calibration(output: Path, lists: Files) -> None:
     """Write into a checkpoint what its scores say, or warn that this is not known."""
     calibrated = _calibrated(read_config(output / CONFIG_FILE), lists)
     if calibrated is None:
-        found = sum(map(len, lists))
-        log.warning("scores are not calibrated: %d lists are too few, %d are needed", found, FEWEST_LISTS)
+        log.warning("scores are not calibrated: %s", lack(lists))
     else:
         _write_calibration(output, calibrated)
 

@@ -11,7 +11,7 @@ from polyrank.model.config import CalibrationConfig, EvidenceConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.evidence.features import FEATURES
 from polyrank.model.evidence.fit import ScoredList
-from polyrank.model.training.calibrating import PRIOR, Calibrated, calibrate
+from polyrank.model.training.calibrating import PRIOR, Calibrated, calibrate, lack
 from polyrank.model.training.weighing import FEWEST_LISTS
 
 RIGHT, WRONG, DEVIATION = 3.0, -1.0, 2.0
@@ -85,6 +85,18 @@ def test_too_few_lists_tell_nothing() -> None:
     assert calibrate([lists(FEWEST_LISTS - 1)], None, False) is None
     assert calibrate([[]], None, False) is None
     assert calibrate([lists(FEWEST_LISTS - 10), lists(10), []], None, False) is not None
+
+
+def test_lists_that_cannot_tell_are_no_lists() -> None:
+    """Lists of one dialogue are all of one fold, and have no wrong replies where the file holds no other dialogue."""
+    of_one_dialogue = [each._replace(fold=0) for each in lists(2 * FEWEST_LISTS)]
+    alone = lists(2 * FEWEST_LISTS, others=0, repeats=1)
+    for file, said in ((of_one_dialogue, "too few dialogues"), (alone, "0 lists with wrong replies")):
+        assert calibrate([file], None, False) is None
+        assert said in str(lack([file]))
+        assert made([file, lists(300)]).calibration.slope > 0
+    assert made([alone, lists(300)]) == made([lists(300)])
+    assert lack([lists(FEWEST_LISTS)]) is None
 
 
 @pytest.mark.parametrize(
