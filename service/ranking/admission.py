@@ -41,6 +41,11 @@ def ranking_tokens(request: RankRequest) -> int:
     return TOKENS_A_REQUEST + context + (request.top_n or 0) * (context + TOKENS_A_CANDIDATE)
 
 
+def round_tokens(ranker: LateScorer, request: RankRequest, pool: int) -> int:
+    """Estimate one more search of the pool for a request that was let in: the context is encoded."""
+    return TOKENS_A_REQUEST + late_tokens(ranker, request, pool)
+
+
 def late_tokens(ranker: LateScorer, request: RankRequest, pool: int) -> int:
     """Estimate the second stage, if the model has one; the generation has so many candidates."""
     if ranker.late_rows is None:
@@ -82,11 +87,12 @@ def _context_tokens(conversation: Conversation) -> int:
     return min(MOST_TOKENS, conversation.letters // LETTERS_A_TOKEN)
 
 
-@dataclass(eq=False, frozen=True)
-class _Ticket:
-    """A request that was let in, and what it adds to the work."""
+@dataclass(eq=False)
+class Ticket:
+    """A request that was let in: what it adds to the work, and how many searches that is."""
 
     tokens: int
+    searches: int = 1
 
 
 class Admission:
@@ -106,7 +112,7 @@ class Admission:
     ) -> None:
         self._most, self._turn, self._metrics = most_tokens, turn_tokens, metrics
         self._progress, self._clock = progress, clock
-        self._inside: dict[_Ticket, None] = {}
+        self._inside: dict[Ticket, None] = {}
         self._looked_at, self._seen = clock(), progress()
         self._busy_seconds = self._done_tokens = 0.0  # of the last few seconds in which there was a request
 
@@ -116,7 +122,7 @@ class Admission:
         return sum(ticket.tokens for ticket in self._inside)
 
     @contextmanager
-    def admitted(self, tokens: int, deadline: float, kept: int = 0) -> Iterator[None]:
+    def admitted(self, tokens: int, deadline: float, kept: int = 0) -> Iterator[Ticket]:
         """Let a request in for the block; its tokens are estimated, its deadline is on the monotonic clock.
 
         What is done of the `kept` ones of its tokens is kept even if the request is late, so time for one turn of them
@@ -126,33 +132,46 @@ class Admission:
             DeadlineExceeded: its time is already over.
             Overloaded: there is too much before it; carries when to try again.
         """
-        now = self._clock()
-        if now >= deadline:
+        if self._clock() >= deadline:
             raise DeadlineExceeded("before it began")
-        self._look(now)
-        before = self._before(tokens)
-        wait = self._seconds(before)
         least = tokens - kept + min(kept, self._turn)
-        # A request that is alone may take all its time, because no other could use it.
-        late = bool(self._inside) and self._seconds(before + least) > SHARE_OF_TIME * (deadline - now)
-        full = before >= self._most or (tokens > self._turn and self.tokens >= self._most)
-        if late or full:
+        if not self._has_room([*self._inside], tokens, least, deadline):
+            wait = self._seconds(self._before([*self._inside], tokens))
             raise Overloaded(len(self._inside), max(1, min(MOST_RETRY_SECONDS, math.ceil(wait))))
-        ticket = _Ticket(tokens)
+        ticket = Ticket(tokens)
         self._inside[ticket] = None
         self._metrics.show_queue(len(self._inside), self.tokens)
         try:
-            yield
-            self._done_tokens += TOKENS_A_REQUEST
+            yield ticket
+            self._done_tokens += TOKENS_A_REQUEST * ticket.searches
         finally:
             self._look(self._clock())
             del self._inside[ticket]
             self._metrics.show_queue(len(self._inside), self.tokens)
 
-    def _before(self, tokens: int) -> int:
+    def searches_again(self, ticket: Ticket, tokens: int, deadline: float) -> bool:
+        """Let a request that is in search once more, if there is room beside the others; returns whether there is."""
+        others = [each for each in self._inside if each is not ticket]
+        if not self._has_room(others, tokens, tokens, deadline):
+            return False
+        ticket.tokens, ticket.searches = ticket.tokens + tokens, ticket.searches + 1
+        self._metrics.show_queue(len(self._inside), self.tokens)
+        return True
+
+    def _has_room(self, others: Sequence[Ticket], tokens: int, least: int, deadline: float) -> bool:
+        """Whether so many tokens, of which `least` must be done in time, can be taken on beside other requests."""
+        now = self._clock()
+        self._look(now)
+        before = self._before(others, tokens)
+        # A request that is alone may take all its time, because no other could use it.
+        late = bool(others) and self._seconds(before + least) > SHARE_OF_TIME * (deadline - now)
+        full = before >= self._most or (tokens > self._turn and sum(each.tokens for each in others) >= self._most)
+        return not (late or full)
+
+    def _before(self, others: Sequence[Ticket], tokens: int) -> int:
         """Return what is done before a request of so many tokens: of longer ones only as much as turns allow."""
         most = max(tokens, self._turn)
-        return sum(min(ticket.tokens, most) for ticket in self._inside)
+        return sum(min(ticket.tokens, most) for ticket in others)
 
     def _look(self, now: float) -> None:
         """Take in what was done since the last look, and how long it took."""

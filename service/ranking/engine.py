@@ -33,7 +33,7 @@ from polyrank.service.observe.labels import Stage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing
 from polyrank.service.ranking import admission, given, retrieval, selection
-from polyrank.service.ranking.admission import Admission
+from polyrank.service.ranking.admission import Admission, Ticket
 from polyrank.service.ranking.batching.lanes import TURN_BATCHES
 from polyrank.service.ranking.batching.together import Together
 from polyrank.service.ranking.forwards import CountedContext, Forwards, PairScores
@@ -116,31 +116,41 @@ class Engine:
         new = 0 if texts is None else admission.text_tokens(texts.new_texts)
         kept = new if texts is not None and texts.resumes else 0
         late = admission.late_tokens(serving.ranker, request, serving.snapshot.count)
-        with self._admission.admitted(admission.ranking_tokens(request) + new + late, request.deadline, kept):
+        estimated = admission.ranking_tokens(request) + new + late
+        with self._admission.admitted(estimated, request.deadline, kept) as ticket:
             with self._saying_what_is_kept(texts):
                 async with until(request.deadline):
                     if texts is None:
-                        ranked = await self._rank_pool(serving, request, timings)
+                        ranked = await self._rank_pool(serving, request, ticket, timings)
                     else:
                         ranked = await self._rank_given(serving, request, texts, timings)
             if scorer is not None:
                 ranked = await self._rerank(scorer, serving.generation.words, request, ranked, timings)
         return replace(ranked, places=_finite(selection.selected(request, ranked.places)), seconds=timings.seconds)
 
-    async def _rank_pool(self, serving: Serving, request: RankRequest, timings: Timings) -> Ranked:
+    async def _rank_pool(self, serving: Serving, request: RankRequest, ticket: Ticket, timings: Timings) -> Ranked:
         """Rank the generation's candidates by vectors and, where they count, by words, until the groups are full."""
         context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
         encode_context = once(partial(self._read_context, serving.ranker, context, request.deadline))
         ranked, seconds = await self._search_round(serving, request, encode_context, timings)
         more, round_ = selection.next_round(request, ranked.places, len(ranked.places), 1), 1
         while more is not None:
-            if round_ == selection.MOST_ROUNDS or time.monotonic() + 2 * seconds > request.deadline - ANSWER_SECONDS:
+            found = None
+            if round_ < selection.MOST_ROUNDS and self._may_search(serving, more, ticket, seconds):
+                found, seconds = await self._search_round(serving, more, encode_context, timings)
+            if found is None or found.lacks_second_stage != ranked.lacks_second_stage:  # scores of two stages
                 ranked = replace(ranked.without("groups_incomplete"), exact=False)
                 break
-            found, seconds = await self._search_round(serving, more, encode_context, timings)
             ranked, round_ = ranked.joined(found, selection.merged(ranked.places, found.places)), round_ + 1
             more = selection.next_round(request, ranked.places, len(found.places), round_)
         return replace(ranked, truncation=truncation, tokens=len(context))
+
+    def _may_search(self, serving: Serving, request: RankRequest, ticket: Ticket, seconds: float) -> bool:
+        """Whether there is time for one more search, of which the last has taken so many seconds, and room for it."""
+        if time.monotonic() + 2 * seconds > request.deadline - ANSWER_SECONDS:
+            return False
+        tokens = admission.round_tokens(serving.ranker, request, serving.snapshot.count)
+        return self._admission.searches_again(ticket, tokens, request.deadline)
 
     async def _search_round(
         self,

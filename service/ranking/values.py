@@ -10,6 +10,8 @@ from polyrank.service.observe.labels import Degraded, Plan
 
 TOP_N = 20  # candidates that the cross-encoder reads where the request gives no number
 
+_WITHOUT_SECOND_STAGE: frozenset[Degraded] = frozenset({"late_skipped_deadline", "late_failed"})
+
 
 class Given(NamedTuple):
     """A candidate sent along: an id of the generation, a text, or a text with an id that names it."""
@@ -124,6 +126,11 @@ class Ranked:
     plan: Plan | None = None
     tokens: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def lacks_second_stage(self) -> bool:
+        """Whether scores are those of the first stage although the model has a second one."""
+        return not _WITHOUT_SECOND_STAGE.isdisjoint(self.degraded)
 
     def without(self, *reasons: Degraded) -> "Ranked":
         """Return it with more that it does without."""

@@ -121,7 +121,7 @@ def test_progress(capsys: Capture, caplog: pytest.LogCaptureFixture, base: Path,
     assert others[-1].startswith("look 20 of 20: ")
     assert caplog.messages == [
         f"the checkpoint ranks without words: {TOO_FEW}",
-        "scores are not calibrated: 4 lists with wrong replies are too few, 50 are needed",
+        "scores are not calibrated: 4 lists with wrong replies are too few, 50 are needed; give more dialogues",
     ]
     written = json.loads((tmp_path / "out" / "polyrank.json").read_text())
     assert not {"evidence", "calibration"} & set(written)
@@ -223,7 +223,8 @@ def test_too_few_dialogues_calibrate_nothing(capsys: Capture, base: Path, data: 
     given = ["--only-calibration", "--seen", "--base", base, "--train", data, "--output", tmp_path / "out"]
     outcome = call(capsys, "train", *given)
     assert (outcome.status, outcome.out) == (1, "")
-    assert "nothing is written: 4 lists with wrong replies are too few, 50 are needed; give more dialogues" in outcome.err
+    too_few = "4 lists with wrong replies are too few, 50 are needed; give more dialogues"
+    assert f"nothing is written: {too_few}" in outcome.err
     assert not (tmp_path / "out").exists()
 
 

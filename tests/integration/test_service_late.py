@@ -42,6 +42,7 @@ from polyrank.service.live.serving import Opener, Serving
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import admission, second_stage
 from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.second_stage import LateScores
 from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest
 from polyrank.service.settings import Settings
 
@@ -306,6 +307,23 @@ def test_a_second_stage_that_fails_leaves_the_first(ragged: Serving, monkeypatch
         assert (ranked.degraded, ranked.exact, len(ranked.places)) == (["late_failed"], False, 10)
 
 
+@pytest.mark.parametrize("failing", [1, 2])
+def test_scores_of_two_stages_are_never_mixed(ragged: Serving, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    """One of two searches does without the second stage: its scores do not compare with the other's."""
+    plain, calls = second_stage.SecondStage.scores, iter(range(1, 9))
+
+    async def failing_once(*asked: Any) -> LateScores:
+        return await plain(*asked) if next(calls) != failing else LateScores(None, ["late_failed"])
+
+    monkeypatch.setattr(second_stage.SecondStage, "scores", failing_once)
+    ranked = rank(ragged, asked(TEXT, top_k=2, grouping=Grouping("lang", 15)))
+    assert next(calls) == 3, "there was a second search"
+    assert ranked.degraded == [*(["late_failed"] if failing == 1 else []), "groups_incomplete"]
+    wanted = expected(ragged)
+    same = [place.score == pytest.approx(wanted[str(place.id)], abs=1e-4) for place in ranked.places]
+    assert all(same) if failing == 2 else not any(same)
+
+
 def test_exact_is_refused_where_it_would_take_too_long(ragged: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "MOST_EXACT_TOKENS", 8)
     most = admission.most_exact(ragged.ranker, Conversation.of(TEXT))
@@ -329,8 +347,12 @@ def test_it_is_priced_for_admission(ragged: Serving) -> None:
     assert tokens() == 200 * admission.ROWS_A_CANDIDATE // 100
     assert tokens(retrieve_k=5000) == tokens(exact=True) == 1000 * admission.ROWS_A_CANDIDATE // 100
     assert tokens(candidates=tuple(Given(None, "x") for _ in range(50))) == 50 * admission.ROWS_A_CANDIDATE // 100
+    more = asked(TEXT, top_k=600)
+    late = tokens(retrieve_k=600)
+    assert admission.round_tokens(ragged.ranker, more, 1000) == admission.TOKENS_A_REQUEST + late
     ragged.ranker.late_rows = None
     assert tokens() == 0
+    assert admission.round_tokens(ragged.ranker, more, 1000) == admission.TOKENS_A_REQUEST
 
 
 def test_a_generation_without_the_rows_of_its_model_is_refused(tmp_path: Path) -> None:

@@ -69,6 +69,28 @@ def test_one_that_is_larger_than_the_house_is_let_in_alone() -> None:
         assert house.refusal() is not None
 
 
+def test_one_that_is_inside_searches_again_where_there_is_room(house: House) -> None:
+    house.learn(10_000, 1.0)
+    with house.admission.admitted(1000, math.inf) as own:
+        soon = house.now + 3.0
+        assert house.admission.searches_again(own, 20_000, soon), "alone it may take all its time"
+        assert (own.tokens, house.admission.tokens) == (21_000, 21_000)
+        assert house.metrics.registry.get_sample_value("polyrank_queue_tokens") == 21_000
+        with house.admission.admitted(10_000, math.inf):
+            assert not house.admission.searches_again(own, 10_000, soon)
+            assert house.admission.searches_again(own, 1000, soon)
+            assert house.refusal(tokens=10_000, within=5.0) is not None, "others see what it adds"
+    assert house.admission.tokens == 0
+
+
+def test_one_that_is_inside_does_not_search_again_in_a_full_house() -> None:
+    house = House(1000)
+    with house.admission.admitted(100, math.inf) as own:
+        with house.admission.admitted(2000, math.inf):
+            assert not house.admission.searches_again(own, 10, math.inf)
+        assert house.admission.searches_again(own, 5000, math.inf)
+
+
 def test_a_request_whose_work_is_kept_needs_time_for_one_turn_only(house: House) -> None:
     house.learn(10_000, 1.0)
     with house.admission.admitted(1000, math.inf):

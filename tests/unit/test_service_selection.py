@@ -1,8 +1,11 @@
 """Thresholds and groups: what is answered of what is ranked, and how groups are filled."""
 
+import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +16,10 @@ from service_fakes import WordCross, asked, brute_force, build_store, open_servi
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.service.live.serving import Serving
+from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import selection
-from polyrank.service.ranking.values import Given, Grouping, RankedCandidate
+from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.values import Given, Grouping, Ranked, RankedCandidate, RankRequest
 
 TEXT = "w1 w2 w3 w7 w9"
 
@@ -126,6 +131,29 @@ def test_what_time_and_rounds_do_not_allow_is_said(tmp_path: Path, monkeypatch: 
     assert ranked.degraded == ["groups_incomplete"]
     assert 0 < len(ranked.places) < 8
     assert not ranked.exact
+
+
+def test_no_search_is_added_to_a_full_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_store(tmp_path, skewed(400, 0))
+    serving, next_round = open_serving(tmp_path), selection.next_round
+
+    async def scene() -> Ranked:
+        engine, others = Engine(EngineSettings(max_queue_tokens=1000), Metrics()), ExitStack()
+
+        def when_others_have_come(*asked: Any) -> RankRequest | None:
+            others.enter_context(engine._admission.admitted(2000, math.inf))
+            return next_round(*asked)
+
+        monkeypatch.setattr(selection, "next_round", when_others_have_come)
+        try:
+            with others:
+                return await engine.rank(serving, asked(TEXT, top_k=8, grouping=Grouping("topic")))
+        finally:
+            engine.close()
+
+    ranked = asyncio.run(scene())
+    assert ranked.degraded == ["groups_incomplete"]
+    assert 0 < len(ranked.places) < 8
 
 
 def test_each_round_leaves_out_what_is_full() -> None:
