@@ -17,11 +17,11 @@ from polyrank.service.errors import SettingsError
 from polyrank.service.http import handlers, openapi, operations
 from polyrank.service.http.compat import embeddings, rerank
 from polyrank.service.http.compat.error_forms import of_route
-from polyrank.service.http.native import batch, candidates, index, rank
+from polyrank.service.http.native import batch, candidates, classify, index, rank
 from polyrank.service.http.plumbing.gzipped import Zip
 from polyrank.service.http.plumbing.middleware import BodyBound, HeadAsGet, Requests
 from polyrank.service.http.plumbing.sites import Hosts, Sites
-from polyrank.service.live.models import LoadRanker, LoadScorer
+from polyrank.service.live.models import Loaders, LoadRanker, LoadScorer
 from polyrank.service.observe import tracing
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.resources import device_of, opened
@@ -46,15 +46,18 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
     device = device_of(settings)
     _check_runner(settings, device)
     runs = (device, settings.backend, settings.precision, settings.compiled_cache())
-    load_ranker = load or (lambda name: checkpoint.load(name, *runs))
-    load_scorer = load_cross or (lambda name: checkpoint.load_cross(name, *runs))
+    loaders = Loaders(
+        load or (lambda name: checkpoint.load(name, *runs)),
+        load_cross or (lambda name: checkpoint.load_cross(name, *runs)),
+        lambda name: checkpoint.load_classifier(name, *runs),
+    )
     metrics = Metrics()
     spans = tracing.exporting() if settings.tracing else tracing.OFF
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         try:
-            async with opened(settings, metrics, spans, load_ranker, load_scorer) as held:
+            async with opened(settings, metrics, spans, loaders) as held:
                 app.state.resources = held
                 yield
         finally:
@@ -70,7 +73,7 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
         redirect_slashes=False,  # a redirect would lead to any host that the caller names, before anything is checked
     )
     app.state.draining = False
-    for routes in (rank, batch, rerank, embeddings, index, candidates, operations):
+    for routes in (rank, batch, classify, rerank, embeddings, index, candidates, operations):
         app.include_router(routes.router)
     document = openapi.describe(app)
     app.openapi = lambda: document  # type: ignore[method-assign]  # FastAPI's own way to replace it

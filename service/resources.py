@@ -21,6 +21,7 @@ from polyrank.index_builder.errors import disk_full_named
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import RankingError, Shortage, shortage_in
 from polyrank.model.inference.names import AUTO, TORCH, Runner
+from polyrank.model.rankers.classifier import Classifier
 from polyrank.service import processors
 from polyrank.service.auth.access import Access
 from polyrank.service.caching.caches import Caches
@@ -29,7 +30,14 @@ from polyrank.service.changes.compacting import Compacting
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.changes.updating import Updating
 from polyrank.service.errors import SettingsError, StoreReadOnly
-from polyrank.service.live.models import LoadRanker, LoadScorer, PairScorer, warm_up_scorer
+from polyrank.service.live.models import (
+    LoadClassifier,
+    Loaders,
+    LoadScorer,
+    PairScorer,
+    warm_up_classifier,
+    warm_up_scorer,
+)
 from polyrank.service.live.serving import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
@@ -51,7 +59,7 @@ class Resources:
     """What routes work with.
 
     Attributes:
-        has_pool: the server was started with a store; without one only the reranker serves.
+        has_pool: the server was started with a store; without one only reranker and classifier serve.
         loader: the one thread that opens generations and switches to them.
         results: answers of /rank; None: they are not kept.
     """
@@ -87,25 +95,23 @@ def writing(held: Resources) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def opened(
-    settings: Settings, metrics: Metrics, tracing: Tracing, load: LoadRanker, load_cross: LoadScorer
-) -> AsyncIterator[Resources]:
+async def opened(settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders) -> AsyncIterator[Resources]:
     """Load the models and the generation, and follow the store until the end of the block.
 
     A generation that cannot be loaded is no error: the server starts, and `/readyz` says why it is not ready.
 
     Raises:
         SettingsError: the keys file is missing or broken.
-        ModelError, InvalidInput: the cross-encoder cannot be loaded, or is none.
+        ModelError, InvalidInput: the cross-encoder or the classifier cannot be loaded, or is none.
     """
     torch.set_num_threads(_threads(settings))
     if settings.store is None:
         with TemporaryDirectory(prefix="polyrank-") as empty:  # nothing is written to it
             own = settings.model_copy(update={"store": Path(empty)})
-            async with _opened(own, False, metrics, tracing, load, load_cross) as held:
+            async with _opened(own, False, metrics, tracing, loaders) as held:
                 yield held
     else:
-        async with _opened(settings, True, metrics, tracing, load, load_cross) as held:
+        async with _opened(settings, True, metrics, tracing, loaders) as held:
             yield held
 
 
@@ -115,21 +121,21 @@ async def _opened(
     has_pool: bool,
     metrics: Metrics,
     tracing: Tracing,
-    load: LoadRanker,
-    load_cross: LoadScorer,
+    loaders: Loaders,
 ) -> AsyncIterator[Resources]:
     access = Access(settings.keys_file, settings.rate_limit_per_s, metrics)
     store = GenerationStore(settings.root, needs_matrix=settings.vectors == "local")
     caches = Caches(settings, metrics)
     results = _results(settings, metrics, caches)
-    opener = Opener(metrics.count_cache, caches, load, device_of(settings))
+    opener = Opener(metrics.count_cache, caches, loaders.ranker, device_of(settings))
     show_last_build(metrics, await asyncio.to_thread(JobStore(settings.root).records))
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as loader:
         in_loader = partial(asyncio.get_running_loop().run_in_executor, loader)
-        scorer = await in_loader(_load_scorer, settings, load_cross, metrics)
+        scorer = await in_loader(_load_scorer, settings, loaders.scorer, metrics)
+        classifier = await in_loader(_load_classifier, settings, loaders.classifier, metrics)
         live = Live(store, opener, metrics, scorer is not None and scorer.evidence is not None, has_pool)
         await in_loader(live.start)
-        engine = Engine(_engine_settings(settings), metrics, scorer, tracing)
+        engine = Engine(_engine_settings(settings), metrics, scorer, tracing, classifier)
         jobs = Jobs(
             settings,
             partial(_runner_of_job, settings, live),
@@ -254,6 +260,17 @@ def _load_scorer(settings: Settings, load_cross: LoadScorer, metrics: Metrics) -
     runner = Runner(scorer.backend, scorer.precision)
     metrics.show_model("reranker", scorer.name, scorer.architecture, scorer.fingerprint, runner)
     return scorer
+
+
+def _load_classifier(settings: Settings, load: LoadClassifier, metrics: Metrics) -> Classifier | None:
+    if settings.classifier is None:
+        return None
+    classifier = load(settings.classifier)
+    warm_up_classifier(classifier)
+    network = classifier.network
+    runner = Runner(network.backend, network.precision)
+    metrics.show_model("classifier", network.name, network.architecture, network.fingerprint, runner)
+    return classifier
 
 
 def _results(settings: Settings, metrics: Metrics, caches: Caches) -> ResultCache | None:

@@ -38,11 +38,14 @@ class Settings(BaseSettings):
     # Ordered by how often people set them: `make docs` keeps this order.
     store: Path | None = Field(
         default=None,
-        description="the store's directory: generations, jobs, the log of updates; not set: only the reranker serves",
+        description="the store's directory: generations, jobs, log of updates; not set: only the other models serve",
     )
     host: str = Field(default="127.0.0.1", description="where to listen")
     port: int = Field(default=8000, ge=0, le=65535, description="0: any free one, printed when ready")
     reranker: str | None = Field(default=None, min_length=1, description="a cross-encoder for `rerank`")
+    classifier: str | None = Field(
+        default=None, min_length=1, description="a checkpoint of `polyrank train --task classify`, for `/classify`"
+    )
     redis_url: SecretStr | None = Field(
         default=None, description="Redis for vectors of sent texts and copies of generations; rebuilds write there too"
     )
@@ -222,8 +225,9 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _settings_go_together(self) -> Self:
-        if self.store is None and self.reranker is None:
-            raise ValueError("store: name the store directory (--store DIR or POLYRANK_STORE), or a reranker alone")
+        if self.store is None and self.reranker is None and self.classifier is None:
+            alone = "or a reranker or a classifier alone"
+            raise ValueError(f"store: name the store directory (--store DIR or POLYRANK_STORE), {alone}")
         if self.vectors == "redis" and self.redis_url is None:
             raise ValueError("vectors = redis needs redis_url (--redis URL)")
         if self.metrics_access == "admin" and self.keys_file is None:

@@ -17,12 +17,13 @@ class Classifier:
         name: the name it was loaded by.
         config: what its checkpoint says.
         labels: the names of its C classes.
+        network: what runs its forward passes.
         fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
     """
 
     def __init__(self, network: LateRanker | CrossRanker) -> None:
         """Wrap a network whose config has labels."""
-        self._network = network
+        self.network = network
         self.name, self.config, self.fingerprint = network.name, network.config, network.fingerprint
         self.labels = tuple(network.config.labels)
 
@@ -46,16 +47,25 @@ class Classifier:
         logits = np.empty((len(pairs), len(self.labels)), np.float32)
         for conversation, positions in _by_conversation(pairs).items():
             logits[positions] = self._logits(conversation, [pairs[at][1] for at in positions])
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        shares: NDArray[np.float32] = powers / powers.sum(axis=1, keepdims=True)
-        return shares
+        return shares(logits)
 
     def _logits(self, conversation: Conversation, texts: Sequence[str]) -> NDArray[np.float32]:
-        network = self._network
-        if isinstance(network, CrossRanker):
+        network = self.network
+        if not network.retrieves:
             return network.class_logits(network.tokenize_pairs(conversation, texts)[0])
         [context] = network.represent_contexts([network.tokenize_context(conversation)[0]])
         return network.class_logits(context, network.represent_candidates(network.tokenize_candidates(texts)[0]))
+
+
+def shares(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the softmax of each row of logits, (N, C).
+
+    >>> shares(np.log(np.array([[1.0, 3.0]], np.float32))).tolist()
+    [[0.25, 0.75]]
+    """
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
+    of_all: NDArray[np.float32] = powers / powers.sum(axis=1, keepdims=True)
+    return of_all
 
 
 def _by_conversation(pairs: Sequence[tuple[Conversation, str]]) -> dict[Conversation, list[int]]:

@@ -89,6 +89,13 @@ def check_cross(flag: str, name: str) -> None:
     _check(require_pair_scorer, name, f"{flag} ", "")
 
 
+def check_classifier(flag: str, name: str) -> None:
+    """Refuse a model that tells no classes, as `check_cross`."""
+    from polyrank.model.checkpoint.kind import require_classifier
+
+    _check(require_classifier, name, f"{flag} ", "")
+
+
 def _check(require: Callable[[str], object], name: str, before: str, after: str) -> None:
     try:
         require(name)

@@ -24,7 +24,7 @@ class RankedReply(ClientAnswer):
 
 
 class AnsweringModel(ClientAnswer):
-    """The model that ranked."""
+    """The model that answered."""
 
     name: str
     architecture: str
@@ -51,6 +51,24 @@ class RerankedDocument(ClientAnswer):
 
     index: int
     relevance_score: float
+
+
+class ClassedText(ClientAnswer):
+    """The likeliest class of a text, its probability, and those of all classes."""
+
+    label: str
+    probability: float
+    probabilities: dict[str, float]
+
+
+class Classification(ClientAnswer):
+    """The answer to `classify`: a result for each text, in the order sent."""
+
+    results: list[ClassedText]
+    model: AnsweringModel
+    truncated: dict[str, int]
+    timings_ms: dict[str, float]
+    request_id: str
 
 
 class StoredCandidate(ClientAnswer):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from polyrank.service.client import calls
 from polyrank.service.client.answers import (
+    Classification,
     Deleted,
     IndexJob,
     Ranking,
@@ -20,7 +21,15 @@ from polyrank.service.client.answers import (
     Upserted,
 )
 from polyrank.service.client.attempts import Attempts, options
-from polyrank.service.client.calls import Call, Context, Documents, RankOptions, RebuildOptions, RerankOptions
+from polyrank.service.client.calls import (
+    Call,
+    ClassifyOptions,
+    Context,
+    Documents,
+    RankOptions,
+    RebuildOptions,
+    RerankOptions,
+)
 from polyrank.service.client.failures import JobEnded, Refused
 
 T = TypeVar("T")
@@ -80,6 +89,12 @@ class AsyncClient:
     ) -> list[RerankedDocument]:
         """Order documents by the server's reranker, or by its model where it has none; the best first."""
         return await self._do(calls.rerank(query, documents, options))
+
+    async def classify(
+        self, context: Context, texts: Sequence[str], **options: Unpack[ClassifyOptions]
+    ) -> Classification:
+        """Tell which of the served classifier's classes each text is with a conversation."""
+        return await self._do(calls.classify(context, texts, options))
 
     async def embed(self, texts: Sequence[str], *, timeout_ms: int | None = None) -> NDArray[np.float32]:
         """Return the vectors of texts as candidates, (N, D), of length 1."""

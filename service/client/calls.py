@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from polyrank.service.client.answers import (
     CandidatePage,
+    Classification,
     Deleted,
     IndexJob,
     Ranking,
@@ -54,6 +55,13 @@ class RerankOptions(TypedDict, total=False):
     top_n: int
     model: str
     raw_scores: bool
+    timeout_ms: int
+
+
+class ClassifyOptions(TypedDict, total=False):
+    """Options of `classify`; `timeout_ms` covers all attempts."""
+
+    persona: Sequence[str]
     timeout_ms: int
 
 
@@ -125,6 +133,13 @@ def rerank(query: str, documents: Documents, options: RerankOptions) -> Call[lis
 
 def _documents(answer: Any) -> list[RerankedDocument]:
     return [RerankedDocument.model_validate(result) for result in answer["results"]]
+
+
+def classify(context: Context, texts: Sequence[str], options: ClassifyOptions) -> Call[Classification]:
+    """Tell classes."""
+    body = {"context": context, "texts": [*texts], **options}
+    timeout_ms = options.get("timeout_ms")
+    return Call("POST", "/classify", Classification.model_validate, body, timeout_ms=timeout_ms, deadline_in="body")
 
 
 def embed(texts: Sequence[str], timeout_ms: int | None) -> Call[NDArray[np.float32]]:

@@ -97,6 +97,8 @@ class InfoOut(tei.TeiInfoOut):
     generation: str | None
     model: LoadedModelOut | None
     reranker: LoadedModelOut | None
+    classifier: LoadedModelOut | None
+    labels: list[str] | None = Field(description="the classifier's classes")
     scan: ScanOut | None
     vectors: Literal["local", "redis"]
     limits: LimitsOut
@@ -156,14 +158,14 @@ async def alive(request: Request) -> StatusOut:
 async def ready(request: Request) -> StatusOut:
     """A verified generation and its model are loaded, and the server is not about to stop. Redis is not asked.
 
-    A server without a store is ready with its reranker.
+    A server without a store is ready with its reranker or classifier.
     """
     serving = _ready(request)
     return StatusOut(status="ready", generation=serving.generation.id if serving else None)
 
 
 def _ready(request: Request) -> Serving | None:
-    """Return what is served; None: the server has no store, and its reranker is loaded."""
+    """Return what is served; None: the server has no store, and its other models are loaded."""
     if request.app.state.draining:
         raise Draining
     held = resources(request)
@@ -192,6 +194,7 @@ async def info(request: Request) -> dict[str, Any]:
     """What this server is, what it serves, its bounds, and what TEI's clients look for."""
     held = resources(request)
     serving, scorer, settings = held.live.current, held.engine.scorer, held.settings
+    classifier = held.engine.classifier
     has_words = serving is not None and serving.generation.words is not None
     return {
         **tei.info(served_models.announced(held), settings.info_model_type, held.engine.batch_tokens, settings),
@@ -201,6 +204,8 @@ async def info(request: Request) -> dict[str, Any]:
         "model": serving
         and _loaded(serving.ranker, serving.generation.manifest.model.name, has_words, serving.ranker.late_rows),
         "reranker": scorer and _loaded(scorer, scorer.name, bool(scorer.evidence and has_words), None),
+        "classifier": classifier and _loaded(classifier.network, classifier.name, False, None),
+        "labels": classifier and [*classifier.labels],
         "scan": serving and serving.search_status,  # FastAPI reads the fields of this and of `limits` by attribute
         "vectors": settings.vectors,
         "limits": settings,

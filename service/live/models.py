@@ -1,7 +1,7 @@
 """What the service asks of its models, and how it warms them up."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from polyrank.model.config import CalibrationConfig
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.inference.names import Choice
+from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.representations import ContextEncoding, LateRows, Representations
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
@@ -19,6 +20,16 @@ from polyrank.model.text.tokenizer import Token
 LoadRanker = Callable[[str], Any]
 # Loads a cross-encoder by its name or directory.
 LoadScorer = Callable[[str], "PairScorer"]
+# Loads a classifier by its directory.
+LoadClassifier = Callable[[str], Classifier]
+
+
+class Loaders(NamedTuple):
+    """What loads the models of a server."""
+
+    ranker: LoadRanker
+    scorer: LoadScorer
+    classifier: LoadClassifier
 
 
 class LateScorer(Protocol):
@@ -109,3 +120,9 @@ def warm_up_scorer(scorer: PairScorer) -> None:
     for words, count in _PAIRS:
         pairs, _ = finish(scorer.pair_steps(Conversation.of("hello " * words), ["hello there"] * count))
         scorer.score_pair_batch(pairs)
+
+
+def warm_up_classifier(classifier: Classifier) -> None:
+    """Tell classes of pairs of usual lengths."""
+    for words, count in _PAIRS:
+        classifier.classify("hello " * words, ["hello there"] * count)

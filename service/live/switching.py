@@ -68,7 +68,7 @@ class Live:
     def reason(self) -> str:
         """Return why nothing is served."""
         if not self._has_pool:
-            return "this server only reranks: it has no store; start it with --store to rank a pool"
+            return "this server has no store; start it with --store to rank a pool"
         if self.refused:
             refused = "; ".join(f"{generation}: {why}" for generation, why in sorted(self.refused.items()))
             return f"no generation can be served: {refused}"

@@ -255,7 +255,7 @@ class Metrics:
         self._set_info(self._scan_info, 0, (kind, str(fallback).lower()))
 
     def show_model(self, role: str, name: str, architecture: str, fingerprint: str, runner: Runner) -> None:
-        """Show the model of a role ("ranker" or "reranker") that is used from now on, and what runs it."""
+        """Show the model of a role (ranker, reranker or classifier) that is used from now on, and what runs it."""
         self._set_info(self._model_info, 1, (role, name, architecture, fingerprint, *runner))
 
     def _set_info(self, info: Gauge, shared: int, labels: tuple[str, ...]) -> None:

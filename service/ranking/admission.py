@@ -73,6 +73,11 @@ def pair_tokens(conversation: Conversation, texts: Sequence[str]) -> int:
     return TOKENS_A_REQUEST + _context_tokens(conversation) * len(texts) + text_tokens(texts)
 
 
+def apart_tokens(conversation: Conversation, texts: Sequence[str]) -> int:
+    """Estimate reading a context and texts, each alone."""
+    return TOKENS_A_REQUEST + _context_tokens(conversation) + text_tokens(texts)
+
+
 def text_tokens(texts: Sequence[str]) -> int:
     """Estimate texts, each alone."""
     return sum(2 + min(MOST_TOKENS, len(text) // LETTERS_A_TOKEN) for text in texts)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.store.words import Words
 from polyrank.model.errors import InvalidInput
+from polyrank.model.rankers.classifier import Classifier, shares
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.steps import Steps, finish, letters_worth, one_by_one, step
@@ -53,6 +54,15 @@ MOST_WORDS = 2 * MOST_SCANS
 T = TypeVar("T")
 
 
+class Classes(NamedTuple):
+    """Probabilities of classes (N, C), what the model did not see, how many tokens it saw, and seconds by stage."""
+
+    probabilities: NDArray[np.float32]
+    truncation: Truncation
+    tokens: int
+    seconds: dict[str, float]
+
+
 class Embeddings(NamedTuple):
     """What was made of N texts, how many tokens it saw, how many texts lost their end, and seconds by stage."""
 
@@ -76,12 +86,18 @@ class Engine:
 
     Attributes:
         scorer: the cross-encoder, warm; None: no request may ask for it.
+        classifier: the same of what tells classes.
     """
 
     def __init__(
-        self, settings: EngineSettings, metrics: Metrics, scorer: PairScorer | None = None, tracing: Tracing = OFF
+        self,
+        settings: EngineSettings,
+        metrics: Metrics,
+        scorer: PairScorer | None = None,
+        tracing: Tracing = OFF,
+        classifier: Classifier | None = None,
     ) -> None:
-        self.scorer = scorer
+        self.scorer, self.classifier = scorer, classifier
         self.batch_tokens = settings.batch_tokens
         self._metrics = metrics
         self._forwards = Forwards(settings.batch_tokens, metrics, tracing)
@@ -359,6 +375,19 @@ class Engine:
         read, values = await side_by_side(read_pairs, read_words, timings)
         return read._replace(scores=scorer.evidence.scores(read.scores, values), seconds=timings.seconds)
 
+    async def classify(self, conversation: Conversation, texts: Sequence[str], deadline: float) -> Classes:
+        """Tell the classes of texts with a context; errors as `rank`."""
+        network, timings = self.required_classifier().network, Timings()
+        joint = admission.pair_tokens(conversation, texts)
+        cost = admission.apart_tokens(conversation, texts) if network.retrieves else joint
+        with self._admission.admitted(cost, deadline):
+            async with until(deadline):
+                if network.retrieves:
+                    told = await self._forwards.apart_classes(network, conversation, texts, deadline, timings)
+                else:
+                    told = await self._forwards.joint_classes(network, conversation, texts, deadline, timings)
+        return Classes(shares(told.logits), told.truncation, told.tokens, timings.seconds)
+
     async def embed(self, serving: Serving, texts: Sequence[str], deadline: float) -> Embeddings:
         """Encode texts as candidates; errors as `rank`."""
         with self._admission.admitted(admission.text_tokens(texts), deadline):
@@ -405,13 +434,16 @@ class Engine:
     async def probe(self, serving: Serving | None) -> None:
         """Try a model while it seems to have failed: a success makes the service ready again.
 
-        Without a generation the reranker is tried.
+        Without a generation the reranker is tried, or the classifier.
         """
         if self.failed is None or self.stuck:
             return
         if serving is None:
+            hello = Conversation.of("hello")
             with suppress(InferenceFailed, NotConfigured):
-                await self.score_pairs(None, Conversation.of("hello"), ["hello"], math.inf)
+                await self.score_pairs(None, hello, ["hello"], math.inf)
+            with suppress(InferenceFailed, NotConfigured):
+                await self.classify(hello, ["hello"], math.inf)
             return
         context, _ = finish(serving.ranker.context_steps(Conversation.of("hello")))
         with suppress(InferenceFailed):
@@ -432,6 +464,12 @@ class Engine:
         """Finish what has begun, drop what waits."""
         for threads in (self._forwards, self._search, self._candidates):
             threads.close()
+
+    def required_classifier(self) -> Classifier:
+        """Return the classifier; raises NotConfigured where there is none."""
+        if self.classifier is None:
+            raise NotConfigured("classify: no classifier is loaded; start the server with --classifier MODEL")
+        return self.classifier
 
     def _required_scorer(self) -> PairScorer:
         if self.scorer is None:

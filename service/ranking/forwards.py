@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, TypeVar, cast
@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.rankers.late import LateRanker
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
@@ -48,6 +50,14 @@ class PairScores(NamedTuple):
     truncation: Truncation
     tokens: int
     seconds: dict[str, float]
+
+
+class ClassLogits(NamedTuple):
+    """A classifier's logits (N, C), what it did not see, and how many tokens it saw."""
+
+    logits: NDArray[np.float32]
+    truncation: Truncation
+    tokens: int
 
 
 class Forwards:
@@ -167,14 +177,40 @@ class Forwards:
             DeadlineExceeded: one of the two was missed, or would be.
             TimeTooShort: so many pairs cannot be read by the deadline.
         """
-        steps = _split_pairs(scorer, conversation, texts)
-        letters = conversation.letters + letters_worth(texts)
-        pairs, lengths, truncation = await self.tokenize(steps, letters, timings, "rerank")
+        pairs, lengths, truncation = await self._split(scorer, conversation, texts, timings)
         if time.monotonic() + self.batcher.predict("pair", lengths) > within:
             self.batcher.doubt("pair")
             raise DeadlineExceeded("the cross-encoder would take longer")
         scores = await self._run("pair", Work(_PairBatch(scorer), pairs, lengths), deadline, timings)
         return PairScores(np.array(scores, np.float32), truncation, sum(lengths), timings.seconds)
+
+    async def joint_classes(
+        self, network: CrossRanker, conversation: Conversation, texts: Sequence[str], deadline: float, timings: Timings
+    ) -> ClassLogits:
+        """Let a classifier read each text with a context; errors as `candidates`."""
+        pairs, lengths, truncation = await self._split(network, conversation, texts, timings)
+        logits = await self._run("pair", Work(_PairClassBatch(network), pairs, lengths), deadline, timings)
+        return ClassLogits(np.array(logits, np.float32), truncation, sum(lengths))
+
+    async def apart_classes(
+        self, network: LateRanker, conversation: Conversation, texts: Sequence[str], deadline: float, timings: Timings
+    ) -> ClassLogits:
+        """Let a classifier read a context and texts apart, and compare them; errors as `candidates`."""
+        ids, truncation = await self.tokenize(network.context_steps(conversation), conversation.letters, timings)
+        tokens, cut = await self.tokenize_candidates(network, texts, deadline, timings)
+        context = await self.context(network, ids, deadline, timings)
+        made = Representations.join(await self.candidates(network, tokens, deadline, timings))
+        cost = len(texts) if made.counts is None else max(1, network.late_tokens(len(ids), made.counts))
+        work = Work(_LateClassBatch(network), [(context, made)], [cost])
+        [logits] = await self._run("late", work, deadline, timings)
+        return ClassLogits(logits, replace(truncation, candidates=cut), len(ids) + sum(map(len, tokens)))
+
+    async def _split(
+        self, scorer: PairScorer, conversation: Conversation, texts: Sequence[str], timings: Timings
+    ) -> "_SplitPairs":
+        """Tokenise pairs."""
+        steps = _split_pairs(scorer, conversation, texts)
+        return await self.tokenize(steps, conversation.letters + letters_worth(texts), timings, "rerank")
 
     async def _run(self, lane: Lane, work: Work, deadline: float, timings: Timings) -> list[Any]:
         """Run sequences through a model: their wait is queueing, the rest is the stage."""
@@ -255,3 +291,23 @@ class _PairBatch:
 
     def __call__(self, pairs: list[Pairs]) -> NDArray[np.float32]:
         return self.scorer.score_pair_batch(Pairs.join(pairs))
+
+
+@dataclass(frozen=True)
+class _PairClassBatch:
+    """A classifier's forward pass over pairs of several requests; equal for the same classifier."""
+
+    network: CrossRanker
+
+    def __call__(self, pairs: list[Pairs]) -> NDArray[np.float32]:
+        return self.network.class_logits(Pairs.join(pairs))
+
+
+@dataclass(frozen=True)
+class _LateClassBatch:
+    """A classifier's comparisons for several requests, one after the other; equal for the same classifier."""
+
+    network: LateRanker
+
+    def __call__(self, pairs: list[tuple[ContextEncoding, Representations]]) -> list[NDArray[np.float32]]:
+        return [self.network.class_logits(*pair) for pair in pairs]

@@ -38,9 +38,9 @@ def test_it_reranks_for_every_client(server: Served) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "said"),
     [
-        ("POST", "/rank", {"context": "w1"}, 503, "this server only reranks: it has no store; start it with --store"),
-        ("POST", "/v1/embeddings", {"input": "w1"}, 503, "this server only reranks"),
-        ("PUT", "/index/candidates", [{"id": "a", "text": "w1"}], 503, "this server only reranks"),
+        ("POST", "/rank", {"context": "w1"}, 503, "this server has no store; start it with --store"),
+        ("POST", "/v1/embeddings", {"input": "w1"}, 503, "this server has no store"),
+        ("PUT", "/index/candidates", [{"id": "a", "text": "w1"}], 503, "this server has no store"),
         ("POST", "/index", {"candidates": [{"text": "w1"}], "model": "lexical"}, 422, "start it with --store"),
     ],
 )
@@ -61,5 +61,5 @@ def test_it_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_neither_store_nor_reranker_is_a_mistake() -> None:
-    with pytest.raises(SettingsError, match=r"store: name the store directory .* or a reranker alone"):
+    with pytest.raises(SettingsError, match=r"store: name the store directory .* or a reranker or a classifier alone"):
         Settings.load({})

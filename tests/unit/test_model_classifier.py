@@ -112,7 +112,7 @@ def test_its_head_reads_what_the_equations_say(architecture: str, base: Path) ->
     sizes: dict[str, Any] = {"n_codes": 3, "max_context_tokens": 40, "max_candidate_tokens": 16, "score_scale": 5.0}
     config = ModelConfig(architecture=architecture, base_name="", normalize=True, labels=("a", "b"), **sizes)
     classifier = Classifier(polyrank.from_base(str(base), config))  # type: ignore[arg-type]
-    encoder = classifier._network.encoder
+    encoder = classifier.network.encoder
     assert isinstance(encoder, LateEncoder)
     assert encoder.classes is not None
     outputs = hidden(encoder.context, [CLS, *word_ids("w1 w2 w3"), SEP], None)

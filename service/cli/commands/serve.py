@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from polyrank.service.cli.models import add_runner_options, check_cross
+from polyrank.service.cli.models import add_runner_options, check_classifier, check_cross
 from polyrank.service.cli.output import UsageError
 
 # Variables that native libraries read when they are loaded; values already in the environment stay.
@@ -23,8 +23,9 @@ NATIVE = {
 def add_to(commands: Any) -> None:
     """Add the command to the parser; every flag is also a POLYRANK_ variable and a key of the TOML file."""
     parser = commands.add_parser("serve", help="serve POST /rank over a store")
-    parser.add_argument("--store", type=Path, help="the store's directory; not given: only the reranker serves")
+    parser.add_argument("--store", type=Path, help="the store's directory; not given: only the other models serve")
     parser.add_argument("--reranker", metavar="MODEL", help="a cross-encoder for `rerank`")
+    parser.add_argument("--classifier", metavar="MODEL", help="a checkpoint of train --task classify, for /classify")
     parser.add_argument("--redis", dest="redis_url", metavar="URL", help="Redis with the vectors of the generations")
     parser.add_argument("--vectors", choices=("local", "redis"), help="where vectors are read; default: local")
     parser.add_argument("--host", help="default: 127.0.0.1")
@@ -38,7 +39,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal stops it. A store or a reranker that is none is refused before torch is imported."""
+    """Serve until a signal stops it. A store or a model of the wrong kind is refused before torch is imported."""
     flags = {name: value for name, value in vars(arguments).items() if name != "run"}
     from polyrank.service.settings import Settings
 
@@ -47,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{settings.store} is no directory; polyrank build makes a store")
     if settings.reranker is not None:
         check_cross("reranker:", settings.reranker)
+    if settings.classifier is not None:
+        check_classifier("classifier:", settings.classifier)
     for name, value in NATIVE.items():
         os.environ.setdefault(name, value)
     from polyrank.service.process import server  # imports torch, so only after the settings were checked

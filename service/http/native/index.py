@@ -70,7 +70,7 @@ async def rebuild(
     wanted = Rebuild(pool=body.pool, candidates=rows, model=body.model, activate=body.activate)
     with writing(held):
         if not held.has_pool:
-            raise NotConfigured("store: this server only reranks; start it with --store to build a generation")
+            raise NotConfigured("store: this server has none; start it with --store to build a generation")
         record = await held.jobs.start(wanted, await request.body(), key, has_active=held.live.current is not None)
     return _started(record, response)
 

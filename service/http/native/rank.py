@@ -18,7 +18,7 @@ from polyrank.service.errors import (
     TooManyForExact,
     UnknownCandidates,
 )
-from polyrank.service.http.native.requests import CandidateIn, ExpectIn, RankIn
+from polyrank.service.http.native.requests import CandidateIn, ExpectIn, RankIn, SaidIn
 from polyrank.service.http.native.responses import RankOut, answer_of
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANKS, fails, header, takes
@@ -124,13 +124,11 @@ def to_request(body: RankIn, settings: Settings, deadline: float) -> RankRequest
     """
     bodies.check_count(body.candidates or (), settings)
     candidates = None if body.candidates is None else tuple(_given(sent) for sent in body.candidates)
-    turns = body.turns()
-    bodies.check_lengths("context", [turn.text for turn in turns], settings)
-    bodies.check_lengths("persona", body.persona, settings)
+    conversation = checked_conversation(body, settings)
     texts = [given.text for given in candidates or () if given.text is not None]
     bodies.check_lengths("candidates", texts, settings)
     return RankRequest(
-        conversation=Conversation(turns, tuple(body.persona)),
+        conversation=conversation,
         deadline=deadline,
         candidates=candidates,
         top_k=body.top_k,
@@ -142,6 +140,14 @@ def to_request(body: RankIn, settings: Settings, deadline: float) -> RankRequest
         score_threshold=body.score_threshold,
         grouping=None if body.group_by is None else Grouping(body.group_by, body.limit_per_group),
     )
+
+
+def checked_conversation(body: SaidIn, settings: Settings) -> Conversation:
+    """Return what was said; raises InvalidInput where a text is longer than the server allows."""
+    conversation = body.conversation()
+    bodies.check_lengths("context", [turn.text for turn in conversation.turns], settings)
+    bodies.check_lengths("persona", conversation.persona, settings)
+    return conversation
 
 
 def _given(sent: str | CandidateIn) -> Given:

@@ -21,7 +21,7 @@ from pydantic import (
 
 from polyrank.index_builder.pool.limits import MAX_ID_CHARS, check_metadata
 from polyrank.index_builder.vectors.ids import text_id
-from polyrank.model.text.assembly import Turn
+from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.service.http.native.filters_in import FILTER_DESCRIPTION, checked_filter
 from polyrank.service.http.plumbing.fields import Text, storable
 from polyrank.service.ranking.values import TOP_N
@@ -125,7 +125,38 @@ class ExpectIn(Strict):
     generation: str | None = Field(default=None, max_length=128)
 
 
-class RankIn(Strict):
+class SaidIn(Strict):
+    """What was said so far."""
+
+    context: str | Annotated[list[str | TurnIn], Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)] = Field(
+        description="oldest turn first; at least one turn has text"
+    )
+    persona: list[str] = Field(
+        default=[], max_length=MAX_PERSONA, fail_fast=True, description="facts about the replying side"
+    )
+
+    @model_validator(mode="after")
+    def _something_was_said(self) -> Self:
+        if not any(turn.text.strip() for turn in self._turns()):
+            raise ValueError("context: at least one turn must have text")
+        return self
+
+    def _turns(self) -> tuple[Turn, ...]:
+        sent = [self.context] if isinstance(self.context, str) else self.context
+        return tuple(Turn(turn) if isinstance(turn, str) else Turn(turn.said(), turn.role) for turn in sent)
+
+    def conversation(self) -> Conversation:
+        """Return what was said and by whom, oldest first."""
+        return Conversation(self._turns(), tuple(self.persona))
+
+
+_NAMES_OF_CONTEXT = dict.fromkeys(
+    ("query", "messages", "conversation", "history", "question", "prompt", "input"), "context"
+)
+_NAMES_OF_TIMEOUT = dict.fromkeys(("timeout", "timeout_seconds"), "timeout_ms")
+
+
+class RankIn(SaidIn):
     """A context, and what to rank against it."""
 
     model_config = ConfigDict(
@@ -138,21 +169,15 @@ class RankIn(Strict):
     )
 
     OTHER_NAMES: ClassVar = {
-        **dict.fromkeys(("query", "messages", "conversation", "history", "question", "prompt", "input"), "context"),
+        **_NAMES_OF_CONTEXT,
         **dict.fromkeys(("documents", "texts", "passages", "responses", "replies"), "candidates"),
         **dict.fromkeys(("k", "limit", "n", "top_n", "num_results"), "top_k"),
         **dict.fromkeys(("filters", "where"), "filter"),
         **dict.fromkeys(("threshold", "min_score", "score_cutoff"), "score_threshold"),
         **dict.fromkeys(("group_size", "per_group"), "limit_per_group"),
-        **dict.fromkeys(("timeout", "timeout_seconds"), "timeout_ms"),
+        **_NAMES_OF_TIMEOUT,
     }
 
-    context: str | Annotated[list[str | TurnIn], Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)] = Field(
-        description="oldest turn first; at least one turn has text"
-    )
-    persona: list[str] = Field(
-        default=[], max_length=MAX_PERSONA, fail_fast=True, description="facts about the replying side"
-    )
     candidates: (
         Annotated[list[Text | CandidateIn], Field(min_length=1, max_length=CANDIDATES_CEILING, fail_fast=True)] | None
     ) = Field(default=None, description="absent: retrieve from the active generation")
@@ -179,12 +204,6 @@ class RankIn(Strict):
     timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
 
     @model_validator(mode="after")
-    def _something_was_said(self) -> Self:
-        if not any(turn.text.strip() for turn in self.turns()):
-            raise ValueError("context: at least one turn must have text")
-        return self
-
-    @model_validator(mode="after")
     def _retrieval_or_candidates(self) -> Self:
         if self.candidates is not None:
             beside = [name for name in ("filter", "exact", "retrieve_k") if name in self.model_fields_set]
@@ -200,16 +219,30 @@ class RankIn(Strict):
             raise ValueError(f"top_k times limit_per_group: must be {MAX_RESULTS} or less")
         return self
 
-    def turns(self) -> tuple[Turn, ...]:
-        """Return what was said and by whom, oldest first."""
-        sent = [self.context] if isinstance(self.context, str) else self.context
-        return tuple(Turn(turn) if isinstance(turn, str) else Turn(turn.said(), turn.role) for turn in sent)
-
     def top_n(self) -> int | None:
         """Return how many candidates the cross-encoder reads; None: it is not asked."""
         if isinstance(self.rerank, RerankIn):
             return self.rerank.top_n
         return RerankIn().top_n if self.rerank else None
+
+
+class ClassifyIn(SaidIn):
+    """A context, and texts whose classes are asked for."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"context": ["where is my parcel?"], "texts": ["It comes tomorrow.", "We sell lamps."]}]
+        }
+    )
+
+    OTHER_NAMES: ClassVar = {
+        **_NAMES_OF_CONTEXT,
+        **dict.fromkeys(("candidates", "documents", "text", "response", "responses", "replies"), "texts"),
+        **_NAMES_OF_TIMEOUT,
+    }
+
+    texts: list[Text] = Field(min_length=1, max_length=CANDIDATES_CEILING, fail_fast=True)
+    timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
 
 
 class BatchIn(Strict):

@@ -115,6 +115,24 @@ class RankOut(Out):
     request_id: str
 
 
+class ClassedOut(Out):
+    """The class of one text."""
+
+    label: str = Field(description="the likeliest class")
+    probability: float = Field(description="of that class")
+    probabilities: dict[str, float] = Field(description="of every class, the likeliest first")
+
+
+class ClassifyOut(Out):
+    """The classes of texts, in the order sent."""
+
+    results: list[ClassedOut]
+    model: ModelOut
+    truncated: TruncatedOut
+    timings_ms: TimingsOut
+    request_id: str
+
+
 class BatchEntryOut(Out):
     """What became of one ranking of several: `answer` with status 200, `problem` otherwise."""
 

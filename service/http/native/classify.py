@@ -1,0 +1,57 @@
+"""`POST /classify`: the classes of texts with a conversation."""
+
+import time
+
+import numpy as np
+from fastapi import APIRouter
+from starlette.requests import Request
+
+from polyrank.model.rankers.classifier import Classifier
+from polyrank.service.errors import NotConfigured
+from polyrank.service.http.native.rank import checked_conversation
+from polyrank.service.http.native.requests import ClassifyIn
+from polyrank.service.http.native.responses import ClassedOut, ClassifyOut, ModelOut, TimingsOut, TruncatedOut
+from polyrank.service.http.plumbing import bodies
+from polyrank.service.http.plumbing.described import DEADLINE_IN, READS, fails, takes
+from polyrank.service.http.plumbing.guards import RANK
+from polyrank.service.observe.account import Account
+from polyrank.service.ranking.engine import Classes
+from polyrank.service.resources import resources
+
+router = APIRouter(tags=["classify"], dependencies=[RANK])
+
+
+@router.post(
+    "/classify",
+    response_model=ClassifyOut,
+    openapi_extra=takes(ClassifyIn, DEADLINE_IN),
+    responses=fails(*READS, NotConfigured, body=True),
+)
+async def classify(request: Request) -> ClassifyOut:
+    """Tell for each text which class it and the conversation are, with the probability of every class."""
+    held = resources(request)
+    body = await bodies.read(request, ClassifyIn, held.settings, ranked=("texts",))
+    deadline = bodies.deadline(request, held.settings, body.timeout_ms)
+    bodies.check_count(body.texts, held.settings)
+    conversation = checked_conversation(body, held.settings)
+    bodies.check_lengths("texts", body.texts, held.settings)
+    classifier = held.engine.required_classifier()
+    told = await bodies.while_connected(request, held.engine.classify(conversation, body.texts, deadline))
+    request.state.account = Account(None, [], told.seconds)
+    return _answer(request, classifier, told)
+
+
+def _answer(request: Request, classifier: Classifier, told: Classes) -> ClassifyOut:
+    network, cut = classifier.network, told.truncation
+    spent = {**told.seconds, "total": time.monotonic() - request.state.arrived}
+    best = np.argmax(told.probabilities, axis=1).tolist()
+    return ClassifyOut(
+        results=[
+            ClassedOut(label=classifier.labels[at], probability=float(row[at]), probabilities=classifier.by_label(row))
+            for at, row in zip(best, told.probabilities, strict=True)
+        ],
+        model=ModelOut(name=classifier.name, architecture=network.architecture, fingerprint=classifier.fingerprint),
+        truncated=TruncatedOut(turns=cut.turns, tokens=cut.tokens, candidates=cut.candidates),
+        timings_ms=TimingsOut(**{stage: round(seconds * 1000, 3) for stage, seconds in spent.items()}),
+        request_id=request.state.request_id,
+    )
