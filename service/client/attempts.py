@@ -56,10 +56,10 @@ class Attempts(Generic[T]):
         """Return the answer as an object; raises NotAnAnswer where it is none."""
         try:
             return self._call.read(response.json())
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotAnAnswer(f"{response.url} answers, but not as polyrank serve does") from error
 
-    def after_failure(self, error: httpx2.TransportError) -> float:
+    def after_failure(self, error: httpx2.RequestError) -> float:
         """Return how many seconds to wait before another attempt; raises NoAnswer where there is none."""
         never_arrived = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
         may_be_done = "" if self._call.may_repeat or never_arrived else "; the change may have been made"

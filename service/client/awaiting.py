@@ -9,27 +9,8 @@ import httpx2
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.service.client import calls
-from polyrank.service.client.answers import (
-    Classification,
-    Deleted,
-    IndexJob,
-    Ranking,
-    RerankedDocument,
-    ServedIndex,
-    StoredCandidate,
-    Upserted,
-)
+from polyrank.service.client import answers, calls
 from polyrank.service.client.attempts import Attempts, options
-from polyrank.service.client.calls import (
-    Call,
-    ClassifyOptions,
-    Context,
-    Documents,
-    RankOptions,
-    RebuildOptions,
-    RerankOptions,
-)
 from polyrank.service.client.failures import JobEnded, Refused
 
 T = TypeVar("T")
@@ -38,16 +19,7 @@ T = TypeVar("T")
 class AsyncClient:
     """Calls a running server from asyncio, as `Client` does; use it in an `async with` block, or close it.
 
-    A call that the server refuses because it is busy is tried again after its Retry-After, at most `max_retries` times;
-    a change is repeated only if it was surely not made. Errors are those of `polyrank.service.client.failures`:
-    `Refused` and its kinds carry what the server says, `NoAnswer` means that it could not be reached.
-
-    Args:
-        url: of the server, such as "http://127.0.0.1:8000".
-        api_key: if the server has keys.
-        timeout_s: of a call with all its attempts, unless it has a `timeout_ms`, which the server is told, too.
-        max_retries: attempts after the first.
-        transport: of httpx2, for TLS or proxies of one's own.
+    Arguments, repetition and errors are those of `Client`. `transport` is an asynchronous one of httpx2.
     """
 
     def __init__(
@@ -74,25 +46,25 @@ class AsyncClient:
         """Close the connections."""
         await self._http.aclose()
 
-    async def rank(self, context: Context, **options: Unpack[RankOptions]) -> Ranking:
+    async def rank(self, context: calls.Context, **options: Unpack[calls.RankOptions]) -> answers.Ranking:
         """Rank replies, those sent as `candidates` or the served ones, for a conversation, oldest turn first."""
         return await self._do(calls.rank(context, options))
 
     async def rank_batch(
         self, requests: Sequence[Mapping[str, Any]], *, timeout_ms: int | None = None
-    ) -> list[Ranking | Refused]:
+    ) -> list[answers.Ranking | Refused]:
         """Rank several bodies of `POST /rank` in one call; what is refused is returned in its place, not raised."""
         return await self._do(calls.rank_batch(requests, timeout_ms))
 
     async def rerank(
-        self, query: str, documents: Documents, **options: Unpack[RerankOptions]
-    ) -> list[RerankedDocument]:
+        self, query: str, documents: calls.Documents, **options: Unpack[calls.RerankOptions]
+    ) -> list[answers.RerankedDocument]:
         """Order documents by the server's reranker, or by its model where it has none; the best first."""
         return await self._do(calls.rerank(query, documents, options))
 
     async def classify(
-        self, context: Context, texts: Sequence[str], **options: Unpack[ClassifyOptions]
-    ) -> Classification:
+        self, context: calls.Context, texts: Sequence[str], **options: Unpack[calls.ClassifyOptions]
+    ) -> answers.Classification:
         """Tell which of the served classifier's classes each text is with a conversation."""
         return await self._do(calls.classify(context, texts, options))
 
@@ -100,13 +72,13 @@ class AsyncClient:
         """Return the vectors of texts as candidates, (N, D), of length 1."""
         return await self._do(calls.embed(texts, timeout_ms))
 
-    async def candidate(self, candidate_id: str) -> StoredCandidate:
+    async def candidate(self, candidate_id: str) -> answers.StoredCandidate:
         """Return a stored candidate; raises NotThere if there is none."""
         return await self._do(calls.candidate(candidate_id))
 
     async def candidates(
         self, filter: Mapping[str, Any] | None = None, page: int = 1000
-    ) -> AsyncIterator[StoredCandidate]:
+    ) -> AsyncIterator[answers.StoredCandidate]:
         """Yield all stored candidates that pass the filter, fetched page by page."""
         after: str | None = None
         while True:
@@ -116,31 +88,31 @@ class AsyncClient:
             if (after := found.next) is None:
                 return
 
-    async def upsert(self, candidates: Iterable[Mapping[str, Any]]) -> Upserted:
+    async def upsert(self, candidates: Iterable[Mapping[str, Any]]) -> answers.Upserted:
         """Add candidates (`text`, `id`, `metadata`), or replace those with the same ids; searchable on return."""
         return await self._do(calls.upsert(candidates))
 
-    async def delete(self, ids: Iterable[str]) -> Deleted:
+    async def delete(self, ids: Iterable[str]) -> answers.Deleted:
         """Remove candidates; ids that are not there are no error."""
         return await self._do(calls.delete(ids))
 
-    async def index(self) -> ServedIndex:
+    async def index(self) -> answers.ServedIndex:
         """Return what is served, what is kept, and the job that runs."""
         return await self._do(calls.index())
 
-    async def rebuild(self, **options: Unpack[RebuildOptions]) -> IndexJob:
+    async def rebuild(self, **options: Unpack[calls.RebuildOptions]) -> answers.IndexJob:
         """Start a rebuild from a `pool` under the server's pool root, or from `candidates`; `watch` follows it."""
         return await self._do(calls.rebuild(options))
 
-    async def job(self, job_id: str) -> IndexJob:
+    async def job(self, job_id: str) -> answers.IndexJob:
         """Return how far a job is."""
         return await self._do(calls.job(job_id))
 
-    async def jobs(self, limit: int = 20) -> list[IndexJob]:
+    async def jobs(self, limit: int = 20) -> list[answers.IndexJob]:
         """Return the latest jobs, newest first."""
         return await self._do(calls.jobs(limit))
 
-    async def watch(self, job_id: str, every_s: float = 1.0) -> AsyncIterator[IndexJob]:
+    async def watch(self, job_id: str, every_s: float = 1.0) -> AsyncIterator[answers.IndexJob]:
         """Yield a job's state every so many seconds until it has ended; raises JobEnded if it did not succeed."""
         while True:
             job = await self.job(job_id)
@@ -151,24 +123,24 @@ class AsyncClient:
         if job.state != "succeeded":
             raise JobEnded(f"job {job.id} {job.state}: {job.error or 'no reason was given'}")
 
-    async def cancel(self, job_id: str) -> IndexJob:
+    async def cancel(self, job_id: str) -> answers.IndexJob:
         """Stop a job and remove what it has built."""
         return await self._do(calls.cancel(job_id))
 
-    async def activate(self, generation: str) -> ServedIndex:
+    async def activate(self, generation: str) -> answers.ServedIndex:
         """Switch to a generation."""
         return await self._do(calls.activate(generation))
 
-    async def rollback(self) -> ServedIndex:
+    async def rollback(self) -> answers.ServedIndex:
         """Switch back to the generation that was active before."""
         return await self._do(calls.rollback())
 
-    async def _do(self, call: Call[T]) -> T:
+    async def _do(self, call: calls.Call[T]) -> T:
         attempts = Attempts(call, self._timeout_s, self._max_retries)
         while True:
             try:
                 response = await self._http.request(**attempts.next())
-            except httpx2.TransportError as error:
+            except httpx2.RequestError as error:
                 pause = attempts.after_failure(error)
             else:
                 if response.is_success:

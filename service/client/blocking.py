@@ -9,27 +9,8 @@ import httpx2
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.service.client import calls
-from polyrank.service.client.answers import (
-    Classification,
-    Deleted,
-    IndexJob,
-    Ranking,
-    RerankedDocument,
-    ServedIndex,
-    StoredCandidate,
-    Upserted,
-)
+from polyrank.service.client import answers, calls
 from polyrank.service.client.attempts import Attempts, options
-from polyrank.service.client.calls import (
-    Call,
-    ClassifyOptions,
-    Context,
-    Documents,
-    RankOptions,
-    RebuildOptions,
-    RerankOptions,
-)
 from polyrank.service.client.failures import JobEnded, Refused
 
 T = TypeVar("T")
@@ -74,21 +55,25 @@ class Client:
         """Close the connections."""
         self._http.close()
 
-    def rank(self, context: Context, **options: Unpack[RankOptions]) -> Ranking:
+    def rank(self, context: calls.Context, **options: Unpack[calls.RankOptions]) -> answers.Ranking:
         """Rank replies, those sent as `candidates` or the served ones, for a conversation, oldest turn first."""
         return self._do(calls.rank(context, options))
 
     def rank_batch(
         self, requests: Sequence[Mapping[str, Any]], *, timeout_ms: int | None = None
-    ) -> list[Ranking | Refused]:
+    ) -> list[answers.Ranking | Refused]:
         """Rank several bodies of `POST /rank` in one call; what is refused is returned in its place, not raised."""
         return self._do(calls.rank_batch(requests, timeout_ms))
 
-    def rerank(self, query: str, documents: Documents, **options: Unpack[RerankOptions]) -> list[RerankedDocument]:
+    def rerank(
+        self, query: str, documents: calls.Documents, **options: Unpack[calls.RerankOptions]
+    ) -> list[answers.RerankedDocument]:
         """Order documents by the server's reranker, or by its model where it has none; the best first."""
         return self._do(calls.rerank(query, documents, options))
 
-    def classify(self, context: Context, texts: Sequence[str], **options: Unpack[ClassifyOptions]) -> Classification:
+    def classify(
+        self, context: calls.Context, texts: Sequence[str], **options: Unpack[calls.ClassifyOptions]
+    ) -> answers.Classification:
         """Tell which of the served classifier's classes each text is with a conversation."""
         return self._do(calls.classify(context, texts, options))
 
@@ -96,11 +81,13 @@ class Client:
         """Return the vectors of texts as candidates, (N, D), of length 1."""
         return self._do(calls.embed(texts, timeout_ms))
 
-    def candidate(self, candidate_id: str) -> StoredCandidate:
+    def candidate(self, candidate_id: str) -> answers.StoredCandidate:
         """Return a stored candidate; raises NotThere if there is none."""
         return self._do(calls.candidate(candidate_id))
 
-    def candidates(self, filter: Mapping[str, Any] | None = None, page: int = 1000) -> Iterator[StoredCandidate]:
+    def candidates(
+        self, filter: Mapping[str, Any] | None = None, page: int = 1000
+    ) -> Iterator[answers.StoredCandidate]:
         """Yield all stored candidates that pass the filter, fetched page by page."""
         after: str | None = None
         while True:
@@ -109,31 +96,31 @@ class Client:
             if (after := found.next) is None:
                 return
 
-    def upsert(self, candidates: Iterable[Mapping[str, Any]]) -> Upserted:
+    def upsert(self, candidates: Iterable[Mapping[str, Any]]) -> answers.Upserted:
         """Add candidates (`text`, `id`, `metadata`), or replace those with the same ids; searchable on return."""
         return self._do(calls.upsert(candidates))
 
-    def delete(self, ids: Iterable[str]) -> Deleted:
+    def delete(self, ids: Iterable[str]) -> answers.Deleted:
         """Remove candidates; ids that are not there are no error."""
         return self._do(calls.delete(ids))
 
-    def index(self) -> ServedIndex:
+    def index(self) -> answers.ServedIndex:
         """Return what is served, what is kept, and the job that runs."""
         return self._do(calls.index())
 
-    def rebuild(self, **options: Unpack[RebuildOptions]) -> IndexJob:
+    def rebuild(self, **options: Unpack[calls.RebuildOptions]) -> answers.IndexJob:
         """Start a rebuild from a `pool` under the server's pool root, or from `candidates`; `watch` follows it."""
         return self._do(calls.rebuild(options))
 
-    def job(self, job_id: str) -> IndexJob:
+    def job(self, job_id: str) -> answers.IndexJob:
         """Return how far a job is."""
         return self._do(calls.job(job_id))
 
-    def jobs(self, limit: int = 20) -> list[IndexJob]:
+    def jobs(self, limit: int = 20) -> list[answers.IndexJob]:
         """Return the latest jobs, newest first."""
         return self._do(calls.jobs(limit))
 
-    def watch(self, job_id: str, every_s: float = 1.0) -> Iterator[IndexJob]:
+    def watch(self, job_id: str, every_s: float = 1.0) -> Iterator[answers.IndexJob]:
         """Yield a job's state every so many seconds until it has ended; raises JobEnded if it did not succeed."""
         while True:
             job = self.job(job_id)
@@ -144,24 +131,24 @@ class Client:
         if job.state != "succeeded":
             raise JobEnded(f"job {job.id} {job.state}: {job.error or 'no reason was given'}")
 
-    def cancel(self, job_id: str) -> IndexJob:
+    def cancel(self, job_id: str) -> answers.IndexJob:
         """Stop a job and remove what it has built."""
         return self._do(calls.cancel(job_id))
 
-    def activate(self, generation: str) -> ServedIndex:
+    def activate(self, generation: str) -> answers.ServedIndex:
         """Switch to a generation."""
         return self._do(calls.activate(generation))
 
-    def rollback(self) -> ServedIndex:
+    def rollback(self) -> answers.ServedIndex:
         """Switch back to the generation that was active before."""
         return self._do(calls.rollback())
 
-    def _do(self, call: Call[T]) -> T:
+    def _do(self, call: calls.Call[T]) -> T:
         attempts = Attempts(call, self._timeout_s, self._max_retries)
         while True:
             try:
                 response = self._http.request(**attempts.next())
-            except httpx2.TransportError as error:
+            except httpx2.RequestError as error:
                 pause = attempts.after_failure(error)
             else:
                 if response.is_success:

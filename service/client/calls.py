@@ -11,17 +11,7 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.service.client.answers import (
-    CandidatePage,
-    Classification,
-    Deleted,
-    IndexJob,
-    Ranking,
-    RerankedDocument,
-    ServedIndex,
-    StoredCandidate,
-    Upserted,
-)
+from polyrank.service.client import answers
 from polyrank.service.client.failures import Refused, refused
 
 T = TypeVar("T")
@@ -98,53 +88,67 @@ class Call(Generic[T]):
     deadline_in: Literal["body", "header"] = "header"
 
 
-def rank(context: Context, options: RankOptions) -> Call[Ranking]:
+def _several(name: str, values: Iterable[T]) -> list[T]:
+    """Return a list; raises TypeError for one text or one object, of which letters or names would be sent."""
+    if isinstance(values, str | Mapping):
+        raise TypeError(f"{name}: give a list, not one {'text' if isinstance(values, str) else 'object'}")
+    return [*values]
+
+
+def _in_path(name: str) -> str:
+    """Return a name as a part of a path; `.` and `..` would be taken for directories."""
+    return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
+
+
+def rank(context: Context, options: RankOptions) -> Call[answers.Ranking]:
     """Rank replies."""
     body = {"context": context, **options}
     timeout_ms = options.get("timeout_ms")
-    return Call("POST", "/rank", Ranking.model_validate, body, timeout_ms=timeout_ms, deadline_in="body")
+    return Call("POST", "/rank", answers.Ranking.model_validate, body, timeout_ms=timeout_ms, deadline_in="body")
 
 
-def rank_batch(requests: Sequence[Mapping[str, Any]], timeout_ms: int | None) -> Call[list[Ranking | Refused]]:
+def rank_batch(requests: Sequence[Mapping[str, Any]], timeout_ms: int | None) -> Call[list[answers.Ranking | Refused]]:
     """Rank several times."""
-    body = {"requests": [*requests]}
+    body = {"requests": _several("requests", requests)}
     return Call("POST", "/rank/batch", _rankings, body, timeout_ms=timeout_ms, deadline_in="body")
 
 
-def _rankings(answer: Any) -> list[Ranking | Refused]:
+def _rankings(answer: Any) -> list[answers.Ranking | Refused]:
     return [_ranking_or_refusal(entry) for entry in answer["answers"]]
 
 
-def _ranking_or_refusal(entry: Any) -> Ranking | Refused:
+def _ranking_or_refusal(entry: Any) -> answers.Ranking | Refused:
     if entry.get("answer") is not None:
-        return Ranking.model_validate(entry["answer"])
+        return answers.Ranking.model_validate(entry["answer"])
     seconds = entry.get("retry_after")
     headers = {} if seconds is None else {"retry-after": str(seconds)}
     return refused(entry["status"], headers, entry["problem"])
 
 
-def rerank(query: str, documents: Documents, options: RerankOptions) -> Call[list[RerankedDocument]]:
+def rerank(query: str, documents: Documents, options: RerankOptions) -> Call[list[answers.RerankedDocument]]:
     """Order documents."""
-    body: dict[str, Any] = {"query": query, "documents": [*documents], **options}
+    body: dict[str, Any] = {"query": query, "documents": _several("documents", documents), **options}
     timeout_ms = body.pop("timeout_ms", None)
     named = {"X-Rerank-Dialect": "cohere"}  # whatever the server's setting is
     return Call("POST", "/v2/rerank", _documents, body, named, timeout_ms=timeout_ms)
 
 
-def _documents(answer: Any) -> list[RerankedDocument]:
-    return [RerankedDocument.model_validate(result) for result in answer["results"]]
+def _documents(answer: Any) -> list[answers.RerankedDocument]:
+    return [answers.RerankedDocument.model_validate(result) for result in answer["results"]]
 
 
-def classify(context: Context, texts: Sequence[str], options: ClassifyOptions) -> Call[Classification]:
+def classify(context: Context, texts: Sequence[str], options: ClassifyOptions) -> Call[answers.Classification]:
     """Tell classes."""
-    body = {"context": context, "texts": [*texts], **options}
+    body = {"context": context, "texts": _several("texts", texts), **options}
     timeout_ms = options.get("timeout_ms")
-    return Call("POST", "/classify", Classification.model_validate, body, timeout_ms=timeout_ms, deadline_in="body")
+    return Call(
+        "POST", "/classify", answers.Classification.model_validate, body, timeout_ms=timeout_ms, deadline_in="body"
+    )
 
 
 def embed(texts: Sequence[str], timeout_ms: int | None) -> Call[NDArray[np.float32]]:
     """Embed texts as candidates."""
-    body = {"input": [*texts], "encoding_format": "base64"}
+    body = {"input": _several("texts", texts), "encoding_format": "base64"}
     return Call("POST", "/v1/embeddings", _vectors, body, timeout_ms=timeout_ms)
 
 
@@ -153,67 +157,73 @@ def _vectors(answer: Any) -> NDArray[np.float32]:
     return np.stack(rows).astype(np.float32, copy=False)
 
 
-def index() -> Call[ServedIndex]:
+def index() -> Call[answers.ServedIndex]:
     """What is served."""
-    return Call("GET", "/index", ServedIndex.model_validate)
+    return Call("GET", "/index", answers.ServedIndex.model_validate)
 
 
-def candidate(candidate_id: str) -> Call[StoredCandidate]:
+def candidate(candidate_id: str) -> Call[answers.StoredCandidate]:
     """A stored candidate."""
-    return Call("GET", f"/index/candidates/{quote(candidate_id, safe='')}", StoredCandidate.model_validate)
+    return Call("GET", f"/index/candidates/{_in_path(candidate_id)}", answers.StoredCandidate.model_validate)
 
 
-def candidates(after: str | None, limit: int, filter: Mapping[str, Any] | None) -> Call[CandidatePage]:
+def candidates(after: str | None, limit: int, filter: Mapping[str, Any] | None) -> Call[answers.CandidatePage]:
     """A page of stored candidates."""
     asked = {"limit": limit, **({} if after is None else {"after": after})}
     if filter is not None:
         asked["filter"] = json.dumps(filter, allow_nan=False)
-    return Call("GET", f"/index/candidates?{urlencode(asked)}", CandidatePage.model_validate)
+    return Call("GET", f"/index/candidates?{urlencode(asked)}", answers.CandidatePage.model_validate)
 
 
-def upsert(candidates: Iterable[Mapping[str, Any]]) -> Call[Upserted]:
+def upsert(candidates: Iterable[Mapping[str, Any]]) -> Call[answers.Upserted]:
     """Put candidates."""
-    return Call("PUT", "/index/candidates", Upserted.model_validate, [*candidates], may_repeat=False)
+    return Call(
+        "PUT",
+        "/index/candidates",
+        answers.Upserted.model_validate,
+        _several("candidates", candidates),
+        may_repeat=False,
+    )
 
 
-def delete(ids: Iterable[str]) -> Call[Deleted]:
+def delete(ids: Iterable[str]) -> Call[answers.Deleted]:
     """Remove candidates."""
-    path, body = "/index/candidates/delete", {"ids": [*ids]}
-    return Call("POST", path, Deleted.model_validate, body, may_repeat=False)
+    path, body = "/index/candidates/delete", {"ids": _several("ids", ids)}
+    return Call("POST", path, answers.Deleted.model_validate, body, may_repeat=False)
 
 
-def rebuild(options: RebuildOptions) -> Call[IndexJob]:
+def rebuild(options: RebuildOptions) -> Call[answers.IndexJob]:
     """Start a rebuild; by its key the server knows a repetition."""
     body: dict[str, Any] = {**options}
     key = body.pop("idempotency_key", None) or uuid4().hex
-    return Call("POST", "/index", IndexJob.model_validate, body, {"Idempotency-Key": key})
+    return Call("POST", "/index", answers.IndexJob.model_validate, body, {"Idempotency-Key": key})
 
 
-def job(job_id: str) -> Call[IndexJob]:
+def job(job_id: str) -> Call[answers.IndexJob]:
     """How far a job is."""
-    return Call("GET", f"/index/jobs/{quote(job_id, safe='')}", IndexJob.model_validate)
+    return Call("GET", f"/index/jobs/{_in_path(job_id)}", answers.IndexJob.model_validate)
 
 
-def jobs(limit: int) -> Call[list[IndexJob]]:
+def jobs(limit: int) -> Call[list[answers.IndexJob]]:
     """The latest jobs."""
     return Call("GET", f"/index/jobs?limit={limit}", _jobs)
 
 
-def _jobs(answer: Any) -> list[IndexJob]:
-    return [IndexJob.model_validate(each) for each in answer["jobs"]]
+def _jobs(answer: Any) -> list[answers.IndexJob]:
+    return [answers.IndexJob.model_validate(each) for each in answer["jobs"]]
 
 
-def cancel(job_id: str) -> Call[IndexJob]:
+def cancel(job_id: str) -> Call[answers.IndexJob]:
     """Stop a job; one that has ended stays as it is."""
-    return Call("POST", f"/index/jobs/{quote(job_id, safe='')}/cancel", IndexJob.model_validate)
+    return Call("POST", f"/index/jobs/{_in_path(job_id)}/cancel", answers.IndexJob.model_validate)
 
 
-def activate(generation: str) -> Call[ServedIndex]:
+def activate(generation: str) -> Call[answers.ServedIndex]:
     """Switch to a generation."""
     body = {"generation": generation}
-    return Call("POST", "/index/activate", ServedIndex.model_validate, body, may_repeat=False)
+    return Call("POST", "/index/activate", answers.ServedIndex.model_validate, body, may_repeat=False)
 
 
-def rollback() -> Call[ServedIndex]:
+def rollback() -> Call[answers.ServedIndex]:
     """Switch back."""
-    return Call("POST", "/index/rollback", ServedIndex.model_validate, may_repeat=False)
+    return Call("POST", "/index/rollback", answers.ServedIndex.model_validate, may_repeat=False)

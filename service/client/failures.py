@@ -47,7 +47,7 @@ class Refused(CallFailed):
         self.title = str(told.get("title") or "")
         self.detail = str(told.get("detail") or inner.get("message") or f"status {status}")
         self.request_id = str(told.get("request_id") or headers.get("x-request-id", ""))
-        self.findings = [WrongField(str(one["where"]), str(one["what"])) for one in told.get("errors") or ()]
+        self.findings = _findings(told.get("errors"))
         self.retry_after = _seconds(headers.get("retry-after"))
         self.job: str | None = told.get("job")
         super().__init__(f"{self.detail} (status {status}, request {self.request_id})")
@@ -100,6 +100,13 @@ def refused(status: int, headers: Mapping[str, str], body: Any) -> Refused:
     """Make the error of an answer; `headers` by names in lower case."""
     kind = _BY_STATUS.get(status, ServerFailed if status >= 500 else RequestWrong)
     return kind(status, headers, body)
+
+
+def _findings(errors: Any) -> list[WrongField]:
+    """Read what is wrong; something else than the server may answer by a list of another kind, which says nothing."""
+    listed = errors if isinstance(errors, list) else []
+    named = [one for one in listed if isinstance(one, dict) and {"where", "what"} <= one.keys()]
+    return [WrongField(str(one["where"]), str(one["what"])) for one in named]
 
 
 def _seconds(value: str | None) -> float | None:

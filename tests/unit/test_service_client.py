@@ -39,7 +39,7 @@ JOB: dict[str, Any] = {
     "generation": None,
 }
 
-Outcome = httpx2.Response | httpx2.TransportError
+Outcome = httpx2.Response | httpx2.RequestError
 
 
 def problem(status: int, slug: str, **fields: Any) -> httpx2.Response:
@@ -262,6 +262,14 @@ def test_errors_of_compatible_routes_and_of_others(both: Both) -> None:
     for other in (httpx2.Response(200, text="hello"), ok([1]), ok({"results": []})):
         with pytest.raises(polyrank.NotAnAnswer, match="not as polyrank"):
             both.do(rank, other)
+    with pytest.raises(polyrank.NotAnAnswer, match="not as polyrank"):
+        both.do(lambda client: client.rank_batch([{"context": "hi"}]), ok({"answers": ["hi"]}))
+    for errors in (["no"], "no", 5, [{"where": 1}], {"where": "a", "what": "b"}):
+        with pytest.raises(polyrank.RequestWrong) as raised:
+            both.do(rank, httpx2.Response(422, json={"errors": errors}))
+        assert raised.value.findings == []
+    with pytest.raises(polyrank.NoAnswer, match="may have been made"):
+        both.do(upsert, httpx2.DecodingError("no gzip"))
     with pytest.raises(polyrank.NoAnswer, match="is polyrank serve running"):
         both.do(rank, httpx2.ConnectError("refused"), max_retries=0)
 
@@ -317,6 +325,36 @@ def test_candidates_come_page_by_page(both: Both) -> None:
         {"limit": "2", "filter": '{"lang": "en"}'},
         {"limit": "2", "after": "g.2", "filter": '{"lang": "en"}'},
     ]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda client: client.delete("abc"), "ids: give a list, not one text"),
+        (lambda client: client.embed("abc"), "texts: give a list, not one text"),
+        (lambda client: client.classify("q", "abc"), "texts: give a list, not one text"),
+        (lambda client: client.rerank("q", "abc"), "documents: give a list, not one text"),
+        (lambda client: client.upsert({"id": "a", "text": "b"}), "candidates: give a list, not one object"),
+        (lambda client: client.rank_batch({"context": "a"}), "requests: give a list, not one object"),
+    ],
+    ids=["delete", "embed", "classify", "rerank", "upsert", "rank_batch"],
+)
+def test_one_text_is_not_taken_for_a_list_of_letters(both: Both, call: Callable[[Any], Any], said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        both.do(call)
+    assert both.sent == []
+
+
+def test_an_id_is_one_part_of_a_path(both: Both) -> None:
+    for candidate_id, path in (
+        (".", "%2E"),
+        ("..", "%2E%2E"),
+        ("a/../b?c", "a%2F..%2Fb%3Fc"),
+        ("v1.2", "v1.2"),
+    ):
+        stored = {"id": candidate_id, "text": "t", "metadata": {}}
+        assert both.do(lambda client, name=candidate_id: client.candidate(name), ok(stored)).id == candidate_id
+        assert both.sent[0].url.raw_path.decode() == f"/index/candidates/{path}"
 
 
 def test_both_clients_have_the_same_methods() -> None:
