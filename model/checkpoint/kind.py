@@ -84,11 +84,17 @@ def require_pair_scorer(name: str | Path) -> None:
 
 
 def require_teacher(name: str | Path) -> None:
-    """Raise WrongKind for a model without a network, which teaches none; other errors as `architecture_of`."""
+    """Raise WrongKind for a model that has learnt nothing to teach; other errors as `architecture_of`.
+
+    That is one without a network, and a base model that is no reranker: most often it was meant as the base.
+    """
     require_ranker(name)
     architecture = architecture_of(name)
     if ARCHITECTURES[architecture].encoder is None:
         raise WrongKind(f"{name} is {in_words(architecture)}; give a model with a network as the teacher")
+    if architecture == _ZERO_SHOT and not is_checkpoint(name):
+        why = f"{name} is a base model, which has not learnt to choose replies"
+        raise WrongKind(f"{why}; give a checkpoint or a published reranker as the teacher")
 
 
 def require_network(name: str | Path) -> None:

@@ -107,12 +107,12 @@ def load_cross(
     precision: str = FLOAT32,
     disk: DiskCache | None = None,
 ) -> "CrossRanker":
-    """Load a model that scores pairs, as `load`; raises WrongKind for another. A base model is a Bi-encoder."""
+    """Load a model that scores pairs, as `load`; raises WrongKind for another."""
     require_pair_scorer(name)
     return cast("CrossRanker", load(name, device, backend, precision, disk))
 
 
 def load_teacher(name: str | Path, disk: DiskCache | None = None) -> "NetworkRanker":
-    """Load a model of any architecture that has a network, as `load`; raises WrongKind for one that has none."""
+    """Load a model of any architecture that has learnt to rank, as `load`; raises WrongKind for another."""
     require_teacher(name)
     return cast("NetworkRanker", load(name, disk=disk))

@@ -145,7 +145,7 @@ def load_cross(flag: str, name: str, runner: Runner = REFERENCE) -> "CrossRanker
 
 
 def load_teacher(flag: str, name: str) -> "NetworkRanker":
-    """Load a model to distil from, given by a flag; one without a network is refused before torch is imported."""
+    """Load a model to distil from, given by a flag; one that cannot teach is refused before torch is imported."""
     from polyrank.model.checkpoint.kind import require_teacher
 
     _check(require_teacher, name, f"{flag} ", "")

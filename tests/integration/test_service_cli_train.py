@@ -335,6 +335,7 @@ def test_wrong_files_and_models_are_told_before_the_training_files_are_read(
     broken.write_text("nothing\n")
     for changed, says in (
         ({"teacher": "lexical"}, "give a model with a network as the teacher"),
+        ({"teacher": base}, f"--teacher {base} is a base model, which has not learnt to choose replies; give a"),
         (
             {"architecture": "cross", "retriever": cross},
             "give a bi-, colbert-, mix-, poly- or virt-encoder as --retriever",

@@ -14,7 +14,7 @@ from tiny_training import settings
 from transformers import AutoModelForSequenceClassification
 
 import polyrank
-from polyrank.model.checkpoint.kind import require_pair_scorer, require_retriever
+from polyrank.model.checkpoint.kind import require_pair_scorer, require_retriever, require_teacher
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
 from polyrank.model.training.student.student import start
 
@@ -62,6 +62,7 @@ def test_openvino_gives_the_same(tmp_path: Path) -> None:
 def test_it_is_a_cross_encoder_wherever_a_model_is_named(tmp_path: Path) -> None:
     directory = publish(tmp_path / "m")
     require_pair_scorer(directory)
+    require_teacher(directory)
     with pytest.raises(WrongKind, match="is a cross-encoder, which has no candidate embeddings"):
         require_retriever(directory)
 

@@ -529,6 +529,7 @@ def test_nothing_is_left_of_a_run_that_could_not_begin(base: Path, data: Path, t
         (settings(base), few, TrainingDataInvalid),
         (settings(base, tune="top-9"), data, InvalidInput),
         (settings(base, teacher="lexical"), data, InvalidInput),
+        (settings(base, teacher=str(base)), data, InvalidInput),
         (settings(base, architecture="cross", retriever=str(cross)), data, InvalidInput),
     ):
         with pytest.raises(error):
