@@ -19,7 +19,7 @@ import orjson
 
 from polyrank.index_builder.errors import JobConflict, JobNotFound, StoreBusy
 from polyrank.index_builder.store.locks import is_locked, locked, try_locked
-from polyrank.index_builder.store.time_ids import is_time_id, new_time_id
+from polyrank.index_builder.time_ids import is_time_id, new_time_id
 from polyrank.model.durable import make_directory, write_atomically
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"

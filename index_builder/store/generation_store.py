@@ -43,8 +43,8 @@ from polyrank.index_builder.store.locks import Lease, fenced, holder_of, leased,
 from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.pointer import Pointer
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.index_builder.store.time_ids import is_time_id, new_time_id, stamp
 from polyrank.index_builder.store.updates import MissedUpdates, UpdateLogs
+from polyrank.index_builder.time_ids import is_time_id, new_time_id, stamp
 from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
 from polyrank.model.errors import shortage_in

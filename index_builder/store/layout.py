@@ -12,7 +12,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from polyrank.index_builder.store.time_ids import is_time_id
+from polyrank.index_builder.time_ids import is_time_id
 
 TEMPORARY_PREFIX = ".tmp-"
 JOURNAL_PREFIX = ".journal-"

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from fakes import HashEncoder, pool
 
+from polyrank.index_builder import time_ids
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import BuildBusy, GenerationCorrupt, GenerationNotFound
-from polyrank.index_builder.store import pointer, time_ids
+from polyrank.index_builder.store import pointer
 from polyrank.index_builder.store.generation_store import GenerationStore
 
 
