@@ -54,7 +54,7 @@ class Representations(NamedTuple):
         if self.late is None or self.counts is None:
             return Representations(first)
         counts = self.counts[wanted]
-        return Representations(first, self.late[_places(_starts(self.counts)[wanted], counts)], counts)
+        return Representations(first, self.late[row_places(_starts(self.counts)[wanted], counts)], counts)
 
     @staticmethod
     def none(dim: int, late: LateRows | None) -> "Representations":
@@ -78,6 +78,10 @@ def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.cumsum(counts) - counts
 
 
-def _places(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of rows that lie in runs: of `counts` rows each, from `starts` on."""
-    return np.arange(counts.sum()) + np.repeat(starts - _starts(counts), counts)
+def row_places(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the places of rows that lie in runs: of `counts` rows each, from `starts` on.
+
+    >>> row_places(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    return np.repeat(starts - _starts(counts), counts) + np.arange(counts.sum(), dtype=np.int64)

@@ -20,10 +20,9 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.filters import matching_places, matching_rows, reading
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.update_log import Update
-from polyrank.index_builder.vectors.late import row_places
 from polyrank.model.evidence.joining import joined
 from polyrank.model.evidence.table import WordTable
-from polyrank.model.representations import LateRows, Representations
+from polyrank.model.representations import LateRows, Representations, row_places
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.steps import Steps
 

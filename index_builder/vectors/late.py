@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import MatrixMissing
 from polyrank.index_builder.vectors.codec import DTYPES
-from polyrank.model.representations import LateRows, Representations
+from polyrank.model.representations import LateRows, Representations, row_places
 
 LATE_FILE = "late.bin"
 OFFSETS_FILE = "late.offsets"
@@ -27,15 +27,6 @@ def late_files(late: LateRows | None) -> set[str]:
     if late is None:
         return set()
     return {LATE_FILE} if late.count is not None else {LATE_FILE, OFFSETS_FILE}
-
-
-def row_places(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of rows that lie in runs: of `counts` rows each, from `starts` on.
-
-    >>> row_places(np.array([5, 0]), np.array([2, 3])).tolist()
-    [5, 6, 0, 1, 2]
-    """
-    return np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum(), dtype=np.int64)
 
 
 def each_of(rows: NDArray[Any], counts: NDArray[np.int64]) -> list[NDArray[Any]]:

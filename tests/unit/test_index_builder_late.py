@@ -10,8 +10,8 @@ from fakes import HashEncoder, pool
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import GenerationCorrupt, MatrixMissing
 from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.vectors.late import LateReader, LateWriter, LocalLateRows, each_of, fits, row_places
-from polyrank.model.representations import LateRows, Representations
+from polyrank.index_builder.vectors.late import LateReader, LateWriter, LocalLateRows, each_of, fits
+from polyrank.model.representations import LateRows, Representations, row_places
 
 RAGGED, FIXED = LateRows(2, None), LateRows(2, 3)
 COUNTS = np.array([2, 0, 3, 1])
