@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+_USUAL_ROWS = 16
+
 
 @dataclass(frozen=True, slots=True)
 class LateRows:
@@ -19,6 +21,11 @@ class LateRows:
 
     dim: int
     count: int | None
+
+    @property
+    def usual_count(self) -> int:
+        """The rows of a usual candidate, for estimates where they differ."""
+        return self.count or _USUAL_ROWS
 
 
 class ContextEncoding(NamedTuple):

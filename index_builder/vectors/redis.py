@@ -35,7 +35,6 @@ _PIPELINE_COMMANDS = 2000
 _SCAN_COUNT = 1000
 # Rows are asked for in answers of about this size.
 _MGET_BYTES = 1 << 20
-_USUAL_ROWS = 16  # of a candidate, where they differ from one to the other
 
 
 class StoredVectors:
@@ -84,7 +83,7 @@ class StoredRows:
         self._client, self._key = client, beginning.encode()
         self._late, self._dtype = late, DTYPES[dtype]
         self._lifetime_seconds = lifetime_seconds
-        usual_bytes = late.dim * self._dtype.itemsize * (late.count or _USUAL_ROWS)
+        usual_bytes = late.dim * self._dtype.itemsize * late.usual_count
         self.at_once = max(1, min(MGET_KEYS, _MGET_BYTES // usual_bytes))
 
     def put_many(self, names: Sequence[str], rows: Sequence[NDArray[Any]]) -> None:

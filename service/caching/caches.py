@@ -30,8 +30,11 @@ class Caches:
         if self._url is not None:
             self.server = RedisServer(self._url, metrics.observe_redis, metrics.show_breaker)
 
-    def texts(self, manifest: Manifest, backend: str, precision: str) -> TextCache | None:
-        """Return the cache of texts under a generation's model, as it is run here; None: there is none."""
+    def texts(self, manifest: Manifest, backend: str, precision: str, most_tokens: int) -> TextCache | None:
+        """Return the cache of texts under a generation's model, as it is run here; None: there is none.
+
+        most_tokens: of a text, as the model reads it.
+        """
         lifetime, of, server = self._settings.text_cache_ttl_s, manifest, self.server
         redis = rows_redis = rows = None
         beginning = f"pe:t:{{{of.model.fingerprint}}}:{backend}:{precision}:"
@@ -44,7 +47,9 @@ class Caches:
         space = f"{of.model.fingerprint} {backend} {precision}"
         if of.late is not None:
             rows = RowsCache(space, of.late, of.dtype, self._count, self._memory, rows_redis)
-        return TextCache(VectorCache(space, of.dim, of.dtype, self._count, self._memory, redis), rows)
+        return TextCache(
+            VectorCache(space, of.dim, of.dtype, self._count, self._memory, redis), rows, most_tokens + 1
+        )  # a marker
 
     def vectors(self, generation: Generation, encode: EncodeTexts) -> CandidateVectors:
         """Return the vectors of a generation's candidates; `encode` is its model."""

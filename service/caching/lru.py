@@ -23,9 +23,9 @@ class Lru:
         self._entries: OrderedDict[Key, bytes] = OrderedDict()
         self.bytes = 0
 
-    def room(self, name_letters: int, value_bytes: int, entries: int = 1) -> int:
-        """Return how many such values fit, in so many entries each, if nothing else is kept."""
-        return self._max_bytes // (entries * (ENTRY_BYTES + name_letters) + value_bytes)
+    def fits(self, entries: int, name_letters: int, value_bytes: int, share: float) -> bool:
+        """Whether so many entries, with names of this length and so many bytes together, take at most a share of it."""
+        return entries * (ENTRY_BYTES + name_letters) + value_bytes <= share * self._max_bytes
 
     def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
         """Return the values of keys, in the order asked; None where there is none."""

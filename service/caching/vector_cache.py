@@ -22,7 +22,8 @@ MEMORY_TIER = "lru"
 DIGEST_LETTERS = 64  # of a sha256 in hexadecimal
 # A request may count on so much of the memory. The rest is for what others keep meanwhile.
 SHARE_OF_A_REQUEST = 0.5
-USUAL_ROWS = 16  # of a text for a second stage, where they differ
+# A text has no more rows for a second stage than it has bytes, and so many: special tokens, markers, a short prompt.
+MORE_ROWS = 16
 
 # Counts vectors asked for: tier, result, how many.
 CountCache = Callable[[str, str, int], None]
@@ -127,12 +128,15 @@ class VectorCache:
         if self._redis is not None:
             self._redis.write(names, vectors)
 
-    def room(self, name_letters: int, beside: int = 0) -> int:
-        """Return how many vectors with names of this length fit into memory, and so many numbers beside each."""
+    def fits(self, count: int, name_letters: int, beside: int, share: float) -> bool:
+        """Whether so many vectors fit into a share of the memory, with so many numbers beside all of them.
+
+        Names have this length. What lies beside a vector is an entry of its own.
+        """
         if self._memory is None:
-            return 0
-        entries = 2 if beside else 1
-        return self._memory.room(name_letters, (self._dim + beside) * self._dtype.itemsize, entries)
+            return False
+        entries, numbers = count * (2 if beside else 1), count * self._dim + beside
+        return self._memory.fits(entries, name_letters, numbers * self._dtype.itemsize, share)
 
     def _remembered(self, names: Sequence[str]) -> Cached:
         vectors, known = np.zeros((len(names), self._dim), self._dtype), np.zeros(len(names), bool)
@@ -253,10 +257,12 @@ class TextCache:
 
     Keys in Redis are `pe:t:{<model fingerprint>}:<back-end>:<precision>:<sha256 of the text>`: each rounds in its own
     way. Those of the rows for a second stage have `r:` before the hash.
+
+    `most_rows` is how many rows a text may have where their numbers differ.
     """
 
-    def __init__(self, vectors: VectorCache, rows: RowsCache | None = None) -> None:
-        self._vectors, self._rows = vectors, rows
+    def __init__(self, vectors: VectorCache, rows: RowsCache | None = None, most_rows: int = 0) -> None:
+        self._vectors, self._rows, self._most_rows = vectors, rows, most_rows
 
     def read(self, texts: Sequence[str], budget: Budget) -> tuple[Cached, list[NDArray[Any] | None]]:
         """Look up N texts, as many as come in time; also returns their rows, if the model has a second stage.
@@ -274,13 +280,21 @@ class TextCache:
             of_texts[at], found.known[at] = each, each is not None
         return found._replace(available=found.available and available), of_texts
 
-    def holds(self, count: int) -> bool:
-        """Whether memory keeps the vectors of so many texts for a request that is sent again.
+    def holds(self, texts: Sequence[str]) -> bool:
+        """Whether memory keeps what is made of these texts for a request that is sent again.
 
         Redis does not count: a request may read only for a moment, and what comes late is encoded anew.
         """
-        rows = 0 if self._rows is None else self._rows.late.dim * (self._rows.late.count or USUAL_ROWS)
-        return count <= SHARE_OF_A_REQUEST * self._vectors.room(DIGEST_LETTERS, rows)
+        return self._vectors.fits(len(texts), DIGEST_LETTERS, self._most_numbers(texts), SHARE_OF_A_REQUEST)
+
+    def _most_numbers(self, texts: Sequence[str]) -> int:
+        """Return how many numbers the rows of texts have at most."""
+        if self._rows is None:
+            return 0
+        late = self._rows.late
+        if late.count is not None:
+            return late.dim * late.count * len(texts)
+        return late.dim * sum(min(self._most_rows, len(text.encode()) + MORE_ROWS) for text in texts)
 
     def write(self, texts: Sequence[str], made: Representations) -> None:
         """Put what was made of texts, in the store's dtype."""

@@ -199,4 +199,5 @@ class Opener:
         vectors = self._caches.vectors(generation, partial(encode_texts, ranker))
         if not ARCHITECTURES[ranker.architecture].embeds:  # a text's vector says nothing, and is made faster than found
             return vectors, None
-        return vectors, self._caches.texts(generation.manifest, ranker.backend, ranker.precision)
+        runs = ranker.backend, ranker.precision, ranker.max_input_tokens
+        return vectors, self._caches.texts(generation.manifest, *runs)

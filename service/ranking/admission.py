@@ -18,7 +18,6 @@ LETTERS_A_TOKEN = 4
 LETTERS_WORTH_A_TOKEN = 128  # a CPU tokenises so many letters in the time in which it encodes one token
 MOST_TOKENS = 512  # an encoder sees no more of a text
 TOKENS_A_CANDIDATE = 32  # a stored candidate that the cross-encoder will read
-ROWS_A_CANDIDATE = 16  # for a second stage, where they differ
 # The second stage may cost so much where every candidate is scored: some seconds of one core with a small model.
 MOST_EXACT_TOKENS = 16_384
 _SAMPLE = 1000
@@ -64,8 +63,9 @@ def most_exact(ranker: LateScorer, conversation: Conversation) -> int:
 
 def _sample_tokens(ranker: LateScorer, conversation: Conversation) -> int:
     """Estimate the second stage over `_SAMPLE` candidates; its cost grows evenly with their number."""
-    rows = ROWS_A_CANDIDATE if ranker.late_rows is None else ranker.late_rows.count or ROWS_A_CANDIDATE
-    return max(1, ranker.late_tokens(_context_tokens(conversation), np.full(_SAMPLE, rows, np.int64)))
+    assert ranker.late_rows is not None, "the model has a second stage"
+    rows = np.full(_SAMPLE, ranker.late_rows.usual_count, np.int64)
+    return max(1, ranker.late_tokens(_context_tokens(conversation), rows))
 
 
 def pair_tokens(conversation: Conversation, texts: Sequence[str]) -> int:

@@ -41,7 +41,7 @@ class TextVectors:
         self.rows: list[NDArray[Any] | None] = rows or [None] * len(texts)
         self.texts, (self.vectors, self.known, self.cache_available) = texts, cached
         self.new = np.flatnonzero(~self.known)
-        self.resumes = self._cache is not None and self._cache.holds(len(texts))
+        self.resumes = self._cache is not None and self._cache.holds(texts)
 
     @property
     def new_texts(self) -> list[str]:

@@ -344,9 +344,9 @@ def test_it_is_priced_for_admission(ragged: Serving) -> None:
     def tokens(**fields: Any) -> int:
         return admission.late_tokens(ragged.ranker, asked(TEXT, **fields), 1000)
 
-    assert tokens() == 200 * admission.ROWS_A_CANDIDATE // 100
-    assert tokens(retrieve_k=5000) == tokens(exact=True) == 1000 * admission.ROWS_A_CANDIDATE // 100
-    assert tokens(candidates=tuple(Given(None, "x") for _ in range(50))) == 50 * admission.ROWS_A_CANDIDATE // 100
+    assert tokens() == 200 * RAGGED.usual_count // 100
+    assert tokens(retrieve_k=5000) == tokens(exact=True) == 1000 * RAGGED.usual_count // 100
+    assert tokens(candidates=tuple(Given(None, "x") for _ in range(50))) == 50 * RAGGED.usual_count // 100
     more = asked(TEXT, top_k=600)
     late = tokens(retrieve_k=600)
     assert admission.round_tokens(ragged.ranker, more, 1000) == admission.TOKENS_A_REQUEST + late
