@@ -108,7 +108,9 @@ def _read(error: Mapping[str, Any]) -> _Error:
     raw, kind = tuple(error["loc"]), str(error["type"])
     names = raw[:-1] if kind in ("extra_forbidden", "missing") else raw  # there the last part is a name for certain
     place = tuple(part for part in names if isinstance(part, int) or not _BRANCH.fullmatch(part)) + raw[len(names) :]
-    return _Error(raw, place, kind, _what(kind, error), _TYPES.get(kind), _type_of(error.get("input")))
+    # A text that was to be parsed has the right type, and so has an infinity: the type sent would explain nothing.
+    sent = "" if kind.endswith("_parsing") or kind == "finite_number" else _type_of(error.get("input"))
+    return _Error(raw, place, kind, _what(kind, error), _TYPES.get(kind), sent)
 
 
 def _what(kind: str, error: Mapping[str, Any]) -> str:
