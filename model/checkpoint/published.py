@@ -95,8 +95,8 @@ def is_reranker(directory: Path) -> bool:
     with another activation than the sigmoid or none, or without the segments of a pair.
     """
     config = read_object(directory / "config.json")
-    names = config.get("architectures") or [""]
-    if not str(names[0]).endswith("ForSequenceClassification"):
+    names = config.get("architectures")
+    if not (isinstance(names, list) and names and str(names[0]).endswith("ForSequenceClassification")):
         return False
     labels = config.get("id2label")
     count = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
@@ -109,7 +109,7 @@ def is_reranker(directory: Path) -> bool:
     if activation and str(activation).rsplit(".", 1)[-1] not in ("Sigmoid", "Identity"):
         raise CheckpointInvalid(f"{directory}: activation_fn is {activation}; polyrank takes Sigmoid or Identity")
     inputs = _optional(directory / "tokenizer_config.json").get("model_input_names")
-    if inputs and "token_type_ids" not in inputs and config.get("type_vocab_size", 1) > 1:
+    if isinstance(inputs, list) and "token_type_ids" not in inputs and config.get("type_vocab_size", 1) > 1:
         raise CheckpointInvalid(f"{directory}: tokenizer_config.json leaves out token_type_ids, which polyrank gives")
     return True
 
@@ -125,7 +125,7 @@ def _modules(directory: Path) -> list[tuple[str, Path]]:
     modules = []
     for module in read_objects(path):
         kind, folder = module.get("type"), module.get("path")
-        if not isinstance(kind, str) or not isinstance(folder, str) or ".." in Path(folder).parts:
+        if not isinstance(kind, str) or not isinstance(folder, str) or not _is_inside(folder):
             raise CheckpointInvalid(f"{path}: each module needs a type and a path in the directory")
         modules.append((kind.rsplit(".", 1)[-1], directory / folder))
     if modules and modules[0][1] != directory:
@@ -133,14 +133,18 @@ def _modules(directory: Path) -> list[tuple[str, Path]]:
     return modules
 
 
+def _is_inside(folder: str) -> bool:
+    return not Path(folder).is_absolute() and ".." not in Path(folder).parts
+
+
 def _reduction(path: Path, has_prompts: bool) -> Reduction:
     if not path.is_file():
         return "mean"
     raw = read_object(path)
     modes = raw.get("pooling_mode", [name for flag, name in FLAGS.items() if raw.get(flag)] or "mean")
-    named = [modes] if isinstance(modes, str) else list(modes) if isinstance(modes, list) else [repr(modes)]
+    named = [str(mode) for mode in (modes if isinstance(modes, list) else [modes])]
     if len(named) != 1 or named[0] not in POOLINGS:
-        why = f"{path}: pooling_mode is {' + '.join(map(str, named))}"
+        why = f"{path}: pooling_mode is {' + '.join(named)}"
         raise CheckpointInvalid(f"{why}; polyrank takes one of {', '.join(POOLINGS)}")
     if has_prompts and raw.get("include_prompt", True) is not True:
         raise CheckpointInvalid(f"{path}: include_prompt is false; polyrank cannot leave a prompt out of the vector")
@@ -187,6 +191,8 @@ def _prompts(directory: Path, settings: Mapping[str, Any]) -> tuple[str, str]:
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
         raise CheckpointInvalid(f"{directory}: prompts in config_sentence_transformers.json must be texts by name")
+    if not isinstance(default, str | None):
+        raise CheckpointInvalid(f"{directory}: default_prompt_name in config_sentence_transformers.json must be a text")
     return _prompt(prompts, ["query", default]), _prompt(prompts, [*_DOCUMENTS, default])
 
 

@@ -175,6 +175,8 @@ def test_a_dot_product_keeps_lengths(tmp_path: Path) -> None:
         ),
         ({"settings": {"similarity_fn_name": "manhattan"}}, "similarity_fn_name is manhattan"),
         ({"settings": {"prompts": {"query": 3}}}, "prompts in config_sentence_transformers.json must be texts"),
+        ({"settings": {"default_prompt_name": ["query"]}}, "default_prompt_name in .* must be a text"),
+        ({"pooling": {"pooling_mode": [["mean"]]}}, r"pooling_mode is \['mean'\]"),
         ({"words": {"max_seq_length": "long"}}, "'long', not a whole number"),
         (
             {"settings": {"prompts": {"query": "w1 "}}, "pooling": {"pooling_mode": "mean", "include_prompt": False}},
@@ -189,6 +191,16 @@ def test_what_cannot_be_honoured_is_refused_by_name(tmp_path: Path, made: dict[s
         vocabulary = (directory / "tokenizer.json").read_text().replace('"w39"', '"Aa"').replace('"w38"', '"aa"')
         (directory / "tokenizer.json").write_text(vocabulary)
     with pytest.raises(CheckpointInvalid, match=message):
+        polyrank.load(directory)
+
+
+@pytest.mark.parametrize("folder", ["../other", "/other", 3, None])
+def test_modules_lie_in_the_directory(tmp_path: Path, folder: object) -> None:
+    directory = publish(tmp_path / "m")
+    modules = json.loads((directory / "modules.json").read_text())
+    modules[1]["path"] = folder
+    (directory / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(CheckpointInvalid, match="each module needs a type and a path in the directory"):
         polyrank.load(directory)
 
 

@@ -15,6 +15,7 @@ from transformers import AutoModelForSequenceClassification
 
 import polyrank
 from polyrank.model.checkpoint.kind import require_pair_scorer, require_retriever, require_teacher
+from polyrank.model.checkpoint.published import is_reranker
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
 from polyrank.model.training.student.student import start
 
@@ -107,3 +108,9 @@ def test_a_tokenizer_without_segments_is_refused(tmp_path: Path) -> None:
     write_json(directory / "tokenizer_config.json", {"model_input_names": ["input_ids", "attention_mask"]})
     with pytest.raises(CheckpointInvalid, match="leaves out token_type_ids"):
         polyrank.load(directory)
+
+
+@pytest.mark.parametrize("names", [None, True, [], "BertForSequenceClassification", {"a": 1}, [3]], ids=str)
+def test_a_config_that_names_no_classifier_is_no_rerankers(tmp_path: Path, names: object) -> None:
+    write_json(tmp_path / "config.json", {"architectures": names})
+    assert not is_reranker(tmp_path)
