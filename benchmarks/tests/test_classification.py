@@ -1,16 +1,26 @@
 """The benchmark of classifiers, over tiny models and made-up pairs."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import orjson
 import pytest
 import zstandard
+from accelerate.state import AcceleratorState
 from benchmarks import classification
 from benchmarks.random_models import TINY, write_base
 
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.service.cli.commands.evaluate import measure
+
+
+@pytest.fixture(autouse=True)
+def own_precision() -> Iterator[None]:
+    """Forget the precision of another test's training, which holds for the whole process."""
+    AcceleratorState._reset_state()
+    yield
+    AcceleratorState._reset_state()
 
 
 def write_pairs(path: Path, count: int) -> None:
@@ -30,7 +40,7 @@ def test_accuracies_are_those_of_evaluate_and_finished_runs_stay(
     table = capsys.readouterr().out.splitlines()
     written = (output / "bi-0" / WEIGHTS_FILE).stat().st_mtime_ns
     for name, row in zip(("bi", "cross"), table[2:], strict=True):
-        accuracy = measure(str(output / f"{name}-0"), output / "valid.jsonl")["accuracy"]
+        accuracy = measure(str(output / f"{name}-0"), output / "valid.jsonl").as_object()["accuracy"]
         assert row.startswith(f"| {name} | {accuracy:.3f} ["), row
     classification.main([*given, "--steps", "2"])
     assert capsys.readouterr().out.splitlines() == table

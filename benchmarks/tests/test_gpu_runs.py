@@ -112,7 +112,7 @@ def test_a_shipped_model_comes_with_its_figures(shipped: Path) -> None:
 def test_the_figures_are_those_of_the_command(shipped: Path, folder: Path) -> None:
     told = json.loads((shipped / "chat-poly.json").read_text())["evaluation"]
     for name in pack.EVALUATION:
-        found = measure(str(shipped / "chat-poly"), folder / name)
+        found = measure(str(shipped / "chat-poly"), folder / name).as_object()
         for figure in ("recall@1", "recall@5", "mrr"):
             assert told[name][figure]["value"] == pytest.approx(found[figure])
             assert told[name][figure]["interval"] == pytest.approx(found["interval"][figure])

@@ -72,7 +72,7 @@ def test_the_figures_are_those_of_evaluate(base: Path, tmp_path: Path, capsys: p
     without = checkpoint(base, "without-last", less)
     quality.main(["--data", str(data), "--model", str(words)])
     found = {row[1]: row for row in tables(capsys.readouterr().out)[2:]}
-    expected = [measure(str(each), data) for each in (words, plain, without)]
+    expected = [measure(str(each), data).as_object() for each in (words, plain, without)]
     assert [found[part][2] for part in (WHOLE, VECTORS, all_but("last"))] == [cell(each) for each in expected]
     assert len({each["recall@1"] for each in expected}) == 3, "else the parts may have been mixed up"
     gained = expected[0]["recall@1"] - expected[1]["recall@1"]
@@ -85,7 +85,7 @@ def test_models_are_compared_over_their_seeds(base: Path, tmp_path: Path, capsys
     quality.main(["--data", str(data), "--model", words, words, "--against", plain, plain])
     rows = {tuple(row[:2]): row[2:] for row in tables(capsys.readouterr().out)}
     one, other = "words and 1 more", "plain and 1 more"
-    own, others = (measure(each, data)["recall@1"] for each in (words, plain))
+    own, others = (measure(each, data).as_object()["recall@1"] for each in (words, plain))
     difference = rows[WHOLE, f"{one} - {other}"]
     assert difference[0].startswith(f"{own - others:+.3f} [")
     assert difference[1] == f"{own - others:+.3f}, {own - others:+.3f}"

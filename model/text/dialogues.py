@@ -30,9 +30,9 @@ class Dialogue:
         candidates: the list to rank, gold reply included; empty if the example has none.
         label: place of the gold reply in `candidates`; -1 if there are none.
         negatives: replies known to be wrong, to train against.
-        category: the class of context and response, of an example for a classifier; else empty.
         dialogue: name of the dialogue that the example is part of: the file's `dialogue`, or else the first turn,
             which all examples of a dialogue share.
+        category: the class of context and response, of an example for a classifier; else empty.
     """
 
     conversation: Conversation
@@ -40,8 +40,8 @@ class Dialogue:
     candidates: tuple[str, ...] = ()
     label: int = -1
     negatives: tuple[str, ...] = ()
-    category: str = ""
     dialogue: str = ""
+    category: str = ""
 
 
 def read_dialogues(path: Path | str) -> Iterator[Dialogue]:
@@ -94,12 +94,13 @@ def _dialogue(raw: dict[str, Any]) -> Dialogue:
         raise InvalidInput("response must be a text")
     conversation = Conversation.of(_texts(raw, "context"), _texts(raw, "persona"))
     candidates = tuple(_texts(raw, "candidates"))
-    category = raw.get("label")
-    label, category = (-1, category) if isinstance(category, str) else (_label(raw, candidates, response), "")
+    told = raw.get("label")
+    category = told if isinstance(told, str) and not candidates else ""
+    label = -1 if category else _label(raw, candidates, response)
     negatives = tuple(_texts(raw, "negatives"))
     named = raw.get("dialogue")
     dialogue = conversation.turns[0].text if named is None else str(named)
-    return Dialogue(conversation, response, candidates, label, negatives, category, dialogue)
+    return Dialogue(conversation, response, candidates, label, negatives, dialogue, category)
 
 
 def _texts(raw: dict[str, Any], name: str) -> list[str]:

@@ -24,7 +24,7 @@ from polyrank.model.training.errors import TrainingDataInvalid
 from polyrank.model.training.loop import Training, Watch, processes
 from polyrank.model.training.state import STATE_FILE, RunProgress, read_state, require_unused
 from polyrank.model.training.student.first_stage import first_stage_config
-from polyrank.model.training.student.student import start
+from polyrank.model.training.student.student import Student, start
 from polyrank.model.training.weighing import Weighed, scored_lists, weigh
 
 log = logging.getLogger(__name__)
@@ -89,14 +89,7 @@ def train(
         require_unused(output)
     everyone = processes()
     everyone.wait_for_everyone()  # each checks that the directory is unused before one of them makes it
-    if config.task == "rank":
-        student = start(config)  # first, because it refuses wrong settings, and reading the files may take minutes
-        corpora = _surveyed(data)
-        _require_no_classes(corpora)
-    else:
-        corpora = _surveyed(data)
-        config = replace(config, labels=_labels(corpora))
-        student = start(config)
+    config, student, corpora = _begun(config, data)
     if everyone.is_main_process:
         for corpus, report in corpora:
             on_survey(corpus.path, report)
@@ -105,6 +98,8 @@ def train(
     output.mkdir(parents=True, exist_ok=True)
     words = _words_of_first_stage(config, [corpus for corpus, _ in corpora]) if evidence else None
     training = Training(config, student, corpora, output, began, words)
+    if everyone.is_main_process:
+        _warn_of_short_run(training.steps, config.warmup_steps)
     if state is not None:
         training.restore(state)
     try:
@@ -113,16 +108,44 @@ def train(
         training.end()
     if not everyone.is_main_process:
         return None
+    if training.progress.best_step == 0:
+        log.warning("no step lowered the loss on the examples held out: the checkpoint holds the weights of the start")
     _summarise(output, config, corpora, training.progress)
-    if config.task == "classify":
-        (output / STATE_FILE).unlink(missing_ok=True)
-        return load_classifier(output)
-    lists = scored_lists(load(output), [corpus for corpus, _ in corpora], seen=True)
+    if config.task == "rank":
+        _weigh(output, [corpus for corpus, _ in corpora], evidence)
+    (output / STATE_FILE).unlink(missing_ok=True)  # last, so that a run killed before can be resumed
+    return load(output) if config.task == "rank" else load_classifier(output)
+
+
+def _begun(config: TrainConfig, data: Data) -> tuple[TrainConfig, Student, list[tuple[Corpus, Report]]]:
+    """Load what is trained, and read the files; a classifier's settings then name the classes that it found."""
+    if config.task == "rank":
+        student = start(config)  # first, because it refuses wrong settings, and reading the files may take minutes
+        corpora = _surveyed(data)
+        _require_no_classes(corpora)
+        return config, student, corpora
+    corpora = _surveyed(data)
+    config = replace(config, labels=_labels(corpora))
+    return config, start(config), corpora
+
+
+def _weigh(output: Path, corpora: Sequence[Corpus], evidence: bool) -> None:
+    """Add to a checkpoint how much words count, if that is wanted, and what its scores say."""
+    lists = scored_lists(load(output), corpora, seen=True)
     if evidence:
         _add_words_that_help(output, lists)
     _add_calibration(output, lists)
-    (output / STATE_FILE).unlink(missing_ok=True)  # last, so that a run killed before can be resumed
-    return load(output)
+
+
+def _warn_of_short_run(steps: int, warmup_steps: int) -> None:
+    """Warn where the learning rate rises to the end of the run and is never what was asked for."""
+    if steps <= warmup_steps:
+        log.warning(
+            "the run has %d steps and a warm-up of %d, so it will learn little; "
+            "give more examples or epochs, or a shorter --warmup-steps",
+            steps,
+            warmup_steps,
+        )
 
 
 def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey: OnSurvey) -> Ranker:

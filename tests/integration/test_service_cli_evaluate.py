@@ -13,9 +13,11 @@ from brute_force import paper_scores
 from command_line import call, write_rows
 
 import polyrank
+from polyrank.model.evaluation.drawing import ReplyDraw
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.dialogues import read_dialogues
 
 Capture = pytest.CaptureFixture[str]
 Row = dict[str, Any]
@@ -161,10 +163,55 @@ def test_rows_without_candidates_are_left_out_and_told(capsys: Capture, checkpoi
     output = tmp_path / "output.jsonl"
     assert call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data, "--output", output).status == 0
     assert [each["example"] for each in read_rows(output)] == [1, 2, 3, 4]
-    for rows in ([bare], []):
+    none = "no example has `candidates`"
+    for rows, why in (([bare], f"{none}, and the file has no wrong replies to draw"), ([], none)):
         write_rows(data, rows)
         message = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data).failure()
-        assert message == "no example has `candidates`; there is nothing to rank"
+        assert message == f"{why}; there is nothing to rank"
+
+
+def test_lists_are_drawn_where_no_example_has_one(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
+    bare = [
+        {"context": each["context"], "response": each["response"], "dialogue": f"d{n}"} for n, each in enumerate(ROWS)
+    ]
+    data = write_rows(tmp_path / "bare.jsonl", bare)
+    ranker = polyrank.load(checkpoints / "poly")
+    for options, count, seed in (((), 20, 0), (("--draw", 5, "--seed", 3), 5, 3)):
+        draw, known = ReplyDraw(read_dialogues(data), count, seed), list(read_dialogues(data))
+        listed = [draw.candidates(number, each) for number, each in enumerate(known)]
+        rows = [
+            {**row, "persona": [], "candidates": list(each.candidates), "label": each.label}
+            for row, each in zip(bare, listed, strict=True)
+        ]
+        result = evaluated(capsys, checkpoints / "poly", data, *map(str, options))
+        told = f"{count} candidates for {len(ROWS)} examples, from the file's replies (seed {seed})"
+        assert result["drawn"] == told
+        assert result["recall@1"] == pytest.approx(np.mean([rank == 1 for rank in ranks_by_hand(ranker, rows)]))
+        outcome = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data, *options)
+        assert told in outcome.out
+    assert (
+        call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data, "--draw", 0)
+        .failure()
+        .startswith("no example has `candidates`")
+    )
+    write_rows(data, [*bare, ROWS[0]])
+    assert evaluated(capsys, checkpoints / "poly", data, "--draw", "4")["examples"] == len(ROWS) + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--draw", "1"], "--draw must be 0, or 2 to 1000"),
+        (["--draw", "1001"], "--draw must be 0, or 2 to 1000"),
+        (["--seed", "-1"], "--seed must not be negative"),
+        (["--draw", "5", "--pool", "pool.jsonl"], "--draw and --seed go with --data alone"),
+    ],
+)
+def test_wrong_draws_are_refused(capsys: Capture, tmp_path: Path, options: list[str], says: str) -> None:
+    data = write_rows(tmp_path / "data.jsonl", ROWS[:2])
+    outcome = call(capsys, "evaluate", "--model", "lexical", "--data", data, *options)
+    assert outcome.status == 2
+    assert says in outcome.err
 
 
 def test_words_name_every_figure(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:

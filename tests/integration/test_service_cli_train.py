@@ -333,6 +333,7 @@ def test_wrong_files_and_models_are_told_before_the_training_files_are_read(
     cross = write_checkpoint(tmp_path, "cross", 1, architecture="cross")
     broken = tmp_path / "broken.jsonl"
     broken.write_text("nothing\n")
+    lonely = write_rows(tmp_path / "lonely.jsonl", [{"context": ["w1"], "response": "w2"}])
     for changed, says in (
         ({"teacher": "lexical"}, "give a model with a network as the teacher"),
         ({"teacher": base}, f"--teacher {base} is a base model, which has not learnt to choose replies; give a"),
@@ -340,7 +341,7 @@ def test_wrong_files_and_models_are_told_before_the_training_files_are_read(
             {"architecture": "cross", "retriever": cross},
             "give a bi-, colbert-, mix-, poly- or virt-encoder as --retriever",
         ),
-        ({"valid": data}, f"--valid: {data}: no example has `candidates`"),
+        ({"valid": lonely}, "--valid: no example has `candidates`, and the file has no wrong replies to draw"),
         ({"valid": broken}, f"--valid: {broken}:1: the line is not JSON"),
     ):
         outcome = train(capsys, base, Path("/nowhere/data.jsonl"), tmp_path / "out", **changed)
@@ -427,3 +428,20 @@ def test_a_damaged_state_is_told(capsys: Capture, base: Path, data: Path, tmp_pa
     (tmp_path / "out" / STATE_FILE).write_bytes(b"\0" * 100)
     outcome = train(capsys, base, data, tmp_path / "out", "--resume")
     assert re.search(r"training-state\.pt is damaged; remove .*/out and start again", outcome.failure())
+
+
+def test_lists_are_drawn_for_valid_and_runs_that_learn_nothing_are_told(
+    capsys: Capture, caplog: pytest.LogCaptureFixture, base: Path, data: Path, tmp_path: Path
+) -> None:
+    short = train(capsys, base, data, tmp_path / "short", steps=3, warmup_steps=3, learning_rate=1e-9, valid=data)
+    assert short.status == 0
+    assert "the run has 3 steps and a warm-up of 3, so it will learn little" in caplog.text
+    drawn = "4 candidates for 80 examples, from the file's replies (seed 0)"  # the file has four replies, one a topic
+    assert drawn in short.out
+    assert "recall@1 " in short.out
+    caplog.clear()
+    long = train(
+        capsys, base, data, tmp_path / "long", steps=3, warmup_steps=2, learning_rate=1e-30, code_learning_rate=1e-30
+    )
+    assert long.status == 0
+    assert caplog.messages[0].startswith("no step lowered the loss on the examples held out")

@@ -21,9 +21,9 @@ MODEL = str(SOURCE / "checkpoints" / "chat-poly")
 RERANKER = str(SOURCE / "checkpoints" / "chat-cross")
 STORE = Path(".demo-store")
 EXAMPLE = [
-    "hi, I ordered shoes last week",
-    "Hello! What can I do for you?",
-    "my parcel should have been here on monday, where is it?",
+    "I just got an email that my package was handed over, but there is nothing at my door.",
+    "Did you choose a drop-off place, or could somebody have taken it in for you?",
+    "I was home all day and no one rang. What now?",
 ]
 
 
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from polyrank.service.cli.local import from_store  # imports torch
 
     print("\n".join(f"  {'customer' if at % 2 == 0 else 'agent'}: {turn}" for at, turn in enumerate(EXAMPLE)))
-    print_results(from_store(STORE, EXAMPLE, 5, RERANKER))
+    print_results(from_store(STORE, EXAMPLE, 5))
     if arguments.once:
         return _evaluate(conversations)
     print(f"try it: polyrank rank 'my parcel is late' --url http://{settings.host}:{settings.port}", flush=True)
@@ -95,7 +95,7 @@ def _active(ranker: "LateRanker", pool: Path) -> str | None:
 
 
 def _evaluate(conversations: Path) -> int:
-    figures = measure(MODEL, conversations)
+    figures = measure(MODEL, conversations).as_object()
     reached = figures["recall@1"]
     print(f"R@1/20 over {figures['examples']} sample conversations: {reached:.3f} (floor {FLOOR:.2f})")
     if reached < FLOOR:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from polyrank.service.cli.evaluation.tasks import Task
 
 _TOP_N = 20
-_DESCRIPTION = """R@1, R@2, R@5, R@10 and MRR of a model over each example's own candidates; with --pool over all
+_DRAWN = 20  # as model/evaluation/drawing.py; importing it would import torch
+_DESCRIPTION = """R@1, R@2, R@5, R@10 and MRR of a model over each example's own candidates, or over others' replies
+that are drawn where it lists none; with --pool over all
 texts of a pool, R@100 too (100 are retrieved; a reply not among them counts 0 in every figure); with --corpus nDCG@10,
 MRR@10 and R@100 over a collection in BEIR's form. Of a classifier it is the accuracy over pairs with labels. Each
 figure has a 95 % bootstrap interval over whole dialogues."""
@@ -37,7 +39,7 @@ def add_to(commands: Any) -> None:
     add("--model", required=True, help="checkpoint directory, base model name, or lexical")
     add("--against", metavar="MODEL", help="measure this one too, and the difference")
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--data", type=Path, metavar="F", help="dialogues with candidates, .jsonl[.gz|.zst]")
+    source.add_argument("--data", type=Path, metavar="F", help="dialogues, .jsonl[.gz|.zst]")
     source.add_argument("--corpus", type=Path, metavar="F", help="documents in BEIR's form, .jsonl[.gz|.zst]")
     add("--queries", type=Path, metavar="F", help="queries in BEIR's form, with --corpus")
     add("--qrels", type=Path, metavar="F", help="judgements in BEIR's form, .tsv, with --corpus")
@@ -45,6 +47,9 @@ def add_to(commands: Any) -> None:
     add("--pool", nargs="+", type=Path, metavar="F", help=pool_help)
     add("--reranker", metavar="MODEL", help="a cross-encoder, with --pool or --corpus")
     add("--top-n", type=int, metavar="N", help=f"how many texts it reads for each context; default: {_TOP_N}")
+    drawn = f"candidates of an example that lists none; 0: leave it out; default: {_DRAWN} if no example lists any"
+    add("--draw", type=int, metavar="N", help=drawn)
+    add("--seed", type=int, metavar="N", help="of that draw; default: 0")
     add_runner_options(parser, "torch, the reference", "float32, the reference")
     add("--limit", type=int, metavar="N", help="only the first N examples, or judged queries")
     add("--output", type=Path, metavar="F", help="write a line for each example with its rank and scores, .jsonl")
@@ -72,15 +77,15 @@ def _written(lines: list[dict[str, Any]]) -> bytes:
     return b"".join(orjson.dumps(line, option=form) for line in lines)
 
 
-def measure(name: str, data: Path, limit: int | None = None) -> dict[str, Any]:
-    """Evaluate a model on a file's own lists of candidates; returns what `--json` prints."""
+def measure(name: str, data: Path) -> "EvaluationReport":
+    """Evaluate a model on a file's lists of candidates, which are drawn if it has none; a classifier on its classes."""
     from polyrank.model.checkpoint.kind import tells_classes
     from polyrank.service.cli.evaluation.classes import ClassesTask
     from polyrank.service.cli.evaluation.tasks import ListsTask
 
-    task: Task[Any] = ClassesTask(data, limit) if tells_classes(name) else ListsTask(data, limit)
+    task: Task[Any] = ClassesTask(data, None) if tells_classes(name) else ListsTask(data, None)
     report, _ = _evaluated(task, [name])
-    return report.as_object()
+    return report
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -100,6 +105,7 @@ def _check(arguments: argparse.Namespace) -> None:
         ),
         (arguments.top_n is not None and not arguments.reranker, "--top-n goes with --reranker"),
         (not top_n_fits, f"--top-n must be from 1 to {DEPTH}"),
+        *_draw_refusals(arguments),
     ]
     for refused, message in refusals:
         if refused:
@@ -107,6 +113,15 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.output:
         inputs = (arguments.data, arguments.corpus, arguments.queries, arguments.qrels, *(arguments.pool or ()))
         require_writable(arguments.output, filter(None, inputs))
+
+
+def _draw_refusals(arguments: argparse.Namespace) -> list[tuple[bool, str]]:
+    given = arguments.draw is not None or arguments.seed is not None
+    return [
+        (given and bool(arguments.pool or arguments.corpus), "--draw and --seed go with --data alone"),
+        (arguments.draw is not None and arguments.draw not in (0, *range(2, 1001)), "--draw must be 0, or 2 to 1000"),
+        (arguments.seed is not None and arguments.seed < 0, "--seed must not be negative"),
+    ]
 
 
 def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
@@ -134,14 +149,14 @@ def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
 
 def _task(arguments: argparse.Namespace, runner: Runner) -> "Task[Any]":
     from polyrank.model.checkpoint.kind import tells_classes
-    from polyrank.service.cli.evaluation.tasks import CollectionTask, ListsTask, PoolTask, TwoStageSearch
+    from polyrank.service.cli.evaluation.tasks import CollectionTask, Draw, ListsTask, PoolTask, TwoStageSearch
 
     if not (arguments.pool or arguments.corpus):
         if tells_classes(arguments.model):
             from polyrank.service.cli.evaluation.classes import ClassesTask
 
             return ClassesTask(arguments.data, arguments.limit, runner)
-        return ListsTask(arguments.data, arguments.limit, runner)
+        return ListsTask(arguments.data, arguments.limit, runner, Draw(arguments.draw, arguments.seed or 0))
     top_n = _TOP_N if arguments.top_n is None else arguments.top_n
     search = TwoStageSearch.load(arguments.reranker, top_n, runner)
     if arguments.pool:

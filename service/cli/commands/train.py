@@ -50,15 +50,17 @@ def run(arguments: argparse.Namespace) -> int:
         _print_evidence(result["evidence"]["recall_at_1"], ranker.config.evidence)
     if ranker.config.calibration is not None:
         _print_calibration(result["calibration"], ranker.config.calibration)
-    if arguments.valid:
-        from polyrank.service.cli.commands.evaluate import measure
-
-        result["valid"] = measure(str(arguments.output), arguments.valid)
-    _write_card(arguments.output, ranker.config, arguments.valid, result.get("valid"))
     did = f"trained {result.get('steps')} steps in {result.get('seconds')} s"
     if _only_fits(arguments):
         did = "fitted the calibration" if arguments.only_calibration else "fitted the evidence and the calibration"
     lines = [f"{arguments.output}: {did}"]
+    if arguments.valid:
+        from polyrank.service.cli.commands.evaluate import measure
+
+        measured = measure(str(arguments.output), arguments.valid)
+        result["valid"] = measured.as_object()
+        lines.append(measured.as_text())
+    _write_card(arguments.output, ranker.config, arguments.valid, result.get("valid"))
     if arguments.push_to_hub:
         from polyrank.service.cli.hub import push
 
@@ -171,8 +173,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("--max-rejected must be a number between 0 and 1")
     if arguments.tune and not _TUNE.fullmatch(arguments.tune):
         raise UsageError(f"--tune is {arguments.tune!r}; give all, all-but-embeddings or top-N, N layers")
-    if arguments.valid and arguments.task != "classify":
-        _require_candidates(arguments.valid)
+    if arguments.valid:
+        _require_examples(arguments.valid, arguments.task)
     architecture_of(arguments.base)
     if not _only_fits(arguments):
         check_trainable(arguments.base)
@@ -225,13 +227,14 @@ def _check_architecture(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--architecture {why}; fit its words by --only-evidence --base {wanted}")
 
 
-def _require_candidates(valid: Path) -> None:
-    from polyrank.model.text.dialogues import DialoguesInvalid, read_dialogues
+def _require_examples(valid: Path, task: str | None) -> None:
+    """Refuse a file over which nothing can be measured."""
+    from polyrank.service.cli.evaluation.classes import ClassesTask
+    from polyrank.service.cli.evaluation.tasks import ListsTask
 
     try:
-        if not any(example.candidates for example in read_dialogues(valid)):  # most often the first one has some
-            raise UsageError(f"--valid: {valid}: no example has `candidates`; there is nothing to rank")
-    except DialoguesInvalid as error:
+        _ = ClassesTask(valid, None) if task == "classify" else ListsTask(valid, None)
+    except InvalidInput as error:
         raise UsageError(f"--valid: {error}") from error
 
 
