@@ -197,6 +197,7 @@ def train_calibration(base: str, data: Data, output: Path, *, seen: bool, on_sur
 
 def _told(data: Data, on_survey: OnSurvey) -> list[Corpus]:
     corpora = _surveyed(data)
+    _require_no_classes(corpora)
     for corpus, report in corpora:
         on_survey(corpus.path, report)
     return [corpus for corpus, _ in corpora]
@@ -259,7 +260,7 @@ def _surveyed(data: Data) -> list[tuple[Corpus, Report]]:
 def _require_no_classes(corpora: Sequence[tuple[Corpus, Report]]) -> None:
     """Refuse a file of classes for ranking: texts of every class would be taken for right replies."""
     for corpus, report in corpora:
-        if "" not in report.categories:
+        if set(report.categories) != {""}:
             raise TrainingDataInvalid(f"{corpus.path}: its labels are classes; give --task classify to learn them")
 
 

@@ -1,6 +1,7 @@
 """Classifiers of pairs: every architecture that can learn classes, what it tells, and what is refused."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from polyrank.model.rankers.load import (
 from polyrank.model.registry import CLASSIFIERS
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.training.errors import TrainingDataInvalid
+from polyrank.model.training.run import Data, train_calibration, train_evidence
 
 OPTIONS: dict[str, dict[str, Any]] = {"mix": {"rows": 2, "interaction_layers": [-2, -1]}}
 CONTEXT = ["w1 w2", "w3 w30"]
@@ -162,11 +164,20 @@ def test_files_that_hold_no_classes_or_nothing_else(base: Path, tmp_path: Path) 
             "all examples are of the class 'x'; a classifier needs",
         ),
         ("rank", some, "its labels are classes; give --task classify to learn them"),
+        ("rank", [*ranked[1:], some[0]], "its labels are classes; give --task classify to learn them"),
     ):
         data = write_rows(tmp_path / "rows.jsonl", rows)
         with pytest.raises(TrainingDataInvalid, match=says):
             run(settings(base, task=task), data, tmp_path / "out")
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("fit", [train_evidence, train_calibration])
+def test_nothing_is_fitted_on_classes(base: Path, tmp_path: Path, fit: Callable[..., object]) -> None:
+    data = Data([write_rows(tmp_path / "pairs.jsonl", examples(200))])
+    with pytest.raises(TrainingDataInvalid, match="its labels are classes"):
+        fit(str(base), data, tmp_path / "out", seen=False, on_survey=lambda *_: None)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_resumed_run_ends_as_one_without_a_pause(base: Path, tmp_path: Path) -> None:
