@@ -26,7 +26,7 @@ from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.pairs import Pairs
 
 _KNOWN_CONTEXTS = 64  # 98 KB each with MiniLM
-_SCORED_AT_ONCE = 1024  # candidates: what lies between is a few times their rows
+_AT_ONCE = 1024  # candidates that are compared: what lies between is a few times their rows
 
 
 class LateForwards:
@@ -135,18 +135,26 @@ class LateForwards:
 
         Makes no encoder call. A candidate's score does not depend on the others.
         """
-        contexts, scores = _context_state(context), list[NDArray[np.float32]]()
-        for start in range(0, len(candidates.first), _SCORED_AT_ONCE):
-            some = candidates.take(np.arange(start, min(start + _SCORED_AT_ONCE, len(candidates.first))))
-            with torch.inference_mode():
-                scores.append(self._scorer.late_scores(contexts, _candidate_state(some))[0].numpy())
-        return np.concatenate(scores) if scores else np.empty(0, np.float32)
+        return self._compared(lambda contexts, some: self._scorer.late_scores(contexts, some)[0], context, candidates)
 
     def class_logits(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
         """Return a classifier's logits of each candidate's class beside the context, (N, C)."""
+        return self._compared(self._scorer.class_logits, context, candidates)
+
+    def _compared(
+        self,
+        compare: Callable[[ContextState, CandidateState], torch.Tensor],
+        context: ContextEncoding,
+        candidates: Representations,
+    ) -> NDArray[np.float32]:
+        """Compare a context with candidates, (N, ...), so many at a time that what lies between stays small."""
+        contexts, count = _context_state(context), len(candidates.first)
         with torch.inference_mode():
-            logits = self._scorer.class_logits(_context_state(context), _candidate_state(candidates))
-        found: NDArray[np.float32] = logits.numpy()
+            parts = [
+                compare(contexts, _candidate_state(candidates.take(np.arange(start, min(start + _AT_ONCE, count)))))
+                for start in range(0, max(1, count), _AT_ONCE)
+            ]
+        found: NDArray[np.float32] = torch.cat(parts).numpy()
         return found
 
     @cached_property

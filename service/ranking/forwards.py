@@ -32,6 +32,8 @@ INLINE_LETTERS = 1000
 # More letters go to the thread for long texts. The slowest letters known take some 20 ms here: nobody waits long for a
 # step of another that has begun.
 SHARED_LETTERS = 4096
+# So many candidates are compared with a context at a time: with 16 rows of 128 numbers each, 8 MB in float32.
+AT_ONCE = 1024
 
 T = TypeVar("T")
 
@@ -200,10 +202,15 @@ class Forwards:
         tokens, cut = await self.tokenize_candidates(network, texts, deadline, timings)
         context = await self.context(network, ids, deadline, timings)
         made = Representations.join(await self.candidates(network, tokens, deadline, timings))
-        cost = len(texts) if made.counts is None else max(1, network.late_tokens(len(ids), made.counts))
-        work = Work(_LateClassBatch(network), [(context, made)], [cost])
-        [logits] = await self._run("late", work, deadline, timings)
-        return ClassLogits(logits, replace(truncation, candidates=cut), len(ids) + sum(map(len, tokens)))
+        logits = []
+        for start in range(0, len(texts), AT_ONCE):
+            some = made.take(np.arange(start, min(start + AT_ONCE, len(texts))))
+            cost = len(some.first) if some.counts is None else max(1, network.late_tokens(len(ids), some.counts))
+            logits += await self._run(
+                "late", Work(_LateClassBatch(network), [(context, some)], [cost]), deadline, timings
+            )
+        seen = len(ids) + sum(map(len, tokens))
+        return ClassLogits(np.concatenate(logits), replace(truncation, candidates=cut), seen)
 
     async def _split(
         self, scorer: PairScorer, conversation: Conversation, texts: Sequence[str], timings: Timings

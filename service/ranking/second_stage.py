@@ -19,13 +19,10 @@ from polyrank.service.live.serving import Serving
 from polyrank.service.observe.labels import Degraded
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.admission import most_exact
-from polyrank.service.ranking.forwards import CountedContext, Forwards
+from polyrank.service.ranking.forwards import AT_ONCE, CountedContext, Forwards
 from polyrank.service.ranking.retrieval import BestRows
 from polyrank.service.ranking.stages import ANSWER_SECONDS, Threads, Timings, until
 from polyrank.service.ranking.values import Ranked, RankRequest
-
-# So many stored candidates are fetched and scored at a time: with 16 rows of 128 numbers each, 8 MB in float32.
-AT_ONCE = 1024
 
 # Fetches what is stored of candidates by their positions; also returns whether the caches answered.
 Gather = Callable[[NDArray[np.int64]], tuple[Representations, bool]]

@@ -77,6 +77,27 @@ def test_it_tells_what_the_classifier_tells(served: tuple[TestClient, Classifier
     assert results[0]["probabilities"] == pytest.approx(results[3]["probabilities"])
 
 
+def test_many_texts_are_compared_part_by_part(
+    served: tuple[TestClient, Classifier], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, classifier = served
+    whole = classifier.classify("w1 w2", TEXTS)
+    sizes, compared = list[int](), classifier.network.class_logits
+    monkeypatch.setattr("polyrank.service.ranking.forwards.AT_ONCE", 3)
+    monkeypatch.setattr("polyrank.model.inference.forwards._AT_ONCE", 2)
+    for result, alone, own in zip(
+        told(client, context="w1 w2", texts=TEXTS), classifier.classify("w1 w2", TEXTS), whole, strict=True
+    ):
+        assert result["probabilities"] == pytest.approx(own, abs=1e-5)
+        assert alone == pytest.approx(own, abs=1e-5)
+    if not classifier.network.retrieves:
+        return
+    held = client.app.state.resources.engine.classifier  # type: ignore[attr-defined]
+    monkeypatch.setattr(held.network, "class_logits", lambda *sent: sizes.append(len(sent[1].first)) or compared(*sent))
+    told(client, context="w1 w2", texts=TEXTS)
+    assert sizes == [3, 1]
+
+
 def test_many_at_once_get_what_each_would_get_alone(served: tuple[TestClient, Classifier]) -> None:
     client, classifier = served
     bodies = [{"context": f"w{n}", "texts": [f"w{n % 5} w{n}", "w2"]} for n in range(12)]
