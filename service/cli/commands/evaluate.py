@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from polyrank.service.cli.evaluation.tasks import Task
 
 _TOP_N = 20
-_DRAWN = 20  # as model/evaluation/drawing.py; importing it would import torch
+_DRAWN = 20  # as DRAWN of model/evaluation/drawing.py, which imports numpy: help is printed sooner without
 _DESCRIPTION = """R@1, R@2, R@5, R@10 and MRR of a model over each example's own candidates, or over others' replies
 that are drawn where it lists none; with --pool over all
 texts of a pool, R@100 too (100 are retrieved; a reply not among them counts 0 in every figure); with --corpus nDCG@10,
@@ -149,7 +149,8 @@ def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
 
 def _task(arguments: argparse.Namespace, runner: Runner) -> "Task[Any]":
     from polyrank.model.checkpoint.kind import tells_classes
-    from polyrank.service.cli.evaluation.tasks import CollectionTask, Draw, ListsTask, PoolTask, TwoStageSearch
+    from polyrank.service.cli.evaluation.examples import Draw
+    from polyrank.service.cli.evaluation.tasks import CollectionTask, ListsTask, PoolTask, TwoStageSearch
 
     if not (arguments.pool or arguments.corpus):
         if tells_classes(arguments.model):

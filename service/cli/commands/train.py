@@ -229,11 +229,10 @@ def _check_architecture(arguments: argparse.Namespace) -> None:
 
 def _require_examples(valid: Path, task: str | None) -> None:
     """Refuse a file over which nothing can be measured."""
-    from polyrank.service.cli.evaluation.classes import ClassesTask
-    from polyrank.service.cli.evaluation.tasks import ListsTask
+    from polyrank.service.cli.evaluation.examples import classed_examples, listed_examples
 
     try:
-        _ = ClassesTask(valid, None) if task == "classify" else ListsTask(valid, None)
+        _ = classed_examples(valid, None) if task == "classify" else listed_examples(valid, None)
     except InvalidInput as error:
         raise UsageError(f"--valid: {error}") from error
 

@@ -1,6 +1,5 @@
 """`polyrank evaluate` of a classifier: how often it tells the class that an example has."""
 
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.evaluation.encoding import ReportProgress
 from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.classifier import Classifier
-from polyrank.model.text.dialogues import read_dialogues
+from polyrank.service.cli.evaluation.examples import classed_examples
 from polyrank.service.cli.evaluation.tasks import TaskResult, dialogue_numbers
 from polyrank.service.cli.models import REFERENCE, load_classifier
 
@@ -27,11 +26,7 @@ class ClassesTask:
 
     def __init__(self, data: Path, limit: int | None, runner: Runner = REFERENCE) -> None:
         self._runner = runner
-        self._examples = list(islice(read_dialogues(data), limit))
-        if missing := sum(not each.category for each in self._examples):
-            raise InvalidInput(f"{data}: {missing} examples have no class; give each a label, as a text")
-        if not self._examples:
-            raise InvalidInput(f"{data}: there is no example")
+        self._examples = classed_examples(data, limit)
         self.groups = dialogue_numbers(self._examples)
         self.described: dict[str, Any] = {}
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evaluation.beir import read_collection
-from polyrank.model.evaluation.drawing import DRAWN, ReplyDraw
 from polyrank.model.evaluation.encoding import ReportProgress
 from polyrank.model.evaluation.intervals import group_numbers
 from polyrank.model.evaluation.lists import rank_lists
@@ -25,6 +24,7 @@ from polyrank.model.rankers.networks import Retriever
 from polyrank.model.search.topk import TopK
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
+from polyrank.service.cli.evaluation.examples import AS_LISTED, Draw, listed_examples, report_left_out
 from polyrank.service.cli.files import read_candidates
 from polyrank.service.cli.models import REFERENCE, RERANKER_HINT, load_any, load_cross, load_retriever, words_left_out
 
@@ -56,29 +56,6 @@ class Task(Protocol[Ranker]):
         """Measure a model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """How candidates are drawn for examples that list none.
-
-    Attributes:
-        count: candidates of an example, gold reply included; 0: none are drawn; None: DRAWN if no example of the file
-            lists any, else none.
-        seed: of the draw.
-    """
-
-    count: int | None = None
-    seed: int = 0
-
-    def settled(self, dialogues: Sequence[Dialogue]) -> "Draw":
-        """Decide how many are drawn in a file."""
-        if self.count is not None:
-            return self
-        return Draw(0 if any(dialogue.candidates for dialogue in dialogues) else DRAWN, self.seed)
-
-
-AS_LISTED = Draw()
-
-
 class ListsTask:
     """Ranks each example's own candidates, or those that are drawn for it; for any model."""
 
@@ -86,15 +63,8 @@ class ListsTask:
 
     def __init__(self, data: Path, limit: int | None, runner: Runner = REFERENCE, draw: Draw = AS_LISTED) -> None:
         self._runner = runner
-        dialogues = list(islice(read_dialogues(data), limit))
-        draw = draw.settled(dialogues)
-        listed = _with_candidates(data, dialogues, draw)
-        self._examples = [(number, dialogue) for number, dialogue in enumerate(listed) if dialogue.candidates]
-        if not self._examples:
-            raise InvalidInput(_why_none(dialogues, draw))
-        _report_left_out(len(dialogues) - len(self._examples), len(dialogues), "have no candidates")
+        self._examples, self.described = listed_examples(data, limit, draw)
         self.groups = dialogue_numbers([dialogue for _, dialogue in self._examples])
-        self.described = _drawn(dialogues, self._examples, draw)
 
     def load(self, name: str) -> AnyRanker:
         """Load any model."""
@@ -172,7 +142,7 @@ class PoolTask:
         if not self._examples:
             raise InvalidInput("no gold reply is a text of the pool; give a pool that the replies were taken from")
         left_out = len(dialogues) - len(self._examples)
-        _report_left_out(left_out, len(dialogues), "have a gold reply that the pool lacks")
+        report_left_out(left_out, len(dialogues), "have a gold reply that the pool lacks")
         self.groups = dialogue_numbers([dialogue for _, dialogue, _ in self._examples])
         self.described = search.described(self._texts)
 
@@ -230,29 +200,6 @@ class CollectionTask:
         return TaskResult(values, lines)
 
 
-def _with_candidates(data: Path, dialogues: Sequence[Dialogue], draw: Draw) -> Sequence[Dialogue]:
-    """Draw candidates for examples without from all replies of the file, if that is wanted."""
-    if not draw.count or all(dialogue.candidates for dialogue in dialogues):
-        return dialogues
-    replies = ReplyDraw(read_dialogues(data), draw.count, draw.seed)
-    return [replies.candidates(number, dialogue) for number, dialogue in enumerate(dialogues)]
-
-
-def _drawn(dialogues: Sequence[Dialogue], examples: Sequence[tuple[int, Dialogue]], draw: Draw) -> dict[str, Any]:
-    """Say what was drawn; nothing where nothing was."""
-    sizes = [len(dialogue.candidates) for number, dialogue in examples if not dialogues[number].candidates]
-    if not sizes:
-        return {}
-    each = f"{draw.count}" if min(sizes) == draw.count else f"{min(sizes)} to {max(sizes)}"
-    return {"drawn": f"{each} candidates for {len(sizes)} examples, from the file's replies (seed {draw.seed})"}
-
-
-def _why_none(dialogues: Sequence[Dialogue], draw: Draw) -> str:
-    if draw.count and dialogues:
-        return "no example has `candidates`, and the file has no wrong replies to draw; there is nothing to rank"
-    return "no example has `candidates`; there is nothing to rank"
-
-
 def _distinct_texts(pools: Sequence[Path]) -> tuple[list[str], list[str]]:
     """Read each text of a pool once; returns the id of its first row, and the text. Raises InvalidInput for no text."""
     id_of: dict[str, str] = {}
@@ -279,8 +226,3 @@ def dialogue_numbers(examples: Sequence[Dialogue]) -> NDArray[np.int64]:
     if not groups.any():
         print("all examples are of one dialogue, so the intervals have no width and say nothing", file=sys.stderr)
     return groups
-
-
-def _report_left_out(count: int, total: int, why: str) -> None:
-    if count:
-        print(f"{count} of {total} examples {why} and were left out", file=sys.stderr)
