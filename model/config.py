@@ -203,6 +203,23 @@ class VirtConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DeformerConfig:
+    """What a Deformer has beyond other architectures (polyrank.model.architectures.deformer).
+
+    Attributes:
+        upper: U, how many upper layers read context and candidate together.
+        residual: the first stage's score is added; the paper's form is without.
+    """
+
+    upper: int = 2
+    residual: bool = True
+
+    def __post_init__(self) -> None:
+        _require_types(self, "deformer.")
+        _require(self.upper >= 1, "deformer.upper must be at least 1: below, no layer reads both texts")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     """Architecture facts of a checkpoint.
 
@@ -229,7 +246,7 @@ class ModelConfig:
         score_scale: factor on the dot products of context vectors and candidate embedding.
         max_context_tokens, max_candidate_tokens: limits for one text, special tokens included.
         evidence: how words count in the score; None: they do not.
-        colbert, mix, virt: of ColBERT, MixEncoder and VIRT; None for others.
+        colbert, deformer, mix, virt: of the architectures of these names; None for others.
         labels: the classes that a classifier of pairs tells, in the order of its outputs; empty: the model ranks.
         calibration: what its scores say; None: that is not known. Not part of the model's identity: no score and no
             vector depends on it.
@@ -257,6 +274,7 @@ class ModelConfig:
     evidence: EvidenceConfig | None = None
     calibration: CalibrationConfig | None = None
     colbert: ColbertConfig | None = None
+    deformer: DeformerConfig | None = None
     mix: MixConfig | None = None
     virt: VirtConfig | None = None
     labels: Sequence[str] = ()
@@ -303,11 +321,12 @@ class ModelConfig:
         self,
         *,
         colbert: ColbertConfig | None = None,
+        deformer: DeformerConfig | None = None,
         mix: MixConfig | None = None,
         virt: VirtConfig | None = None,
     ) -> "ModelConfig":
         """Return it with these blocks of single architectures, and no others."""
-        return replace(self, colbert=colbert, mix=mix, virt=virt)
+        return replace(self, colbert=colbert, deformer=deformer, mix=mix, virt=virt)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `polyrank.json` holds."""
@@ -378,16 +397,16 @@ def _dense(raw: object) -> tuple[DenseConfig, ...]:
         raise CheckpointInvalid(f"polyrank.json: dense: {error}") from error
 
 
-_BLOCKS = {"colbert": ColbertConfig, "mix": MixConfig, "virt": VirtConfig}
+_BLOCKS = {"colbert": ColbertConfig, "deformer": DeformerConfig, "mix": MixConfig, "virt": VirtConfig}
 
 
-def _block(name: str, raw: Any) -> ColbertConfig | MixConfig | VirtConfig:
+def _block(name: str, raw: Any) -> ColbertConfig | DeformerConfig | MixConfig | VirtConfig:
     """Read the block of a single architecture; JSON's lists become tuples."""
     kind = _BLOCKS[name]
     _require(isinstance(raw, dict), f"{name} must be an object")
     _refuse_unknown(raw, {f.name for f in fields(kind)}, f"{name}.")
     read = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
-    block: ColbertConfig | MixConfig | VirtConfig = kind(**read)
+    block: ColbertConfig | DeformerConfig | MixConfig | VirtConfig = kind(**read)
     return block
 
 
@@ -415,6 +434,7 @@ _Block = (
     | DenseConfig
     | EvidenceConfig
     | ColbertConfig
+    | DeformerConfig
     | MixConfig
     | VirtConfig
     | ModelConfig

@@ -52,6 +52,13 @@ ARCHITECTURES = {
         retrieves=True,
         beyond_vectors="it compares every token of a context with every token of a candidate",
     ),
+    "deformer": Architecture(
+        f"{_ENCODERS}.deformer:DeformerEncoder",
+        f"{_OBJECTIVES}.deformer:DeformerObjective",
+        retrieves=True,
+        beyond_vectors="its upper layers read all tokens of a context and a candidate together",
+        classifier=_APART,
+    ),
     "mix": Architecture(
         f"{_ENCODERS}.mix:MixEncoder",
         f"{_OBJECTIVES}.mix:MixObjective",
@@ -99,7 +106,7 @@ def names_in_words(retrieves: bool) -> str:
     """Name the encoders with or without candidate embeddings, for a message.
 
     >>> names_in_words(retrieves=True)
-    'bi-, colbert-, mix-, poly- or virt-encoder'
+    'bi-, colbert-, deformer-, mix-, poly- or virt-encoder'
     """
     names = [f"{name}-" for name, row in ARCHITECTURES.items() if row.encoder and row.retrieves == retrieves]
     return " or ".join(", ".join(names).rsplit(", ", 1)) + "encoder"

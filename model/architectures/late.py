@@ -61,7 +61,9 @@ class LateEncoder(nn.Module, ABC):
         self.context = context
         self.candidate = candidate
         self.dense = nn.ModuleList(map(Dense, config.dense))
-        self.classes = ClassHead(self.compared_size(config, context.dim), len(config.labels)) if config.labels else None
+        self.classes: nn.Module | None = None
+        if config.labels:
+            self.classes = ClassHead(self.compared_size(config, context.dim), len(config.labels))
 
     @classmethod
     def build(cls, config: ModelConfig, backbone: Callable[[], Backbone]) -> Self:
@@ -108,7 +110,7 @@ class LateEncoder(nn.Module, ABC):
         return states
 
     def candidate_tokens(self, batch: TokenBatch) -> Tensor:
-        """Return token states of candidates, (N, T, D)."""
+        """Return token states of candidates, (N, T, W); W is `candidate_width`."""
         states: Tensor = self.candidate(batch)
         return states
 
@@ -121,8 +123,13 @@ class LateEncoder(nn.Module, ABC):
         """Turn token states into tensors of contexts: first rows (B, R, E), then which of them exist, (B, R)."""
         return self.context_codes(states, mask)
 
+    @property
+    def candidate_width(self) -> int:
+        """The size of a token state of `candidate_tokens`."""
+        return self.candidate.dim
+
     def candidate_outputs(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-        """Turn token states into tensors of candidates; if there are two, the second says which rows exist, (N, K)."""
+        """Turn token states into tensors of candidates; a second one, if any, says which rows exist, (N, K)."""
         return (self.reduce(states, mask),)
 
     @classmethod

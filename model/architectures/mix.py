@@ -16,6 +16,7 @@ from polyrank.model.architectures.attention import ContextCodes, code_attention,
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder, side_by_side
+from polyrank.model.architectures.layers import Layer, layers_of
 from polyrank.model.config import MixConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.representations import LateRows
@@ -40,11 +41,7 @@ class MixEncoder(LateEncoder):
         super().__init__(config, context, candidate)
         block = _block(config)
         self.rows = nn.Parameter(torch.empty(block.rows, context.dim).normal_(mean=0.0, std=context.dim**-0.5))
-        shape = context.transformer.config
-        self.interactions = nn.ModuleList(
-            Interaction(context.dim, shape.num_attention_heads, shape.intermediate_size, shape.layer_norm_eps)
-            for _ in self._own_layers
-        )
+        self.interactions = nn.ModuleList(Interaction.like(context) for _ in self._own_layers)
         self.gate = nn.Linear(3 * context.dim, context.dim)
 
     @classmethod
@@ -62,13 +59,13 @@ class MixEncoder(LateEncoder):
     @property
     def _own_layers(self) -> list[Any]:
         """The transformer's layers that give keys and values."""
-        layers = _layers_of(self.context)
+        layers = layers_of(self.context, "mix")
         return [layers[place] for place in self._places]
 
     @property
     def _places(self) -> list[int]:
         """Which layers interact, counted from 0."""
-        count = len(_layers_of(self.context))
+        count = len(layers_of(self.context, "mix"))
         places = [layer - 1 if layer > 0 else count + layer for layer in _block(self.config).layers]
         if not all(0 <= place < count for place in places) or sorted(set(places)) != places:
             raise CheckpointInvalid(f"polyrank.json: mix.layers must ascend, and name some of {count} layers")
@@ -184,27 +181,18 @@ class MixEncoder(LateEncoder):
         return rows.mean(dim=2), found
 
 
-class Interaction(nn.Module):
-    """One interaction layer's own maps; shapes as a layer of BERT."""
+class Interaction(Layer):
+    """One interaction layer's own maps: those of a layer of BERT, and the query of H."""
 
     def __init__(self, dim: int, heads: int, inner: int, eps: float) -> None:
-        super().__init__()
-        self._heads = heads
-        self.query, self.key, self.value, self.last_query, self.output = (nn.Linear(dim, dim) for _ in range(5))
-        self.up, self.down = nn.Linear(dim, inner), nn.Linear(inner, dim)
-        self.norm, self.last_norm = nn.LayerNorm(dim, eps=eps), nn.LayerNorm(dim, eps=eps)
+        super().__init__(dim, heads, inner, eps)
+        self.last_query = nn.Linear(dim, dim)
 
     def take(self, layer: Any) -> None:
-        """Copy the maps of a layer of BERT."""
-        own = layer.attention.self
-        copied: list[tuple[Any, Any]] = [(self.query, own.query), (self.key, own.key), (self.value, own.value)]
-        copied += [(self.last_query, own.query)]
-        copied += [(self.output, layer.attention.output.dense), (self.norm, layer.attention.output.LayerNorm)]
-        copied += [(self.up, layer.intermediate.dense), (self.down, layer.output.dense)]
-        copied += [(self.last_norm, layer.output.LayerNorm)]
-        for mine, theirs in copied:
-            mine.weight.copy_(theirs.weight)
-            mine.bias.copy_(theirs.bias)
+        """Copy the maps of a layer of BERT; both queries begin as its query."""
+        super().take(layer)
+        self.last_query.weight.copy_(layer.attention.self.query.weight)
+        self.last_query.bias.copy_(layer.attention.self.query.bias)
 
     def mix(self, rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """Let rows (B, N, K, D) attend to the context's keys and values (B, T, D), and to the rows of their candidate.
@@ -212,49 +200,32 @@ class Interaction(nn.Module):
         One softmax covers the T real tokens and the K rows: `FFN(LN(W_O softmax([Q' K, Q' K'] / sqrt(D / H)) [V; V'] +
         E))`. Returns (B, N, K, D).
         """
-        query = self._split(self.query(rows))
-        own = torch.einsum("bnkhd,bnlhd->bnhkl", query, self._split(self.key(rows)))
+        query = self.split(self.query(rows))
+        own = torch.einsum("bnkhd,bnlhd->bnhkl", query, self.split(self.key(rows)))
         weights = torch.cat([self._logits(query, keys, mask), own], dim=-1) * query.shape[-1] ** -0.5
         weights = weights.softmax(dim=-1)
-        beside = torch.einsum("bnhkl,bnlhd->bnkhd", weights[..., keys.shape[1] :], self._split(self.value(rows)))
+        beside = torch.einsum("bnhkl,bnlhd->bnkhd", weights[..., keys.shape[1] :], self.split(self.value(rows)))
         joined = (self._weighted(weights[..., : keys.shape[1]], values) + beside).flatten(-2)
-        return self._fed(self.norm(self.output(joined) + rows))
+        return self.fed(self.norm(self.output(joined) + rows))
 
     def read(self, mean: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """Return what the mean rows (B, N, D) find in the context: `W_O softmax(Q* K / sqrt(D / H)) V`, (B, N, D)."""
-        query = self._split(self.last_query(mean))[:, :, None]
+        query = self.split(self.last_query(mean))[:, :, None]
         weights = (self._logits(query, keys, mask) * query.shape[-1] ** -0.5).softmax(dim=-1)
         found: Tensor = self.output(self._weighted(weights, values)[:, :, 0].flatten(-2))
         return found
 
     def transformed(self, states: Tensor) -> Tensor:
         """Return `FFN(LN(states))`."""
-        return self._fed(self.norm(states))
-
-    def _fed(self, states: Tensor) -> Tensor:
-        """FFN: with its own residual connection and norm."""
-        fed: Tensor = self.last_norm(self.down(F.gelu(self.up(states))) + states)
-        return fed
-
-    def _split(self, states: Tensor) -> Tensor:
-        return states.view(*states.shape[:-1], self._heads, -1)
+        return self.fed(self.norm(states))
 
     def _logits(self, query: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
         """Products of queries (B, N, K, H, d) with the context's keys (B, T, D), (B, N, H, K, T); -inf for padding."""
-        products = torch.einsum("bnkhd,bthd->bnhkt", query, self._split(keys))
+        products = torch.einsum("bnkhd,bthd->bnhkt", query, self.split(keys))
         return products.masked_fill(~mask[:, None, None, None], float("-inf"))
 
     def _weighted(self, weights: Tensor, values: Tensor) -> Tensor:
-        return torch.einsum("bnhkt,bthd->bnkhd", weights, self._split(values))
-
-
-def _layers_of(backbone: Backbone) -> Any:
-    """Return the layers of a transformer with BERT's names; raises CheckpointInvalid for another family."""
-    layers = getattr(getattr(backbone.transformer, "encoder", None), "layer", None)
-    if layers is None or not hasattr(getattr(layers[0].attention, "self", None), "key"):
-        family = backbone.transformer.config.model_type
-        raise CheckpointInvalid(f"mix reads keys and values of BERT's and RoBERTa's layers; {family} has others")
-    return layers
+        return torch.einsum("bnhkt,bthd->bnkhd", weights, self.split(values))
 
 
 def _block(config: ModelConfig) -> MixConfig:

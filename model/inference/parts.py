@@ -94,6 +94,11 @@ class CandidatePart(Part):
         """Run the transformer of candidates."""
         return self.encoder.candidate_tokens(batch)
 
+    @property
+    def width(self) -> int:
+        """The size of a token state."""
+        return self.encoder.candidate_width
+
     def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         """Turn token states into embeddings or rows."""
         return self.encoder.candidate_outputs(states, mask)

@@ -6,7 +6,15 @@ from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pkgutil import resolve_name
 from typing import Any, Literal
 
-from polyrank.model.config import ContextVectors, MixConfig, ModelConfig, Reduction, RowStrategy, VirtConfig
+from polyrank.model.config import (
+    ContextVectors,
+    DeformerConfig,
+    MixConfig,
+    ModelConfig,
+    Reduction,
+    RowStrategy,
+    VirtConfig,
+)
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES, CLASSIFIERS, TASKS, TRAINED
 from polyrank.model.training.schedule import Schedule
@@ -199,7 +207,30 @@ class TwoStageTrainConfig(LateTrainConfig):
 
 
 _FOR_MIX = {"refusal": "rows, row_strategy and interaction_layers are for mix"}
-_RESIDUAL = {"refusal": "no_residual is for mix and virt"}
+_RESIDUAL = {"refusal": "no_residual is for deformer, mix and virt"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeformerTrainConfig(TwoStageTrainConfig):
+    """Settings of a Deformer.
+
+    Attributes:
+        upper_layers: `upper` of DeformerConfig.
+        residual: as there. None for either: as in the checkpoint to go on from, or DeformerConfig's default.
+    """
+
+    upper_layers: int | None = field(default=None, metadata={"refusal": "upper_layers is for deformer"})
+    residual: bool | None = field(default=None, metadata=_RESIDUAL)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.upper_layers is None or self.upper_layers >= 1, "upper_layers must be at least 1")
+
+    def blocks(self, source: ModelConfig) -> dict[str, Any]:
+        """Return the DeformerConfig of the model to train."""
+        given = {name: getattr(self, own) for name, own in (("upper", "upper_layers"), ("residual", "residual"))}
+        given = {name: value for name, value in given.items() if value is not None}
+        return {"deformer": replace(source.deformer or DeformerConfig(), **given)}
 
 
 @dataclass(frozen=True, kw_only=True)

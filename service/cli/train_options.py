@@ -49,12 +49,15 @@ def _add_recipe(add: Any) -> None:
     add("--first-stage", metavar="MODEL", help="cross: a poly-encoder to whose scores it adds")
     add("--loss", choices=("listwise", "pointwise"), help="pointwise: cross only")
     add("--teacher", metavar="MODEL", help="a model with a network to distil from")
-    add("--first-weight", type=float, metavar="W", help="colbert, mix, virt: of the first stage's own loss; default: 1")
+    first = "with a second stage: of the first stage's own loss; default: 1"
+    add("--first-weight", type=float, metavar="W", help=first)
     add("--rows", type=int, metavar="K", help="mix: rows of a candidate; default: 1")
     add("--row-strategy", choices=get_args(RowStrategy), help="mix: what makes rows; default: codes")
     layers = "mix: from 1, or from -1, the last one; default: -1"
     add("--interaction-layers", type=int, nargs="+", metavar="L", help=layers)
-    no_residual = "mix, virt: without the first stage's score"
+    upper = "deformer: layers that read context and candidate together; default: 2"
+    add("--upper-layers", type=int, metavar="U", help=upper)
+    no_residual = "deformer, mix, virt: without the first stage's score"
     add("--no-residual", dest="residual", action="store_const", const=False, help=no_residual)
     add("--teacher-weight", type=float, metavar="SHARE", help="default: 0.5")
     add("--learning-rate", type=float, metavar="R", help="default: 5e-5, with --lora-rank 5e-4")

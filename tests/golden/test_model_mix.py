@@ -1,7 +1,6 @@
 """MixEncoder's scores, from text to number, against loops in float64 over the transformer's outputs."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from tiny import CLS, DIM, SEP, word_ids, write_base
 from torch import nn
 
 import polyrank
-from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.architectures.layers import layers_of
 from polyrank.model.architectures.mix import Interaction, MixEncoder
 from polyrank.model.config import MixConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
@@ -228,11 +227,8 @@ def test_a_family_without_berts_layers_is_refused(tmp_path: Path) -> None:
     class Other(nn.Module):
         config = type("Config", (), {"model_type": "other"})
 
-    from polyrank.model.architectures import mix
-
     ranker = made(tmp_path, MixConfig())
     backbone = mixer(ranker).context
     backbone.transformer = Other()
-    check: Callable[[Backbone], Any] = mix._layers_of
     with pytest.raises(CheckpointInvalid, match="mix reads keys and values of BERT's"):
-        check(backbone)
+        layers_of(backbone, "mix")

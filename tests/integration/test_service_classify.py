@@ -14,7 +14,7 @@ from service_fakes import build_store, load
 from tiny import write_checkpoint
 
 import polyrank
-from polyrank.model.config import MixConfig, VirtConfig
+from polyrank.model.config import DeformerConfig, MixConfig, VirtConfig
 from polyrank.model.errors import WrongKind
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.rankers.load import load_classifier
@@ -29,7 +29,7 @@ LABELS = ("maybe", "no", "yes")
 TEXTS = ["w3 w4", "w1 w2 w5 " * 20, "w9", "w3 w4"]
 
 
-BLOCKS: dict[str, Any] = {"mix": MixConfig(layers=[-1]), "virt": VirtConfig()}
+BLOCKS: dict[str, Any] = {"deformer": DeformerConfig(), "mix": MixConfig(layers=[-1]), "virt": VirtConfig()}
 
 
 def write_classifier(parent: Path, architecture: str) -> Path:

@@ -21,6 +21,7 @@ from polyrank.index_builder.index import choice, timing
 from polyrank.index_builder.index.choice import SearchTimes
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.config import EvidenceConfig
+from polyrank.model.registry import names_in_words
 from polyrank.service.cli.output import Progress
 
 Capture = pytest.CaptureFixture[str]
@@ -258,7 +259,7 @@ def test_models_that_cannot_be_used(
 
 def test_a_cross_encoder_has_nothing_to_store(capsys: Capture, store: Path, checkpoints: Path, pool: Path) -> None:
     message = call(capsys, "build", "--model", checkpoints / "cross", "--pool", pool, "--store", store).failure(2)
-    says = "is a cross-encoder, which has no candidate embeddings; give a bi-, colbert-, mix-, poly- or virt-encoder"
+    says = f"is a cross-encoder, which has no candidate embeddings; give a {names_in_words(retrieves=True)}"
     assert message == f"{checkpoints / 'cross'} {says}"
     assert not store.exists()
 

@@ -251,7 +251,7 @@ def test_models_of_the_wrong_kind(
     cross, poly = checkpoints / "cross", checkpoints / "poly"
     cannot = (
         f"{cross} is a cross-encoder, which has no candidate embeddings; "
-        "give a bi-, colbert-, mix-, poly- or virt-encoder, and this one as --reranker"
+        "give a bi-, colbert-, deformer-, mix-, poly- or virt-encoder, and this one as --reranker"
     )
     for source in (["--data", data, "--pool", pool], collection):
         assert failed(capsys, 2, "--model", cross, *source) == cannot

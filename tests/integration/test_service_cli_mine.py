@@ -201,7 +201,7 @@ def test_what_makes_no_sense_together_is_wrong_usage(
         assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
         return message
 
-    instead = "give a bi-, colbert-, mix-, poly- or virt-encoder"
+    instead = "give a bi-, colbert-, deformer-, mix-, poly- or virt-encoder"
     says = f"{cross} is a cross-encoder, which has no candidate embeddings; {instead}"
     assert refused(cross, output) == says
     assert refused(poly, output, "--check", poly) == f"--check {poly} is a poly-encoder; give a cross-encoder"

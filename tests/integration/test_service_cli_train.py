@@ -298,7 +298,7 @@ def test_adapters_have_a_rate_of_their_own(capsys: Capture, base: Path, data: Pa
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"architecture": None}, "give --architecture: bi, colbert, mix, poly, virt, cross"),
+        ({"architecture": None}, "give --architecture: bi, colbert, deformer, mix, poly, virt, cross"),
         ({"batch_size": 0}, "batch-size must be at least 1"),
         ({"batch_size": 1}, "the others are the negatives"),
         ({"loss": "pointwise"}, "the pointwise loss is for cross"),
@@ -339,7 +339,7 @@ def test_wrong_files_and_models_are_told_before_the_training_files_are_read(
         ({"teacher": base}, f"--teacher {base} is a base model, which has not learnt to choose replies; give a"),
         (
             {"architecture": "cross", "retriever": cross},
-            "give a bi-, colbert-, mix-, poly- or virt-encoder as --retriever",
+            "give a bi-, colbert-, deformer-, mix-, poly- or virt-encoder as --retriever",
         ),
         ({"valid": lonely}, "--valid: no example has `candidates`, and the file has no wrong replies to draw"),
         ({"valid": broken}, f"--valid: {broken}:1: the line is not JSON"),

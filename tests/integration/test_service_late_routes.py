@@ -20,11 +20,11 @@ SAID = "w1 w2 w3"
 POOL = pool(60)
 
 
-@pytest.fixture(params=["fixed", "ragged", "colbert", "mix", "virt"])
+@pytest.fixture(params=["fixed", "ragged", "colbert", "deformer", "mix", "virt"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Any]:
     """A store, and what loads its model: one of words or a small real one; all but the first count words."""
     root = tmp_path / "store"
-    if (name := request.param) in ("colbert", "mix", "virt"):
+    if (name := request.param) in ("colbert", "deformer", "mix", "virt"):
         model = polyrank.load(write_checkpoint(tmp_path, name, 0, architecture=name, evidence=EVIDENCE))
         build(model, POOL, root, BuildOptions(dtype="float32"))
         return root, None

@@ -22,6 +22,7 @@ from polyrank.model.config import EvidenceConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
+from polyrank.model.registry import names_in_words
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app
 from polyrank.service.ranking.admission import text_tokens
@@ -169,7 +170,7 @@ def test_rerank_routes_rank_by_words(server: Served) -> None:
 def test_embedding_routes_say_what_to_do(server: Served, path: str, body: dict[str, Any]) -> None:
     answer = server.client.post(path, json=body)
     assert answer.status_code == 422
-    why = "it has no vectors and no tokens; activate a generation of a bi-, colbert-, mix-, poly- or virt-encoder"
+    why = f"it has no vectors and no tokens; activate a generation of a {names_in_words(retrieves=True)}"
     assert f"lexical is a lexical model, which ranks by words alone: {why}" in answer.text
 
 
@@ -217,9 +218,9 @@ def test_the_command_evaluates_and_ranks(capsys: pytest.CaptureFixture[str], tmp
         ("build --model lexical --pool POOL --store STORE --index hnsw", "leave --index out"),
         (
             "mine --model lexical --data POOL --pool POOL --output OUT",
-            "give a bi-, colbert-, mix-, poly- or virt-encoder",
+            "give a bi-, colbert-, deformer-, mix-, poly- or virt-encoder",
         ),
-        ("bench encode --model lexical --pool POOL", "give a bi-, colbert-, mix-, poly- or virt-encoder"),
+        ("bench encode --model lexical --pool POOL", "give a bi-, colbert-, deformer-, mix-, poly- or virt-encoder"),
         ("bench rerank --model lexical --pool POOL", "give a cross-encoder"),
         ("evaluate --model lexical --data POOL --pool POOL --reranker lexical", "give a cross-encoder"),
     ],

@@ -19,9 +19,10 @@ TEXTS = [f"w{n % 8} " + " ".join(f"w{(n * 7 + at) % 40}" for at in range(n % 5))
 POOL = [Candidate(f"c{at}", text, {}) for at, text in enumerate(TEXTS)]
 
 
-ROWS = {"colbert": (128, None), "mix": (16, 2), "virt": (16, None)}
+ROWS = {"colbert": (128, None), "deformer": (16, None), "mix": (16, 2), "virt": (16, None)}
 OPTIONS: dict[str, dict[str, Any]] = {
     "colbert": {},
+    "deformer": {"upper_layers": 1},
     "mix": {"rows": 2, "interaction_layers": [-2, -1]},
     "virt": {"residual": False},
 }

@@ -34,6 +34,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "mix": {"architecture": "mix", "normalize": True, "score_scale": 5.0},
     "mix two": {"architecture": "mix", "rows": 2, "row_strategy": "inputs", "interaction_layers": [-2, -1]},
     "mix alone": {"architecture": "mix", "residual": False, "first_weight": 0.5, "shared_encoder": True},
+    "deformer": {"architecture": "deformer", "normalize": True, "score_scale": 5.0},
+    "deformer alone": {"architecture": "deformer", "residual": False, "upper_layers": 1, "shared_encoder": True},
     "virt": {"architecture": "virt", "normalize": True, "score_scale": 5.0},
     "virt alone": {"architecture": "virt", "residual": False, "first_weight": 0.5, "shared_encoder": True},
     "cross": {"architecture": "cross", "negatives": 3},

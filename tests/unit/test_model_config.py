@@ -9,6 +9,7 @@ import pytest
 
 from polyrank.model.config import AssemblyConfig, EvidenceConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
+from polyrank.model.registry import ARCHITECTURES
 
 
 def raw(**changes: Any) -> dict[str, Any]:
@@ -57,7 +58,10 @@ def test_the_format_of_the_file() -> None:
         ({"base_name": "x"}, "unknown field base_name"),
         ({"format_version": 2}, "format_version is 2, this release reads 1"),
         ({"format_version": None}, "format_version"),
-        ({"architecture": "other"}, "architecture is 'other', not one of bi, colbert, mix, poly, virt, cross"),
+        (
+            {"architecture": "other"},
+            f"architecture is 'other', not one of {', '.join(ARCHITECTURES)}",
+        ),
         ({"architecture": ["poly"]}, "architecture"),
         ({"residual": "yes"}, "residual is 'yes', not true or false"),
         ({"residual": True}, "residual is for cross"),

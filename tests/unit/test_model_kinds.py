@@ -9,6 +9,7 @@ from polyrank.model.errors import InvalidInput, ModelNotFound
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.rankers.load import load_cross, load_late
+from polyrank.model.registry import names_in_words
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def test_cross_models(models: Path) -> None:
     assert loaded.name == str(models / "cross")
     with pytest.raises(InvalidInput) as refused:
         load_late(models / "cross")
-    what = "is a cross-encoder, which has no candidate embeddings; give a bi-, colbert-, mix-, poly- or virt-encoder"
+    what = f"is a cross-encoder, which has no candidate embeddings; give a {names_in_words(retrieves=True)}"
     assert str(refused.value) == f"{models / 'cross'} {what}"
 
 

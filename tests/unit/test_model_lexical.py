@@ -111,7 +111,7 @@ def test_what_needs_a_network_refuses_it(tmp_path: Path) -> None:
         what = f"{name} is a lexical model, which ranks by words alone"
         with pytest.raises(WrongKind) as late:
             load_late(name)
-        assert str(late.value) == f"{what}; give a bi-, colbert-, mix-, poly- or virt-encoder"
+        assert str(late.value) == f"{what}; give a bi-, colbert-, deformer-, mix-, poly- or virt-encoder"
         with pytest.raises(WrongKind) as cross:
             load_cross(name)
         assert str(cross.value) == f"{what}; give a cross-encoder"

@@ -20,7 +20,7 @@ def test_only_the_lexical_row_has_no_network() -> None:
     assert {name for name, row in ARCHITECTURES.items() if row.encoder is None} == {"lexical"}
     assert set(ARCHITECTURES) - set(TRAINED) == {"lexical"}
     assert not ARCHITECTURES["lexical"].embeds
-    with pytest.raises(InvalidInput, match="architecture is 'lexical'; give bi, colbert, mix, poly, virt, cross"):
+    with pytest.raises(InvalidInput, match=f"architecture is 'lexical'; give {', '.join(TRAINED)}"):
         TrainConfig.of(architecture="lexical", base="b")
 
 
@@ -43,5 +43,5 @@ def test_a_ranker_can_do_what_its_row_says(name: str, tmp_path: Path) -> None:
 
 
 def test_the_names_in_words() -> None:
-    assert names_in_words(retrieves=True) == "bi-, colbert-, mix-, poly- or virt-encoder"
+    assert names_in_words(retrieves=True) == "bi-, colbert-, deformer-, mix-, poly- or virt-encoder"
     assert names_in_words(retrieves=False) == "cross-encoder"

@@ -182,6 +182,7 @@ def test_a_gold_reply_that_is_not_ahead_is_not_first(
         ("colbert", 0.3),
         ("mix", 0.3),
         ("virt", 0.3),
+        ("deformer", 0.3),
     ],
 )
 def test_a_teachers_share_of_the_loss(base: Path, tmp_path: Path, architecture: str, weight: float) -> None:

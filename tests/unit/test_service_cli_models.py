@@ -19,7 +19,7 @@ def test_only_a_model_of_the_wrong_kind_is_told_with_the_flag_that_names_it(
     cross = str(write_checkpoint(tmp_path, "cross", seed=0, architecture="cross"))
     bi = str(write_checkpoint(tmp_path, "bi", seed=0, architecture="bi"))
     with pytest.raises(
-        UsageError, match=r"give a bi-, colbert-, mix-, poly- or virt-encoder, and this one as --reranker$"
+        UsageError, match=r"give a bi-, colbert-, deformer-, mix-, poly- or virt-encoder, and this one as --reranker$"
     ):
         load_late(cross, ", and this one as --reranker")
     with pytest.raises(UsageError, match=r"^--reranker .*; give a cross-encoder$"):

@@ -1,0 +1,205 @@
+"""Deformer: the lower layers read each text alone, ahead of time; the upper ones read context and candidate together.
+
+Source: Cao et al. 2020, "DeFormer: Decomposing Pre-trained Transformers for Faster Question Answering". Axes: B
+contexts, N candidates, T tokens of a context, K tokens of a candidate, L layers of the transformer, U upper ones, D
+dimensions.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from polyrank.model.architectures.attention import ContextCodes, unit_length
+from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.architectures.batching import TokenBatch, pad
+from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder
+from polyrank.model.architectures.layers import Layer, layers_of
+from polyrank.model.config import DeformerConfig, ModelConfig
+from polyrank.model.errors import CheckpointInvalid
+from polyrank.model.representations import LateRows
+from polyrank.model.text.tokenizer import Tokenizer
+
+_TOKENS_AT_ONCE = 16_384  # of contexts and candidates side by side: with MiniLM 25 MB for each tensor between layers
+
+
+class DeformerEncoder(LateEncoder):
+    """`score = W h`, to which a residual one adds the first stage's score.
+
+    h (D) is the first output of the U upper layers over the states of context and candidate side by side, as they
+    leave layer L - U. Below it each text is read alone: with positions from 0, candidates with the segment 1. The
+    upper layers begin as copies of the transformer's last ones, which go on making the first stage's vectors,
+    `red(T(text))`.
+
+    Attributes:
+        upper: the U upper layers.
+        head: W, D to 1; a classifier has C outputs in its place, `classes`.
+    """
+
+    def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
+        super().__init__(config, context, candidate)
+        self.upper = nn.ModuleList(Layer.like(context) for _ in self._own_layers)
+        if config.labels:
+            self.classes = nn.Linear(context.dim, len(config.labels))
+            return
+        self.head = nn.Linear(context.dim, 1)
+        if _block(config).residual:  # it begins as its first stage
+            nn.init.zeros_(self.head.weight)
+            nn.init.zeros_(self.head.bias)
+
+    @classmethod
+    def complete(cls, config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
+        """Keep the block of a Deformer, or begin with the default one."""
+        return replace(config, dense=()).with_blocks(deformer=config.deformer or DeformerConfig())
+
+    def begin(self) -> None:
+        """Copy the upper layers from the context's transformer."""
+        with torch.no_grad():
+            for own, layer in zip(self.upper, self._own_layers, strict=True):
+                assert isinstance(own, Layer)
+                own.take(layer)
+
+    @property
+    def _own_layers(self) -> list[Any]:
+        """The transformer's layers of which the upper ones are copies."""
+        layers, upper = layers_of(self.context, "deformer"), _block(self.config).upper
+        if upper > len(layers):
+            raise CheckpointInvalid(f"polyrank.json: deformer.upper is {upper}, but there are {len(layers)} layers")
+        return list(layers[len(layers) - upper :])
+
+    @property
+    def context_width(self) -> int:
+        """The last states, and those that leave layer L - U."""
+        return 2 * self.context.dim
+
+    @property
+    def candidate_width(self) -> int:
+        """As `context_width`."""
+        return 2 * self.candidate.dim
+
+    @classmethod
+    def candidate_batch(cls, config: ModelConfig, candidates: Sequence[Sequence[int]], pad_id: int) -> TokenBatch:
+        """Give candidates the segment 1."""
+        return pad(candidates, pad_id, [0] * len(candidates))
+
+    def context_tokens(self, batch: TokenBatch) -> Tensor:
+        """Return the last states and those that leave layer L - U, side by side."""
+        return self.context.hidden(batch, [len(layers_of(self.context, "deformer")) - len(self.upper)])
+
+    def candidate_tokens(self, batch: TokenBatch) -> Tensor:
+        """Return the last states and those that leave layer L - U, side by side."""
+        return self.candidate.hidden(batch, [len(layers_of(self.candidate, "deformer")) - len(self.upper)])
+
+    def context_outputs(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        """Return the first-stage vector (B, 1, D), that it exists, and the states that leave layer L - U, (B, T, D)."""
+        last, rows = states.float().chunk(2, dim=-1)
+        return *self.context_codes(last, mask), rows
+
+    def candidate_outputs(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        """Return the states that leave layer L - U, (N, K, D), which are of the text, and the first-stage vector."""
+        last, rows = states.float().chunk(2, dim=-1)
+        return rows, mask, unit_length(self.reduce(last, mask))
+
+    def context_codes(self, states: Tensor, mask: Tensor) -> ContextCodes:
+        """Return one unit vector for each context, (B, 1, D), with the score scale multiplied in."""
+        vectors = unit_length(self.reduce(states, mask))[:, None] * self.config.score_scale
+        return ContextCodes(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
+
+    @classmethod
+    def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> ContextState:
+        """Keep the states of tokens beside the first-stage vector."""
+        vectors, present, rows = outputs
+        return ContextState(ContextCodes(vectors, present), rows[:, : batch.ids.shape[1]], batch.mask)
+
+    @classmethod
+    def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> CandidateState:
+        """Keep the states of tokens beside the first-stage vector."""
+        rows, _, first = outputs
+        return CandidateState(first, rows[:, : batch.ids.shape[1]], batch.mask)  # a back-end may have padded further
+
+    @classmethod
+    def late_rows(cls, config: ModelConfig, dim: int) -> LateRows | None:
+        """Return D and no fixed count: a row for each token."""
+        return LateRows(dim, None)
+
+    @classmethod
+    def late_cost(cls, config: ModelConfig, dim: int, context_tokens: int, rows: int) -> float:
+        """Return the multiplications of the upper layers over T + K tokens, and of the head.
+
+        A layer takes 12 (T + K) D^2 + 2 (T + K)^2 D. The first one makes the
+        context's queries, keys and values once for all candidates, and the last one only the first token's output.
+        """
+        joint, upper = context_tokens + rows, _block(config).upper
+        whole = 12 * joint * dim**2 + 2 * joint**2 * dim
+        last = (2 * joint + 10) * dim**2 + 2 * joint * dim
+        known = (3 * context_tokens if upper > 1 else 2 * context_tokens + 1) * dim**2
+        return float((upper - 1) * whole + last - known + dim)
+
+    def late_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
+        """Score every candidate for every context, (B, N)."""
+        scores: Tensor = self.head(self._read(contexts, candidates))[..., 0]
+        return scores + self.first_scores(contexts, candidates) if _block(self.config).residual else scores
+
+    @classmethod
+    def compared_size(cls, config: ModelConfig, dim: int) -> int:
+        """Return D."""
+        return dim
+
+    def compared(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
+        """Return h, (N, D)."""
+        return self._read(contexts, candidates)[0]
+
+    def _read(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
+        """Return h of every context and candidate, (B, N, D)."""
+        assert contexts.late is not None
+        assert contexts.mask is not None
+        read = []
+        for rows, mask in zip(contexts.late, contexts.mask, strict=True):
+            own = rows[mask].float()
+            found = []
+            for some, present in _at_once(candidates, len(own)):
+                if torch.is_grad_enabled():  # keep what one part of the pairs takes, not what all of them take
+                    found.append(checkpoint(self._first_outputs, own, some, present, use_reentrant=False))
+                else:
+                    found.append(self._first_outputs(own, some, present))
+            read.append(torch.cat(found))
+        return torch.stack(read)
+
+    def _first_outputs(self, context: Tensor, candidates: Tensor, present: Tensor) -> Tensor:
+        """Run the upper layers over a context (T, D) beside candidates (N, K, D); returns the first outputs, (N, D)."""
+        count, tokens = len(candidates), len(context)
+        mask = torch.cat([present.new_ones(count, tokens), present], dim=1)
+
+        def beside(own: Tensor, others: Tensor) -> Tensor:
+            return torch.cat([own.expand(count, -1, -1), others], dim=1)
+
+        states = beside(context, candidates)
+        for place, layer in enumerate(self.upper):
+            assert isinstance(layer, Layer)
+            wanted = slice(0, 1 if place == len(self.upper) - 1 else None)  # the score reads the first output alone
+            if place == 0:  # the context is the same beside every candidate
+                key, value = (beside(of(context), of(candidates)) for of in (layer.key, layer.value))
+                query = layer.query(context[:1]).expand(count, -1, -1) if len(self.upper) == 1 else None
+                query = beside(layer.query(context), layer.query(candidates)) if query is None else query
+            else:
+                query, key, value = layer.query(states[:, wanted]), layer.key(states), layer.value(states)
+            states = layer.attended(states[:, wanted], query, key, value, mask)
+        return states[:, 0]
+
+
+def _at_once(candidates: CandidateState, context_tokens: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield rows and mask of so many candidates that few tokens are side by side at a time."""
+    assert candidates.late is not None
+    assert candidates.mask is not None
+    count = max(1, _TOKENS_AT_ONCE // (context_tokens + candidates.late.shape[1]))
+    rows, masks = torch.split(candidates.late.float(), count), torch.split(candidates.mask, count)
+    yield from zip(rows, masks, strict=True)
+
+
+def _block(config: ModelConfig) -> DeformerConfig:
+    if config.deformer is None:
+        raise CheckpointInvalid("polyrank.json: deformer is missing")
+    return config.deformer

@@ -1,0 +1,189 @@
+"""Deformer's scores, from text to number, against one pass of the transformer in float64 with a mask."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from golden.oracle import dot, unit
+from golden.second_stage import TOLERANCE, all_ways_agree, applied, contexts_of, hidden, mean, no_encoder_call_scores
+from tiny import CLS, DIM, SEP, word_ids, write_base
+from torch import Tensor
+
+import polyrank
+from polyrank.model.architectures import deformer
+from polyrank.model.architectures.deformer import DeformerEncoder
+from polyrank.model.config import DeformerConfig, ModelConfig
+from polyrank.model.errors import CheckpointInvalid
+from polyrank.model.rankers.late import LateRanker
+
+CONTEXTS = ["w1", "w2 w3 w4 w5", "w30 w31 w32 w33 w34 w35 w36 w37 w38"]
+CANDIDATES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10", "w39 w38 w37", "w3"]
+SCALE, LAYERS, INNER = 20.0, 2, 32
+KINDS = {"one": DeformerConfig(upper=1), "paper": DeformerConfig(upper=1, residual=False), "all": DeformerConfig()}
+
+
+def made(directory: Path, block: DeformerConfig, **runner: Any) -> LateRanker:
+    if not (base := directory / "base").exists():
+        write_base(base, 7)
+    config = ModelConfig(
+        architecture="deformer",
+        base_name="",
+        reduction="mean",
+        score_scale=SCALE,
+        deformer=block,
+        max_context_tokens=40,
+        max_candidate_tokens=16,
+    )
+    torch.manual_seed(11)
+    ranker = polyrank.from_base(str(base), config, **runner)
+    assert isinstance(ranker, LateRanker)
+    return ranker
+
+
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
+def ranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
+    ranker = made(tmp_path_factory.mktemp("deformer"), request.param)
+    torch.manual_seed(12)
+    with torch.no_grad():  # else both sides are equal, and a residual head is zero
+        for parameter in (*own(ranker).context.parameters(), *own(ranker).candidate.parameters()):
+            parameter += 0.05 * torch.randn_like(parameter)
+        own(ranker).begin()
+        for parameter in own(ranker).head.parameters():
+            parameter += torch.randn_like(parameter)
+    return ranker
+
+
+def own(ranker: LateRanker) -> DeformerEncoder:
+    assert isinstance(ranker.encoder, DeformerEncoder)
+    return ranker.encoder
+
+
+def embedded(transformer: Any, ids: list[int], segment: int) -> Tensor:
+    """What enters the first layer, (1, T, D): positions begin at 0."""
+    segments = torch.full((1, len(ids)), segment)
+    states: Tensor = transformer.embeddings(input_ids=torch.tensor([ids]), token_type_ids=segments)
+    return states
+
+
+def one_pass(encoder: DeformerEncoder, context: list[int], candidate: list[int]) -> Tensor:
+    """The first output of all layers over both texts; below the split a mask keeps them apart.
+
+    Both towers are the same here but for the noise, so each half goes through its own one's layers.
+    """
+    sides = [encoder.context.transformer, encoder.candidate.transformer]
+    halves = [embedded(side, ids, at) for at, (side, ids) in enumerate(zip(sides, (context, candidate), strict=True))]
+    for place in range(LAYERS - len(encoder.upper)):
+        joint = torch.cat(halves, dim=1)
+        allowed = torch.zeros(1, 1, joint.shape[1], joint.shape[1])
+        allowed[..., : len(context), len(context) :] = allowed[..., len(context) :, : len(context)] = float("-inf")
+        read = [layer_of(side, place)(joint, attention_mask=allowed) for side in sides]
+        whole = [each[0] if isinstance(each, tuple) else each for each in read]
+        halves = [whole[0][:, : len(context)], whole[1][:, len(context) :]]
+    states = torch.cat(halves, dim=1)
+    for place in range(LAYERS - len(encoder.upper), LAYERS):
+        read = layer_of(sides[0], place)(states, attention_mask=None)
+        states = read[0] if isinstance(read, tuple) else read
+    return states[0, 0]
+
+
+def layer_of(transformer: Any, place: int) -> Any:
+    return transformer.encoder.layer[place]
+
+
+def expected_score(ranker: LateRanker, context: str, candidate: str) -> float:
+    encoder, block = own(ranker), ranker.config.deformer
+    assert block is not None
+    x, y = ([CLS, *word_ids(text), SEP] for text in (context, candidate))
+    with torch.inference_mode():
+        [score] = applied(encoder.head, one_pass(encoder, x, y).double().tolist())
+    if not block.residual:
+        return score
+    segment_1 = candidate_states(encoder, y)
+    return score + SCALE * dot(unit(mean(hidden(encoder.context, x, None))), unit(mean(segment_1)))
+
+
+def candidate_states(encoder: DeformerEncoder, ids: list[int]) -> list[list[float]]:
+    with torch.inference_mode():
+        states = embedded(encoder.candidate.transformer, ids, 1)
+        for place in range(LAYERS):
+            read = layer_of(encoder.candidate.transformer, place)(states, attention_mask=None)
+            states = read[0] if isinstance(read, tuple) else read
+    found: list[list[float]] = states[0].double().tolist()
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected(ranker: LateRanker) -> np.ndarray:
+    return np.array([[expected_score(ranker, text, each) for each in CANDIDATES] for text in CONTEXTS])
+
+
+def test_all_ways_to_a_score_agree_with_one_pass(ranker: LateRanker, expected: np.ndarray) -> None:
+    assert np.ptp(expected, axis=1).min() > 10 * TOLERANCE
+    all_ways_agree(ranker, CONTEXTS, CANDIDATES, expected)
+
+
+def test_scoring_stored_rows_makes_no_encoder_call(ranker: LateRanker, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_encoder_call_scores(ranker, CONTEXTS, CANDIDATES, monkeypatch)
+
+
+def test_parts_of_the_candidates_give_what_all_give(ranker: LateRanker, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
+    [context] = ranker.represent_contexts(contexts_of(ranker, CONTEXTS[1:2]))
+    together = ranker.late_scores(context, stored)
+    monkeypatch.setattr(deformer, "_TOKENS_AT_ONCE", 40)
+    np.testing.assert_allclose(ranker.late_scores(context, stored), together, atol=1e-5)
+
+
+def test_a_candidate_keeps_a_row_for_each_token(ranker: LateRanker) -> None:
+    assert ranker.late_rows is not None
+    assert (ranker.late_rows.dim, ranker.late_rows.count) == (DIM, None)
+    kept = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
+    assert kept.counts is not None
+    assert kept.counts.tolist() == [len(text.split()) + 2 for text in CANDIDATES]
+
+
+def test_a_residual_one_begins_as_its_first_stage(tmp_path: Path) -> None:
+    ranker = made(tmp_path, DeformerConfig())
+    candidates = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
+    [context] = ranker.represent_contexts(contexts_of(ranker, CONTEXTS[1:2]))
+    np.testing.assert_allclose(ranker.late_scores(context, candidates), candidates.first @ context.codes[0], atol=1e-4)
+
+
+def test_a_checkpoint_keeps_it(ranker: LateRanker, tmp_path: Path) -> None:
+    raw = ranker.config.to_json()
+    assert ModelConfig.from_json(raw) == ranker.config
+    for broken in ({"upper": 0}, {"upper": 1.5}, {"residual": 1}, {"more": 1}):
+        with pytest.raises(CheckpointInvalid, match="deformer"):
+            ModelConfig.from_json({**raw, "deformer": broken})
+    fresh = made(tmp_path, DeformerConfig(upper=1, residual=False))
+    fresh.save(tmp_path / "saved")
+    again = polyrank.load(tmp_path / "saved")
+    assert again.rank(CONTEXTS[0], CANDIDATES) == fresh.rank(CONTEXTS[0], CANDIDATES)
+
+
+def test_more_upper_layers_than_there_are_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointInvalid, match=r"deformer\.upper is 3, but there are 2 layers"):
+        made(tmp_path, DeformerConfig(upper=3))
+
+
+def test_openvino_gives_what_torch_gives(tmp_path: Path) -> None:
+    both = [made(tmp_path, DeformerConfig(residual=False), backend=backend) for backend in ("torch", "openvino")]
+    assert both[1].backend == "openvino"
+    for text in CONTEXTS:
+        ours, theirs = (dict(each.rank(text, CANDIDATES)) for each in both)
+        assert ours == pytest.approx(theirs, abs=TOLERANCE)
+
+
+def test_the_cost_is_what_its_maps_and_products_take() -> None:
+    for upper, tokens, rows in ((1, 20, 3), (2, 7, 16), (3, 9, 4)):
+        config = ModelConfig(architecture="deformer", base_name="", deformer=DeformerConfig(upper=upper))
+        joint, cost = tokens + rows, 0
+        for place in range(upper):
+            wanted = 1 if place == upper - 1 else joint  # outputs of the layer that are computed
+            once = tokens if place == 0 else 0  # the context's, the same beside each candidate
+            cost += 2 * (joint - once) * DIM * DIM  # keys and values
+            cost += (wanted - min(once, wanted)) * DIM * DIM  # queries
+            cost += 2 * wanted * joint * DIM + 9 * wanted * DIM * DIM  # products; output and feed-forward network
+        assert DeformerEncoder.late_cost(config, DIM, tokens, rows) == cost + DIM
