@@ -124,7 +124,7 @@ def test_turns_may_have_the_shape_of_openai_and_of_this_server_together() -> Non
         ],
     )
     assert isinstance(body, RankIn)
-    turns = [(turn.text, turn.role) for turn in body.turns()]
+    turns = [(turn.text, turn.role) for turn in body.conversation().turns]
     assert turns == [("a", None), ("b\nc", "user"), ("d", "assistant"), ("e", "user")]
 
 

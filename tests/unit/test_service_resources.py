@@ -15,6 +15,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service import resources
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.errors import SettingsError
+from polyrank.service.live.models import Loaders
 from polyrank.service.live.serving import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
@@ -107,7 +108,7 @@ def test_nothing_is_begun_any_more_when_the_jobs_are_closed(store: Fixture, monk
         await close(jobs)
 
     async def run() -> None:
-        async with resources.opened(store.settings, Metrics(), OFF, load, load):
+        async with resources.opened(store.settings, Metrics(), OFF, Loaders(load, load, load)):
             await asyncio.sleep(0.05)
             told.append(looking())
 
@@ -130,7 +131,7 @@ def test_what_fails_is_tried_again_with_growing_pauses(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     async def run() -> None:
-        async with resources.opened(store.settings, Metrics(), OFF, load, load):
+        async with resources.opened(store.settings, Metrics(), OFF, Loaders(load, load, load)):
             assert await asyncio.to_thread(enough.wait, 30)
 
     monkeypatch.setattr(Live, "follow", fail)
