@@ -52,8 +52,8 @@ def config_of(architecture: str, base: str, steps: int, seed: int) -> TrainConfi
     )
 
 
-def trained(config: TrainConfig, files: Data, output: Path) -> Path:
-    """Train the run's checkpoint unless it exists; returns its folder.
+def trained(config: TrainConfig, files: Data, output: Path, *, evidence: bool = True) -> Path:
+    """Train the run's checkpoint unless it exists, with words beside it if `evidence`; returns its folder.
 
     Raises:
         InvalidInput: the folder holds a run with other settings, or one that was cut short too early to be resumed.
@@ -61,7 +61,7 @@ def trained(config: TrainConfig, files: Data, output: Path) -> Path:
     """
     resume = (output / STATE_FILE).is_file()
     if resume or not (output / CONFIG_FILE).is_file():
-        train(config, files, output, resume=resume, on_survey=lambda *_: None, watch=lambda *_: None)
+        train(config, files, output, resume=resume, evidence=evidence, on_survey=lambda *_: None, watch=lambda *_: None)
         return output
     summary = read_config(output / CONFIG_FILE).training
     if "steps" not in summary:  # added at the end of a run, while a checkpoint is saved before the first step

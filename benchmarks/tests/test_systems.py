@@ -1,0 +1,88 @@
+"""The benchmark of all architectures, over tiny models and made-up conversations."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+import zstandard
+from accelerate.state import AcceleratorState
+from benchmarks import systems
+from benchmarks.random_models import TINY, write_base
+
+from polyrank.model.checkpoint.files import WEIGHTS_FILE
+from polyrank.service.cli.commands.evaluate import measure
+
+
+@pytest.fixture(autouse=True)
+def own_precision() -> Iterator[None]:
+    """Forget the precision of another test's training, which holds for the whole process."""
+    AcceleratorState._reset_state()
+    yield
+    AcceleratorState._reset_state()
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(zstandard.compress(b"".join(orjson.dumps(row) + b"\n" for row in rows)))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    for name in systems.TRAIN:
+        write(folder / name, [{"context": [f"w{n} w{n % 7}"], "response": f"w{n % 13} w1"} for n in range(60)])
+    for name in systems.YARDSTICKS.values():
+        lists = [{"context": [f"w{n}"], "response": f"w{n % 9}", "candidates": [f"w{n % 9}", "w20"]} for n in range(12)]
+        write(folder / name, lists)
+    return folder
+
+
+def test_ranks_are_those_of_evaluate_and_finished_runs_stay(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, output = write_base(tmp_path / "base", TINY), tmp_path / "out"
+    given = [
+        "--data",
+        str(data),
+        "--output",
+        str(output),
+        "--base",
+        str(base),
+        "--systems",
+        "bi",
+        "mix, alone",
+        "cross",
+    ]
+    given += ["--steps", "2", "--slow-lists", "5", "--json"]
+    monkeypatch.setattr(systems, "SLOW", ("cross",))
+    systems.main(given)
+    table = orjson.loads(capsys.readouterr().out)
+    assert [told["lists"] for told in table["ConvAI2"].values()] == [12, 12, 5]
+    for name, path in systems.YARDSTICKS.items():
+        told = measure(str(output / "mix-alone-0"), data / path).as_object()
+        assert table[name]["mix, alone"]["R@1"][0] == pytest.approx(told["recall@1"])
+        assert table[name]["mix, alone"]["MRR"][0] == pytest.approx(told["mrr"])
+    written = (output / "bi-0" / WEIGHTS_FILE).stat().st_mtime_ns
+    systems.main(given)
+    assert orjson.loads(capsys.readouterr().out) == table
+    assert (output / "bi-0" / WEIGHTS_FILE).stat().st_mtime_ns == written
+
+
+def test_differences_are_over_the_lists_that_both_have(capsys: pytest.CaptureFixture[str]) -> None:
+    own, other = [np.array([1.0, 2.0])], [np.array([2.0, 2.0, 1.0]), np.array([1.0, 2.0, 1.0])]
+    told = systems.row(own, other, np.arange(3))
+    assert told["R@1"][0] == 0.5
+    assert told["MRR"][0] == 0.75
+    assert told["more"][0] == 0.25
+    systems.print_table({"set": {"cross": {"lists": 2, "seeds": [0.5], **told}}})
+    assert (
+        "| set | cross | 2 | 0.500 [0.000, 1.000] | 0.750 | +0.250 [+0.000, +0.500] | 0.500 |"
+        in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize("system", systems.SYSTEMS)
+def test_every_system_has_a_recipe(system: str) -> None:
+    assert systems.config_of(system, "base", 2, 0).seed == 0
