@@ -168,26 +168,39 @@ class DeformerEncoder(LateEncoder):
             read.append(torch.cat(found))
         return torch.stack(read)
 
+    def upper_outputs(self, context: Tensor, candidates: Tensor, present: Tensor) -> list[Tensor]:
+        """Return the outputs of each upper layer, (N, T + K, D), for a context (T, D) beside candidates (N, K, D).
+
+        present: which tokens of the candidates exist, (N, K).
+        """
+        return self._run(context, candidates, present, whole=True)
+
     def _first_outputs(self, context: Tensor, candidates: Tensor, present: Tensor) -> Tensor:
-        """Run the upper layers over a context (T, D) beside candidates (N, K, D); returns the first outputs, (N, D)."""
+        """Return the first outputs of the last layer, (N, D); arguments as `upper_outputs`."""
+        return self._run(context, candidates, present, whole=False)[-1][:, 0]
+
+    def _run(self, context: Tensor, candidates: Tensor, present: Tensor, *, whole: bool) -> list[Tensor]:
+        """Run the upper layers; the last one only for the first token unless all outputs are wanted (`whole`)."""
         count, tokens = len(candidates), len(context)
         mask = torch.cat([present.new_ones(count, tokens), present], dim=1)
 
         def beside(own: Tensor, others: Tensor) -> Tensor:
             return torch.cat([own.expand(count, -1, -1), others], dim=1)
 
-        states = beside(context, candidates)
+        states, outputs = beside(context, candidates), list[Tensor]()
         for place, layer in enumerate(self.upper):
             assert isinstance(layer, Layer)
-            wanted = slice(0, 1 if place == len(self.upper) - 1 else None)  # the score reads the first output alone
+            last = place == len(self.upper) - 1 and not whole
             if place == 0:  # the context is the same beside every candidate
                 key, value = (beside(of(context), of(candidates)) for of in (layer.key, layer.value))
-                query = layer.query(context[:1]).expand(count, -1, -1) if len(self.upper) == 1 else None
+                query = layer.query(context[:1]).expand(count, -1, -1) if last else None
                 query = beside(layer.query(context), layer.query(candidates)) if query is None else query
             else:
-                query, key, value = layer.query(states[:, wanted]), layer.key(states), layer.value(states)
-            states = layer.attended(states[:, wanted], query, key, value, mask)
-        return states[:, 0]
+                key, value = layer.key(states), layer.value(states)
+                query = layer.query(states[:, :1] if last else states)
+            states = layer.attended(states[:, :1] if last else states, query, key, value, mask)
+            outputs.append(states)
+        return outputs
 
 
 def _at_once(candidates: CandidateState, context_tokens: int) -> Iterator[tuple[Tensor, Tensor]]:

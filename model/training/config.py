@@ -178,15 +178,19 @@ class LateTrainConfig(TrainConfig):
     Attributes:
         teacher: a model of any architecture with a network to distil from; empty: none.
         teacher_weight: share of the distillation in the loss, from 0 to 1.
+        teacher_temperature: by which both models' scores are divided before they are compared; the loss is multiplied
+            by its square (Hinton et al. 2015).
     """
 
     teacher: str = field(
         default="", metadata={"refusal": "a teacher teaches models that encode candidates apart, not cross"}
     )
     teacher_weight: float = 0.5
+    teacher_temperature: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(0 < self.teacher_temperature < math.inf, "teacher_temperature must be above 0 and finite")
         require(self.batch_size >= 2, "batch_size must be at least 2: the others are the negatives")
         require(0 <= self.teacher_weight <= 1, "teacher_weight must lie between 0 and 1")
 
@@ -211,7 +215,24 @@ _RESIDUAL = {"refusal": "no_residual is for deformer, mix and virt"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeformerTrainConfig(TwoStageTrainConfig):
+class InnerTrainConfig(TwoStageTrainConfig):
+    """Settings of an encoder that a teacher may show more than its scores.
+
+    Attributes:
+        inner_weight: weight of the loss towards what the teacher's layers do with each gold and listed pair
+            (objectives/inner.py); 0: none.
+    """
+
+    inner_weight: float = field(default=0.0, metadata={"refusal": "inner_weight is for deformer and virt"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.inner_weight < math.inf, "inner_weight must be at least 0 and finite")
+        require(not self.inner_weight or bool(self.teacher), "inner_weight goes with a teacher")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeformerTrainConfig(InnerTrainConfig):
     """Settings of a Deformer.
 
     Attributes:
@@ -265,7 +286,7 @@ class MixTrainConfig(TwoStageTrainConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VirtTrainConfig(TwoStageTrainConfig):
+class VirtTrainConfig(InnerTrainConfig):
     """Settings of a VIRT.
 
     Attributes:

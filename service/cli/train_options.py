@@ -60,6 +60,9 @@ def _add_recipe(add: Any) -> None:
     no_residual = "deformer, mix, virt: without the first stage's score"
     add("--no-residual", dest="residual", action="store_const", const=False, help=no_residual)
     add("--teacher-weight", type=float, metavar="SHARE", help="default: 0.5")
+    add("--teacher-temperature", type=float, metavar="T", help="by which scores are divided; default: 1")
+    inner = "virt: of a cross-encoder teacher's attention; deformer: of another's upper states; default: 0"
+    add("--inner-weight", type=float, metavar="W", help=inner)
     add("--learning-rate", type=float, metavar="R", help="default: 5e-5, with --lora-rank 5e-4")
     add("--code-learning-rate", type=float, metavar="R", help="of codes and head; default: 1e-3")
     add("--optimizer", choices=("adamw", "adamax"), help="default: adamw")

@@ -28,7 +28,7 @@ class ApartObjective(LateObjective):
         columns = {text: at for at, text in enumerate(dict.fromkeys(each.response for each in batch.examples))}
         places = [columns[each.response] for each in batch.examples]
         classes = _classes(batch.examples, self._config)
-        return self._prepared(batch.examples, list(columns), partial(self._told, places, classes))
+        return self._prepared(self._tokens(batch.examples, list(columns)), partial(self._told, places, classes))
 
     def _told(
         self, places: list[int], classes: Tensor, contexts: ContextState, candidates: CandidateState

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +19,13 @@ from polyrank.model.training.objectives.gradient_cache import Encoded
 from polyrank.model.training.objectives.losses import distillation, listwise
 from polyrank.model.training.objectives.objective import Batch, Objective, Prepared, ScoredBatch, in_order
 from polyrank.model.training.student.student import Student
+
+
+class Tokens(NamedTuple):
+    """Token ids of the contexts and candidates of a batch."""
+
+    contexts: list[list[int]]
+    candidates: list[list[int]]
 
 
 class LateObjective(Objective):
@@ -40,17 +48,17 @@ class LateObjective(Objective):
         """Tokenise contexts and candidates; the teacher scores each row's listed ones."""
         found = columns(batch.examples, batch.others, self._config.negatives)
         taught = self._teacher_scores(batch.examples, found)
-        return self._prepared(batch.examples, found.texts, partial(self._scored, found, taught))
+        tokens = self._tokens(batch.examples, found.texts)
+        return self._prepared(tokens, partial(self._scored, found, taught, tokens))
 
-    def _prepared(
-        self,
-        examples: Sequence[Dialogue],
-        texts: Sequence[str],
-        scored: Callable[[ContextState, CandidateState], ScoredBatch],
-    ) -> Prepared:
-        """Cut the contexts of examples and some candidates into chunks; `scored` gets the states of all."""
+    def _tokens(self, examples: Sequence[Dialogue], texts: Sequence[str]) -> Tokens:
+        """Tokenise the contexts of examples, and candidates."""
         contexts = [self._assembler.context(example.conversation)[0] for example in examples]
-        candidates, _ = self._assembler.candidates(texts)
+        return Tokens(contexts, self._assembler.candidates(texts)[0])
+
+    def _prepared(self, tokens: Tokens, scored: Callable[[ContextState, CandidateState], ScoredBatch]) -> Prepared:
+        """Cut contexts and candidates into chunks; `scored` gets the states of all."""
+        contexts, candidates = tokens
         budget = self._config.chunk_tokens
         context_chunks = length_batches([len(ids) for ids in contexts], budget)
         candidate_chunks = length_batches([len(ids) for ids in candidates], budget)
@@ -93,17 +101,28 @@ class LateObjective(Objective):
         return scores
 
     def _scored(
-        self, found: Columns, taught: Tensor | None, contexts: ContextState, candidates: CandidateState
+        self,
+        found: Columns,
+        taught: Tensor | None,
+        tokens: Tokens,
+        contexts: ContextState,
+        candidates: CandidateState,
     ) -> ScoredBatch:
         scores = self._encoder.late_scores(contexts, candidates)
         gold, allowed, listed = (tensor.to(scores.device) for tensor in found[1:])
         loss = listwise(scores, gold, allowed)
         if taught is not None:
-            weight = self._config.teacher_weight
-            loss = (1 - weight) * loss + weight * distillation(scores, taught.to(scores.device), listed)
+            weight, softer = self._config.teacher_weight, 1 / self._config.teacher_temperature
+            shown = distillation(scores * softer, taught.to(scores.device) * softer, listed) / softer**2
+            loss = (1 - weight) * loss + weight * shown
+            loss = loss + self._inner_loss(tokens, listed, (contexts, candidates))
         return ScoredBatch(
             loss + self._first_loss(contexts, candidates, gold, allowed), scores, gold, allowed, contexts.first
         )
+
+    def _inner_loss(self, tokens: Tokens, listed: Tensor, states: tuple[ContextState, CandidateState]) -> Tensor:
+        """Return what is added to the loss for what a teacher shows beside its scores: nothing."""
+        return listed.new_zeros((), dtype=torch.float32)
 
     def _first_loss(self, contexts: ContextState, candidates: CandidateState, gold: Tensor, allowed: Tensor) -> Tensor:
         """Return what is added to the loss for the first stage, where it is not what places candidates: nothing."""
