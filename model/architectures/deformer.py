@@ -36,14 +36,13 @@ class DeformerEncoder(LateEncoder):
 
     Attributes:
         upper: the U upper layers.
-        head: W, D to 1; a classifier has C outputs in its place, `classes`.
+        head: W, D to 1; a classifier has none.
     """
 
     def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
         super().__init__(config, context, candidate)
         self.upper = nn.ModuleList(Layer.like(context) for _ in self._own_layers)
         if config.labels:
-            self.classes = nn.Linear(context.dim, len(config.labels))
             return
         self.head = nn.Linear(context.dim, 1)
         if _block(config).residual:  # it begins as its first stage
@@ -141,12 +140,17 @@ class DeformerEncoder(LateEncoder):
     def late_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Score every candidate for every context, (B, N)."""
         scores: Tensor = self.head(self._read(contexts, candidates))[..., 0]
-        return scores + self.first_scores(contexts, candidates) if _block(self.config).residual else scores
+        return scores + self.first_scores(contexts, candidates) if self.counts_first_stage(self.config) else scores
 
     @classmethod
-    def compared_size(cls, config: ModelConfig, dim: int) -> int:
-        """Return D."""
-        return dim
+    def counts_first_stage(cls, config: ModelConfig) -> bool:
+        """Say whether it is a residual one."""
+        return _block(config).residual
+
+    @classmethod
+    def class_head(cls, config: ModelConfig, dim: int) -> nn.Module:
+        """Make a linear head, as that of the score."""
+        return nn.Linear(dim, len(config.labels))
 
     def compared(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Return h, (N, D)."""

@@ -52,7 +52,8 @@ class LateEncoder(nn.Module, ABC):
     Attributes:
         context: the transformer of contexts (T1).
         candidate: the transformer of candidates (T2); the same object where the encoder is shared.
-        classes: tells the class of a pair; None: the model ranks.
+        classes: from what is compared of a pair to logits of its classes; None: the model ranks.
+        first_classes: the same of the first stage's vectors, where `counts_first_stage`; else None.
     """
 
     def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
@@ -62,8 +63,13 @@ class LateEncoder(nn.Module, ABC):
         self.candidate = candidate
         self.dense = nn.ModuleList(map(Dense, config.dense))
         self.classes: nn.Module | None = None
+        self.first_classes: nn.Module | None = None
         if config.labels:
-            self.classes = ClassHead(self.compared_size(config, context.dim), len(config.labels))
+            self.classes = self.class_head(config, context.dim)
+            if self.counts_first_stage(config):  # it begins as its first stage
+                self.first_classes = ClassHead(3 * self.first_dim(config, context.dim), len(config.labels))
+                for parameter in list(self.classes.parameters())[-2:]:
+                    nn.init.zeros_(parameter)
 
     @classmethod
     def build(cls, config: ModelConfig, backbone: Callable[[], Backbone]) -> Self:
@@ -177,15 +183,24 @@ class LateEncoder(nn.Module, ABC):
         return self.first_scores(contexts, candidates)
 
     @classmethod
-    def compared_size(cls, config: ModelConfig, dim: int) -> int:
-        """Return F, the size of what `compared` gives; arguments as `first_dim`."""
-        return 3 * cls.first_dim(config, dim)
+    def counts_first_stage(cls, config: ModelConfig) -> bool:
+        """Say whether scores and logits of a second stage are added to those of the first."""
+        return False
+
+    @classmethod
+    def class_head(cls, config: ModelConfig, dim: int) -> nn.Module:
+        """Make what turns what `compared` gives into logits; arguments as `first_dim`."""
+        return ClassHead(3 * cls.first_dim(config, dim), len(config.labels))
 
     def compared(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Return what tells the classes of one context with each of N candidates, (N, F).
 
-        Here [x; y; |x - y|] of the context vector x that the candidate attends to, and the candidate's y.
+        Here that is what the first stage compares.
         """
+        return self.first_compared(contexts, candidates)
+
+    def first_compared(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
+        """Return [x; y; |x - y|], (N, 3 D1): y is the candidate's vector, x the context vector that it attends to."""
         attended = attended_vectors(contexts.first, candidates.first)[0] / self.config.score_scale
         return side_by_side(attended, candidates.first)
 
@@ -193,7 +208,10 @@ class LateEncoder(nn.Module, ABC):
         """Return the logits of the classes of one context with each of N candidates, (N, C)."""
         assert self.classes is not None, "it is a classifier"
         logits: Tensor = self.classes(self.compared(contexts, candidates))
-        return logits
+        if self.first_classes is None:
+            return logits
+        first: Tensor = self.first_classes(self.first_compared(contexts, candidates))
+        return logits + first
 
     def reduce(self, states: Tensor, mask: Tensor) -> Tensor:
         """red(): reduce token states (B, T, D) to one vector each, (B, D1) float32 (Humeau et al. 4.2, Table 7)."""

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from polyrank.model.architectures.attention import ContextCodes, code_attention, unit_length
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch, pad
-from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder, side_by_side
+from polyrank.model.architectures.late import CandidateState, ClassHead, ContextState, LateEncoder, side_by_side
 from polyrank.model.architectures.layers import Layer, layers_of
 from polyrank.model.config import MixConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
@@ -147,20 +147,22 @@ class MixEncoder(LateEncoder):
         """Score every candidate for every context, (B, N)."""
         own, found = self._interacted(contexts, candidates)
         scores = F.cosine_similarity(own, found, dim=-1) * self.config.score_scale
-        return scores + self.first_scores(contexts, candidates) if _block(self.config).residual else scores
+        return scores + self.first_scores(contexts, candidates) if self.counts_first_stage(self.config) else scores
 
     @classmethod
-    def compared_size(cls, config: ModelConfig, dim: int) -> int:
-        """Return 3 D, twice that where the first stage counts."""
-        return 3 * dim * (2 if _block(config).residual else 1)
+    def counts_first_stage(cls, config: ModelConfig) -> bool:
+        """Say whether it is a residual one."""
+        return _block(config).residual
+
+    @classmethod
+    def class_head(cls, config: ModelConfig, dim: int) -> nn.Module:
+        """Make a head over 3 D features."""
+        return ClassHead(3 * dim, len(config.labels))
 
     def compared(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
-        """Return [e; h; |e - h|] of e, the mean of the rows E_J, and H_J; with the first stage's where that counts."""
+        """Return [e; h; |e - h|] of e, the mean of the rows E_J, and H_J, (N, 3 D)."""
         own, found = self._interacted(contexts, candidates)
-        late = side_by_side(own[0], found[0])
-        if not _block(self.config).residual:
-            return late
-        return torch.cat([late, super().compared(contexts, candidates)], dim=-1)
+        return side_by_side(own[0], found[0])
 
     def _interacted(self, contexts: ContextState, candidates: CandidateState) -> tuple[Tensor, Tensor]:
         """Run all interaction layers; returns the mean of the rows E_J, (B, N, D), and H_J, (B, N, D)."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from polyrank.model.architectures.attention import ContextCodes, unit_length
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch
-from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder, masked_mean
+from polyrank.model.architectures.late import CandidateState, ClassHead, ContextState, LateEncoder, masked_mean
 from polyrank.model.config import ModelConfig, VirtConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.representations import LateRows
@@ -82,12 +82,17 @@ class VirtEncoder(LateEncoder):
     def late_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Score every candidate for every context, (B, N)."""
         scores: Tensor = self.head(nn.functional.gelu(self.join(self._read(contexts, candidates))))[..., 0]
-        return scores + self.first_scores(contexts, candidates) if _block(self.config).residual else scores
+        return scores + self.first_scores(contexts, candidates) if self.counts_first_stage(self.config) else scores
 
     @classmethod
-    def compared_size(cls, config: ModelConfig, dim: int) -> int:
-        """Return 4 D."""
-        return 4 * dim
+    def counts_first_stage(cls, config: ModelConfig) -> bool:
+        """Say whether it is a residual one."""
+        return _block(config).residual
+
+    @classmethod
+    def class_head(cls, config: ModelConfig, dim: int) -> nn.Module:
+        """Make a head over 4 D features."""
+        return ClassHead(4 * dim, len(config.labels))
 
     def compared(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Return [u; v; |u - v|; max(u, v)], (N, 4 D)."""

@@ -16,7 +16,7 @@ from tiny_training import identical, interrupted, run, settings
 
 import polyrank
 from polyrank.model.architectures.late import LateEncoder
-from polyrank.model.config import ModelConfig
+from polyrank.model.config import DeformerConfig, MixConfig, ModelConfig, VirtConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.rankers.load import (
@@ -31,6 +31,7 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.model.training.errors import TrainingDataInvalid
 from polyrank.model.training.run import Data, train_calibration, train_evidence
 
+BLOCKS: dict[str, Any] = {"mix": MixConfig, "virt": VirtConfig, "deformer": DeformerConfig}
 OPTIONS: dict[str, dict[str, Any]] = {"mix": {"rows": 2, "interaction_layers": [-2, -1]}}
 CONTEXT = ["w1 w2", "w3 w30"]
 TEXTS = ["w4", "w5 w6 w7", "w8 w9 w10 w11 w12"]
@@ -217,3 +218,32 @@ def test_probabilities_do_not_overflow(base: Path) -> None:
     [told] = Classifier(ranker).classify("w1", ["w2"])
     assert told == {"a": 1.0, "b": 0.0}
     assert not math.isnan(told["a"])
+
+
+@pytest.mark.parametrize("architecture", ["mix", "virt", "deformer"])
+def test_a_residual_one_adds_to_its_first_stage_and_begins_as_it(architecture: str, base: Path) -> None:
+    sizes: dict[str, Any] = {"max_context_tokens": 40, "max_candidate_tokens": 16}
+    for residual in (True, False):
+        block = {architecture: BLOCKS[architecture](residual=residual)}
+        config = ModelConfig(architecture=architecture, base_name="", labels=("a", "b"), **block, **sizes)
+        torch.manual_seed(4)
+        encoder = Classifier(polyrank.from_base(str(base), config)).network.encoder.eval()  # type: ignore[arg-type]
+        assert isinstance(encoder, LateEncoder)
+        with torch.inference_mode():
+            contexts = encoder.encode_contexts(encoder.context_batch(config, [[CLS, *word_ids("w1 w2"), SEP]], 0))
+            texts = [[CLS, *word_ids(text), SEP] for text in ("w7", "w8 w9 w10")]
+            candidates = encoder.encode_candidates(encoder.candidate_batch(config, texts, 0))
+            logits, compared = encoder.class_logits(contexts, candidates), encoder.compared(contexts, candidates)
+            assert encoder.classes is not None
+            if not residual:
+                assert encoder.first_classes is None
+                torch.testing.assert_close(logits, encoder.classes(compared))
+                continue
+            assert encoder.first_classes is not None
+            first = encoder.first_classes(encoder.first_compared(contexts, candidates))
+            torch.testing.assert_close(logits, first)
+            for parameter in encoder.classes.parameters():
+                torch.nn.init.normal_(parameter)
+            more = encoder.class_logits(contexts, candidates)
+            torch.testing.assert_close(more, first + encoder.classes(compared))
+            assert (more - first).abs().max() > 0.01
