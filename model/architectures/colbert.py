@@ -19,7 +19,6 @@ from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.representations import LateRows
 from polyrank.model.text.tokenizer import Tokenizer
 
-_MASKS = ("[MASK]", "<mask>")
 _QUERY_TOKENS = 32
 _QUERY_MARKER, _CANDIDATE_MARKER = "[unused0]", "[unused1]"
 
@@ -45,7 +44,7 @@ class ColbertEncoder(LateEncoder):
     @classmethod
     def complete(cls, config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         """Fill in the tokens by which ColBERT marks, augments and drops."""
-        mask = next((found for name in _MASKS if (found := tokenizer.special_id(name)) is not None), None)
+        mask = tokenizer.mask_id
         dropped = {found for mark in punctuation if (found := tokenizer.id_of(mark)) is not None}
         markers = tokenizer.id_of(_QUERY_MARKER), tokenizer.id_of(_CANDIDATE_MARKER)
         block = ColbertConfig(

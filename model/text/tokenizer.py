@@ -17,6 +17,7 @@ from polyrank.model.text.steps import FEW_LETTERS
 
 _NO_UNICODE = "a text is not a string of Unicode characters (a lone surrogate?)"
 _MOST_BYTES = 1 << 28
+_MASKS = ("[MASK]", "<mask>")
 
 
 class Token(NamedTuple):
@@ -33,6 +34,8 @@ class Tokenizer:
     Attributes:
         prefix, suffix: ids around a single sequence, e.g. [CLS] and [SEP].
         pair_separator, pair_suffix: ids between and after the two sequences of a pair.
+        special_ids: ids of all special tokens.
+        mask_id: the id of the mask token; None: there is none.
         separates_words: a word's tokens depend on that word alone, as in WordPiece; not so without a pre-tokenizer.
         longest_added: letters of the longest token that was added to the vocabulary and is not special; 0: none was.
     """
@@ -61,6 +64,10 @@ class Tokenizer:
         second = pair.index(probe[0], at + n)
         self.prefix, self.suffix = single[:at], single[at + n :]
         self.pair_separator, self.pair_suffix = pair[at + n : second], pair[second + n :]
+
+        added = self._rust.get_added_tokens_decoder()
+        self.special_ids = frozenset(id_ for id_, token in added.items() if token.special)
+        self.mask_id = next((found for name in _MASKS if (found := self.special_id(name)) is not None), None)
 
     def _learn_words(self) -> None:
         """Learn whether words are tokenised each by itself, and the letters of the longest token that may join some."""

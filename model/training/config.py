@@ -307,6 +307,27 @@ class VirtTrainConfig(InnerTrainConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PretrainConfig(TrainConfig):
+    """Settings of pre-training, which reads context and reply as a Cross-encoder does.
+
+    Attributes:
+        mask_share: share of a sequence's words that are masked.
+    """
+
+    architecture: str = "cross"
+    epochs: float = 1.0
+    learning_rate: float = 1e-4
+    schedule: Schedule = "linear"
+    tune: str = "all"
+    mask_share: float = 0.15
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.mask_share < 1, "mask_share must lie between 0 and 1")
+        require(self.batch_size >= 2, "batch_size must be at least 2: wrong replies are those of others")
+
+
+@dataclass(frozen=True, kw_only=True)
 class PairTrainConfig(TrainConfig):
     """Settings of a Cross-encoder. `negatives` is how many candidates each row has besides the gold reply.
 

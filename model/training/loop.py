@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ from accelerate.utils import parse_flag_from_env
 from torch import Tensor
 
 from polyrank.model.architectures.backbone import Backbone
-from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.data.corpus import Corpus, Report
@@ -54,6 +52,7 @@ class Training:
         corpora: Sequence[tuple[Corpus, Report]],
         output: Path,
         began: float,
+        objective: type[Objective],
         words: PairWords | None = None,
     ) -> None:
         """Prepare a run that began at that value of `time.monotonic()`; `words` as in Objective."""
@@ -71,7 +70,7 @@ class Training:
             project_dir=output / "logs",
         )
         self._parameters = student.trainable()
-        self._objective = self._prepared(words)
+        self._objective = self._prepared(objective, words)
         self._origin = Origin.of(
             config,
             self._corpora,
@@ -88,18 +87,14 @@ class Training:
         self._look_every = max(1, min(round(epoch / config.looks), self.steps // _LOOKS_A_RUN))
         self._schedule = LearningRate(config.schedule, config.warmup_steps, self.steps)
 
-    def _prepared(self, words: PairWords | None) -> Objective:
-        """Move the encoder to the device, wrap its transformers, and load the architecture's objective."""
+    def _prepared(self, objective: type[Objective], words: PairWords | None) -> Objective:
+        """Move the encoder to the device, wrap its transformers, and make the objective."""
         device = self._accelerator.device
         encoder = self.student.encoder.to(device).train()
         for backbone in (module for module in encoder.modules() if isinstance(module, Backbone)):
             _run_under(self._accelerator, backbone.transformer, device)
             if self.config.gradient_checkpointing:
                 backbone.transformer.activation_checkpointing_enable()
-        row = ARCHITECTURES[self.config.architecture]
-        reference = row.objective if self.config.task == "rank" else row.classifier
-        assert reference is not None, "the settings check it"
-        objective: type[Objective] = resolve_name(reference)
         return objective(self.student, self.config, device, words)
 
     def run(self, watch: Watch) -> None:

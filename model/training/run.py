@@ -5,7 +5,10 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, NamedTuple
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
 from polyrank.model.config import ModelConfig
@@ -22,6 +25,7 @@ from polyrank.model.training.data.corpus import Corpus, Report, survey
 from polyrank.model.training.data.words import PairWords
 from polyrank.model.training.errors import TrainingDataInvalid
 from polyrank.model.training.loop import Training, Watch, processes
+from polyrank.model.training.objectives.objective import Objective
 from polyrank.model.training.state import STATE_FILE, RunProgress, read_state, require_unused
 from polyrank.model.training.student.first_stage import first_stage_config
 from polyrank.model.training.student.student import Student, start
@@ -83,21 +87,51 @@ def train(
         OutputInUse, TrainingDataInvalid, TrainingDiverged, OutOfMemory: see polyrank.model.training.errors.
         InvalidInput: settings that do not go together.
     """
-    began = time.monotonic()
+    ended = to_the_end(partial(_begun, config, data, evidence), output, resume, on_survey, watch)
+    if ended is None:
+        return None
+    begun, progress = ended
+    path = output / CONFIG_FILE  # the summary is not part of the checkpoint's identity
+    trained = read_config(path)
+    write_config(path, replace(trained, training={**trained.training, **summary(begun, progress)}))
+    if config.task == "rank":
+        _weigh(output, [corpus for corpus, _ in begun.corpora], evidence)
+    (output / STATE_FILE).unlink(missing_ok=True)  # last, so that a run killed before can be resumed
+    return load(output) if config.task == "rank" else load_classifier(output)
+
+
+class Begun(NamedTuple):
+    """What a run begins with: settings, model, surveyed files, what trains it, and words beside a first stage."""
+
+    config: TrainConfig
+    student: Student
+    corpora: list[tuple[Corpus, Report]]
+    objective: type[Objective]
+    words: PairWords | None = None
+
+
+def to_the_end(
+    begin: Callable[[], Begun], output: Path, resume: bool, on_survey: OnSurvey, watch: Watch
+) -> tuple[Begun, RunProgress] | None:
+    """Run the steps of a training, those that are left with `resume`; arguments, errors and None as in `train`.
+
+    The state stays: who calls this removes it when all files are written.
+    """
+    started = time.monotonic()
     state = read_state(output) if resume else None
     if state is None:
         require_unused(output)
     everyone = processes()
     everyone.wait_for_everyone()  # each checks that the directory is unused before one of them makes it
-    config, student, corpora = _begun(config, data)
+    begun = begin()
+    config, student, corpora, objective, words = begun
     if everyone.is_main_process:
         for corpus, report in corpora:
             on_survey(corpus.path, report)
     if isinstance(config, LateTrainConfig) and config.teacher:
         _require_negatives(corpora)
     output.mkdir(parents=True, exist_ok=True)
-    words = _words_of_first_stage(config, [corpus for corpus, _ in corpora]) if evidence else None
-    training = Training(config, student, corpora, output, began, words)
+    training = Training(config, student, corpora, output, started, objective, words)
     if everyone.is_main_process:
         _warn_of_short_run(training.steps, config.warmup_steps)
     if state is not None:
@@ -110,23 +144,24 @@ def train(
         return None
     if training.progress.best_step == 0:
         log.warning("no step lowered the loss on the examples held out: the checkpoint holds the weights of the start")
-    _summarise(output, config, corpora, training.progress)
-    if config.task == "rank":
-        _weigh(output, [corpus for corpus, _ in corpora], evidence)
-    (output / STATE_FILE).unlink(missing_ok=True)  # last, so that a run killed before can be resumed
-    return load(output) if config.task == "rank" else load_classifier(output)
+    return begun, training.progress
 
 
-def _begun(config: TrainConfig, data: Data) -> tuple[TrainConfig, Student, list[tuple[Corpus, Report]]]:
+def _begun(config: TrainConfig, data: Data, evidence: bool) -> Begun:
     """Load what is trained, and read the files; a classifier's settings then name the classes that it found."""
+    row = ARCHITECTURES[config.architecture]
+    reference = row.objective if config.task == "rank" else row.classifier
+    assert reference is not None, "the settings check it"
+    objective: type[Objective] = resolve_name(reference)
     if config.task == "rank":
         student = start(config)  # first, because it refuses wrong settings, and reading the files may take minutes
-        corpora = _surveyed(data)
-        _require_no_classes(corpora)
-        return config, student, corpora
-    corpora = _surveyed(data)
+        corpora = surveyed(data)
+        require_no_classes(corpora)
+        words = _words_of_first_stage(config, [corpus for corpus, _ in corpora]) if evidence else None
+        return Begun(config, student, corpora, objective, words)
+    corpora = surveyed(data)
     config = replace(config, labels=_labels(corpora))
-    return config, start(config), corpora
+    return Begun(config, start(config), corpora, objective)
 
 
 def _weigh(output: Path, corpora: Sequence[Corpus], evidence: bool) -> None:
@@ -196,8 +231,8 @@ def train_calibration(base: str, data: Data, output: Path, *, seen: bool, on_sur
 
 
 def _told(data: Data, on_survey: OnSurvey) -> list[Corpus]:
-    corpora = _surveyed(data)
-    _require_no_classes(corpora)
+    corpora = surveyed(data)
+    require_no_classes(corpora)
     for corpus, report in corpora:
         on_survey(corpus.path, report)
     return [corpus for corpus, _ in corpora]
@@ -248,7 +283,8 @@ def _words_of_first_stage(config: TrainConfig, corpora: Sequence[Corpus]) -> Pai
     return None if evidence is None else PairWords(Evidence(evidence), corpora)
 
 
-def _surveyed(data: Data) -> list[tuple[Corpus, Report]]:
+def surveyed(data: Data) -> list[tuple[Corpus, Report]]:
+    """Read the files once, and give them their weights; errors as `survey`."""
     corpora = [survey(path, data.every_turn, data.max_rejected, data.held_out) for path in data.paths]
     if not data.weights:
         return corpora
@@ -257,7 +293,7 @@ def _surveyed(data: Data) -> list[tuple[Corpus, Report]]:
     ]
 
 
-def _require_no_classes(corpora: Sequence[tuple[Corpus, Report]]) -> None:
+def require_no_classes(corpora: Sequence[tuple[Corpus, Report]]) -> None:
     """Refuse a file of classes for ranking: texts of every class would be taken for right replies."""
     for corpus, report in corpora:
         if set(report.categories) != {""}:
@@ -284,18 +320,14 @@ def _require_negatives(corpora: Sequence[tuple[Corpus, Report]]) -> None:
             )
 
 
-def _summarise(
-    output: Path, config: TrainConfig, corpora: Sequence[tuple[Corpus, Report]], progress: RunProgress
-) -> None:
-    """Write into the checkpoint how it was made."""
-    summary = {
+def summary(begun: Begun, progress: RunProgress) -> dict[str, Any]:
+    """Return how a model was made, for its files."""
+    return {
         "files": [
-            {"name": c.path.name, "examples": r.kept, "held_out": r.held_out, "weight": c.weight} for c, r in corpora
+            {"name": c.path.name, "examples": r.kept, "held_out": r.held_out, "weight": c.weight}
+            for c, r in begun.corpora
         ],
-        "settings": config.to_dict(),
+        "settings": begun.config.to_dict(),
         "steps": progress.step,
         "seconds": round(progress.seconds),
     }
-    path = output / CONFIG_FILE  # the summary is not part of the checkpoint's identity
-    trained = read_config(path)
-    write_config(path, replace(trained, training={**trained.training, **summary}))

@@ -18,6 +18,7 @@ from polyrank.service.cli.commands import (
     export,
     keys,
     mine,
+    pretrain,
     rank,
     serve,
     store,
@@ -29,7 +30,7 @@ from polyrank.service.cli.parsing import CommandParser
 from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
-_COMMANDS = (demo, train, mine, evaluate, export, build, store, keys, serve, rank, candidates, bench)
+_COMMANDS = (demo, pretrain, train, mine, evaluate, export, build, store, keys, serve, rank, candidates, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

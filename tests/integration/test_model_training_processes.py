@@ -74,6 +74,7 @@ from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.data.corpus import survey
 from polyrank.model.training.loop import Training
 from polyrank.model.training.objectives.late import LateObjective
+from polyrank.model.training.objectives.late import LateObjective
 from polyrank.model.training.student.student import start
 
 base, data, output = map(Path, sys.argv[1:])
@@ -82,7 +83,7 @@ config = TrainConfig.of(
     warmup_steps=2, schedule="plateau", max_context_tokens=40, max_candidate_tokens=16, tune="all",
 )
 student = start(config)
-training = Training(config, student, [survey(data, False, 0.0, 1000)], output, time.monotonic())
+training = Training(config, student, [survey(data, False, 0.0, 1000)], output, time.monotonic(), LateObjective)
 losses = {"step": {}, "look": {}}
 rows, unrecorded = [], LateObjective.step
 

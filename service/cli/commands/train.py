@@ -1,11 +1,9 @@
 """`polyrank train`: from dialogues to a checkpoint."""
 
 import argparse
-import importlib.util
 import os
 import re
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,20 +13,15 @@ from polyrank.model.registry import TRAINED, in_words
 from polyrank.service.cli.models import check_trainable, load_late, load_teacher
 from polyrank.service.cli.output import UsageError, print_result
 from polyrank.service.cli.train_options import add_options
+from polyrank.service.cli.training import TrainLog, data_of, need_packages, print_survey
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
-
     from polyrank.model.config import CalibrationConfig, EvidenceConfig, ModelConfig
     from polyrank.model.rankers.classifier import Classifier
     from polyrank.model.rankers.networks import Ranker
     from polyrank.model.training.config import TrainConfig
-    from polyrank.model.training.data.corpus import Report
-    from polyrank.model.training.run import Data
 
-_PACKAGES = ("accelerate", "peft", "tensorboard")
 _TUNE = re.compile(r"all|all-but-embeddings|top-[1-9]\d*")
-_LOG_EVERY_SECONDS = 10.0
 
 
 def add_to(commands: Any) -> None:
@@ -40,7 +33,7 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and report the figures on --valid."""
-    _need_packages()
+    need_packages()
     _check(arguments)
     ranker = _only_fitted(arguments) if _only_fits(arguments) else _trained(arguments)
     if ranker is None:  # the main process reports
@@ -83,14 +76,14 @@ def _trained(arguments: argparse.Namespace) -> "Ranker | Classifier | None":
     from polyrank.model.training.run import train
 
     config = _config(arguments)
-    with _Log() as log:
+    with TrainLog() as log:
         return train(
             config,
-            _data(arguments),
+            data_of(arguments, arguments.train),
             arguments.output,
             resume=arguments.resume,
             evidence=not arguments.no_evidence,
-            on_survey=_print_survey,
+            on_survey=print_survey,
             watch=log,
         )
 
@@ -104,7 +97,13 @@ def _only_fitted(arguments: argparse.Namespace) -> "Ranker":
     from polyrank.model.training.run import train_calibration, train_evidence
 
     fit = train_calibration if arguments.only_calibration else train_evidence
-    return fit(arguments.base, _data(arguments), arguments.output, seen=arguments.seen, on_survey=_print_survey)
+    return fit(
+        arguments.base,
+        data_of(arguments, arguments.train),
+        arguments.output,
+        seen=arguments.seen,
+        on_survey=print_survey,
+    )
 
 
 def _print_calibration(figures: Mapping[str, float], calibration: "CalibrationConfig") -> None:
@@ -127,22 +126,6 @@ def _print_evidence(figures: Mapping[str, Mapping[str, float]], evidence: "Evide
     for name, figure in figures.items():
         weight = f"  weight {weights[name]:.4g}" if name in weights else ""
         print(f"  {name:<16} {figure['plain']:.3f} {figure['repeats']:.3f}{weight}", file=sys.stderr)
-
-
-def _need_packages() -> None:
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UsageError(f"training needs {', '.join(missing)}: pip install '.[train]' in polyrank's source")
-
-
-def _data(arguments: argparse.Namespace) -> "Data":
-    from polyrank.model.training.run import Data
-
-    weights = arguments.weights or ()
-    try:
-        return Data(arguments.train, weights, arguments.every_turn, arguments.max_rejected, arguments.held_out)
-    except InvalidInput as error:
-        raise UsageError(f"{error}") from error
 
 
 def _config(arguments: argparse.Namespace) -> "TrainConfig":
@@ -235,56 +218,3 @@ def _require_examples(valid: Path, task: str | None) -> None:
         _ = classed_examples(valid, None) if task == "classify" else listed_examples(valid, None)
     except InvalidInput as error:
         raise UsageError(f"--valid: {error}") from error
-
-
-def _print_survey(path: Path, report: "Report") -> None:
-    print(f"{path}: {report}", file=sys.stderr)
-
-
-class _Log:
-    """Shows a run on standard error: a bar on a terminal, else the loss from time to time; every look in both cases.
-
-    Use as a context manager.
-    """
-
-    def __init__(self) -> None:
-        self._began = self._said = time.monotonic()
-        self._first: int | None = None
-        self._bar: tqdm[Any] | None = None
-
-    def __enter__(self) -> "_Log":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def __call__(self, event: str, step: int, steps: int, figures: Mapping[str, float]) -> None:
-        if self._first is None:
-            self._first, self._began = step, time.monotonic()
-        values = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
-        if sys.stderr.isatty():
-            self._draw(event, step, steps, values)
-        else:
-            self._log(event, step, steps, values)
-
-    def _draw(self, event: str, step: int, steps: int, values: str) -> None:
-        from tqdm import tqdm
-
-        if self._bar is None:
-            self._bar = tqdm(desc="train", total=steps, unit="step", initial=step)
-        if event == "look":
-            self._bar.write(f"look {step} of {steps}: {values}", file=sys.stderr)
-        else:
-            self._bar.set_postfix_str(values, refresh=False)
-            self._bar.update(step - self._bar.n)
-
-    def _log(self, event: str, step: int, steps: int, values: str) -> None:
-        now = time.monotonic()
-        if event == "step" and now - self._said < _LOG_EVERY_SECONDS:
-            return
-        self._said = now
-        assert self._first is not None
-        done = step - self._first
-        left = f", {(now - self._began) / done * (steps - step):.0f} s left" if done else ""
-        print(f"{event} {step} of {steps}: {values}{left}", file=sys.stderr, flush=True)

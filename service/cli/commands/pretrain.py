@@ -1,0 +1,89 @@
+"""`polyrank pretrain`: teach a base model the words and the turns of conversations."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from polyrank.model.errors import InvalidInput
+from polyrank.service.cli.models import check_trainable
+from polyrank.service.cli.output import UsageError, add_json_option, print_result
+from polyrank.service.cli.training import TrainLog, data_of, need_packages, print_survey
+
+_DESCRIPTION = """Teach a base model conversations: to guess masked words, and to tell right replies from others. Writes
+a base model, which `polyrank train --base` takes for any architecture."""
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("pretrain", help="teach a base model conversations", description=_DESCRIPTION)
+    add = parser.add_argument
+    add("--data", required=True, nargs="+", type=Path, metavar="F", help="dialogues, .jsonl[.gz|.zst]")
+    add("--base", required=True, help="base model, or a checkpoint to go on from")
+    add("--output", required=True, type=Path, help="directory of the base model; new or empty")
+    add("--resume", action="store_true", help="go on with the unfinished run in --output")
+    add_json_option(parser)
+    add("--weights", nargs="+", type=float, metavar="W", help="weights of the files; default: their sizes")
+    add("--every-turn", action="store_true", help="make an example of every reply, not only of the last")
+    add("--held-out", type=int, default=1000, metavar="N", help="examples of a file to select by; default: 1000")
+    add("--max-rejected", type=float, default=0.01, metavar="SHARE", help="of bad lines; default: 0.01")
+    _add_recipe(add)
+    parser.set_defaults(run=run)
+
+
+def _add_recipe(add: Any) -> None:
+    add("--steps", type=int, help="default: as --epochs says")
+    add("--epochs", type=float, help="default: 1")
+    add("--batch-size", type=int, help="default: 32")
+    add("--accumulate", type=int, metavar="N", help="batches a step; default: 1")
+    add("--mask-share", type=float, metavar="SHARE", help="of the words that are masked; default: 0.15")
+    add("--learning-rate", type=float, metavar="R", help="default: 1e-4")
+    add("--code-learning-rate", type=float, metavar="R", help="of both heads, which are not kept; default: 1e-3")
+    add("--warmup-steps", type=int, metavar="N", help="default: 100")
+    add("--schedule", choices=("plateau", "linear", "cosine", "constant"), help="default: linear")
+    add("--looks", type=float, metavar="N", help="looks at the selection slice an epoch; default: 2")
+    add("--dropout", type=float, help="default: the base model's")
+    add("--seed", type=int, help="default: 0")
+    add("--tune", help="all (default), all-but-embeddings, top-N")
+    add("--chunk-tokens", type=int, metavar="N", help="padded tokens read at a time; default: 4096")
+    add("--gradient-checkpointing", action="store_true", help="one layer's activations at a time")
+    add("--precision", choices=("no", "bf16", "fp16"), help="default: no")
+    add("--max-context-tokens", type=int, metavar="N", help="default: 256")
+    add("--max-candidate-tokens", type=int, metavar="N", help="default: 72")
+    add("--max-turns", type=int, metavar="N", help="history window; default: what the tokens allow")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Pre-train, and say where the base model is."""
+    need_packages()
+    _check(arguments)
+    from polyrank.model.training.config import PretrainConfig
+    from polyrank.model.training.pretraining import pretrain
+
+    names = PretrainConfig.__dataclass_fields__
+    given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
+    try:
+        config = PretrainConfig(**given)
+    except InvalidInput as error:
+        raise UsageError(f"{error}") from error
+    with TrainLog() as log:
+        data = data_of(arguments, arguments.data)
+        told = pretrain(config, data, arguments.output, resume=arguments.resume, on_survey=print_survey, watch=log)
+    if told is None:  # the main process reports
+        return 0
+    result = {"output": str(arguments.output), **told}
+    did = f"pre-trained {told['steps']} steps in {told['seconds']} s; give it to `polyrank train --base`"
+    print_result(arguments, result, f"{arguments.output}: {did}")
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse files and models that are none before torch is imported."""
+    from polyrank.model.checkpoint.kind import architecture_of
+    from polyrank.model.text.dialogues import read_dialogues
+
+    if not 0 <= arguments.max_rejected <= 1:
+        raise UsageError("--max-rejected must be a number between 0 and 1")
+    architecture_of(arguments.base)
+    check_trainable(arguments.base)
+    for file in arguments.data:
+        read_dialogues(file)

@@ -1,0 +1,227 @@
+"""Pre-training: what is masked and drawn, what is learnt, what is written, and what is refused."""
+
+import json
+import math
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import call, write_rows
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from tiny import CLS, PAD, SEP, VOCABULARY, word_ids, write_base
+from tiny_training import dialogue, run, settings, write_examples
+
+import polyrank
+from polyrank.model.architectures.cross import CrossEncoder
+from polyrank.model.errors import InvalidInput
+from polyrank.model.text.pairs import Pairs
+from polyrank.model.training.config import PretrainConfig
+from polyrank.model.training.objectives.objective import Batch
+from polyrank.model.training.objectives.pretraining import (
+    PretrainObjective,
+    WordGuesser,
+    drawn_replies,
+    mask_words,
+)
+from polyrank.model.training.pretraining import SUMMARY_FILE, pretrain
+from polyrank.model.training.run import Data
+from polyrank.model.training.state import STATE_FILE
+from polyrank.model.training.student.student import start
+
+SPECIAL, MASK, WORDS = {CLS, SEP, PAD}, 99, 60
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_base(tmp_path_factory.mktemp("pretraining") / "base", 3, ["[MASK]"])
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_examples(tmp_path_factory.mktemp("data") / "data.jsonl", 96)
+
+
+def config(base: Path, **changed: Any) -> PretrainConfig:
+    usual = {"batch_size": 8, "learning_rate": 1e-2, "code_learning_rate": 1e-2, "warmup_steps": 5, "dropout": 0.0}
+    sizes = {"max_context_tokens": 40, "max_candidate_tokens": 16}
+    return PretrainConfig(base=str(base), **{**usual, **sizes, "steps": 40, **changed})  # type: ignore[arg-type]
+
+
+@given(
+    st.lists(st.integers(0, WORDS - 1), max_size=40), st.floats(0.01, 0.99), st.integers(0, 2**32), st.integers(0, 5)
+)
+def test_only_ordinary_tokens_are_chosen_and_only_chosen_ones_change(
+    ids: list[int], share: float, seed: int, padding: int
+) -> None:
+    ids = [*ids, *[PAD] * padding]
+    shown, places = mask_words(ids, SPECIAL, MASK, WORDS, share, random.Random(seed))
+    ordinary = [place for place, own in enumerate(ids) if own not in SPECIAL]
+    assert len(places) == min(len(ordinary), max(1, round(share * len(ordinary))))
+    assert places <= set(ordinary)
+    assert len(shown) == len(ids)
+    assert all(own == other for place, (own, other) in enumerate(zip(ids, shown, strict=True)) if place not in places)
+    assert all(own == MASK or 0 <= own < WORDS for own in shown)
+
+
+def test_of_the_chosen_eight_tenths_are_hidden_and_one_tenth_stays() -> None:
+    ids = [20] * 20_000
+    shown, places = mask_words(ids, SPECIAL, MASK, 10_000, 0.5, random.Random(0))
+    hidden = sum(shown[place] == MASK for place in places) / len(places)
+    kept = sum(shown[place] == 20 for place in places) / len(places)
+    assert len(places) == 10_000
+    assert hidden == pytest.approx(0.8, abs=0.02)
+    assert kept == pytest.approx(0.1, abs=0.02)
+
+
+def test_half_of_the_replies_are_drawn_and_none_of_those_is_right() -> None:
+    examples = [dialogue(f"w{n % 5}", f"w{10 + n}") for n in range(200)]
+    replies, right = drawn_replies(Batch(examples, (), random.Random(1)))
+    assert sum(right) == pytest.approx(100, abs=30)
+    for example, reply, is_right in zip(examples, replies, right, strict=True):
+        if is_right:
+            assert reply == example.response
+        else:
+            correct = {each.response for each in examples if each.conversation == example.conversation}
+            assert reply not in correct
+    alike = [dialogue("w1", "w2 w3"), dialogue("w5", "W2  w3")]
+    assert drawn_replies(Batch(alike, (), random.Random(1))) == (["w2 w3", "W2  w3"], [True, True])
+
+
+def test_the_loss_is_that_of_the_equations(base: Path) -> None:
+    examples = [dialogue("w1 w2", "w4 w8"), dialogue("w5 w9 w3", "w10"), dialogue("w6", "w11 w12 w13")]
+    own = config(base)
+    student = start(own)
+    assert isinstance(student.encoder, CrossEncoder)
+    torch.manual_seed(5)
+    guesser = WordGuesser(student.encoder).eval()
+    torch.nn.init.normal_(guesser.bias)
+    object.__setattr__(student, "encoder", guesser)
+    objective = PretrainObjective(student, own, torch.device("cpu"))
+    found = objective.measure(Batch(examples, (), random.Random(3)))
+    draw = random.Random(3)  # the same draws, in the same order
+    replies, right = drawn_replies(Batch(examples, (), draw))
+    transformer, tokenizer = guesser.encoder.transformer, student.assembler.tokenizer
+    assert tokenizer.mask_id is not None
+    embeddings = transformer.get_input_embeddings().weight.detach().double()
+
+    def outputs(ids: list[int], context: list[int]) -> torch.Tensor:
+        segments = [0] * len(context) + [1] * (len(ids) - len(context))
+        with torch.inference_mode():
+            read = transformer(input_ids=torch.tensor([ids]), token_type_ids=torch.tensor([segments]))
+        states: torch.Tensor = read.last_hidden_state[0]
+        return states
+
+    contexts = [[CLS, *word_ids(each.conversation.turns[0].text), SEP] for each in examples]
+    pair = 0.0
+    for context, reply, is_right in zip(contexts, replies, right, strict=True):
+        with torch.inference_mode():
+            assert guesser.head is not None
+            logit = float(guesser.head(outputs([*context, *word_ids(reply), SEP], context)[0]))
+        pair += math.log1p(math.exp(-logit if is_right else logit)) / len(examples)
+    pairs = Pairs.join([student.assembler.pairs(each.conversation, [each.response])[0] for each in examples])
+    losses = []
+    for chunk in CrossEncoder.batches(pairs, own.chunk_tokens):
+        batch = CrossEncoder.join(pairs.take(chunk), PAD)
+        for row, ids in zip(chunk, batch.ids.tolist(), strict=True):
+            shown, places = mask_words(
+                ids, tokenizer.special_ids, tokenizer.mask_id, guesser.encoder.vocabulary, own.mask_share, draw
+            )
+            length = len(pairs.contexts[row]) + len(pairs.candidates[row])
+            states = outputs(shown[:length], pairs.contexts[row])
+            for place in sorted(places):
+                with torch.inference_mode():
+                    logits = embeddings @ guesser.word(states[place]).double() + guesser.bias.double()
+                losses.append(float(torch.logsumexp(logits, 0) - logits[ids[place]]))
+    assert found.loss == pytest.approx(sum(losses) / len(losses) + pair, rel=1e-4)
+
+
+def pretrained(base: Path, data: Path, output: Path, **changed: Any) -> list[tuple[str, Mapping[str, float]]]:
+    seen: list[tuple[str, Mapping[str, float]]] = []
+    own = config(base, **changed)
+    told = pretrain(
+        own,
+        Data([data]),
+        output,
+        on_survey=lambda *_: None,
+        watch=lambda event, _step, _steps, figures: seen.append((event, figures)),
+    )
+    assert told is not None
+    assert told["steps"] == own.steps
+    return seen
+
+
+@pytest.fixture(scope="module")
+def learnt(base: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("learnt") / "out"
+    looks = [figures["loss"] for event, figures in pretrained(base, data, output, steps=60) if event == "look"]
+    assert min(looks) < looks[0] - 1.0
+    return output
+
+
+def test_a_base_model_is_written(base: Path, learnt: Path) -> None:
+    assert sorted(file.name for file in learnt.iterdir() if file.is_file()) == [
+        *("config.json", "model.safetensors", SUMMARY_FILE, "tokenizer.json")
+    ]
+    ours, theirs = load_file(learnt / "model.safetensors"), load_file(base / "model.safetensors")
+    assert ours.keys() == theirs.keys()
+    assert any(not torch.equal(ours[name], theirs[name]) for name in ours)
+    told = json.loads((learnt / SUMMARY_FILE).read_bytes())
+    assert told["settings"]["mask_share"] == 0.15
+    assert told["files"][0]["name"] == "data.jsonl"
+
+
+@pytest.mark.parametrize("architecture", ["bi", "cross"])
+def test_any_architecture_goes_on_from_it(learnt: Path, data: Path, tmp_path: Path, architecture: str) -> None:
+    ranker, _ = run(settings(learnt, architecture=architecture, steps=2), data, tmp_path / "trained")
+    assert ranker.architecture == architecture
+    assert polyrank.load(tmp_path / "trained").rank("w1", ["w5", "w6"])
+
+
+def test_an_interrupted_run_ends_with_the_same_weights(base: Path, data: Path, tmp_path: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(event: str, step: int, *_: object) -> None:
+        if event == "step" and step == 7:
+            raise Stop
+
+    own = config(base, steps=10, looks=4.0)
+    with pytest.raises(Stop):
+        pretrain(own, Data([data]), tmp_path / "cut", on_survey=lambda *_: None, watch=stop)
+    assert (tmp_path / "cut" / STATE_FILE).is_file()
+    for name, resume in (("cut", True), ("whole", False)):
+        pretrain(own, Data([data]), tmp_path / name, resume=resume, on_survey=lambda *_: None, watch=lambda *_: None)
+        assert not (tmp_path / name / STATE_FILE).exists()
+    cut, whole = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("cut", "whole"))
+    assert cut == whole
+
+
+def test_what_cannot_be_masked_is_refused(data: Path, tmp_path: Path) -> None:
+    plain = write_base(tmp_path / "plain", 3)
+    assert "[MASK]" not in VOCABULARY
+    with pytest.raises(InvalidInput, match="has no mask token, so words cannot be masked; give another base model"):
+        pretrained(plain, data, tmp_path / "out")
+    for wrong in ({"mask_share": 0.0}, {"mask_share": 1.0}, {"batch_size": 1}):
+        with pytest.raises(InvalidInput):
+            config(plain, **wrong)
+
+
+def test_the_command(base: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--max-context-tokens", 40, "--max-candidate-tokens", 16]
+    options = [*sizes, "--steps", 4, "--warmup-steps", 1, "--batch-size", 4, "--json"]
+    found = call(capsys, "pretrain", "--data", data, "--base", base, "--output", tmp_path / "out", *options)
+    assert found.result["steps"] == 4
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+    again = call(capsys, "pretrain", "--data", data, "--base", base, "--output", tmp_path / "out")
+    assert "is not empty" in again.failure(1)
+    rows = [{"context": ["w1"], "response": f"w{n}", "label": "a"} for n in range(20)]
+    classes = write_rows(tmp_path / "classes.jsonl", rows)
+    refused = call(capsys, "pretrain", "--data", classes, "--base", base, "--output", tmp_path / "other", *sizes)
+    assert "its labels are classes" in refused.failure(1)
+    wrong = call(capsys, "pretrain", "--data", data, "--base", base, "--output", tmp_path / "o", "--mask-share", 2)
+    assert wrong.failure(2) == "mask-share must lie between 0 and 1"
