@@ -219,7 +219,7 @@ def test_the_command(base: Path, data: Path, tmp_path: Path, capsys: pytest.Capt
     assert (tmp_path / "out" / "model.safetensors").is_file()
     again = call(capsys, "pretrain", "--data", data, "--base", base, "--output", tmp_path / "out")
     assert "is not empty" in again.failure(1)
-    rows = [{"context": ["w1"], "response": f"w{n}", "label": "a"} for n in range(20)]
+    rows = [{"context": [f"w{n}"], "response": f"w{n}", "label": "a"} for n in range(20)]
     classes = write_rows(tmp_path / "classes.jsonl", rows)
     refused = call(capsys, "pretrain", "--data", classes, "--base", base, "--output", tmp_path / "other", *sizes)
     assert "its labels are classes" in refused.failure(1)
