@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -144,11 +145,13 @@ def _generation(request: JobRequest, root: Path, progress: OnProgress) -> str:
 
 
 def _built(request: JobRequest, root: Path, redis_url: str | None, progress: OnProgress) -> BuildResult:
-    pool = read_pool(request.pool, root)
-    encoder = _load(request.model) if request.model else _load_active(GenerationStore(root))
+    pool, store = read_pool(request.pool, root), GenerationStore(root)
+    encoder = _load(request.model) if request.model else _load_active(store)
     options = BuildOptions(
         index=request.index, redis_url=redis_url, activate=request.activate, revision=request.revision
     )
+    if (active := store.active_manifest()) is not None:  # who chose it for the store was not asked again
+        options = replace(options, dtype=active.dtype)
     return build(encoder, pool, root, options, progress=progress)
 
 

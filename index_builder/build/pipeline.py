@@ -22,7 +22,7 @@ from polyrank.index_builder.build.encoding import Encoded, VectorSource, encode,
 from polyrank.index_builder.build.indexing import EncodedContext, make_index, search_times
 from polyrank.index_builder.build.ingest import Ingested, ingest
 from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
-from polyrank.index_builder.errors import GenerationError, StoreBusy, StoreUnavailable, disk_full_named
+from polyrank.index_builder.errors import StoreBusy, StoreUnavailable, disk_full_named
 from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose_index, needs_times
 from polyrank.index_builder.index.recall import Recall
 from polyrank.index_builder.names import MIN_RECALL
@@ -261,16 +261,10 @@ def _indexed(
         if options.chosen is None and needs_times(options.index, *matrix.shape):
             clock("choose", 0, 1)
             times = search_times(directory, model, matrix, options.probes)
-        spec = options.chosen or choose_index(options.index, len(matrix), model.dim, times, _active_index(store))
+        active = store.active_manifest()
+        before = None if active is None else active.index
+        spec = options.chosen or choose_index(options.index, len(matrix), model.dim, times, before)
         return make_index(directory, matrix, spec, options.probes, options.min_recall, clock)
-
-
-def _active_index(store: GenerationStore) -> IndexSpec | None:
-    """The index of the active generation; None where there is none that can be read."""
-    with suppress(GenerationError):
-        if (current := store.current()) is not None:
-            return store.manifest(current).index
-    return None
 
 
 def _write_manifest(

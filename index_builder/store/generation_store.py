@@ -109,6 +109,13 @@ class GenerationStore:
         """Read a generation's manifest, without looking at its other files; errors as `path` and `read_manifest`."""
         return read_manifest(self.path(generation))
 
+    def active_manifest(self) -> Manifest | None:
+        """Read the active generation's manifest; None where there is none that can be read."""
+        with suppress(GenerationError):
+            if (current := self.current()) is not None:
+                return self.manifest(current)
+        return None
+
     def rejected_log(self, generation: str) -> Path:
         """The path of the list of bad rows in a generation's pool; it exists if there were any."""
         return self.root / "rejected" / generation / "rejected.jsonl"

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from fakes import HashEncoder, pool
 from warm_python import WarmProcess, WarmPython
 
 import polyrank
@@ -23,6 +24,7 @@ from polyrank.index_builder.build.job_records import (
     JobRequest,
     JobStore,
 )
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.index_builder.vectors.codec import HIT
@@ -97,6 +99,14 @@ def test_a_job_builds_with_the_model_named_and_then_with_the_active_generations(
     assert record.generation is not None
     manifest = store.verify(record.generation)
     assert (manifest.model, manifest.count) == (first.manifest.model, 30)
+
+
+def test_a_job_keeps_the_type_of_the_stores_vectors(builder: Builder, tmp_path: Path, checkpoints: Path) -> None:
+    store = tmp_path / "store"
+    build(HashEncoder(dim=16), pool(5), store, BuildOptions(dtype="float32"))
+    request = JobRequest(pool=(write_pool(tmp_path / "p.jsonl", 5),), model=str(checkpoints / "poly"))
+    record, *_ = run(builder, store, request)
+    assert GenerationStore(store).manifest(str(record.generation)).dtype == "float32"
 
 
 def test_a_job_says_last_what_is_to_be_known_of_the_index(builder: Builder, tmp_path: Path, checkpoints: Path) -> None:
