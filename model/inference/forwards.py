@@ -148,13 +148,17 @@ class LateForwards:
         candidates: Representations,
     ) -> NDArray[np.float32]:
         """Compare a context with candidates, (N, ...), so many at a time that what lies between stays small."""
-        contexts, count = _context_state(context), len(candidates.first)
+        device, count = next(self._scorer.parameters()).device, len(candidates.first)
+        contexts = _context_state(context, device)
         with torch.inference_mode():
             parts = [
-                compare(contexts, _candidate_state(candidates.take(np.arange(start, min(start + _AT_ONCE, count)))))
+                compare(
+                    contexts,
+                    _candidate_state(candidates.take(np.arange(start, min(start + _AT_ONCE, count))), device),
+                )
                 for start in range(0, max(1, count), _AT_ONCE)
             ]
-        found: NDArray[np.float32] = torch.cat(parts).numpy()
+        found: NDArray[np.float32] = torch.cat(parts).cpu().numpy()
         return found
 
     @cached_property
@@ -181,23 +185,23 @@ def encoder_class(config: ModelConfig) -> type[LateEncoder]:
     return kind
 
 
-def _context_state(context: ContextEncoding) -> ContextState:
-    codes = torch.from_numpy(context.codes)[None]
-    first = ContextCodes(codes, torch.ones(codes.shape[:2], dtype=torch.bool))
+def _context_state(context: ContextEncoding, device: torch.device) -> ContextState:
+    codes = torch.from_numpy(context.codes)[None].to(device)
+    first = ContextCodes(codes, torch.ones(codes.shape[:2], dtype=torch.bool, device=device))
     if not context.late:
         return ContextState(first)
-    late = torch.from_numpy(context.late[0])[None]
-    return ContextState(first, late, torch.ones(late.shape[:2], dtype=torch.bool))
+    late = torch.from_numpy(context.late[0])[None].to(device)
+    return ContextState(first, late, torch.ones(late.shape[:2], dtype=torch.bool, device=device))
 
 
-def _candidate_state(candidates: Representations) -> CandidateState:
-    first = torch.from_numpy(np.ascontiguousarray(candidates.first, np.float32))
+def _candidate_state(candidates: Representations, device: torch.device) -> CandidateState:
+    first = torch.from_numpy(np.ascontiguousarray(candidates.first, np.float32)).to(device)
     if candidates.late is None or candidates.counts is None:
         return CandidateState(first)
     mask = np.arange(max(1, candidates.counts.max(initial=0))) < candidates.counts[:, None]
     late = np.zeros((*mask.shape, candidates.late.shape[1]), np.float32)
     late[mask] = candidates.late
-    return CandidateState(first, torch.from_numpy(late), torch.from_numpy(mask))
+    return CandidateState(first, torch.from_numpy(late).to(device), torch.from_numpy(mask).to(device))
 
 
 class PairForwards:
