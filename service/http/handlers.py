@@ -47,7 +47,8 @@ async def _on_parameters(request: Request, error: RequestValidationError) -> Res
     dependant = getattr(request.scope.get("route"), "dependant", None)
     kinds = [field.field_info.annotation for field in dependant.query_params] if dependant else []
     model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-    return problems.from_error(BodyInvalid(found_in(error.errors(), model)), request.state.request_id)
+    refused = BodyInvalid(found_in(error.errors(), model))
+    return of_route(request.scope, problems.from_error(refused, request.state.request_id))
 
 
 async def _on_http(request: Request, error: HTTPException) -> Response:

@@ -1,6 +1,11 @@
-"""Words that answers, metrics and traces share."""
+"""Words that answers, logs, metrics and traces share."""
 
 from typing import Literal, get_args
+
+# Routes that systems ask every few seconds: they are not traced, and logged for debugging alone.
+PROBES = frozenset(
+    {"/livez", "/readyz", "/healthz", "/health", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"}
+)
 
 # How candidates were found: by scanning all rows, by scanning the rows that match a filter, by the index, or by the
 # index restricted to the matching rows.

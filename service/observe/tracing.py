@@ -17,10 +17,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import Attributes
 
 from polyrank.service.observe.account import Account
+from polyrank.service.observe.labels import PROBES
 
-UNTRACED = frozenset(
-    {"/livez", "/readyz", "/healthz", "/health", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"}
-)
 SCOPE = "polyrank"
 # A collector that does not answer must not keep a server from ending.
 CLOSE_SECONDS = 5.0
@@ -39,7 +37,7 @@ class Tracing:
     @contextmanager
     def request(self, path: str, headers: Mapping[str, str]) -> Iterator[Span]:
         """Open a request's span, below the caller's where there is a valid `traceparent`; current in the block."""
-        tracer = _UNRECORDED if path in UNTRACED else self._tracer
+        tracer = _UNRECORDED if path in PROBES else self._tracer
         span = tracer.start_span("request", _W3C.extract(headers, Context()), SpanKind.SERVER)
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
             yield span

@@ -138,6 +138,9 @@ HOSTS = [
     goes_on("another origin", post(b"Origin: https://evil.example\r\n" + LENGTH), 403),
     goes_on("no origin's name", post(b"Origin: null\r\n" + LENGTH), 403),
     goes_on("another origin reads", field(b"Origin: https://evil.example"), 200),
+    goes_on("another site without an origin", post(b"Sec-Fetch-Site: cross-site\r\n" + LENGTH), 403),
+    goes_on("a page of another port", post(b"Sec-Fetch-Site: same-site\r\n" + LENGTH), 403),
+    goes_on("the user", post(b"Sec-Fetch-Site: none\r\n" + LENGTH), 200),
     goes_on("the own origin", post(b"Origin: http://localhost\r\n" + LENGTH), 200),
     goes_on(
         "the own origin behind a proxy", post(b"Origin: https://a.b\r\nSec-Fetch-Site: same-origin\r\n" + LENGTH), 200

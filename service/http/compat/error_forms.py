@@ -38,8 +38,9 @@ class RerankErrorOut(RootModel[cohere.AnyErrorOut | tei.TeiErrorOut | voyage.Det
 def of_route(scope: Scope, problem: ProblemAnswer) -> Response:
     """Put a problem in the form that the route's clients expect; on all other routes it stays as it is.
 
-    A full queue is status 429 here, not 503: on 429 their clients wait and try again.
+    A full queue is status 429 there, not 503: on 429 their clients wait and try again. The problem is kept for the log.
     """
+    scope.setdefault("state", {})["problem"] = problem
     form = _form(scope)
     if form is None or problem.kind.slug == "dialect-unknown":
         return problem

@@ -5,6 +5,7 @@ All of them are in progress at the same time, so their contexts share forward pa
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
@@ -82,6 +83,7 @@ async def _entry(
     request: Request, held: Resources, body: RankIn | RankingError, timeout_ms: int | None, at: int
 ) -> _Entry:
     """Do one ranking; whatever goes wrong with it is its problem alone. All but the first count anew for the rate."""
+    hurried = False
     try:
         if at:
             held.access.spend(request.state.principal)
@@ -89,17 +91,22 @@ async def _entry(
             raise body
         allowed = [each for each in (timeout_ms, body.timeout_ms) if each is not None]
         deadline = bodies.deadline(request, held.settings, min(allowed, default=None))
+        hurried = request.state.hurried  # of this one: the next one overwrites it
         done = await answered(request, held, body, deadline)
     except RankingError as error:
-        return _refused(request, held, error)
+        return _refused(request, held, error, hurried)
     except Exception as error:
-        return _refused(request, held, shortage_in(error) or RankingError("unexpected"), error)
+        return _refused(request, held, shortage_in(error) or RankingError("unexpected"), hurried, error)
     held.metrics.count_batch_entry(200)
     return _Entry(200, b'"answer":%s' % completed(request, done), done.account)
 
 
-def _refused(request: Request, held: Resources, error: RankingError, cause: Exception | None = None) -> _Entry:
+def _refused(
+    request: Request, held: Resources, error: RankingError, hurried: bool, cause: Exception | None = None
+) -> _Entry:
     kind = problems.kind_of(error)
+    if hurried and kind.status == problems.DEADLINE_EXCEEDED:
+        held.metrics.count_hurried()
     if kind.rejected:
         held.metrics.count_rejected(kind.rejected)
     if kind.generic:
@@ -108,11 +115,12 @@ def _refused(request: Request, held: Resources, error: RankingError, cause: Exce
     held.metrics.count_batch_entry(kind.status)
     retry_after = problem.headers.get("retry-after")
     more = b"" if retry_after is None else b',"retry_after":%d' % int(retry_after)
-    return _Entry(kind.status, b'"problem":%s%s' % (bytes(problem.body), more), Account())
+    return _Entry(kind.status, b'"problem":%s%s' % (bytes(problem.body), more), Account(refused={kind.slug: 1}))
 
 
 def _account(entries: Sequence[_Entry]) -> Account:
     """Return what the log says of all rankings together."""
     generation = next((entry.account.generation for entry in entries if entry.account.generation), None)
     degraded = dict.fromkeys(reason for entry in entries for reason in entry.account.degraded)
-    return Account(generation, list(degraded))
+    refused = Counter(slug for entry in entries for slug in entry.account.refused)
+    return Account(generation, list(degraded), refused=refused)

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 from uuid import uuid4
 
 from opentelemetry.trace import Span
@@ -22,6 +23,7 @@ from polyrank.service.errors import BodiesHeld, BodyTooLarge, InferenceFailed
 from polyrank.service.http.plumbing import problems
 from polyrank.service.http.plumbing.gzipped import CODING, Unzipped
 from polyrank.service.observe.account import Account
+from polyrank.service.observe.labels import PROBES
 from polyrank.service.observe.metrics import UNMATCHED, Metrics
 from polyrank.service.observe.tracing import Tracing, trace_id
 
@@ -30,6 +32,7 @@ DRAIN_SECONDS = 2.0
 # All bodies in flight together may take so many times the bound of one; bodies up to SMALL_BYTES do not count.
 BODIES_HELD = 8
 SMALL_BYTES = 64 * 1024
+MOST_FIELDS, MOST_LETTERS = 5, 64  # of a refused request, in the log
 KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 # Puts a problem in the form that the clients of a route expect.
@@ -87,8 +90,19 @@ class Requests:
         if (principal := scope["state"].get("principal")) and principal.name:
             fields["key"] = principal.name
         fields |= {"route": route, "method": method, "status": status, "ms": round(seconds * 1000, 1)}
+        fields |= _why_refused(scope["state"].get("problem"))
         known = {name: value for name, value in {**fields, **account.fields()}.items() if value is not None}
-        log.info("request", extra={"fields": known})
+        if status == problems.DEADLINE_EXCEEDED and scope["state"].get("hurried"):
+            self.metrics.count_hurried()
+        log.log(logging.DEBUG if route in PROBES else logging.INFO, "request", extra={"fields": known})
+
+
+def _why_refused(problem: problems.ProblemAnswer | None) -> dict[str, Any]:
+    """Return the type of a problem and the fields that are wrong, by name; never what was sent in them."""
+    if problem is None:
+        return {}
+    wrong = {"wrong": [where[:MOST_LETTERS] for where in problem.where[:MOST_FIELDS]]} if problem.where else {}
+    return {"problem": problem.kind.slug, **wrong}
 
 
 def _request_id(headers: Headers) -> str:

@@ -18,6 +18,7 @@ from polyrank.service.http.plumbing.fields import Out
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:polyrank:problem:"
 TOO_MANY_REQUESTS = 429
+DEADLINE_EXCEEDED = 504
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,8 @@ class Problem(BaseModel):
 
 
 class ProblemAnswer(Response):
-    """A `Problem` as a response; `kind`, `detail` and `request_id` are kept for routes with other forms of errors.
+    """A `Problem` as a response; `kind`, `detail` and `request_id` are kept for routes with other forms of
+    errors, `where`, the fields that are wrong, for the log.
 
     Text that is not valid Unicode is replaced, so that answering never fails.
     """
@@ -129,6 +131,7 @@ class ProblemAnswer(Response):
         self, kind: Kind, detail: str, request_id: str, errors: list[ErrorOut] | None = None, job: str | None = None
     ) -> None:
         self.kind = kind
+        self.where = [error.where for error in errors or () if error.where]
         self.detail = _encodable(detail)
         self.request_id = request_id
         problem = Problem(

@@ -48,8 +48,11 @@ class Sites:
         host, origin = headers.get("host"), headers.get("origin")
         if host and not self.is_allowed(host):  # only HTTP/1.0 may leave it out, which no browser speaks
             raise HostNotAllowed(host)
-        if origin is None or method in READING or headers.get("sec-fetch-site") == "same-origin":
+        site = headers.get("sec-fetch-site", "none")  # browsers send it; "none": the user, not a page, asks
+        if method in READING or site == "same-origin" or (origin is None and site == "none"):
             return
+        if origin is None:
+            raise OriginNotAllowed(site)
         if origin in self.origins or "*" in self.origins or origin.partition("://")[2] == host:
             return
         raise OriginNotAllowed(origin)
