@@ -3,7 +3,7 @@
 from typing import Literal, get_args
 
 # Routes that systems ask every few seconds: they are not traced, and logged for debugging alone.
-PROBES = frozenset(
+QUIET = frozenset(
     {"/livez", "/readyz", "/healthz", "/health", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"}
 )
 

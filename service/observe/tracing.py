@@ -17,7 +17,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import Attributes
 
 from polyrank.service.observe.account import Account
-from polyrank.service.observe.labels import PROBES
+from polyrank.service.observe.labels import QUIET
 
 SCOPE = "polyrank"
 # A collector that does not answer must not keep a server from ending.
@@ -37,7 +37,7 @@ class Tracing:
     @contextmanager
     def request(self, path: str, headers: Mapping[str, str]) -> Iterator[Span]:
         """Open a request's span, below the caller's where there is a valid `traceparent`; current in the block."""
-        tracer = _UNRECORDED if path in PROBES else self._tracer
+        tracer = _UNRECORDED if path in QUIET else self._tracer
         span = tracer.start_span("request", _W3C.extract(headers, Context()), SpanKind.SERVER)
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
             yield span

@@ -11,7 +11,7 @@ import yaml
 from polyrank.service import cli
 from polyrank.service.changes import builder_process
 from polyrank.service.http import operations as routes_ops
-from polyrank.service.observe import labels
+from polyrank.service.observe import labels, tracing
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.process import draining
 from polyrank.service.settings import PREFIX, Settings
@@ -269,7 +269,7 @@ def test_paths_in_the_image_are_copied_into_it(stages: dict[str, Any]) -> None:
 def test_health_and_metrics_are_where_they_are_asked_for() -> None:
     paths = {route.path for route in routes_ops.router.routes}  # type: ignore[attr-defined]
     assert {"/readyz", "/livez", "/metrics"} <= paths
-    assert paths >= labels.PROBES
+    assert paths >= labels.QUIET
 
 
 def test_api_gets_known_settings_alone(compose: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 
 from polyrank.service.app import create_app
 from polyrank.service.http.plumbing.guards import Needs, anybody, credentials, rules, scraper
-from polyrank.service.observe.tracing import UNTRACED
+from polyrank.service.observe.labels import QUIET
 from polyrank.service.settings import Settings
 
 PAGES = {"GET /", "GET /docs", "GET /docs/{name}", "GET /openapi.json"}
@@ -47,7 +47,7 @@ def test_the_routes_are_seen() -> None:
 
 
 def test_no_probe_is_traced() -> None:
-    assert PROBES | {"/metrics"} == UNTRACED
+    assert PROBES | {"/metrics"} == QUIET
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanKind, StatusCode
 
 from polyrank.service.observe.account import Account
-from polyrank.service.observe.tracing import OFF, UNTRACED, Tracing, current, trace_id
+from polyrank.service.observe.labels import QUIET
+from polyrank.service.observe.tracing import OFF, Tracing, current, trace_id
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
@@ -109,7 +110,7 @@ def test_what_a_caller_does_not_sample_is_not_recorded(tracing: Tracing, exporte
 
 
 def test_probes_are_not_recorded(tracing: Tracing, exported: InMemorySpanExporter) -> None:
-    for path in UNTRACED:
+    for path in QUIET:
         with tracing.request(path, {}) as span:
             tracing.complete(span, "GET", path, 200, Account(), time.time_ns())
     assert exported.get_finished_spans() == ()

@@ -23,7 +23,7 @@ from polyrank.service.errors import BodiesHeld, BodyTooLarge, InferenceFailed
 from polyrank.service.http.plumbing import problems
 from polyrank.service.http.plumbing.gzipped import CODING, Unzipped
 from polyrank.service.observe.account import Account
-from polyrank.service.observe.labels import PROBES
+from polyrank.service.observe.labels import QUIET
 from polyrank.service.observe.metrics import UNMATCHED, Metrics
 from polyrank.service.observe.tracing import Tracing, trace_id
 
@@ -94,7 +94,7 @@ class Requests:
         known = {name: value for name, value in {**fields, **account.fields()}.items() if value is not None}
         if status == problems.DEADLINE_EXCEEDED and scope["state"].get("hurried"):
             self.metrics.count_hurried()
-        log.log(logging.DEBUG if route in PROBES else logging.INFO, "request", extra={"fields": known})
+        log.log(logging.DEBUG if route in QUIET else logging.INFO, "request", extra={"fields": known})
 
 
 def _why_refused(problem: problems.ProblemAnswer | None) -> dict[str, Any]:
