@@ -10,7 +10,7 @@ more than the Bi-encoder, means over the seeds with 95 % intervals over the pair
 import argparse
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -63,9 +63,9 @@ def pairs(source: Path, output: Path) -> Path:
     return output
 
 
-def right(checkpoint: Path, examples: Sequence[Dialogue]) -> NDArray[np.float64]:
+def right(checkpoint: Path, examples: Sequence[Dialogue], device: str = "cpu") -> NDArray[np.float64]:
     """Return 1 for each example whose class is told rightly, else 0, (examples,)."""
-    classifier = load_classifier(checkpoint)
+    classifier = load_classifier(checkpoint, device)
     told: list[str] = []
     for start in range(0, len(examples), AT_ONCE):
         some: list[tuple[Conversation, str]] = [
@@ -75,9 +75,9 @@ def right(checkpoint: Path, examples: Sequence[Dialogue]) -> NDArray[np.float64]
     return np.array([own == each.category for own, each in zip(told, examples, strict=True)], np.float64)
 
 
-def print_table(found: dict[str, NDArray[np.float64]]) -> None:
+def print_table(found: dict[str, NDArray[np.float64]], figure: str = "accuracy") -> None:
     """Print a row for each model; its values are (seeds, examples)."""
-    print("| model | accuracy | each seed | minus bi |\n| --- | --- | --- | --- |")
+    print(f"| model | {figure} | each seed | minus bi |\n| --- | --- | --- | --- |")
     reference = found.get("bi")
     for name, values in found.items():
         columns = [values.mean(axis=0)]
@@ -91,7 +91,9 @@ def print_table(found: dict[str, NDArray[np.float64]]) -> None:
         print(f"| {name} | {accuracy[0]:.3f} [{accuracy[1]:.3f}, {accuracy[2]:.3f}] | {seeds} | {difference} |")
 
 
-def compare(given: argparse.Namespace) -> None:
+def compare(
+    given: argparse.Namespace, recipe: Callable[[str, str, int, int], TrainConfig] = config_of, device: str = "cpu"
+) -> None:
     """Train what is missing, then print the table."""
     train, valid = (
         pairs(given.data / f"{part}.jsonl.zst", given.output / f"{part}.jsonl") for part in ("train", "valid")
@@ -101,8 +103,8 @@ def compare(given: argparse.Namespace) -> None:
         seeds = []
         for seed in given.seeds:
             checkpoint = given.output / f"{name}-{seed}"
-            trained(config_of(name, given.base, given.steps, seed), Data([train], held_out=300), checkpoint)
-            seeds.append(right(checkpoint, examples))
+            trained(recipe(name, given.base, given.steps, seed), Data([train], held_out=300), checkpoint)
+            seeds.append(right(checkpoint, examples, device))
             print(f"{name}, seed {seed}: {seeds[-1].mean():.3f}", file=sys.stderr, flush=True)
         found[name] = np.stack(seeds)
     print_table(found)

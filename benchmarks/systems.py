@@ -12,7 +12,7 @@ dialogues.
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import orjson
 from benchmarks.poly_against_bi import trained
 from numpy.typing import NDArray
 
+import polyrank
 from polyrank.model.errors import RankingError
 from polyrank.model.evaluation.intervals import intervals
 from polyrank.model.training.config import TrainConfig
@@ -79,12 +80,19 @@ def config_of(system: str, base: str, steps: int, seed: int) -> TrainConfig:
     )
 
 
-def ranks(checkpoint: Path, data: Path, count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def place(output: Path, system: str, seed: int) -> Path:
+    """Return the folder of a run's checkpoint."""
+    return output / f"{system.replace(', ', '-').replace(' ', '-')}-{seed}"
+
+
+def ranks(
+    checkpoint: Path, data: Path, count: int | None, device: str = "cpu"
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return the rank of the gold reply in each of the first lists, (L,), and the dialogue of each; kept beside it."""
     task, kept = ListsTask(data, count), checkpoint / f"ranks-{data.parent.name}.json"
     if kept.is_file() and len(found := orjson.loads(kept.read_bytes())) == len(task.groups):
         return np.array(found, np.float64), task.groups
-    reciprocal = task.measure(task.load(str(checkpoint)), lambda *_: None).values["mrr"]
+    reciprocal = task.measure(polyrank.load(checkpoint, device), lambda *_: None).values["mrr"]
     found = np.rint(1 / np.asarray(reciprocal)).astype(int).tolist()
     kept.write_bytes(orjson.dumps(found))
     print(f"{checkpoint.name}, {data.parent.name}: {np.mean(np.array(found) == 1):.3f}", file=sys.stderr, flush=True)
@@ -121,19 +129,20 @@ def print_table(table: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
             print(f"| {name} | {system} | {told['lists']} | {first} | {told['MRR'][0]:.3f} | {more} | {seeds} |")
 
 
-def compare(given: argparse.Namespace) -> None:
+def compare(
+    given: argparse.Namespace, recipe: Callable[[str, str, int, int], TrainConfig] = config_of, device: str = "cpu"
+) -> None:
     """Train and rank what is missing, then print the table."""
     files = Data([given.data / name for name in TRAIN], [1.0, 1.0], held_out=300)
     table: dict[str, dict[str, Any]] = {name: {} for name in YARDSTICKS}
     found: dict[tuple[str, str], list[NDArray[np.float64]]] = {}
     for system in given.systems:
         for seed in given.seeds:
-            checkpoint = given.output / f"{system.replace(', ', '-').replace(' ', '-')}-{seed}"
-            config = config_of(system, given.base, given.steps, seed)
-            trained(config, files, checkpoint, evidence=False)
+            checkpoint = place(given.output, system, seed)
+            trained(recipe(system, given.base, given.steps, seed), files, checkpoint, evidence=False)
             count = given.slow_lists if system in SLOW else given.lists
             for name, path in YARDSTICKS.items():
-                own, groups = ranks(checkpoint, given.data / path, count)
+                own, groups = ranks(checkpoint, given.data / path, count, device)
                 found.setdefault((name, system), []).append(own)
                 table[name][system] = {"groups": groups}
     for name, systems in table.items():
