@@ -56,6 +56,12 @@ class Collection:
         """Return the gains of all documents judged for a query."""
         return _gains(list(self.judgements[query].values()))
 
+    def best_document(self, query: int) -> str:
+        """Return the text of the document that is judged best for a query; empty if the corpus lacks it."""
+        judged = self.judgements[query]
+        best = max(judged, key=judged.__getitem__)
+        return self.documents[self.document_ids.index(best)] if best in self.document_ids else ""
+
 
 def _gains(scores: list[int]) -> NDArray[np.float64]:
     """Judgements below 0 (spam, in TREC's files) gain nothing."""

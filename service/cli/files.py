@@ -36,15 +36,15 @@ def _good(rows: "Iterator[Candidate | Rejected]") -> Iterator["Candidate"]:
         print(f"{count} bad rows of the pool were left out; the first: {where}", file=sys.stderr)
 
 
-def require_writable(output: Path, inputs: Iterable[Path]) -> None:
-    """Refuse, before the work begins, an `--output` that could not be written after it or that is an input.
+def require_writable(option: str, output: Path, inputs: Iterable[Path]) -> None:
+    """Refuse, before the work begins, an option's file that could not be written after it or that is an input.
 
     Raises:
         UsageError: it is a directory, its directory is missing, or it is one of the inputs.
     """
     if output.is_dir():
-        raise UsageError(f"--output {output} is a directory; name a file")
+        raise UsageError(f"{option} {output} is a directory; name a file")
     if not output.parent.is_dir():
-        raise UsageError(f"--output {output}: there is no directory {output.parent}")
+        raise UsageError(f"{option} {output}: there is no directory {output.parent}")
     if output.exists() and any(path.exists() and output.samefile(path) for path in inputs):
-        raise UsageError(f"--output {output} is an input too; name another file")
+        raise UsageError(f"{option} {output} is an input too; name another file")

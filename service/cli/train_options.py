@@ -18,6 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--base", required=True, help="base model, or a checkpoint to go on from; or lexical")
     parser.add_argument("--output", required=True, type=Path, help="directory of the checkpoint; new or empty")
     parser.add_argument("--resume", action="store_true", help="go on with the unfinished run in --output")
+    parser.add_argument("--report", type=Path, metavar="F", help="write a page with the run's curves, .html")
     parser.add_argument("--push-to-hub", metavar="OWNER/NAME", help="send it to the Hugging Face hub, as private")
     parser.add_argument("--public", action="store_true", help="with --push-to-hub: everybody may read it")
     add_json_option(parser)

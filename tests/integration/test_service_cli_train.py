@@ -86,7 +86,8 @@ def test_help_names_the_options_by_what_they_are_about(capsys: Capture) -> None:
 
 
 def test_the_result_is_one_object(capsys: Capture, base: Path, data: Path, valid: Path, tmp_path: Path) -> None:
-    outcome = train(capsys, base, data, tmp_path / "out", "--json", "--valid", str(valid), steps=120)
+    flags = ("--json", "--valid", str(valid), "--report", str(tmp_path / "run.html"))
+    outcome = train(capsys, base, data, tmp_path / "out", *flags, steps=120)
     result = outcome.result
     assert list(result) == [
         "output", "fingerprint", "step", "selection", "files", "settings", "steps", "seconds", "valid",
@@ -101,6 +102,9 @@ def test_the_result_is_one_object(capsys: Capture, base: Path, data: Path, valid
     replies = [f"w{n}" for n in range(4, 8)]
     right = [replies[ranker.rank(row["context"], replies)[0][0]] == row["response"] for row in rows(120)[80:]]
     assert sum(right) > 30, "a guess has 10 of 40"
+    page = (tmp_path / "run.html").read_text()
+    assert page.count("<polyline") == 4, "loss while training, and three figures of the held-out examples"
+    assert f"{result['valid']['recall@1']:.4f}" in page
 
 
 def without_times(value: Any) -> Any:

@@ -87,7 +87,7 @@ def test_a_users_own_modules_do_not_get_in_the_way(tmp_path: Path) -> None:
     assert run("-m", "polyrank.service.cli", "--version", cwd=tmp_path) == f"polyrank {polyrank.__version__}"
 
 
-def test_a_wheel_holds_one_package_with_every_module(tmp_path: Path) -> None:
+def test_a_wheel_holds_one_package_with_every_file(tmp_path: Path) -> None:
     """Built as pip builds it, from a copy without the links, as a source archive has none."""
     for name in FOLDERS:
         shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -98,8 +98,8 @@ def test_a_wheel_holds_one_package_with_every_module(tmp_path: Path) -> None:
     [wheel] = (tmp_path / "dist").glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"polyrank", wheel.name.split("-py3")[0] + ".dist-info"}
-    modules = {f"polyrank/{file.relative_to(tmp_path)}" for each in FOLDERS for file in (tmp_path / each).rglob("*.py")}
-    assert modules <= set(names)
+    files = {f"polyrank/{file.relative_to(tmp_path)}" for each in FOLDERS for file in (tmp_path / each).rglob("*.*")}
+    assert files <= set(names)
 
 
 def test_no_public_class_name_stands_twice() -> None:

@@ -19,7 +19,7 @@ from polyrank.service.cli.output import Progress, UsageError, add_json_option, p
 
 if TYPE_CHECKING:
     from polyrank.service.cli.evaluation.report import EvaluationReport
-    from polyrank.service.cli.evaluation.tasks import Task
+    from polyrank.service.cli.evaluation.tasks import Task, TaskResult
 
 _TOP_N = 20
 _DRAWN = 20  # as DRAWN of model/evaluation/drawing.py, which imports numpy: help is printed sooner without
@@ -53,6 +53,7 @@ def add_to(commands: Any) -> None:
     add_runner_options(parser, "torch, the reference", "float32, the reference")
     add("--limit", type=int, metavar="N", help="only the first N examples, or judged queries")
     add("--output", type=Path, metavar="F", help="write a line for each example with its rank and scores, .jsonl")
+    add("--report", type=Path, metavar="F", help="write a page to look at, .html: figures, and texts of differences")
     add_json_option(parser)
     parser.set_defaults(run=run)
 
@@ -63,9 +64,14 @@ def run(arguments: argparse.Namespace) -> int:
     runner = reference_runner(arguments.backend, arguments.precision)
     names = [arguments.model] + ([arguments.against] if arguments.against else [])
     _check_inputs(arguments, names)
-    report, lines = _evaluated(_task(arguments, runner), names)
+    task = _task(arguments, runner)
+    report, outcomes = _evaluated(task, names)
     if arguments.output:
-        write_atomically(arguments.output, _written(lines))
+        write_atomically(arguments.output, _written(outcomes[0].lines))
+    if arguments.report:
+        from polyrank.service.cli.reports.evaluation import write_evaluation
+
+        write_evaluation(arguments.report, report, task, outcomes)
     print_result(arguments, report.as_object(), report.as_text())
     return 0
 
@@ -110,9 +116,12 @@ def _check(arguments: argparse.Namespace) -> None:
     for refused, message in refusals:
         if refused:
             raise UsageError(message)
-    if arguments.output:
-        inputs = (arguments.data, arguments.corpus, arguments.queries, arguments.qrels, *(arguments.pool or ()))
-        require_writable(arguments.output, filter(None, inputs))
+    inputs = (arguments.data, arguments.corpus, arguments.queries, arguments.qrels, *(arguments.pool or ()))
+    for option, file in (("--output", arguments.output), ("--report", arguments.report)):
+        if file:
+            require_writable(option, file, filter(None, inputs))
+    if arguments.output and arguments.output == arguments.report:
+        raise UsageError("--output and --report are one file; name two")
 
 
 def _draw_refusals(arguments: argparse.Namespace) -> list[tuple[bool, str]]:
@@ -165,16 +174,16 @@ def _task(arguments: argparse.Namespace, runner: Runner) -> "Task[Any]":
     return CollectionTask(arguments.corpus, arguments.queries, arguments.qrels, search, arguments.limit)
 
 
-def _evaluated(task: "Task[Any]", names: list[str]) -> tuple["EvaluationReport", list[dict[str, Any]]]:
-    """Measure the models on the same examples; returns the report, and the first model's lines for `--output`."""
+def _evaluated(task: "Task[Any]", names: list[str]) -> tuple["EvaluationReport", list["TaskResult"]]:
+    """Measure the models on the same examples; returns the report, and what was found of each model."""
     from polyrank.service.cli.evaluation.report import EvaluationReport, ModelFigures
 
     rankers = [task.load(name) for name in names]  # all of them, before the long work begins
-    measured, lines = [], []
+    measured, outcomes = [], []
     for name, ranker in zip(names, rankers, strict=True):
         began = time.perf_counter()
         with Progress("examples") as progress:
             outcome = task.measure(ranker, progress)
         measured.append(ModelFigures(name, outcome.values, round(time.perf_counter() - began, 3)))
-        lines.append(outcome.lines)
-    return EvaluationReport(measured, task.groups, task.unit, task.described), lines[0]
+        outcomes.append(outcome)
+    return EvaluationReport(measured, task.groups, task.unit, task.described), outcomes

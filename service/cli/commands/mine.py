@@ -71,7 +71,7 @@ def _check_usage(arguments: argparse.Namespace) -> None:
         raise UsageError("--check-margin needs --check")
     if not 0 <= arguments.max_rejected <= 1:
         raise UsageError("--max-rejected must be a number between 0 and 1")
-    require_writable(arguments.output, (arguments.data, *arguments.pool))
+    require_writable("--output", arguments.output, (arguments.data, *arguments.pool))
 
 
 def _mine(arguments: argparse.Namespace) -> "Tally":

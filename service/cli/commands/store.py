@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
+from polyrank.service.cli.files import require_writable
 from polyrank.service.cli.models import chosen_runner, load_late
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
@@ -27,8 +28,10 @@ def add_to(commands: Any) -> None:
         action.set_defaults(run=partial(_with_store, run))
         return action
 
-    add("list", _list, "the generations, oldest first")
+    listing = add("list", _list, "the generations, oldest first")
     verify = add("verify", _verify, "check every byte of one, or of all")
+    for shown in (listing, verify):
+        shown.add_argument("--report", type=Path, metavar="F", help="write a page with recall against time, .html")
     verify.add_argument("generation", nargs="?", help="its id; default: all")
     activate = add("activate", _activate, "make a generation the active one")
     activate.add_argument("generation", help="its id")
@@ -43,6 +46,8 @@ def add_to(commands: Any) -> None:
 def _with_store(run: Any, arguments: argparse.Namespace) -> int:
     if not arguments.store.is_dir():
         raise UsageError(f"{arguments.store} is no directory; polyrank build makes a store")
+    if getattr(arguments, "report", None):
+        require_writable("--report", arguments.report, ())
     from polyrank.index_builder.store.generation_store import GenerationStore
 
     status: int = run(GenerationStore(arguments.store), arguments)
@@ -52,6 +57,8 @@ def _with_store(run: Any, arguments: argparse.Namespace) -> int:
 def _list(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     current, damage = _current(store)
     rows = [_row(store, generation, current) for generation in store.ids()]
+    if arguments.report:
+        _write_report(arguments.report, store, rows, {})
     lines = [damage] if damage else []
     strays = [str(stray) for stray in store.strays()]
     facts = {"current": current, "generations": rows, "strays": strays, **({"error": damage} if damage else {})}
@@ -112,11 +119,21 @@ def _verify(store: "GenerationStore", arguments: argparse.Namespace) -> int:
             store.verify(generation)
         except GenerationError as error:
             bad[generation] = str(error)
+    if arguments.report:
+        current, _ = _current(store)
+        states = {generation: bad.get(generation, "every byte is right") for generation in wanted}
+        _write_report(arguments.report, store, [_row(store, generation, current) for generation in wanted], states)
     lines = [f"{generation}  {bad.get(generation, 'ok')}" for generation in wanted] or [_emptiness(arguments)]
     print_result(
         arguments, {"verified": [generation for generation in wanted if generation not in bad], "refused": bad}, *lines
     )
     return 1 if bad else 0
+
+
+def _write_report(path: Path, store: "GenerationStore", rows: list[dict[str, Any]], states: dict[str, str]) -> None:
+    from polyrank.service.cli.reports.store import write_store
+
+    write_store(path, store.root, rows, states)
 
 
 def _activate(store: "GenerationStore", arguments: argparse.Namespace) -> int:

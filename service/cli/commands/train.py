@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import TRAINED, in_words
+from polyrank.service.cli.files import require_writable
 from polyrank.service.cli.models import check_trainable, load_late, load_teacher
 from polyrank.service.cli.output import UsageError, print_result
 from polyrank.service.cli.train_options import add_options
@@ -54,6 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
         result["valid"] = measured.as_object()
         lines.append(measured.as_text())
     _write_card(arguments.output, ranker.config, arguments.valid, result.get("valid"))
+    if arguments.report:
+        from polyrank.service.cli.reports.training import write_training
+
+        write_training(arguments.report, arguments.output, ranker.config.training, result.get("valid"))
     if arguments.push_to_hub:
         from polyrank.service.cli.hub import push
 
@@ -150,6 +155,7 @@ def _check(arguments: argparse.Namespace) -> None:
     from polyrank.model.text.dialogues import read_dialogues
 
     _check_architecture(arguments)
+    _check_report(arguments)
     if arguments.seen and not _only_fits(arguments):
         raise UsageError("--seen goes with --only-evidence or --only-calibration")
     if not 0 <= arguments.max_rejected <= 1:
@@ -168,6 +174,14 @@ def _check(arguments: argparse.Namespace) -> None:
     for file in arguments.train:
         read_dialogues(file)
     _check_hub(arguments)
+
+
+def _check_report(arguments: argparse.Namespace) -> None:
+    if arguments.report is None:
+        return
+    if _only_fits(arguments):
+        raise UsageError("--report shows the curves of a training; leave out --only-evidence and --only-calibration")
+    require_writable("--report", arguments.report, filter(None, (*arguments.train, arguments.valid)))
 
 
 def _check_hub(arguments: argparse.Namespace) -> None:

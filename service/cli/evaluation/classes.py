@@ -10,7 +10,7 @@ from polyrank.model.evaluation.encoding import ReportProgress
 from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.service.cli.evaluation.examples import classed_examples
-from polyrank.service.cli.evaluation.tasks import TaskResult, dialogue_numbers
+from polyrank.service.cli.evaluation.tasks import Example, TaskResult, conversation_texts, dialogue_numbers
 from polyrank.service.cli.models import REFERENCE, load_classifier
 
 _AT_ONCE = 64
@@ -56,4 +56,9 @@ class ClassesTask:
             {"example": number, "label": ranker.labels[gold], "told": ranker.labels[own], "probabilities": row}
             for number, (gold, own, row) in enumerate(zip(right, best, probabilities, strict=True))
         ]
-        return TaskResult(values, lines)
+        return TaskResult(values, lines, [ranker.labels[own] for own in best])
+
+    def example(self, place: int) -> Example:
+        """Return a pair of texts and its class."""
+        example = self._examples[place]
+        return Example([*conversation_texts(example.conversation), ("response", example.response)], example.category)

@@ -34,29 +34,36 @@ class EvaluationReport:
     Args:
         measured: the model, and the one it is compared with, if there is one.
         groups, unit, described: of the task.
+
+    Attributes:
+        models: name of the model and, if there is one, of the one it is compared with, by "model" and "against".
+        estimates: each figure by "model", "against" and "difference".
+        about: how many examples there are, and what else the task says of itself.
+        note: what the intervals are.
     """
 
     def __init__(
         self, measured: Sequence[ModelFigures], groups: NDArray[np.int64], unit: str, described: dict[str, Any]
     ) -> None:
         self._measured = dict(zip(("model", "against"), measured, strict=False))
+        self.models = {role: figures.name for role, figures in self._measured.items()}
         columns = {role: figures.values for role, figures in self._measured.items()}
         if "against" in columns:
             columns["difference"] = {
                 name: values - columns["against"][name] for name, values in columns["model"].items()
             }
-        self._estimates = _estimates(columns, groups)
-        self._examples = {"examples": len(groups), **described}
-        self._resampled = f"{groups.max() + 1} {unit}"
+        self.estimates = _estimates(columns, groups)
+        self.about = {"examples": len(groups), **described}
+        self.note = f"In brackets: 95 % bootstrap intervals, {RESAMPLES} resamples of {groups.max() + 1} {unit}."
 
     def as_object(self) -> dict[str, Any]:
         """Return what `--json` prints."""
-        result = {"model": self._measured["model"].name, **self._examples, **self._figures("model")}
+        result = {"model": self._measured["model"].name, **self.about, **self._figures("model")}
         if "against" in self._measured:
             result["against"] = {"model": self._measured["against"].name, **self._figures("against")}
             result["difference"] = {
                 name: {"value": estimate.value, "interval": [estimate.low, estimate.high]}
-                for name, estimate in self._estimates["difference"].items()
+                for name, estimate in self.estimates["difference"].items()
             }
         return result
 
@@ -65,16 +72,15 @@ class EvaluationReport:
         heads = [
             f"{role:{_NAME_WIDTH}}{figures.name} ({figures.seconds:.0f} s)" for role, figures in self._measured.items()
         ]
-        about = [f"{name:{_NAME_WIDTH}}{value}" for name, value in self._examples.items()]
-        rows = [_row("", list(self._estimates))]
-        for name in self._estimates["model"]:
-            cells = [_cell(found[name], "+" if role == "difference" else "") for role, found in self._estimates.items()]
+        about = [f"{name:{_NAME_WIDTH}}{value}" for name, value in self.about.items()]
+        rows = [_row("", list(self.estimates))]
+        for name in self.estimates["model"]:
+            cells = [_cell(found[name], "+" if role == "difference" else "") for role, found in self.estimates.items()]
             rows.append(_row(name, cells))
-        note = f"In brackets: 95 % bootstrap intervals, {RESAMPLES} resamples of {self._resampled}."
-        return "\n".join([*heads, *about, *rows, note])
+        return "\n".join([*heads, *about, *rows, self.note])
 
     def _figures(self, role: str) -> dict[str, Any]:
-        found = self._estimates[role]
+        found = self.estimates[role]
         return {
             **{name: estimate.value for name, estimate in found.items()},
             "seconds": self._measured[role].seconds,

@@ -32,10 +32,24 @@ Ranker = TypeVar("Ranker")
 
 
 class TaskResult(NamedTuple):
-    """The figures of each example, and what `--output` writes about each."""
+    """The figures of each example, what `--output` writes about each, and what the model put first in each."""
 
     values: Values
     lines: list[dict[str, Any]]
+    first: list[str]
+
+
+class Example(NamedTuple):
+    """What a reader needs of an example: what was asked, as texts with what each is, and the right answer."""
+
+    asked: Sequence[tuple[str, str]]
+    right: str
+
+
+def conversation_texts(conversation: Conversation) -> list[tuple[str, str]]:
+    """Return the texts of a conversation and what each is: facts about the replying side, then the turns."""
+    facts = [("fact", fact) for fact in conversation.persona]
+    return [*facts, *((turn.role or "turn", turn.text) for turn in conversation.turns)]
 
 
 class Task(Protocol[Ranker]):
@@ -54,6 +68,9 @@ class Task(Protocol[Ranker]):
 
     def measure(self, ranker: Ranker, report: ReportProgress) -> TaskResult:
         """Measure a model."""
+
+    def example(self, place: int) -> Example:
+        """Return the example at that place, to be read."""
 
 
 class ListsTask:
@@ -77,7 +94,13 @@ class ListsTask:
             {"example": number, "rank": rank, "score": own[dialogue.label], "best": own.argmax(), "scores": own}
             for (number, dialogue), rank, own in zip(self._examples, ranked.ranks.tolist(), ranked.scores, strict=True)
         ]
-        return TaskResult(rank_values(ranked.ranks), lines)
+        first = [dialogue.candidates[line["best"]] for (_, dialogue), line in zip(self._examples, lines, strict=True)]
+        return TaskResult(rank_values(ranked.ranks), lines, first)
+
+    def example(self, place: int) -> Example:
+        """Return a conversation and its gold reply."""
+        _, dialogue = self._examples[place]
+        return Example(conversation_texts(dialogue.conversation), dialogue.response)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +182,13 @@ class PoolTask:
             {"example": number, **_place(rank, best), **_retrieved(self._ids, best)}
             for (number, _, _), rank, best in zip(self._examples, ranks, found, strict=True)
         ]
-        return TaskResult(rank_values(np.array(ranks, np.int64), (*RECALL_AT, DEPTH)), lines)
+        first = [self._texts[best.rows[0]] for best in found]
+        return TaskResult(rank_values(np.array(ranks, np.int64), (*RECALL_AT, DEPTH)), lines, first)
+
+    def example(self, place: int) -> Example:
+        """Return a conversation and its gold reply."""
+        _, dialogue, _ = self._examples[place]
+        return Example(conversation_texts(dialogue.conversation), dialogue.response)
 
 
 class CollectionTask:
@@ -197,7 +226,11 @@ class CollectionTask:
             }
             for query, name in enumerate(collection.query_ids)
         ]
-        return TaskResult(values, lines)
+        return TaskResult(values, lines, [collection.documents[best.rows[0]] for best in found])
+
+    def example(self, place: int) -> Example:
+        """Return a query and the document that is judged best."""
+        return Example([("query", self._collection.queries[place])], self._collection.best_document(place))
 
 
 def _distinct_texts(pools: Sequence[Path]) -> tuple[list[str], list[str]]:

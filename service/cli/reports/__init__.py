@@ -1,0 +1,1 @@
+"""Pages to look at: HTML files that need nothing beside themselves."""

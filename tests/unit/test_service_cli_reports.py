@@ -1,0 +1,84 @@
+"""Pages to look at, parsed as a browser would: their tables, charts and texts."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import call
+from fakes import HashEncoder, pool
+from report_pages import Page, require_self_contained
+
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.service.cli.reports.charts import Interval, Series, curves, intervals, ticks
+from polyrank.service.cli.reports.page import Section, write_page
+from polyrank.service.cli.reports.training import read_curves
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_texts_stay_texts(tmp_path: Path) -> None:
+    hostile = "<script>alert(1)</script><img src=x onerror=alert(1)> \"'& ‮right to left \ud800"
+    chart = intervals(hostile, [Interval(hostile, 0.5, 0.4, 0.6)])
+    section = Section(hostile, hostile, chart, [hostile], [[hostile, hostile]], [[(hostile, hostile)]])
+    write_page(tmp_path / "page.html", hostile, [section])
+    page = Page(tmp_path / "page.html")
+    require_self_contained(page)
+    assert page.rows[1] == [hostile.replace("\ud800", "?")] * 2
+
+
+def test_a_chart_places_values_by_their_size() -> None:
+    drawn = intervals("x", [Interval("a", 0.2, 0.1, 0.3), Interval("b", 0.4, 0.4, 0.4, 1)])
+    page = HTMLParser()
+    centres: list[float] = []
+    page.handle_starttag = (  # type: ignore[method-assign]
+        lambda tag, attrs: centres.append(float(dict(attrs)["cx"] or 0)) if tag == "circle" else None
+    )
+    page.feed(drawn)
+    assert 200 < centres[0] < centres[1] <= 704
+    assert (centres[1] - 200) == pytest.approx(2 * (centres[0] - 200), abs=0.2), "0 is at the left end"
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3e-5, 2e-5), (1.0, 1.05), (0.0, 123456.0), (-7.0, -6.5)])
+def test_ticks_are_few_and_round(low: float, high: float) -> None:
+    found = ticks(low, high)
+    assert 3 <= len(found) <= 8
+    assert low <= found[0] < found[-1] <= high
+    assert np.ptp(np.diff(found)) < 1e-9 * (high - low)
+
+
+def test_a_long_series_is_thinned() -> None:
+    drawn = curves("x", [Series("a", range(100_000), [1.0] * 100_000)], "step", "loss")
+    assert len(drawn) < 100_000
+
+
+def test_a_run_that_was_resumed_is_one_curve(tmp_path: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    for steps, value in ((range(1, 6), 1.0), (range(4, 9), 2.0)):
+        with SummaryWriter(str(tmp_path)) as writer:
+            for step in steps:
+                writer.add_scalar("train/loss", value, step)
+    curve = read_curves(tmp_path)["train/loss"]
+    assert curve.steps == list(range(1, 9))
+    assert curve.values == [1.0] * 3 + [2.0] * 5
+
+
+def test_a_store_shows_recall_against_time(capsys: Capture, tmp_path: Path) -> None:
+    store, report = tmp_path / "store", tmp_path / "store.html"
+    scan = build(HashEncoder(), pool(300, "a"), store, BuildOptions()).generation
+    graph = build(HashEncoder(), pool(300, "b"), store, BuildOptions(index="hnsw")).generation
+    listed = call(capsys, "store", "list", "--store", store, "--report", report, "--json").result
+    page = Page(report)
+    require_self_contained(page)
+    assert [row[0] for row in page.rows[1:]] == [scan, graph]
+    recall = next(each["recall"] for each in listed["generations"] if each["id"] == graph)
+    assert page.rows[2][2:4] == ["hnsw", f"{recall['recall@10']:.3f}"]
+    assert page.rows[2][-1] == "active"
+    assert page.count("circle") == 1, "a scan is not measured"
+    damaged = store / "generations" / scan / "embeddings.bin"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    assert call(capsys, "store", "verify", "--store", store, "--report", report).status == 1
+    page = Page(report)
+    assert "refused" in page.rows[1][-1]
+    assert page.rows[2][-1] == "every byte is right"
