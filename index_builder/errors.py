@@ -5,6 +5,7 @@ RankingError (polyrank.model.errors)
   GenerationError  GenerationNotFound, GenerationCorrupt, FingerprintMismatch, MatrixMissing
   StoreError       StoreUnavailable, StoreBusy
   BuildError       BuildBusy, NothingToCompact, CompactionOvertaken, LeaseLost, DiskFull
+  ClusterUnavailable
   JobNotFound
   JobConflict
 """
@@ -120,6 +121,13 @@ class LeaseLost(BuildError):
 
 class DiskFull(BuildError):
     """The disk is full, or a quota or file size limit was reached."""
+
+
+class ClusterUnavailable(RankingError):
+    """A Ray cluster cannot be used, or one of its nodes."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"the Ray cluster at {address} cannot be used: {reason}")
 
 
 class JobNotFound(RankingError):
