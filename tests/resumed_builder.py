@@ -12,17 +12,17 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fakes import EVIDENCE, HashEncoder, pool
 from nursery import tell
 
-from polyrank.index_builder.build.encoding import encoded_by
+from polyrank.index_builder.build.encoding import EncodedShard, ShardTexts, encoded_by
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.store import candidates
-from polyrank.model.representations import LateRows, Representations
+from polyrank.model.representations import LateRows
 
 SHARD = 16
 ENCODER = HashEncoder(dim=32, longest=7, evidence=EVIDENCE, late=LateRows(8, None))  # cuts some texts
@@ -33,12 +33,11 @@ def run(order: dict[str, Any]) -> None:
     announced: Counter[str] = Counter()
     encoded = encoded_by(ENCODER)
 
-    def vectors(
-        start: int, ids: Sequence[str], texts: Sequence[str], _on_encoded: Callable[[int], None]
-    ) -> tuple[Representations, int]:
-        tell("encode", start)
-        time.sleep(order["seconds"])
-        return encoded(start, ids, texts, lambda _done: None)
+    def vectors(shards: Iterator[ShardTexts], _on_done: Callable[[int], None]) -> Iterator[EncodedShard]:
+        for shard in shards:
+            tell("encode", shard.start)
+            time.sleep(order["seconds"])
+            yield from encoded(iter([shard]), lambda _done: None)
 
     def progress(stage: str, _done: int, _total: int | None) -> None:
         announced[stage] += 1

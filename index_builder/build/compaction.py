@@ -5,11 +5,12 @@ built. Updates made meanwhile are given to the new generation when it takes the 
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from polyrank.index_builder.build.encoding import EncodedShard, ShardTexts
 from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.build.progress import OnProgress, no_progress
 from polyrank.index_builder.errors import GenerationNotFound, NothingToCompact
@@ -20,7 +21,6 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.model.errors import InvalidInput
-from polyrank.model.representations import Representations
 
 BATCH_ROWS = 8192
 
@@ -84,10 +84,12 @@ class _ModelFiles:
 
 
 def _stored_vectors(
-    snapshot: Snapshot, start: int, ids: Sequence[str], _texts: Sequence[str], _on_done: Callable[[int], None]
-) -> tuple[Representations, int]:
+    snapshot: Snapshot, shards: Iterator[ShardTexts], _on_done: Callable[[int], None]
+) -> Iterator[EncodedShard]:
     """A `VectorSource` once the snapshot is given."""
-    return snapshot.representations(snapshot.all_rows[start : start + len(ids)]), 0
+    for shard in shards:
+        rows = snapshot.all_rows[shard.start : shard.start + len(shard.ids)]
+        yield EncodedShard(shard, snapshot.representations(rows), 0)
 
 
 def _candidates(snapshot: Snapshot) -> Iterator[Candidate]:

@@ -5,12 +5,12 @@ candidate table is a shard. A shard is put on the disk and then noted in the bui
 the next one compares the journal with its own pool and model and copies the shards that agree.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,23 +26,41 @@ from polyrank.index_builder.vectors.local import EmbeddingsWriter, LeftBlocks
 from polyrank.model.durable import sync_directory
 from polyrank.model.representations import Representations
 
-# Called with a shard's first row, its ids, its texts, and a function to call after each batch with the number of its
-# rows. Returns what was made of them, of any floating dtype, and how many texts were cut.
-VectorSource = Callable[[int, Sequence[str], Sequence[str], Callable[[int], None]], tuple[Representations, int]]
+
+class ShardTexts(NamedTuple):
+    """What a shard is made from: some rows of the candidate table, from row `start` on."""
+
+    start: int
+    ids: Sequence[str]
+    texts: Sequence[str]
+
+
+class EncodedShard(NamedTuple):
+    """What was made of a shard, of any floating dtype, and how many of its texts were cut."""
+
+    shard: ShardTexts
+    made: Representations
+    truncated: int
+
+
+# Called with the shards to make and a function to call with the number of rows that were made. Yields every shard in
+# its order; it may read ahead.
+VectorSource = Callable[[Iterator[ShardTexts], Callable[[int], None]], Iterator[EncodedShard]]
 
 
 def encoded_by(model: Model | TextEncoder) -> VectorSource:
     """A source that has the model encode the texts. Raises TypeError if the model encodes no texts."""
     if not isinstance(model, TextEncoder):
         raise TypeError("a model that encodes no texts needs another source of vectors")
-    return partial(_encode_shard, model)
+    return partial(_encode_shards, model)
 
 
-def _encode_shard(
-    encoder: TextEncoder, _start: int, _ids: Sequence[str], texts: Sequence[str], on_done: Callable[[int], None]
-) -> tuple[Representations, int]:
-    tokens, truncated = encoder.tokenize_candidates(texts)
-    return encoder.represent_candidates(tokens, on_done), truncated
+def _encode_shards(
+    encoder: TextEncoder, shards: Iterator[ShardTexts], on_done: Callable[[int], None]
+) -> Iterator[EncodedShard]:
+    for shard in shards:
+        tokens, truncated = encoder.tokenize_candidates(shard.texts)
+        yield EncodedShard(shard, encoder.represent_candidates(tokens, on_done), truncated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,63 +80,106 @@ def encode(
     The source makes the vectors that no killed build has left. What one has left is removed once its shards are copied.
 
     Raises:
-        BuildError: the source gave vectors that are not finite or not of the model's dimension.
+        BuildError: the source gave vectors that are not finite or not of the model's dimension, or not all of them.
     """
     table = CandidateTable(directory / CANDIDATES_FILE)
     with closing(EmbeddingsWriter(directory, dtype, model.late_rows)) as matrix:
-        attempts, shards, journal = 1, list[Shard](), None
+        assembly = _Assembly(directory, model, dtype, matrix)
         if leftover is not None:
-            attempts, shards = _copy_shards(leftover, table, matrix, model, dtype, clock)
-            if shards:
-                journal = _begin_journal(directory, attempts, shards)
+            assembly.take_over(leftover, table, clock)
             leftover.discard()  # only now: until the journal was written the old one knew more
-        done = resumed = sum(shard.rows for shard in shards)
-        for ids, texts in islice(table.batches(), len(shards), None):
-            clock("encode", done, len(table))
-            made, truncated = source(done, ids, texts, clock.advance)
-            clock("append", done, len(table))
-            stored = _stored(made, len(ids), model, dtype)
-            matrix.put_many(ids, stored)
-            matrix.sync()
-            shards.append(_described(model, dtype, ids, texts, stored, truncated))
-            if journal is None:
-                journal = _begin_journal(directory, attempts, shards)
-            else:
-                journal.append(shards[-1])
-            done += len(ids)
+        resumed = assembly.rows
+        if resumed < len(table):
+            _fill(assembly, table, source, clock)
         matrix.commit()
-    return Encoded(sum(shard.truncated for shard in shards), resumed, attempts)
+    return Encoded(sum(shard.truncated for shard in assembly.shards), resumed, assembly.attempts)
 
 
-def _copy_shards(
-    leftover: Leftover, table: CandidateTable, matrix: EmbeddingsWriter, model: Model, dtype: str, clock: StageClock
-) -> tuple[int, list[Shard]]:
-    """Copy a killed build's shards into the matrix, up to the first that does not fit the model, dtype or table.
+def _fill(assembly: "_Assembly", table: CandidateTable, source: VectorSource, clock: StageClock) -> None:
+    """Write what the source makes of all rows that the assembly lacks."""
+    made, total = assembly.rows, len(table)  # a source that reads ahead has made more than was written
 
-    Returns how many builds, this one included, have worked on the shards, and the shards.
+    def on_done(rows: int) -> None:
+        nonlocal made
+        made += rows
+        clock("encode", made, total)
+
+    clock("encode", made, total)
+    for encoded in source(_shards(table, len(assembly.shards)), on_done):
+        clock("append", assembly.rows, total)
+        assembly.append(encoded)
+        made = max(made, assembly.rows)
+        if assembly.rows < total:
+            clock("encode", made, total)
+    if assembly.rows != total:
+        raise BuildError(f"vectors of {assembly.rows} candidates were made, not of all {total}")
+
+
+def _shards(table: CandidateTable, skipped: int) -> Iterator[ShardTexts]:
+    start = 0
+    for place, (ids, texts) in enumerate(table.batches()):
+        if place >= skipped:
+            yield ShardTexts(start, ids, texts)
+        start += len(ids)
+
+
+class _Assembly:
+    """The matrix and the journal of a build, of which it is the only writer, whoever makes the vectors.
+
+    Attributes:
+        shards: those that are on the disk and in the journal.
+        rows: of these.
+        attempts: how many builds, this one included, have worked on them.
     """
-    attempts, found = leftover.journal()
-    shards: list[Shard] = []
-    done, total = 0, sum(shard.rows for shard in found)
-    with suppress(FileNotFoundError), closing(LeftBlocks(leftover.matrix, model.dim, model.late_rows, dtype)) as left:
-        for shard, (ids, texts) in zip(found, table.batches(), strict=False):
-            clock("resume", done, total)
-            made = left.read(len(ids))
-            if made is None or shard != _described(model, dtype, ids, texts, made, shard.truncated):
-                break
-            matrix.put_many(ids, made)
-            shards.append(shard)
-            done += shard.rows
-    if not shards:
-        return 1, []
-    matrix.sync()
-    return attempts + 1, shards
 
+    def __init__(self, directory: Path, model: Model, dtype: str, matrix: EmbeddingsWriter) -> None:
+        self._directory, self._model, self._dtype, self._matrix = directory, model, dtype, matrix
+        self._journal: Journal | None = None
+        self.shards: list[Shard] = []
+        self.rows, self.attempts = 0, 1
 
-def _begin_journal(directory: Path, attempts: int, shards: Sequence[Shard]) -> Journal:
-    """Start the journal once the first shards are on the disk: without any, there is nothing to take over."""
-    sync_directory(directory)
-    return Journal(journal_of(directory), attempts, shards)
+    def append(self, encoded: EncodedShard) -> None:
+        """Write the next shard, and note it when it is on the disk."""
+        shard, made, truncated = encoded
+        if shard.start != self.rows:
+            raise BuildError(f"the shard from row {shard.start} came where that from row {self.rows} was due")
+        stored = _stored(made, len(shard.ids), self._model, self._dtype)
+        self._matrix.put_many(shard.ids, stored)
+        self._matrix.sync()
+        self._add(_described(self._model, self._dtype, shard.ids, shard.texts, stored, truncated))
+        if self._journal is None:
+            self._begin_journal()
+        else:
+            self._journal.append(self.shards[-1])
+
+    def take_over(self, leftover: Leftover, table: CandidateTable, clock: StageClock) -> None:
+        """Copy a killed build's shards, up to the first that does not fit the model, dtype or table."""
+        attempts, found = leftover.journal()
+        total = sum(shard.rows for shard in found)
+        with (
+            suppress(FileNotFoundError),
+            closing(LeftBlocks(leftover.matrix, self._model.dim, self._model.late_rows, self._dtype)) as left,
+        ):
+            for shard, (ids, texts) in zip(found, table.batches(), strict=False):
+                clock("resume", self.rows, total)
+                made = left.read(len(ids))
+                if made is None or shard != _described(self._model, self._dtype, ids, texts, made, shard.truncated):
+                    break
+                self._matrix.put_many(ids, made)
+                self._add(shard)
+        if self.shards:
+            self.attempts = attempts + 1
+            self._matrix.sync()
+            self._begin_journal()
+
+    def _add(self, shard: Shard) -> None:
+        self.shards.append(shard)
+        self.rows += shard.rows
+
+    def _begin_journal(self) -> None:
+        """Start the journal once the first shards are on the disk: without any, there is nothing to take over."""
+        sync_directory(self._directory)
+        self._journal = Journal(journal_of(self._directory), self.attempts, self.shards)
 
 
 def _described(

@@ -18,7 +18,7 @@ import pytest
 from fakes import HashEncoder, assert_whole, pool
 from resumed_builder import ENCODER, SHARD
 
-from polyrank.index_builder.build.encoding import encoded_by
+from polyrank.index_builder.build.encoding import EncodedShard, ShardTexts, encoded_by
 from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.errors import DiskFull
 from polyrank.index_builder.pool.rows import Candidate
@@ -27,7 +27,6 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.vectors.local import EmbeddingsWriter
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
-from polyrank.model.representations import Representations
 
 REPOSITORY = Path(__file__).parents[2]
 ROWS = 10 * SHARD + 5
@@ -107,11 +106,10 @@ class Counting:
         self.shards: list[int] = []
         self._encode = encoded_by(encoder)
 
-    def __call__(
-        self, start: int, ids: Sequence[str], texts: Sequence[str], _on_encoded: Callable[[int], None]
-    ) -> tuple[Representations, int]:
-        self.shards.append(start // SHARD)
-        return self._encode(start, ids, texts, lambda _done: None)
+    def __call__(self, shards: Iterator[ShardTexts], _on_done: Callable[[int], None]) -> Iterator[EncodedShard]:
+        for shard in shards:
+            self.shards.append(shard.start // SHARD)
+            yield from self._encode(iter([shard]), lambda _done: None)
 
 
 def built(
