@@ -90,21 +90,30 @@ class Kept:
 
 @cache
 def _here() -> dict[str, Any]:
-    versions = {}
+    return {"versions": versions(), "code": code(*_CODE), "processor": processor()}
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of the libraries that run models, of those that are installed."""
+    found = {}
     for name in _LIBRARIES:
         with suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return {"versions": versions, "code": _code(), "processor": _processor()}
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
-def _code() -> str:
+@cache
+def code(*folders: str) -> str:
+    """Digest the code in folders of polyrank.model; "." is all of it."""
     digest = hashlib.sha256()
-    for path in sorted(path for folder in _CODE for path in (_MODEL / folder).rglob("*.py")):
+    for path in sorted(path for folder in folders for path in (_MODEL / folder).rglob("*.py")):
         digest.update(f"{path.relative_to(_MODEL)}\n".encode() + path.read_bytes())
     return digest.hexdigest()
 
 
-def _processor() -> str:
+@cache
+def processor() -> str:
     """Identify model and abilities of the first processor; Linux tells them, elsewhere Python's own words must do."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n", 1)[0].splitlines()

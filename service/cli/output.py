@@ -71,6 +71,13 @@ class Progress:
         else:
             self._log(stage, done, total)
 
+    def say(self, line: str) -> None:
+        """Print a line for the user, above the bar if there is one."""
+        if self._bar is not None:
+            self._bar.write(line, file=sys.stderr)
+        else:
+            print(line, file=sys.stderr)
+
     def _draw(self, stage: str, done: int, total: int | None) -> None:
         from tqdm import tqdm
 

@@ -5,6 +5,8 @@ import errno
 import os
 import random
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +17,15 @@ from polyrank.service.cli.output import Progress, UsageError, add_json_option, p
 
 if TYPE_CHECKING:
     from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult
+    from polyrank.index_builder.scale.encoders import Encoders
     from polyrank.model.rankers.networks import Retriever
     from polyrank.model.text.assembly import Conversation
 
 _SEED = 0
 _INDEX_HELP = f"""{", ".join(KINDS)}, or a FAISS factory string such as IVF4096,SQ8; default: auto, by measured times"""
 _PROBES_HELP = "dialogues, .jsonl[.gz|.zst]: tune the index until it finds --min-recall of their 10 best candidates"
+
+_CLUSTER_HELP = "encode on the machines of this Ray cluster, which must run; auto: the one of this machine"
 
 
 def add_to(commands: Any) -> None:
@@ -39,6 +44,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
     parser.add_argument("--max-rejected", type=_share, default=0.01, metavar="SHARE", help="default: 0.01")
     parser.add_argument("--no-activate", action="store_true", help="publish without switching to it")
+    parser.add_argument("--cluster", metavar="auto|HOST:PORT", help=_CLUSTER_HELP)
+    parser.add_argument("--encoders", type=_count, metavar="N", help="how many, of one processor each")
     add_json_option(parser)
     parser.set_defaults(run=run)
 
@@ -47,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Build, and print what was built. Files and a store that are none are refused before the model is loaded."""
     from polyrank.index_builder.pool.rows import begin_pool
 
+    _check_cluster(arguments)
     runner = chosen_runner(arguments.backend, arguments.precision)
     if arguments.store.exists() and not arguments.store.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(arguments.store))
@@ -56,8 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     from polyrank.index_builder.build.pipeline import build
 
     options = _options(arguments, ranker, probes)
-    with Progress("candidates") as progress:
-        built = build(ranker, pool, arguments.store, options, progress=progress)
+    with Progress("candidates") as progress, _encoders(arguments, ranker, progress) as encoders:
+        built = build(ranker, pool, arguments.store, options, vectors=encoders, progress=progress)
     if built.resumed:
         print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
     if built.rejected:
@@ -66,8 +74,36 @@ def run(arguments: argparse.Namespace) -> int:
         print(note, file=sys.stderr)
     state = "published" if arguments.no_activate else "active"
     line = f"generation {built.generation} is {state}: {built.count} candidates in {built.seconds:.1f} s"
-    print_result(arguments, _described(built), line)
+    by = {} if encoders is None else {"encoders": arguments.encoders, "encoder_retries": encoders.retries}
+    print_result(arguments, {**_described(built), **by}, line)
     return 0
+
+
+def _check_cluster(arguments: argparse.Namespace) -> None:
+    if (arguments.cluster is None) != (arguments.encoders is None):
+        raise UsageError("--cluster and --encoders go together: where to encode, and how many encoders to start there")
+    if arguments.cluster is None:
+        return
+    from polyrank.index_builder.scale.cluster import why_unusable
+
+    if why := why_unusable(arguments.cluster):
+        raise UsageError(why)
+
+
+@contextmanager
+def _encoders(arguments: argparse.Namespace, ranker: "Retriever", progress: Progress) -> "Iterator[Encoders | None]":
+    """What encodes on a cluster; None: this process encodes."""
+    if arguments.cluster is None:
+        yield None
+        return
+    from polyrank.index_builder.scale.cluster import connected
+    from polyrank.index_builder.scale.encoders import Encoders
+    from polyrank.model.registry import ARCHITECTURES
+
+    if not ARCHITECTURES[ranker.architecture].embeds:
+        raise UsageError(f"--cluster: {ranker.name} has no vectors to encode; leave --cluster out")
+    with connected(arguments.cluster) as ray:
+        yield Encoders(ray, ranker, arguments.dtype, arguments.encoders, progress.say)
 
 
 def _options(arguments: argparse.Namespace, ranker: "Retriever", probes: "list[Conversation]") -> "BuildOptions":
@@ -121,6 +157,12 @@ def _described(built: "BuildResult") -> dict[str, Any]:
         "recall_of": built.recall.of,
         "seconds": round(built.seconds, 3),
     }
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError("must be a whole number above 0")
+    return int(text)
 
 
 def _share(text: str) -> float:

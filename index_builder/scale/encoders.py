@@ -1,0 +1,318 @@
+"""Makes a build's vectors by encoders: processes of a Ray cluster, each with the model and one processor.
+
+The builder hands out shards and takes back their vectors; it alone writes matrix and journal. Each encoder has one
+shard at a time, and at most twice as many shards as encoders are read ahead. A shard whose encoder was lost is encoded
+again: it comes first in the order, so the next free encoder gets it. Ray starts a lost encoder again where it can.
+
+Vectors depend on what made them, so the builder resolves "auto" before, and every shard says which model, back-end,
+precision and software made it. A shard that differs ends the build.
+"""
+
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from polyrank.index_builder.build.encoding import EncodedShard, ShardTexts
+from polyrank.index_builder.errors import BuildError
+from polyrank.index_builder.scale.cluster import require_token
+from polyrank.index_builder.vectors.codec import rounded_all
+from polyrank.index_builder.vectors.encoder import CandidateEncoder, Model
+from polyrank.model.errors import RankingError
+from polyrank.model.inference import disk_cache
+from polyrank.model.inference.kept import code, processor, versions
+from polyrank.model.inference.names import Runner
+from polyrank.model.rankers import load as checkpoint
+from polyrank.model.representations import Representations
+
+_MOST_LOSSES = 5  # of encoders by one shard, or of one encoder before it has begun
+_LONGEST_PAUSE_SECONDS = 30.0
+_LOOK_SECONDS = 0.5
+_SAY_WHO_WAITS_AFTER_SECONDS = 30.0
+
+
+class Maker(NamedTuple):
+    """What vectors depend on beside their texts. `software`: of polyrank and the libraries that run the model."""
+
+    fingerprint: str
+    backend: str
+    precision: str
+    software: str
+
+    @classmethod
+    def of(cls, model: Model) -> "Maker":
+        """Return what would make vectors in this process."""
+        software = [f"{name} {version}" for name, version in versions().items()]
+        own = f"polyrank's model code {code('.')[:12]}"
+        return cls(model.fingerprint, model.backend, model.precision, ", ".join([own, *software]))
+
+    def difference(self, other: "Maker") -> str:
+        """Say how another differs: "backend torch, not openvino"; empty: it does not."""
+        pairs = zip(self._fields, self, other, strict=True)
+        return "; ".join(f"{name} {theirs}, not {ours}" for name, ours, theirs in pairs if ours != theirs)
+
+
+class Begun(NamedTuple):
+    """What an encoder says of itself when it has loaded the model. `processor` tells kinds apart."""
+
+    maker: Maker
+    host: str
+    processor: str
+
+
+class Done(NamedTuple):
+    """What an encoder says of a shard when it is encoded; the vectors are fetched when it is their turn."""
+
+    maker: Maker
+    host: str
+    truncated: int
+
+
+class Encoder:
+    """The work of an encoder, in a process that Ray has started; its errors reach the builder as `BuildError`."""
+
+    def __init__(self, model: str, runner: Runner, dtype: str) -> None:
+        self._name, self._runner, self._dtype = model, runner, dtype
+
+    def begin(self) -> Begun:
+        """Load the model."""
+        with _named():
+            require_token()
+            return Begun(Maker.of(self._model), socket.gethostname(), processor())
+
+    def encode(self, texts: Sequence[str]) -> tuple[Done, Representations]:
+        """Encode the texts of a shard, and round the vectors to the store's dtype."""
+        with _named():
+            tokens, truncated = self._model.tokenize_candidates(texts)
+            made = rounded_all(self._model.represent_candidates(tokens), self._dtype)
+            return Done(Maker.of(self._model), socket.gethostname(), truncated), made
+
+    @cached_property
+    def _model(self) -> CandidateEncoder:
+        return checkpoint.load_retriever(self._name, *self._runner, disk=disk_cache.configured(os.environ))
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Turn what is raised on purpose into an error that says where, and that can be sent."""
+    try:
+        yield
+    except RankingError as error:
+        raise BuildError(f"the encoder on {socket.gethostname()}: {error}") from error
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    """A shard that was read ahead.
+
+    Attributes:
+        given: whether an encoder has it, or has had it and was not lost.
+        done: what the encoder said when it was ready.
+        vectors: Ray's reference to what was made.
+        counted: whether its rows were told as progress; if it is lost afterwards they are not told again.
+        losses: how often its encoder, or what was made, was lost.
+    """
+
+    shard: ShardTexts
+    given: bool = False
+    done: Done | None = None
+    vectors: Any = None
+    counted: bool = False
+    losses: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    """An encoder as the builder sees it.
+
+    Attributes:
+        actor: Ray's handle.
+        begun: what it has said of itself since it was lost last; None: it is not ready.
+        answer: Ray's reference to what it was asked for; None: it was asked for nothing.
+        job: what it encodes.
+        losses: since it was ready last.
+        ask_at: when to ask it again, by time.monotonic.
+    """
+
+    actor: Any
+    begun: Begun | None = None
+    answer: Any = None
+    job: _Job | None = None
+    losses: int = 0
+    ask_at: float = 0.0
+
+
+class Encoders:
+    """A `VectorSource` for one build; the encoders end with it, or with this process.
+
+    Args:
+        ray: of `cluster.connected`.
+        model: the builder's own, whose back-end and precision are no longer "auto". Each encoder loads it by the same
+            name.
+        dtype: of the store.
+        count: encoders to start. Those without a free processor begin when there is one.
+        tell: called with a line for the user where encoders are missing, lost or of another kind.
+
+    Attributes:
+        retries: how often a shard was encoded again because its encoder was lost.
+
+    Calling it raises BuildError where an encoder cannot load the model or makes vectors by something else than the
+    builder would, where no encoder stays alive, and where one shard has ended five encoders.
+    """
+
+    def __init__(self, ray: Any, model: Model, dtype: str, count: int, tell: Callable[[str], None]) -> None:
+        self._ray, self._count, self._tell = ray, count, tell
+        self._maker, self._processors = Maker.of(model), {processor()}
+        self._given = _everywhere(model.name), Runner(model.backend, model.precision).asked_again(), dtype
+        self._workers: list[_Worker] = []
+        self._say_who_waits_at = 0.0
+        self.retries = 0
+
+    def __call__(self, shards: Iterator[ShardTexts], on_done: Callable[[int], None]) -> Iterator[EncodedShard]:
+        """See `VectorSource`."""
+        jobs: deque[_Job] = deque()
+        self._start()
+        try:
+            while self._read_ahead(shards, jobs):
+                self._ask(jobs)
+                first = jobs[0]
+                if first.done is None:
+                    self._listen(on_done)
+                elif (made := self._fetched(first)) is not None:
+                    jobs.popleft()
+                    yield EncodedShard(first.shard, made, first.done.truncated)
+        finally:
+            for worker in self._workers:
+                self._ray.kill(worker.actor)
+
+    def _start(self) -> None:
+        kind = self._ray.remote(Encoder).options(
+            num_cpus=1, max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD"
+        )
+        self._workers = [_Worker(kind.remote(*self._given)) for _ in range(self._count)]
+        self._say_who_waits_at = time.monotonic() + _SAY_WHO_WAITS_AFTER_SECONDS
+
+    def _read_ahead(self, shards: Iterator[ShardTexts], jobs: deque[_Job]) -> bool:
+        """Read up to twice as many shards as there are encoders; returns whether any is left to yield."""
+        while len(jobs) < 2 * self._count and (shard := next(shards, None)) is not None:
+            jobs.append(_Job(shard))
+        return bool(jobs)
+
+    def _ask(self, jobs: deque[_Job]) -> None:
+        """Ask new and lost encoders to begin, and give each free one the first shard that none has."""
+        open_jobs = (job for job in jobs if not job.given)
+        for worker in (each for each in self._workers if each.answer is None):
+            if worker.begun is None:
+                if time.monotonic() >= worker.ask_at:
+                    worker.answer = worker.actor.begin.remote()
+            elif (job := next(open_jobs, None)) is not None:
+                job.given, worker.job = True, job
+                worker.answer, job.vectors = worker.actor.encode.options(num_returns=2).remote(job.shard.texts)
+
+    def _listen(self, on_done: Callable[[int], None]) -> None:
+        """Wait for an answer, but not for long, and take it in."""
+        asked = {worker.answer: worker for worker in self._workers if worker.answer is not None}
+        if not asked:  # all were lost, and are asked again in a while
+            time.sleep(_LOOK_SECONDS)
+            return
+        answered, _ = self._ray.wait(list(asked), timeout=_LOOK_SECONDS)
+        for answer in answered:
+            self._hear(asked[answer], on_done)
+        self._say_who_waits()
+
+    def _hear(self, worker: _Worker, on_done: Callable[[int], None]) -> None:
+        answer, job = worker.answer, worker.job
+        worker.answer = worker.job = None
+        try:
+            heard = self._ray.get(answer)
+        except self._ray.exceptions.RayTaskError as error:
+            raise _failed(error.cause) from error
+        except self._ray.exceptions.RayError as error:
+            self._lost(worker, job, error)
+            return
+        self._check(heard)
+        if job is None:
+            worker.begun, worker.losses = heard, 0
+            self._note_processor(heard)
+        else:
+            job.done = heard
+            if not job.counted:
+                job.counted = True
+                on_done(len(job.shard.ids))
+
+    def _check(self, heard: Begun | Done) -> None:
+        if difference := self._maker.difference(heard.maker):
+            raise BuildError(
+                f"the encoder on {heard.host} would make other vectors than this machine: {difference}; "
+                "all machines need the same model and software"
+            )
+
+    def _note_processor(self, begun: Begun) -> None:
+        if begun.processor not in self._processors:
+            self._processors.add(begun.processor)
+            self._tell(f"{begun.host} has another processor than this machine: vectors may differ in their last bits")
+
+    def _lost(self, worker: _Worker, job: _Job | None, error: Exception) -> None:
+        """Take note that an encoder was lost; it is asked again, each time later, and its shard is free again."""
+        if getattr(error, "actor_init_failed", False):
+            raise _failed(error) from error
+        host = f"the encoder on {worker.begun.host}" if worker.begun else "an encoder"
+        worker.begun = None
+        worker.losses += 1
+        worker.ask_at = time.monotonic() + min(_LONGEST_PAUSE_SECONDS, 2.0 ** (worker.losses - 2))
+        reason = str(error).strip().partition("\n")[0]
+        if all(each.losses >= _MOST_LOSSES for each in self._workers):
+            raise BuildError(f"no encoder stays alive; the last one: {reason}")
+        if job is None:
+            self._tell(f"{host} was lost before it had begun: {reason}")
+        else:
+            self._free(job, host, reason)
+
+    def _fetched(self, job: _Job) -> Representations | None:
+        """Fetch what was made of a shard; None: it was lost meanwhile, and the shard is free again."""
+        try:
+            made: Representations = self._ray.get(job.vectors)
+        except self._ray.exceptions.RayError as error:
+            self._free(job, "what was made", str(error).strip().partition("\n")[0])
+            return None
+        return made
+
+    def _free(self, job: _Job, what: str, reason: str) -> None:
+        job.losses += 1
+        if job.losses >= _MOST_LOSSES:
+            raise BuildError(
+                f"the shard from row {job.shard.start} has ended {job.losses} encoders; the last: {reason}"
+            )
+        self.retries += 1
+        self._tell(f"{what} was lost; {len(job.shard.ids)} candidates from row {job.shard.start} are encoded again")
+        job.given, job.done, job.vectors = False, None, None
+
+    def _say_who_waits(self) -> None:
+        if time.monotonic() < self._say_who_waits_at:
+            return
+        self._say_who_waits_at = float("inf")
+        if waiting := sum(worker.begun is None and not worker.losses for worker in self._workers):
+            processors = self._ray.cluster_resources().get("CPU", 0)
+            self._tell(
+                f"{waiting} of {self._count} encoders have not begun; each waits for one of the cluster's "
+                f"{processors:.0f} processors, or loads the model"
+            )
+
+
+def _everywhere(name: str) -> str:
+    """Return what a model is called wherever an encoder runs: the full path of a directory, or its name."""
+    return str(Path(name).resolve()) if Path(name).is_dir() else name
+
+
+def _failed(cause: BaseException) -> BuildError:
+    """Return what an encoder has raised, as one line."""
+    if isinstance(cause, BuildError):
+        return BuildError(str(cause))
+    lines = str(cause).strip().splitlines() or [""]
+    return BuildError(f"an encoder failed: {type(cause).__name__}: {lines[-1]}")
