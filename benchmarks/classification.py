@@ -1,17 +1,27 @@
-"""Classifiers of pairs on SICK (entailment, neutral, contradiction): same data, steps and seeds.
+"""Classifiers, by default on SICK (entailment, neutral, contradiction): same data, steps and seeds.
 
     python -m benchmarks.classification --data SICK --output FOLDER [--models cross mix bi] [--steps 254] [--seeds 0]
 
-SICK holds train.jsonl.zst and valid.jsonl.zst, rows with a, b and label. FOLDER keeps the checkpoints: finished runs
-are not trained again, interrupted runs go on. The table has the accuracy on the validation pairs and what a model has
-more than the Bi-encoder, means over the seeds with 95 % intervals over the pairs.
+`--set` says what DATA holds:
+
+    sick      train and valid: pairs with a, b and label
+    replies   valid of DailyDialog++: replies to a context that are relevant, adversarial or random; the last of every
+              five contexts are for validation
+    banking   train of BANKING77: texts with an intent, of which every tenth is for validation
+    clinc     train, val, oos_train and oos_val of CLINC150: texts with an intent, or with none ("something else")
+
+All are .jsonl.zst. FOLDER keeps the checkpoints: finished runs are not trained again, interrupted runs go on. The table
+has the accuracy on the validation examples and what a model has more than the Bi-encoder, means over the seeds with
+95 % intervals over the examples.
 """
 
 import argparse
 import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -23,13 +33,22 @@ from polyrank.model.errors import RankingError
 from polyrank.model.evaluation.intervals import intervals
 from polyrank.model.rankers.load import load_classifier
 from polyrank.model.registry import CLASSIFIERS
-from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.run import Data
 
-LABELS = ("contradiction", "entailment", "neutral")
 AT_ONCE = 64
+_KINDS = {"positives": "relevant", "adversarial_negatives": "adversarial", "random_negatives": "random"}
+
+Rows = list[dict[str, Any]]
+"""Examples as training reads them."""
+
+
+class Split(NamedTuple):
+    """What is trained on, and what is measured."""
+
+    train: Rows
+    valid: Rows
 
 
 def config_of(architecture: str, base: str, steps: int, seed: int) -> TrainConfig:
@@ -37,7 +56,6 @@ def config_of(architecture: str, base: str, steps: int, seed: int) -> TrainConfi
     return TrainConfig.of(
         architecture=architecture,
         task="classify",
-        labels=LABELS,
         base=base,
         steps=steps,
         seed=seed,
@@ -53,13 +71,59 @@ def config_of(architecture: str, base: str, steps: int, seed: int) -> TrainConfi
     )
 
 
-def pairs(source: Path, output: Path) -> Path:
-    """Write the rows of a set as training reads them: a is the context, b the response."""
-    with zstandard.open(source, "rb") as file:
-        rows = [orjson.loads(line) for line in io.BufferedReader(file)]
+def read(data: Path, part: str) -> Rows:
+    """Read a part of a set."""
+    with zstandard.open(data / f"{part}.jsonl.zst", "rb") as file:
+        return [orjson.loads(line) for line in io.BufferedReader(file)]
+
+
+def sick(data: Path) -> Split:
+    """Pairs: a is the context, b the response."""
+
+    def pairs(part: str) -> Rows:
+        return [{"context": [row["a"]], "response": row["b"], "label": row["label"]} for row in read(data, part)]
+
+    return Split(pairs("train"), pairs("valid"))
+
+
+def replies(data: Path) -> Split:
+    """Pairs of a context with each reply that is listed for it."""
+    found = Split([], [])
+    for number, row in enumerate(read(data, "valid")):
+        for name, label in _KINDS.items():
+            pairs = [
+                {"context": row["context"], "response": text, "label": label, "dialogue": row["id"]}
+                for text in row[name]
+            ]
+            (found.valid if number % 5 == 4 else found.train).extend(pairs)
+    return found
+
+
+def banking(data: Path) -> Split:
+    """Single texts."""
+    rows = _texts(read(data, "train"))
+    return Split([row for at, row in enumerate(rows) if at % 10], rows[::10])
+
+
+def clinc(data: Path) -> Split:
+    """Single texts, a few of which have no intent."""
+    return Split(*(_texts([*read(data, part), *read(data, f"oos_{part}")]) for part in ("train", "val")))
+
+
+def _texts(rows: Iterable[dict[str, str]]) -> Rows:
+    named = {"oos": "something else"}
+    return [
+        {"context": [row["text"]], "label": named.get(row["intent"], row["intent"].replace("_", " "))} for row in rows
+    ]
+
+
+SETS: dict[str, Callable[[Path], Split]] = {"sick": sick, "replies": replies, "banking": banking, "clinc": clinc}
+
+
+def write(rows: Rows, output: Path) -> Path:
+    """Write a part as training reads it."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    lines = [orjson.dumps({"context": [row["a"]], "response": row["b"], "label": row["label"]}) for row in rows]
-    output.write_bytes(b"\n".join(lines) + b"\n")
+    output.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
     return output
 
 
@@ -68,10 +132,8 @@ def right(checkpoint: Path, examples: Sequence[Dialogue], device: str = "cpu") -
     classifier = load_classifier(checkpoint, device)
     told: list[str] = []
     for start in range(0, len(examples), AT_ONCE):
-        some: list[tuple[Conversation, str]] = [
-            (each.conversation, each.response) for each in examples[start : start + AT_ONCE]
-        ]
-        told += [classifier.labels[best] for best in classifier.probabilities(some).argmax(axis=1)]
+        some = classifier.of_examples(examples[start : start + AT_ONCE])
+        told += [classifier.labels[best] for best in some.argmax(axis=1)]
     return np.array([own == each.category for own, each in zip(told, examples, strict=True)], np.float64)
 
 
@@ -95,15 +157,19 @@ def compare(
     given: argparse.Namespace, recipe: Callable[[str, str, int, int], TrainConfig] = config_of, device: str = "cpu"
 ) -> None:
     """Train what is missing, then print the table."""
+    split = SETS[given.set](given.data)
     train, valid = (
-        pairs(given.data / f"{part}.jsonl.zst", given.output / f"{part}.jsonl") for part in ("train", "valid")
+        write(rows, given.output / f"{part}.jsonl") for part, rows in zip(split._fields, split, strict=True)
     )
+    labels = tuple(sorted({row["label"] for row in split.train}))
+    read_as: Any = {"labels": labels, "class_from": "head" if "response" in split.train[0] else "score"}
     examples, found = list(read_dialogues(valid)), {}
     for name in given.models:
         seeds = []
         for seed in given.seeds:
             checkpoint = given.output / f"{name}-{seed}"
-            trained(recipe(name, given.base, given.steps, seed), Data([train], held_out=300), checkpoint)
+            config = replace(recipe(name, given.base, given.steps, seed), **read_as)
+            trained(config, Data([train], held_out=300), checkpoint)
             seeds.append(right(checkpoint, examples, device))
             print(f"{name}, seed {seed}: {seeds[-1].mean():.3f}", file=sys.stderr, flush=True)
         found[name] = np.stack(seeds)
@@ -114,6 +180,7 @@ def main(given: Sequence[str] | None = None) -> None:
     """Print the table, or in one line why there is none."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--set", choices=SETS, default="sick")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--base", default="sentence-transformers/all-MiniLM-L6-v2")
     parser.add_argument("--models", nargs="+", default=["cross", "mix", "bi"], choices=CLASSIFIERS)

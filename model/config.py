@@ -12,6 +12,7 @@ from polyrank.model.registry import ARCHITECTURES, CLASSIFIERS
 ContextVectors = Literal["codes", "first", "last", "last+first"]
 Reduction = Literal["first", "mean", "first-m mean", "max", "mean-sqrt-len", "weighted-mean", "last"]
 Head = Literal["linear", "published"]
+ClassFrom = Literal["head", "score"]
 RowStrategy = Literal["codes", "inputs"]
 Activation = Literal["identity", "tanh", "relu", "gelu"]
 Weights = Literal["base", "adapter", "full"]
@@ -19,7 +20,7 @@ Weights = Literal["base", "adapter", "full"]
 FORMAT_VERSION = 1
 ASSEMBLY_VERSION = 1
 EVIDENCE_VERSION = 1
-_MOST_ROWS = 64
+MOST_ROWS = 64
 CALIBRATION_VERSION = 1
 _WIDEST = 65_536  # components of a vector
 _MOST = 1e6  # of a weight; sums of such weights stay finite in float32
@@ -184,7 +185,7 @@ class MixConfig:
 
     def __post_init__(self) -> None:
         _require_types(self, "mix.")
-        _require(1 <= self.rows <= _MOST_ROWS, f"mix.rows must be at least 1 and at most {_MOST_ROWS}")
+        _require(1 <= self.rows <= MOST_ROWS, f"mix.rows must be at least 1 and at most {MOST_ROWS}")
         _require(len(self.layers) > 0 and 0 not in self.layers, "mix.layers must name layers, from 1 or from -1")
 
 
@@ -247,7 +248,9 @@ class ModelConfig:
         max_context_tokens, max_candidate_tokens: limits for one text, special tokens included.
         evidence: how words count in the score; None: they do not.
         colbert, deformer, mix, virt: of the architectures of these names; None for others.
-        labels: the classes that a classifier of pairs tells, in the order of its outputs; empty: the model ranks.
+        labels: the classes that a classifier tells; empty: the model ranks.
+        class_from: what tells the classes. "head": outputs for a context and a text, one for each label, in their
+            order. "score": the score of each label as a reply to the context, whose last turn is the text.
         calibration: what its scores say; None: that is not known. Not part of the model's identity: no score and no
             vector depends on it.
         training: free-form summary of the training run; not part of the model's identity.
@@ -278,6 +281,7 @@ class ModelConfig:
     mix: MixConfig | None = None
     virt: VirtConfig | None = None
     labels: Sequence[str] = ()
+    class_from: ClassFrom = "head"
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -300,12 +304,18 @@ class ModelConfig:
 
     def _check_labels(self) -> None:
         if not self.labels:
+            _require(self.class_from == "head", "class_from is for a classifier, whose labels are missing")
             return
         _require(self.architecture in CLASSIFIERS, f"labels are for {', '.join(CLASSIFIERS)}")
         _require(len(set(self.labels)) == len(self.labels) >= 2, "labels must be at least two, and differ")
         _require(not self.residual and self.head == "linear", "labels are for a cross of its own head alone")
         fitted = self.evidence is not None or self.calibration is not None
         _require(not fitted, "a classifier has neither evidence nor calibration")
+
+    @property
+    def head_classes(self) -> int:
+        """How many classes a head tells; 0: the model gives scores."""
+        return len(self.labels) if self.class_from == "head" else 0
 
     @property
     def has_network(self) -> bool:
@@ -337,7 +347,7 @@ class ModelConfig:
         base = {"name": flat.pop("base_name"), "sha256": flat.pop("base_sha256")}
         # What is not used is left out, as it was before it could be used, so that fingerprints stay.
         unused: dict[str, Any] = dict.fromkeys(("evidence", "calibration", *_BLOCKS))
-        for name, default in {**unused, "dense": (), "labels": (), "head": "linear"}.items():
+        for name, default in {**unused, "dense": (), "labels": (), "class_from": "head", "head": "linear"}.items():
             if flat[name] == default:
                 del flat[name]
         for name in ("context_prompt", "candidate_prompt"):

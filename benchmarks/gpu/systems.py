@@ -179,7 +179,7 @@ def compare(given: Namespace) -> None:
     kinds = dict.fromkeys(systems.SYSTEMS[system]["architecture"] for system in chosen)
     for done in range(1, len(given.seeds) + 1):
         shared = {"base": given.base, "seeds": given.seeds[:done], "systems": chosen, "json": False}
-        sick = {"data": given.data / "sick", "output": given.output / "sick", "steps": given.pair_steps}
+        sick = {"set": "sick", "data": given.data / "sick", "output": given.output / "sick", "steps": given.pair_steps}
         models = [kind for kind in kinds if kind in CLASSIFIERS]
         classification.compare(Namespace(**shared, **sick, models=models), device=DEVICE)
         own = {"data": given.data, "output": given.output / "passages", "steps": given.passage_steps}

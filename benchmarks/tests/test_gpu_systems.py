@@ -9,7 +9,6 @@ import orjson
 import pytest
 import zstandard
 from accelerate.state import AcceleratorState
-from benchmarks import classification
 from benchmarks import systems as conversations
 from benchmarks.gpu import systems
 from benchmarks.random_models import TINY, write_base
@@ -41,7 +40,7 @@ def data(tmp_path: Path) -> Path:
         lists = [{"context": [f"w{n}"], "response": f"w{n % 9}", "candidates": [f"w{n % 9}", "w20"]} for n in range(9)]
         write(folder / name, lists)
     for part, count in (("train", 60), ("valid", 12)):
-        labels = classification.LABELS
+        labels = ("contradiction", "entailment", "neutral")
         pairs = [{"a": f"w{n % 7} w9", "b": f"w{20 + n % 3}", "label": labels[n % 3]} for n in range(count)]
         write(folder / "sick" / f"{part}.jsonl.zst", pairs)
     for name in systems.COLLECTIONS:

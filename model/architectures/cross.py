@@ -34,7 +34,7 @@ class CrossEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = encoder
-        self.head = nn.Linear(encoder.dim, len(config.labels) or 1) if config.head == "linear" else None
+        self.head = nn.Linear(encoder.dim, config.head_classes or 1) if config.head == "linear" else None
         self.poly = None if poly is None else poly.requires_grad_(False).eval()
 
     @classmethod
@@ -78,4 +78,4 @@ class CrossEncoder(nn.Module):
         """
         first = states[:, 0].float()
         scores: Tensor = first if self.head is None else self.head(first)
-        return scores if self.config.labels else scores[:, 0]
+        return scores if self.config.head_classes else scores[:, 0]

@@ -42,7 +42,7 @@ class DeformerEncoder(LateEncoder):
     def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
         super().__init__(config, context, candidate)
         self.upper = nn.ModuleList(Layer.like(context) for _ in self._own_layers)
-        if config.labels:
+        if config.head_classes:
             return
         self.head = nn.Linear(context.dim, 1)
         if _block(config).residual:  # it begins as its first stage
@@ -66,7 +66,7 @@ class DeformerEncoder(LateEncoder):
         """The transformer's layers of which the upper ones are copies."""
         layers, upper = layers_of(self.context, "deformer"), _block(self.config).upper
         if upper > len(layers):
-            raise CheckpointInvalid(f"polyrank.json: deformer.upper is {upper}, but there are {len(layers)} layers")
+            raise CheckpointInvalid(f"deformer: {upper} upper layers are more than the transformer's {len(layers)}")
         return list(layers[len(layers) - upper :])
 
     @property
@@ -150,7 +150,7 @@ class DeformerEncoder(LateEncoder):
     @classmethod
     def class_head(cls, config: ModelConfig, dim: int) -> nn.Module:
         """Make a linear head, as that of the score."""
-        return nn.Linear(dim, len(config.labels))
+        return nn.Linear(dim, config.head_classes)
 
     def compared(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Return h, (N, D)."""

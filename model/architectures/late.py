@@ -64,10 +64,10 @@ class LateEncoder(nn.Module, ABC):
         self.dense = nn.ModuleList(map(Dense, config.dense))
         self.classes: nn.Module | None = None
         self.first_classes: nn.Module | None = None
-        if config.labels:
+        if config.head_classes:
             self.classes = self.class_head(config, context.dim)
             if self.counts_first_stage(config):  # it begins as its first stage
-                self.first_classes = ClassHead(3 * self.first_dim(config, context.dim), len(config.labels))
+                self.first_classes = ClassHead(3 * self.first_dim(config, context.dim), config.head_classes)
                 for parameter in list(self.classes.parameters())[-2:]:
                     nn.init.zeros_(parameter)
 
@@ -190,7 +190,7 @@ class LateEncoder(nn.Module, ABC):
     @classmethod
     def class_head(cls, config: ModelConfig, dim: int) -> nn.Module:
         """Make what turns what `compared` gives into logits; arguments as `first_dim`."""
-        return ClassHead(3 * cls.first_dim(config, dim), len(config.labels))
+        return ClassHead(3 * cls.first_dim(config, dim), config.head_classes)
 
     def compared(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Return what tells the classes of one context with each of N candidates, (N, F).

@@ -68,7 +68,8 @@ class MixEncoder(LateEncoder):
         count = len(layers_of(self.context, "mix"))
         places = [layer - 1 if layer > 0 else count + layer for layer in _block(self.config).layers]
         if not all(0 <= place < count for place in places) or sorted(set(places)) != places:
-            raise CheckpointInvalid(f"polyrank.json: mix.layers must ascend, and name some of {count} layers")
+            named = ", ".join(map(str, _block(self.config).layers))
+            raise CheckpointInvalid(f"mix: the layers {named} must ascend, and be some of the transformer's {count}")
         return places
 
     @property
@@ -157,7 +158,7 @@ class MixEncoder(LateEncoder):
     @classmethod
     def class_head(cls, config: ModelConfig, dim: int) -> nn.Module:
         """Make a head over 3 D features."""
-        return ClassHead(3 * dim, len(config.labels))
+        return ClassHead(3 * dim, config.head_classes)
 
     def compared(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Return [e; h; |e - h|] of e, the mean of the rows E_J, and H_J, (N, 3 D)."""

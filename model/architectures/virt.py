@@ -33,7 +33,7 @@ class VirtEncoder(LateEncoder):
 
     def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
         super().__init__(config, context, candidate)
-        if config.labels:
+        if config.head_classes:
             return
         self.join = nn.Linear(4 * context.dim, context.dim)
         self.head = nn.Linear(context.dim, 1)
@@ -92,7 +92,7 @@ class VirtEncoder(LateEncoder):
     @classmethod
     def class_head(cls, config: ModelConfig, dim: int) -> nn.Module:
         """Make a head over 4 D features."""
-        return ClassHead(4 * dim, len(config.labels))
+        return ClassHead(4 * dim, config.head_classes)
 
     def compared(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Return [u; v; |u - v|; max(u, v)], (N, 4 D)."""

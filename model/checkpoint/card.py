@@ -123,7 +123,8 @@ def _what_it_is(config: ModelConfig) -> str:
     reads = f"It reads {f'the last {turns} turns, ' if turns else ''}up to {config.max_context_tokens} tokens"
     does = "chooses replies in a conversation"
     if config.labels:
-        does = f"tells which of {len(config.labels)} classes a conversation and a text are ({', '.join(config.labels)})"
+        what = "a conversation and a text are" if config.class_from == "head" else "the last turn of a conversation is"
+        does = f"tells which of {len(config.labels)} classes {what} ({', '.join(config.labels)})"
     return (
         f"A {config.architecture.capitalize()}-encoder that {does}, trained by polyrank. "
         f"It consists of {holds}.\n{reads} of the conversation, and {config.max_candidate_tokens} tokens of a reply.\n"
@@ -132,7 +133,7 @@ def _what_it_is(config: ModelConfig) -> str:
 
 def _use(config: ModelConfig, name: str) -> str:
     if config.labels:
-        return _use_of_classifier(name)
+        return _use_of_classifier(config, name)
     retrieves = ARCHITECTURES[config.architecture].retrieves
     commands = (
         f"polyrank build --model {name} --pool replies.jsonl --store ./store\npolyrank serve --store ./store"
@@ -159,14 +160,17 @@ ranker.rank(["hi, my parcel is late"], ["What is your order number?", "We sell l
 """
 
 
-def _use_of_classifier(name: str) -> str:
+def _use_of_classifier(config: ModelConfig, name: str) -> str:
+    asked = '["hi, my parcel is late"], ["What is your order number?", "We sell lamps."]'
+    if config.class_from == "score":
+        asked = '"", ["my parcel is late", "do you sell lamps?"]'
     return f"""## Use
 
 ```python
 import polyrank
 
 classifier = polyrank.load_classifier("{name}")
-classifier.classify(["hi, my parcel is late"], ["What is your order number?", "We sell lamps."])
+classifier.classify({asked})
 ```
 
 `{name}` is this directory. `hf download REPO --local-dir {name}` brings it from the hub. Other tools cannot read it.

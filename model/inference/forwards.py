@@ -233,7 +233,7 @@ class PairForwards:
 
     def class_logits(self, pairs: Pairs) -> NDArray[np.float32]:
         """Return a classifier's logits of each tokenised pair's class, (N, C), in the order given."""
-        return self._in_batches(pairs, (len(self._network.config.labels),))
+        return self._in_batches(pairs, (self._network.config.head_classes,))
 
     def _in_batches(self, pairs: Pairs, shape: tuple[int, ...]) -> NDArray[np.float32]:
         """Run batches of similar length; returns what the head gives, `shape` for each pair."""

@@ -1,4 +1,4 @@
-"""A loaded classifier: it tells which of its classes a context and a text are."""
+"""A loaded classifier: it tells which of its classes a text is, beside a context or alone."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,16 @@ from numpy.typing import NDArray
 
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation, Turn
+from polyrank.model.text.dialogues import Dialogue
 
 
 class Classifier:
-    """Tells the class of a context and a text. Safe to call from several threads.
+    """Tells the classes of texts. Safe to call from several threads.
+
+    One of pairs reads a context and a text. One of single texts reads a text as the last turn of what was said, and
+    scores the name of each class as a reply.
 
     Attributes:
         name: the name it was loaded by.
@@ -19,6 +24,8 @@ class Classifier:
         labels: the names of its C classes.
         network: what runs its forward passes.
         fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
+        reads_pairs: whether it is one of pairs.
+        label_rows: what the network makes of the names of the classes, where it scores them apart; else None.
     """
 
     def __init__(self, network: LateRanker | CrossRanker) -> None:
@@ -26,27 +33,57 @@ class Classifier:
         self.network = network
         self.name, self.config, self.fingerprint = network.name, network.config, network.fingerprint
         self.labels = tuple(network.config.labels)
+        self.reads_pairs = network.config.class_from == "head"
+        self.label_rows: Representations | None = None
+        if network.retrieves and not self.reads_pairs:
+            self.label_rows = network.represent_candidates(network.tokenize_candidates(self.labels)[0])
 
     def classify(
         self, context: str | Sequence[str | Turn], texts: Sequence[str], persona: str | Sequence[str] = ()
     ) -> list[dict[str, float]]:
-        """Return the probability of each class for each of the texts beside a context, the likeliest class first.
+        """Return the probability of each class for each of the texts, the likeliest class first.
 
-        Arguments as `LateRanker.rank`.
+        context: what was said before; it may be empty for a classifier of single texts. Other arguments and errors as
+        `LateRanker.rank`.
         """
-        conversation = Conversation.of(context, persona)
-        return [self.by_label(row) for row in self.probabilities([(conversation, text) for text in texts])]
+        if self.reads_pairs:
+            conversation = Conversation.of(context, persona)
+            rows = self.probabilities([(conversation, text) for text in texts])
+        else:
+            turns = [context] if isinstance(context, str) else context
+            said = [turn for turn in turns if turn]
+            rows = self.of_conversations([Conversation.of([*said, text], persona) for text in texts])
+        return [self.by_label(row) for row in rows]
 
     def by_label(self, probabilities: NDArray[np.float32]) -> dict[str, float]:
-        """Return the probabilities of one pair, (C,), by label, the likeliest first."""
+        """Return the probabilities of one text, (C,), by label, the likeliest first."""
         order = np.argsort(-probabilities, kind="stable")
         return {self.labels[place]: float(probabilities[place]) for place in order}
+
+    def of_examples(self, examples: Sequence[Dialogue]) -> NDArray[np.float32]:
+        """Return the probability of each class for each example, (N, C), in the order of `labels`."""
+        if self.reads_pairs:
+            return self.probabilities([(each.conversation, each.response) for each in examples])
+        return self.of_conversations([each.conversation for each in examples])
 
     def probabilities(self, pairs: Sequence[tuple[Conversation, str]]) -> NDArray[np.float32]:
         """Return the probability of each class for each pair, (N, C), in the order of `labels`."""
         logits = np.empty((len(pairs), len(self.labels)), np.float32)
         for conversation, positions in _by_conversation(pairs).items():
             logits[positions] = self._logits(conversation, [pairs[at][1] for at in positions])
+        return shares(logits)
+
+    def of_conversations(self, conversations: Sequence[Conversation]) -> NDArray[np.float32]:
+        """Return the probability of each class for the last turn of each conversation, (N, C), as `probabilities`."""
+        network, logits = self.network, np.empty((len(conversations), len(self.labels)), np.float32)
+        if not network.retrieves:
+            for row, conversation in enumerate(conversations):
+                logits[row] = network.score_pairs(network.tokenize_pairs(conversation, self.labels)[0])
+            return shares(logits)
+        assert self.label_rows is not None
+        tokens = [network.tokenize_context(conversation)[0] for conversation in conversations]
+        for row, context in enumerate(network.represent_contexts(tokens)):
+            logits[row] = network.late_scores(context, self.label_rows)
         return shares(logits)
 
     def _logits(self, conversation: Conversation, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -45,6 +45,10 @@ class Conversation:
             raise InvalidInput("the context is empty; give at least one turn with text")
         return cls(turns=kept, persona=(persona,) if isinstance(persona, str) else tuple(persona))
 
+    def followed_by(self, text: str) -> "Conversation":
+        """Return it with one more turn."""
+        return replace(self, turns=(*self.turns, Turn(text)))
+
     @property
     def letters(self) -> int:
         """How many letters all turns and the persona have."""

@@ -26,13 +26,14 @@ class Dialogue:
     """One example: a context, its gold reply, and the candidates that hold it.
 
     Attributes:
-        response: the gold reply.
+        response: the gold reply; of a single text whose class is told, the name of that class.
         candidates: the list to rank, gold reply included; empty if the example has none.
         label: place of the gold reply in `candidates`; -1 if there are none.
         negatives: replies known to be wrong, to train against.
         dialogue: name of the dialogue that the example is part of: the file's `dialogue`, or else the first turn,
             which all examples of a dialogue share.
-        category: the class of context and response, of an example for a classifier; else empty.
+        category: the class of context and response, or of the context's last turn, of an example for a classifier;
+            else empty.
     """
 
     conversation: Conversation
@@ -42,6 +43,11 @@ class Dialogue:
     negatives: tuple[str, ...] = ()
     dialogue: str = ""
     category: str = ""
+
+    @property
+    def is_single_text(self) -> bool:
+        """Whether the class is that of the context's last turn: no response was given beside it."""
+        return bool(self.category) and self.response == self.category
 
 
 def read_dialogues(path: Path | str) -> Iterator[Dialogue]:
@@ -89,13 +95,13 @@ def _parse(raw: dict[str, Any] | InvalidInput) -> Dialogue | InvalidInput:
 
 
 def _dialogue(raw: dict[str, Any]) -> Dialogue:
-    response = raw.get("response")
-    if not isinstance(response, str) or not response.strip():
-        raise InvalidInput("response must be a text")
-    conversation = Conversation.of(_texts(raw, "context"), _texts(raw, "persona"))
     candidates = tuple(_texts(raw, "candidates"))
     told = raw.get("label")
     category = told if isinstance(told, str) and not candidates else ""
+    response = raw.get("response", category)
+    if not isinstance(response, str) or not response.strip():
+        raise InvalidInput("response must be a text")
+    conversation = Conversation.of(_texts(raw, "context"), _texts(raw, "persona"))
     label = -1 if category else _label(raw, candidates, response)
     negatives = tuple(_texts(raw, "negatives"))
     named = raw.get("dialogue")

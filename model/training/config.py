@@ -7,6 +7,8 @@ from pkgutil import resolve_name
 from typing import Any, Literal
 
 from polyrank.model.config import (
+    MOST_ROWS,
+    ClassFrom,
     ContextVectors,
     DeformerConfig,
     MixConfig,
@@ -23,7 +25,7 @@ Loss = Literal["listwise", "pointwise"]
 Optimizer = Literal["adamw", "adamax"]
 Precision = Literal["no", "bf16", "fp16"]
 
-_FOR_RANKING = ("teacher", "retriever", "first_stage")
+_FOR_RANKING = {"teacher": "", "retriever": "", "first_stage": "", "loss": "listwise", "extra_replies": 0}
 SCORE_FIELDS = (
     "context_vectors", "n_codes", "reduction", "shared_encoder", "normalize", "code_scale", "score_scale"
 )  # fmt: skip
@@ -39,8 +41,9 @@ class TrainConfig:
 
     Attributes:
         base: a base model, or a checkpoint to go on from.
-        task: to rank replies, or to tell the classes of pairs.
+        task: to rank replies, or to tell the classes of pairs or of single texts.
         labels: the classes; `train` finds them in the files.
+        class_from: what tells them, as in ModelConfig; it follows from the files, too.
         steps: optimizer steps; None: `epochs` times the examples.
         epochs: passes over the training examples.
         batch_size: examples in a batch, for each process.
@@ -73,6 +76,7 @@ class TrainConfig:
     base: str
     task: str = TASKS[0]
     labels: Sequence[str] = ()
+    class_from: ClassFrom = "head"
     steps: int | None = None
     epochs: float = 3.0
     batch_size: int = 32
@@ -126,8 +130,8 @@ class TrainConfig:
         require(self.task in TASKS, f"task is {self.task!r}; give {' or '.join(TASKS)}")
         able = self.task == "rank" or self.architecture in CLASSIFIERS
         require(able, f"task classify is for {', '.join(CLASSIFIERS)}, not for {self.architecture}")
-        for name in () if self.task == "rank" else _FOR_RANKING:
-            require(not getattr(self, name, ""), f"{name} is for task rank")
+        for name, default in _FOR_RANKING.items() if self.task == "classify" else ():
+            require(getattr(self, name, default) == default, f"{name} is for task rank")
 
     @staticmethod
     def of(*, architecture: str, **options: Any) -> "TrainConfig":
@@ -276,7 +280,7 @@ class MixTrainConfig(TwoStageTrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.rows is None or self.rows >= 1, "rows must be at least 1")
+        require(self.rows is None or 1 <= self.rows <= MOST_ROWS, f"rows must be at least 1 and at most {MOST_ROWS}")
         layers = self.interaction_layers
         require(layers is None or (len(layers) > 0 and 0 not in layers), "interaction_layers begin with 1, or with -1")
 

@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +12,7 @@ from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
-from polyrank.model.config import ModelConfig
+from polyrank.model.config import ClassFrom, ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.evidence.fit import Files
@@ -19,6 +20,7 @@ from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.rankers.load import load, load_classifier
 from polyrank.model.rankers.networks import Ranker
 from polyrank.model.registry import ARCHITECTURES, in_words
+from polyrank.model.text.positives import text_key
 from polyrank.model.training.calibrating import Calibrated, calibrate, lack
 from polyrank.model.training.config import LateTrainConfig, PairTrainConfig, TrainConfig
 from polyrank.model.training.data.corpus import Corpus, Report, survey
@@ -150,18 +152,25 @@ def to_the_end(
 def _begun(config: TrainConfig, data: Data, evidence: bool) -> Begun:
     """Load what is trained, and read the files; a classifier's settings then name the classes that it found."""
     row = ARCHITECTURES[config.architecture]
-    reference = row.objective if config.task == "rank" else row.classifier
-    assert reference is not None, "the settings check it"
-    objective: type[Objective] = resolve_name(reference)
     if config.task == "rank":
         student = start(config)  # first, because it refuses wrong settings, and reading the files may take minutes
         corpora = surveyed(data)
         require_no_classes(corpora)
         words = _words_of_first_stage(config, [corpus for corpus, _ in corpora]) if evidence else None
-        return Begun(config, student, corpora, objective, words)
+        return Begun(config, student, corpora, _objective(row.objective), words)
+    if data.every_turn:
+        raise InvalidInput("every-turn is for task rank: an earlier turn has no class")
     corpora = surveyed(data)
-    config = replace(config, labels=_labels(corpora))
-    return Begun(config, start(config), corpora, objective)
+    config = replace(config, labels=_labels(corpora), class_from=_class_from(corpora))
+    return Begun(
+        config, start(config), corpora, _objective(row.classifier if config.class_from == "head" else row.objective)
+    )
+
+
+def _objective(reference: str | None) -> type[Objective]:
+    assert reference is not None, "the settings check it"
+    objective: type[Objective] = resolve_name(reference)
+    return objective
 
 
 def _weigh(output: Path, corpora: Sequence[Corpus], evidence: bool) -> None:
@@ -309,6 +318,25 @@ def _labels(corpora: Sequence[tuple[Corpus, Report]]) -> tuple[str, ...]:
     if len(labels) < 2:
         raise TrainingDataInvalid(f"all examples are of the class {labels[0]!r}; a classifier needs two or more")
     return tuple(labels)
+
+
+def _class_from(corpora: Sequence[tuple[Corpus, Report]]) -> ClassFrom:
+    """Return what tells the classes: a head those of pairs, scores those of single texts.
+
+    Raises TrainingDataInvalid where some examples are pairs and some single texts, or where names of classes of single
+    texts differ only in case and white space: as replies these are the same.
+    """
+    single = sum(report.single_texts for _, report in corpora)
+    if single == 0:
+        return "head"
+    categories = sum((report.categories for _, report in corpora), Counter[str]())
+    if single < categories.total():
+        why = f"{single} of {categories.total()} examples have no response"
+        raise TrainingDataInvalid(f"{why}: either each is a pair with a response, or each a single text without")
+    if twice := [name for name, count in Counter(map(text_key, categories)).items() if count > 1]:
+        alike = sorted(name for name in categories if text_key(name) == twice[0])
+        raise TrainingDataInvalid(f"the classes {' and '.join(map(repr, alike))} differ only in case and white space")
+    return "score"
 
 
 def _require_negatives(corpora: Sequence[tuple[Corpus, Report]]) -> None:

@@ -14,7 +14,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     names = "{" + ",".join(TRAINED) + "}"  # the others are refused with a reason
     help_text = "needed unless --only-evidence or --only-calibration"
     parser.add_argument("--architecture", choices=tuple(ARCHITECTURES), metavar=names, help=help_text)
-    parser.add_argument("--task", choices=TASKS, help="classify: tell the classes of pairs; default: rank")
+    parser.add_argument("--task", choices=TASKS, help="classify: tell the classes of pairs or texts; default: rank")
     parser.add_argument("--base", required=True, help="base model, or a checkpoint to go on from; or lexical")
     parser.add_argument("--output", required=True, type=Path, help="directory of the checkpoint; new or empty")
     parser.add_argument("--resume", action="store_true", help="go on with the unfinished run in --output")

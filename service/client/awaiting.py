@@ -65,7 +65,7 @@ class AsyncClient:
     async def classify(
         self, context: calls.Context, texts: Sequence[str], **options: Unpack[calls.ClassifyOptions]
     ) -> answers.Classification:
-        """Tell which of the served classifier's classes each text is with a conversation."""
+        """Tell which of the served classifier's classes each text is; `context` may be empty for single texts."""
         return await self._do(calls.classify(context, texts, options))
 
     async def embed(self, texts: Sequence[str], *, timeout_ms: int | None = None) -> NDArray[np.float32]:

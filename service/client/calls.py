@@ -139,7 +139,9 @@ def _documents(answer: Any) -> list[answers.RerankedDocument]:
 
 def classify(context: Context, texts: Sequence[str], options: ClassifyOptions) -> Call[answers.Classification]:
     """Tell classes."""
-    body = {"context": context, "texts": _several("texts", texts), **options}
+    body = {"texts": _several("texts", texts), **options}
+    if context:
+        body["context"] = context
     timeout_ms = options.get("timeout_ms")
     return Call(
         "POST", "/classify", answers.Classification.model_validate, body, timeout_ms=timeout_ms, deadline_in="body"

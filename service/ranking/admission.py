@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, Overloaded
 from polyrank.service.live.models import LateScorer
@@ -73,9 +74,28 @@ def pair_tokens(conversation: Conversation, texts: Sequence[str]) -> int:
     return TOKENS_A_REQUEST + _context_tokens(conversation) * len(texts) + text_tokens(texts)
 
 
-def apart_tokens(conversation: Conversation, texts: Sequence[str]) -> int:
-    """Estimate reading a context and texts, each alone."""
-    return TOKENS_A_REQUEST + _context_tokens(conversation) + text_tokens(texts)
+def class_tokens(classifier: Classifier, conversation: Conversation, texts: Sequence[str]) -> int:
+    """Estimate telling the classes of texts, each beside the conversation or as its last turn."""
+    network = classifier.network
+    if not classifier.reads_pairs:
+        said = [conversation.followed_by(text) for text in texts]
+        return TOKENS_A_REQUEST + sum(_scored_tokens(classifier, each) for each in said)
+    if not network.retrieves:
+        return pair_tokens(conversation, texts)
+    context, each = _context_tokens(conversation), [text_tokens([text]) for text in texts]
+    late = 0
+    if network.late_rows is not None:
+        late = network.late_tokens(context, np.array([network.late_rows.count or rows for rows in each]))
+    return TOKENS_A_REQUEST + context + sum(each) + late
+
+
+def _scored_tokens(classifier: Classifier, conversation: Conversation) -> int:
+    """Estimate scoring the names of all classes as replies."""
+    network, rows, context = classifier.network, classifier.label_rows, _context_tokens(conversation)
+    if not network.retrieves:
+        return context * len(classifier.labels) + text_tokens(classifier.labels)
+    assert rows is not None
+    return context + (0 if rows.counts is None else network.late_tokens(context, rows.counts))
 
 
 def text_tokens(texts: Sequence[str]) -> int:

@@ -37,6 +37,7 @@ from polyrank.service.ranking import admission, given, retrieval, selection
 from polyrank.service.ranking.admission import Admission, Ticket
 from polyrank.service.ranking.batching.lanes import TURN_BATCHES
 from polyrank.service.ranking.batching.together import Together
+from polyrank.service.ranking.classes import Classifying
 from polyrank.service.ranking.forwards import CountedContext, Forwards, PairScores
 from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget
 from polyrank.service.ranking.second_stage import LateScores, SecondStage, deeper
@@ -376,16 +377,11 @@ class Engine:
         return read._replace(scores=scorer.evidence.scores(read.scores, values), seconds=timings.seconds)
 
     async def classify(self, conversation: Conversation, texts: Sequence[str], deadline: float) -> Classes:
-        """Tell the classes of texts with a context; errors as `rank`."""
-        network, timings = self.required_classifier().network, Timings()
-        joint = admission.pair_tokens(conversation, texts)
-        cost = admission.apart_tokens(conversation, texts) if network.retrieves else joint
-        with self._admission.admitted(cost, deadline):
+        """Tell the classes of texts, each beside the conversation or as its last turn; errors as `rank`."""
+        classifier, timings = self.required_classifier(), Timings()
+        with self._admission.admitted(admission.class_tokens(classifier, conversation, texts), deadline):
             async with until(deadline):
-                if network.retrieves:
-                    told = await self._forwards.apart_classes(network, conversation, texts, deadline, timings)
-                else:
-                    told = await self._forwards.joint_classes(network, conversation, texts, deadline, timings)
+                told = await Classifying(self._forwards, deadline, timings).logits(classifier, conversation, texts)
         return Classes(shares(told.logits), told.truncation, told.tokens, timings.seconds)
 
     async def embed(self, serving: Serving, texts: Sequence[str], deadline: float) -> Embeddings:

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, TypeVar, cast
@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
@@ -52,14 +50,6 @@ class PairScores(NamedTuple):
     truncation: Truncation
     tokens: int
     seconds: dict[str, float]
-
-
-class ClassLogits(NamedTuple):
-    """A classifier's logits (N, C), what it did not see, and how many tokens it saw."""
-
-    logits: NDArray[np.float32]
-    truncation: Truncation
-    tokens: int
 
 
 class Forwards:
@@ -108,7 +98,7 @@ class Forwards:
         """Encode a tokenised context; equal ones that wait at the same time are encoded once."""
         work = Work(ranker.represent_context_batch, [context], [len(context)], key=tuple(context))
         encoded: ContextEncoding
-        [encoded] = await self._run("context", work, deadline, timings)
+        [encoded] = await self.run("context", work, deadline, timings)
         return encoded
 
     async def contexts(
@@ -116,7 +106,7 @@ class Forwards:
     ) -> list[ContextEncoding]:
         """Encode tokenised contexts; errors as `candidates`."""
         work = Work(ranker.represent_context_batch, contexts, list(map(len, contexts)))
-        return await self._run("context", work, deadline, timings)
+        return await self.run("context", work, deadline, timings)
 
     async def candidates(
         self,
@@ -133,7 +123,7 @@ class Forwards:
             TimeTooShort: they cannot be done by the deadline, and nobody keeps what is done.
         """
         work = Work(_CandidateBatch(ranker), tokens, list(map(len, tokens)), None, on_batch, resumes)
-        return await self._run("candidate", work, deadline, timings)
+        return await self.run("candidate", work, deadline, timings)
 
     async def late(
         self,
@@ -156,9 +146,9 @@ class Forwards:
         if time.monotonic() + self.batcher.predict("late", [tokens * total // len(some.first)]) > deadline:
             self.batcher.doubt("late")
             raise DeadlineExceeded("the second stage would take longer")
-        work = Work(_LateBatch(ranker), [(context.encoding, some)], [tokens])
+        work = Work(LateBatch(ranker), [(context.encoding, some)], [tokens])
         scores: NDArray[np.float32]
-        [scores] = await self._run("late", work, deadline, took)
+        [scores] = await self.run("late", work, deadline, took)
         return scores
 
     async def pairs(
@@ -179,47 +169,21 @@ class Forwards:
             DeadlineExceeded: one of the two was missed, or would be.
             TimeTooShort: so many pairs cannot be read by the deadline.
         """
-        pairs, lengths, truncation = await self._split(scorer, conversation, texts, timings)
+        pairs, lengths, truncation = await self.split(scorer, conversation, texts, timings)
         if time.monotonic() + self.batcher.predict("pair", lengths) > within:
             self.batcher.doubt("pair")
             raise DeadlineExceeded("the cross-encoder would take longer")
-        scores = await self._run("pair", Work(_PairBatch(scorer), pairs, lengths), deadline, timings)
+        scores = await self.run("pair", Work(PairBatch(scorer), pairs, lengths), deadline, timings)
         return PairScores(np.array(scores, np.float32), truncation, sum(lengths), timings.seconds)
 
-    async def joint_classes(
-        self, network: CrossRanker, conversation: Conversation, texts: Sequence[str], deadline: float, timings: Timings
-    ) -> ClassLogits:
-        """Let a classifier read each text with a context; errors as `candidates`."""
-        pairs, lengths, truncation = await self._split(network, conversation, texts, timings)
-        logits = await self._run("pair", Work(_PairClassBatch(network), pairs, lengths), deadline, timings)
-        return ClassLogits(np.array(logits, np.float32), truncation, sum(lengths))
-
-    async def apart_classes(
-        self, network: LateRanker, conversation: Conversation, texts: Sequence[str], deadline: float, timings: Timings
-    ) -> ClassLogits:
-        """Let a classifier read a context and texts apart, and compare them; errors as `candidates`."""
-        ids, truncation = await self.tokenize(network.context_steps(conversation), conversation.letters, timings)
-        tokens, cut = await self.tokenize_candidates(network, texts, deadline, timings)
-        context = await self.context(network, ids, deadline, timings)
-        made = Representations.join(await self.candidates(network, tokens, deadline, timings))
-        logits = []
-        for start in range(0, len(texts), AT_ONCE):
-            some = made.take(np.arange(start, min(start + AT_ONCE, len(texts))))
-            cost = len(some.first) if some.counts is None else max(1, network.late_tokens(len(ids), some.counts))
-            logits += await self._run(
-                "late", Work(_LateClassBatch(network), [(context, some)], [cost]), deadline, timings
-            )
-        seen = len(ids) + sum(map(len, tokens))
-        return ClassLogits(np.concatenate(logits), replace(truncation, candidates=cut), seen)
-
-    async def _split(
+    async def split(
         self, scorer: PairScorer, conversation: Conversation, texts: Sequence[str], timings: Timings
-    ) -> "_SplitPairs":
-        """Tokenise pairs."""
+    ) -> "SplitPairs":
+        """Tokenise a conversation with each text, in the stage "rerank"."""
         steps = _split_pairs(scorer, conversation, texts)
         return await self.tokenize(steps, conversation.letters + letters_worth(texts), timings, "rerank")
 
-    async def _run(self, lane: Lane, work: Work, deadline: float, timings: Timings) -> list[Any]:
+    async def run(self, lane: Lane, work: Work, deadline: float, timings: Timings) -> list[Any]:
         """Run sequences through a model: their wait is queueing, the rest is the stage."""
         stage = _STAGE_OF[lane]
         with timings.timed(stage):
@@ -254,7 +218,7 @@ def _candidate_steps(
     return tokens, cut
 
 
-class _SplitPairs(NamedTuple):
+class SplitPairs(NamedTuple):
     """Tokenised pairs, each by itself, its length in tokens, and what was cut of all."""
 
     pairs: list[Pairs]
@@ -262,11 +226,11 @@ class _SplitPairs(NamedTuple):
     truncation: Truncation
 
 
-def _split_pairs(scorer: PairScorer, conversation: Conversation, texts: Sequence[str]) -> Steps[_SplitPairs]:
+def _split_pairs(scorer: PairScorer, conversation: Conversation, texts: Sequence[str]) -> Steps[SplitPairs]:
     pairs, truncation = yield from scorer.pair_steps(conversation, texts)
     of_candidates = zip(pairs.owners, pairs.candidates, strict=True)
     lengths = [len(pairs.contexts[owner]) + len(candidate) for owner, candidate in of_candidates]
-    return _SplitPairs([pairs.take([at]) for at in range(len(lengths))], lengths, truncation)
+    return SplitPairs([pairs.take([at]) for at in range(len(lengths))], lengths, truncation)
 
 
 @dataclass(frozen=True)
@@ -281,40 +245,22 @@ class _CandidateBatch:
 
 
 @dataclass(frozen=True)
-class _LateBatch:
+class LateBatch:
     """A model's second stage for several requests, one after the other; equal for the same model."""
 
     ranker: LateScorer
 
     def __call__(self, pairs: list[tuple[ContextEncoding, Representations]]) -> list[NDArray[np.float32]]:
+        """Return the scores of each pair's candidates, (N,)."""
         return [self.ranker.late_scores(*pair) for pair in pairs]
 
 
 @dataclass(frozen=True)
-class _PairBatch:
+class PairBatch:
     """A cross-encoder's forward pass over pairs of several requests; equal for the same cross-encoder."""
 
     scorer: PairScorer
 
     def __call__(self, pairs: list[Pairs]) -> NDArray[np.float32]:
+        """Return the score of each pair, (N,)."""
         return self.scorer.score_pair_batch(Pairs.join(pairs))
-
-
-@dataclass(frozen=True)
-class _PairClassBatch:
-    """A classifier's forward pass over pairs of several requests; equal for the same classifier."""
-
-    network: CrossRanker
-
-    def __call__(self, pairs: list[Pairs]) -> NDArray[np.float32]:
-        return self.network.class_logits(Pairs.join(pairs))
-
-
-@dataclass(frozen=True)
-class _LateClassBatch:
-    """A classifier's comparisons for several requests, one after the other; equal for the same classifier."""
-
-    network: LateRanker
-
-    def __call__(self, pairs: list[tuple[ContextEncoding, Representations]]) -> list[NDArray[np.float32]]:
-        return [self.network.class_logits(*pair) for pair in pairs]

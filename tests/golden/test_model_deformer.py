@@ -13,6 +13,7 @@ from torch import Tensor
 
 import polyrank
 from polyrank.model.architectures import deformer
+from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.deformer import DeformerEncoder
 from polyrank.model.config import DeformerConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
@@ -124,6 +125,32 @@ def test_all_ways_to_a_score_agree_with_one_pass(ranker: LateRanker, expected: n
     all_ways_agree(ranker, CONTEXTS, CANDIDATES, expected)
 
 
+def test_one_whose_layers_are_all_upper_ones_is_a_cross_encoder_with_positions_from_0_on_both_sides(
+    tmp_path: Path,
+) -> None:
+    ranker = made(tmp_path, DeformerConfig(upper=LAYERS, residual=False))
+    sizes: dict[str, Any] = {"max_context_tokens": 40, "max_candidate_tokens": 16}
+    config = ModelConfig(architecture="cross", base_name="", **sizes)
+    cross = polyrank.from_base(str(tmp_path / "base"), config).encoder
+    assert isinstance(cross, CrossEncoder)
+    assert cross.head is not None
+    with torch.no_grad():
+        for parameter, other in zip(cross.head.parameters(), own(ranker).head.parameters(), strict=True):
+            parameter.copy_(other)
+    for text in CONTEXTS:
+        scores = dict(ranker.rank(text, CANDIDATES))
+        for at, candidate in enumerate(CANDIDATES):
+            x, y = ([CLS, *word_ids(each), SEP] for each in (text, candidate))
+            places, segments = [*range(len(x)), *range(len(y))], [0] * len(x) + [1] * len(y)
+            with torch.inference_mode():
+                states = cross.encoder.transformer(
+                    input_ids=torch.tensor([[*x, *y]]),
+                    token_type_ids=torch.tensor([segments]),
+                    position_ids=torch.tensor([places]),
+                ).last_hidden_state
+                assert scores[at] == pytest.approx(float(cross.head_scores(states)), abs=1e-5)
+
+
 def test_scoring_stored_rows_makes_no_encoder_call(ranker: LateRanker, monkeypatch: pytest.MonkeyPatch) -> None:
     no_encoder_call_scores(ranker, CONTEXTS, CANDIDATES, monkeypatch)
 
@@ -164,7 +191,7 @@ def test_a_checkpoint_keeps_it(ranker: LateRanker, tmp_path: Path) -> None:
 
 
 def test_more_upper_layers_than_there_are_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointInvalid, match=r"deformer\.upper is 3, but there are 2 layers"):
+    with pytest.raises(CheckpointInvalid, match="deformer: 3 upper layers are more than the transformer's 2"):
         made(tmp_path, DeformerConfig(upper=3))
 
 

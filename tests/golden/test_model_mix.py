@@ -31,6 +31,8 @@ KINDS = {
     "inputs": MixConfig(rows=1, strategy="inputs"),
     "inputs 3": MixConfig(rows=3, strategy="inputs", layers=(-2, -1)),
     "five": MixConfig(rows=5, layers=(-2,)),
+    "inputs 2": MixConfig(rows=2, strategy="inputs", residual=False),
+    "three": MixConfig(rows=3, residual=False),
 }
 
 
@@ -174,6 +176,16 @@ def test_it_begins_with_the_transformers_own_layers(tmp_path: Path) -> None:
     assert torch.equal(own.get_submodule("last_norm").weight, layer.output.LayerNorm.weight)
 
 
+def test_one_learnt_input_that_is_the_first_tokens_gives_its_output(tmp_path: Path) -> None:
+    ranker = made(tmp_path, KINDS["inputs"])
+    encoder, ids = mixer(ranker), [CLS, *word_ids("w4 w5"), SEP]
+    with torch.no_grad():
+        encoder.rows.copy_(encoder.candidate.transformer.get_input_embeddings().weight[CLS])
+    kept = ranker.represent_candidates([ids])
+    assert kept.late is not None
+    np.testing.assert_allclose(kept.late[0], hidden(encoder.candidate, ids, None)[0], atol=1e-5)
+
+
 def test_openvino_gives_what_torch_gives(tmp_path: Path) -> None:
     for name in ("c", "inputs 3"):
         both = [made(tmp_path, KINDS[name], backend=backend) for backend in ("torch", "openvino")]
@@ -219,7 +231,7 @@ def test_a_block_that_makes_no_sense_is_refused(block: dict[str, Any], message: 
 
 def test_layers_that_are_not_there_are_refused(tmp_path: Path) -> None:
     for layers in ((3,), (-3,), (2, 1)):
-        with pytest.raises(CheckpointInvalid, match=r"mix\.layers must ascend, and name some of 2 layers"):
+        with pytest.raises(CheckpointInvalid, match="must ascend, and be some of the transformer's 2"):
             made(tmp_path, MixConfig(layers=layers))
 
 

@@ -32,9 +32,11 @@ TEXTS = ["w3 w4", "w1 w2 w5 " * 20, "w9", "w3 w4"]
 BLOCKS: dict[str, Any] = {"deformer": DeformerConfig(), "mix": MixConfig(layers=[-1]), "virt": VirtConfig()}
 
 
-def write_classifier(parent: Path, architecture: str) -> Path:
+def write_classifier(parent: Path, architecture: str, **more: Any) -> Path:
     blocks = {architecture: BLOCKS[architecture]} if architecture in BLOCKS else {}
-    return write_checkpoint(parent, architecture, 3, architecture=architecture, labels=LABELS, **blocks)
+    return write_checkpoint(
+        parent, architecture, 3, **{"architecture": architecture, "labels": LABELS, **blocks, **more}
+    )
 
 
 def settings(**given: Any) -> Settings:
@@ -47,6 +49,17 @@ def served(
 ) -> Iterator[tuple[TestClient, Classifier]]:
     """A server without a store, and its classifier as it is loaded alone."""
     path = write_classifier(tmp_path_factory.mktemp("classify"), request.param)
+    with TestClient(create_app(settings(classifier=str(path)))) as client:
+        yield client, load_classifier(path)
+
+
+@pytest.fixture(scope="module", params=CLASSIFIERS)
+def of_texts(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[TestClient, Classifier]]:
+    """The same of single texts: the names of the classes are what the model scores as replies."""
+    parent = tmp_path_factory.mktemp("texts")
+    path = write_classifier(parent, request.param, labels=("w1", "w2 w3", "w4 w5 w6"), class_from="score")
     with TestClient(create_app(settings(classifier=str(path)))) as client:
         yield client, load_classifier(path)
 
@@ -83,7 +96,7 @@ def test_many_texts_are_compared_part_by_part(
     client, classifier = served
     whole = classifier.classify("w1 w2", TEXTS)
     sizes, compared = list[int](), classifier.network.class_logits
-    monkeypatch.setattr("polyrank.service.ranking.forwards.AT_ONCE", 3)
+    monkeypatch.setattr("polyrank.service.ranking.classes.AT_ONCE", 3)
     monkeypatch.setattr("polyrank.model.inference.forwards._AT_ONCE", 2)
     for result, alone, own in zip(
         told(client, context="w1 w2", texts=TEXTS), classifier.classify("w1 w2", TEXTS), whole, strict=True
@@ -106,6 +119,25 @@ def test_many_at_once_get_what_each_would_get_alone(served: tuple[TestClient, Cl
     for body, results in zip(bodies, answers, strict=True):
         for result, own in zip(results, classifier.classify(body["context"], body["texts"]), strict=True):
             assert result["probabilities"] == pytest.approx(own, abs=1e-4)
+
+
+def test_single_texts_are_told_alone_and_as_the_last_turn(of_texts: tuple[TestClient, Classifier]) -> None:
+    client, classifier = of_texts
+    said = [{"role": "user", "content": "w1 w2"}, "w7"]
+    alone, beside = told(client, texts=TEXTS), told(client, texts=TEXTS, context=said, persona=["w8"])
+    for results, expected in (
+        (alone, classifier.classify("", TEXTS)),
+        (beside, classifier.classify([Turn("w1 w2", "user"), "w7"], TEXTS, persona=["w8"])),
+    ):
+        for result, own in zip(results, expected, strict=True):
+            assert result["probabilities"] == pytest.approx(own, abs=1e-5)
+            assert result["label"] == next(iter(own))
+    assert alone != beside
+    cut = client.post("/classify", json={"texts": ["w3", "w1 " * 200]}).json()["truncated"]
+    assert cut["tokens"] > 0
+    assert client.get("/info").json()["labels"] == ["w1", "w2 w3", "w4 w5 w6"]
+    refused = client.post("/classify", json={"context": [" "], "texts": ["w1"]})
+    assert (refused.status_code, "at least one turn must have text" in refused.text) == (422, True)
 
 
 def test_it_says_what_it_is_and_what_it_cut(served: tuple[TestClient, Classifier]) -> None:
@@ -209,3 +241,5 @@ def test_the_clients_ask_it(bi: Path) -> None:
         assert answer.results[0].probabilities == pytest.approx(expected, abs=1e-4)
         with pytest.raises(polyrank.RequestWrong):
             client.classify("w1", [])
+        with pytest.raises(polyrank.RequestWrong, match="context: is required"):
+            client.classify("", ["w1"])

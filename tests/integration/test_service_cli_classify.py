@@ -80,3 +80,29 @@ def test_trained_and_measured(capsys: Capture, tmp_path: Path) -> None:
         outcome = call(capsys, *arguments)
         assert says in outcome.err, arguments
         assert outcome.status == status, arguments
+
+
+def test_single_texts(capsys: Capture, tmp_path: Path) -> None:
+    """Their class is one of those whose names the model scores; one of them holds what fits no other."""
+    rows = [{"context": [f"w{n % 3} w{16 + n % 23}"], "label": ("w4", "w5 w6", "oos")[n % 3]} for n in range(60)]
+    base, data, out = write_base(tmp_path / "base", 3), write_rows(tmp_path / "texts.jsonl", rows), tmp_path / "out"
+    what = ["--task", "classify", "--architecture", "bi", "--base", base, "--train", data, "--output", out]
+    result = call(capsys, "train", *what, *RECIPE, *SIZES, "--valid", data, "--json").result
+    assert result["settings"]["class_from"] == "score"
+    assert result["valid"]["accuracy"] > 0.9
+    card = (out / "README.md").read_text()
+    assert "which of 3 classes the last turn of a conversation is (oos, w4, w5 w6)" in card
+    assert 'classify("", [' in card
+    classifier = polyrank.load_classifier(out)
+    told = classifier.classify("", [each["context"][0] for each in rows])
+    right = [next(iter(own)) == each["label"] for own, each in zip(told, rows, strict=True)]
+    assert result["valid"]["accuracy"] == pytest.approx(np.mean(right))
+    wrong = write_rows(tmp_path / "wrong.jsonl", [{**rows[0], "response": "w9"}])
+    ranking = write_checkpoint(tmp_path, "poly", seed=0, architecture="poly")
+    for model, file, says in (
+        (out, wrong, f"{out} tells classes of single texts; 0 of 1 examples are single texts"),
+        (ranking, data, f"{data}: its labels are classes; give a classifier to measure how they are told"),
+    ):
+        outcome = call(capsys, "evaluate", "--model", model, "--data", file)
+        assert outcome.status == 1
+        assert says in outcome.err

@@ -559,11 +559,12 @@ def test_a_teacher_needs_negatives_in_every_file(base: Path, data: Path, tmp_pat
     run(config, listed, tmp_path / "out")
 
 
-def test_a_run_learns_from_its_teacher(base: Path, data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("teacher", "student"), [("cross", "bi"), ("cross", "poly"), ("mix", "poly")])
+def test_a_run_learns_from_its_teacher(base: Path, data: Path, tmp_path: Path, teacher: str, student: str) -> None:
     examples = [{**row, "negatives": [f"w{n}" for n in range(4, 8) if f"w{n}" != row["response"]]} for row in rows(80)]
     listed = write_rows(tmp_path / "listed.jsonl", examples)
-    run(settings(base, architecture="cross", negatives=3), data, tmp_path / "teacher")
-    config = settings(base, teacher=str(tmp_path / "teacher"), teacher_weight=1.0)
+    run(settings(base, architecture=teacher, negatives=3), data, tmp_path / "teacher")
+    config = settings(base, architecture=student, teacher=str(tmp_path / "teacher"), teacher_weight=1.0)
     ranker, seen = run(config, listed, tmp_path / "out")
     assert min(loss for _, loss in seen.looks) < 0.5 * seen.looks[0][1]
     assert ranker.rank(["w2 w2", "w30 w31"], ["w4", "w5", "w6", "w7"])[0][0] == 2

@@ -57,6 +57,7 @@ class Report:
         held_out: how many examples are in the selection slice.
         with_negatives: how many of those kept list negatives.
         categories: how many of all examples have each class, for a classifier.
+        single_texts: in how many of all examples the class is that of a single text.
         dropped: how many bad lines and repeated examples there are, by reason.
         first: number of the first line with each reason.
     """
@@ -66,6 +67,7 @@ class Report:
     held_out: int = 0
     with_negatives: int = 0
     categories: Counter[str] = field(default_factory=Counter)
+    single_texts: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     first: dict[str, int] = field(default_factory=dict)
 
@@ -110,6 +112,7 @@ def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> 
         hashes.append(_hash(example.dialogue))
         listing.append(bool(example.negatives))
         report.categories[example.category] += 1
+        report.single_texts += example.is_single_text
     report.require_few_bad(path, max_rejected)
     dialogues = sorted(set(hashes))
     if len(dialogues) < 4:  # a dialogue alone has no negatives, so its loss is zero

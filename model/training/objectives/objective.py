@@ -10,11 +10,14 @@ from torch import Tensor
 
 from polyrank.model.architectures.attention import ContextCodes, unit_length
 from polyrank.model.rankers.networks import NetworkRanker
+from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.data.words import PairWords
 from polyrank.model.training.objectives.gradient_cache import Encode, Encoded, cached_backward, plain_backward
 from polyrank.model.training.student.student import Student
+
+_NOTHING_SAID = Conversation(())
 
 
 class Batch(NamedTuple):
@@ -72,6 +75,8 @@ class Objective(ABC):
         """Load what it needs; the config is one of `settings`. `words` count beside a Cross-encoder's first stage."""
         self._assembler = student.assembler
         self._device = device
+        by_score = config.class_from == "score"
+        self._labels = tuple(Dialogue(_NOTHING_SAID, name) for name in config.labels) if by_score else ()
         self._run = cached_backward if config.gradient_cache else plain_backward
 
     @abstractmethod
@@ -80,16 +85,20 @@ class Objective(ABC):
 
     def step(self, batch: Batch, backward: Callable[[Tensor], None]) -> float:
         """Add the gradients of a batch to the parameters; returns its loss."""
-        prepared = self.prepare(batch)
+        prepared = self.prepare(self._with_labels(batch))
         return self._run(prepared.chunks, lambda encoded: prepared.scored(encoded).loss, backward).item()
 
     @torch.no_grad()
     def measure(self, batch: Batch) -> Measured:
         """Return the figures of a batch without training on it."""
-        prepared = self.prepare(batch)
+        prepared = self.prepare(self._with_labels(batch))
         loss, scores, gold, allowed, codes = prepared.scored([encode() for encode in prepared.chunks])
         cosine = 0.0 if codes is None else code_cosine(codes)
         return Measured(loss.item(), gold_first(scores, gold, allowed), len(scores), cosine)
+
+    def _with_labels(self, batch: Batch) -> Batch:
+        """Let every class compete in every batch, where scores of their names tell the classes."""
+        return batch._replace(others=(*batch.others, *self._labels))
 
 
 def gold_first(scores: Tensor, gold: Tensor, allowed: Tensor) -> int:

@@ -179,6 +179,7 @@ def _model_config(config: TrainConfig, source: ModelConfig, base_sha256: str) ->
         architecture=config.architecture,
         residual=first_stage is not None,
         labels=tuple(config.labels),
+        class_from=config.class_from,
         base_sha256=base_sha256 if adapter else "",
         weights="adapter" if adapter else "full",
         assembly=replace(source.assembly, max_turns=turns),

@@ -35,6 +35,12 @@ class ClassesTask:
         classifier = load_classifier(name, self._runner)
         if unknown := sorted({each.category for each in self._examples} - set(classifier.labels)):
             raise InvalidInput(f"{name} knows no class {unknown[0]!r}; its classes: {', '.join(classifier.labels)}")
+        single = sum(each.is_single_text for each in self._examples)
+        if single != (0 if classifier.reads_pairs else len(self._examples)):
+            kind = "pairs" if classifier.reads_pairs else "single texts"
+            raise InvalidInput(
+                f"{name} tells classes of {kind}; {single} of {len(self._examples)} examples are single texts"
+            )
         return classifier
 
     def measure(self, ranker: Classifier, report: ReportProgress) -> TaskResult:
@@ -42,7 +48,7 @@ class ClassesTask:
         told = []
         for start in range(0, len(self._examples), _AT_ONCE):
             some = self._examples[start : start + _AT_ONCE]
-            told.append(ranker.probabilities([(each.conversation, each.response) for each in some]))
+            told.append(ranker.of_examples(some))
             report("classify", start + len(some), len(self._examples))
         probabilities = np.concatenate(told).astype(np.float64)
         right = np.array([ranker.labels.index(each.category) for each in self._examples])

@@ -45,6 +45,8 @@ def listed_examples(data: Path, limit: int | None, draw: Draw = AS_LISTED) -> tu
         InvalidInput: the file cannot be read, or holds nothing to rank.
     """
     dialogues = list(islice(read_dialogues(data), limit))
+    if any(dialogue.category for dialogue in dialogues):
+        raise InvalidInput(f"{data}: its labels are classes; give a classifier to measure how they are told")
     draw = draw.settled(dialogues)
     listed = _with_candidates(data, dialogues, draw)
     examples = [(number, dialogue) for number, dialogue in enumerate(listed) if dialogue.candidates]

@@ -1,4 +1,4 @@
-"""`POST /classify`: the classes of texts with a conversation."""
+"""`POST /classify`: the classes of texts, beside a conversation or alone."""
 
 import time
 
@@ -6,6 +6,7 @@ import numpy as np
 from fastapi import APIRouter
 from starlette.requests import Request
 
+from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.service.errors import NotConfigured
 from polyrank.service.http.native.rank import checked_conversation
@@ -28,7 +29,10 @@ router = APIRouter(tags=["classify"], dependencies=[RANK])
     responses=fails(*READS, NotConfigured, body=True),
 )
 async def classify(request: Request) -> ClassifyOut:
-    """Tell for each text which class it and the conversation are, with the probability of every class."""
+    """Tell for each text which class it is beside the conversation, with the probability of every class.
+
+    A classifier of pairs needs a conversation. For one of single texts each text is the last turn of it.
+    """
     held = resources(request)
     body = await bodies.read(request, ClassifyIn, held.settings, ranked=("texts",))
     deadline = bodies.deadline(request, held.settings, body.timeout_ms)
@@ -36,6 +40,8 @@ async def classify(request: Request) -> ClassifyOut:
     conversation = checked_conversation(body, held.settings)
     bodies.check_lengths("texts", body.texts, held.settings)
     classifier = held.engine.required_classifier()
+    if classifier.reads_pairs and not conversation.turns:
+        raise InvalidInput("context: is required: the classifier reads a context and a text")
     told = await bodies.while_connected(request, held.engine.classify(conversation, body.texts, deadline))
     request.state.account = Account(None, [], told.seconds)
     return _answer(request, classifier, told)

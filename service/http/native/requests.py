@@ -137,7 +137,7 @@ class SaidIn(Strict):
 
     @model_validator(mode="after")
     def _something_was_said(self) -> Self:
-        if not any(turn.text.strip() for turn in self._turns()):
+        if "context" in self.model_fields_set and not any(turn.text.strip() for turn in self._turns()):
             raise ValueError("context: at least one turn must have text")
         return self
 
@@ -227,7 +227,7 @@ class RankIn(SaidIn):
 
 
 class ClassifyIn(SaidIn):
-    """A context, and texts whose classes are asked for."""
+    """Texts whose classes are asked for, and what was said before."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -241,6 +241,9 @@ class ClassifyIn(SaidIn):
         **_NAMES_OF_TIMEOUT,
     }
 
+    context: str | Annotated[list[str | TurnIn], Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)] = Field(
+        default=[], description="oldest turn first; a classifier of pairs needs it"
+    )
     texts: list[Text] = Field(min_length=1, max_length=CANDIDATES_CEILING, fail_fast=True)
     timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
 
