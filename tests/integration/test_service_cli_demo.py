@@ -1,11 +1,14 @@
 """`polyrank demo`: once with the real sample and model, the rest with a small model."""
 
+import os
+import shlex
 from pathlib import Path
 
 import pytest
 from command_line import call
 
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.service.cli import parser
 from polyrank.service.cli.commands import demo
 from polyrank.service.process import server
 from polyrank.service.settings import Settings
@@ -116,12 +119,19 @@ def test_without_once_the_store_is_served(capsys: Capture, tiny: Path, monkeypat
         {"store": Path(".demo-store"), "port": 8123, "reranker": str(tiny / "cross"), "drain_delay_s": 0}
     )
     assert served == [expected]
-    assert outcome.out.splitlines()[-1].endswith(" --url http://127.0.0.1:8123")
+    *_, build, rank = outcome.out.splitlines()
+    assert rank.endswith(" --url http://127.0.0.1:8123")
     assert "R@1" not in outcome.out
+    for line in (build, rank):
+        words = shlex.split(line.split(": ", 1)[1])
+        assert Path(words[0]).is_absolute(), "a new shell finds it without an environment"
+        assert os.access(words[0], os.X_OK)
+        options = words[words.index("polyrank.service.cli") + 1 :] if "-m" in words else words[1:]
+        assert parser().parse_args(options).run
 
 
-def test_outside_a_clone_there_is_no_sample(capsys: Capture, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_sample(capsys: Capture, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "SOURCE", home / "site-packages")
     message = call(capsys, "demo", "--once").failure(2)
-    assert message.endswith("pool.jsonl is missing; the demo runs from a clone of the source")
+    assert message.endswith("pool.jsonl is missing; a wheel and a clone of the source have it: install polyrank again")
     assert list(home.iterdir()) == []

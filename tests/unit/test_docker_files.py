@@ -1,7 +1,10 @@
 """The deployment files agree with each other and with the code; no Docker is needed to see it."""
 
 import json
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from polyrank.service.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
-SERVICES = {"redis", "builder", "api", "prometheus", "grafana"}
+SERVICES = {"redis", "builder", "api", "prometheus", "alertmanager", "grafana"}
 GPU = "api-gpu"
 
 
@@ -145,10 +148,46 @@ def test_docker_context_holds_what_the_dockerfile_copies(instructions: list[tupl
     assert copied == allowed
 
 
+def _make_image(path: str, *variables: str) -> subprocess.CompletedProcess[str]:
+    make = shutil.which("make")
+    assert make is not None
+    environment = {"PATH": path, "LC_ALL": "C"}
+    return subprocess.run([make, "image", *variables], cwd=ROOT, env=environment, text=True, capture_output=True)
+
+
+def test_make_image_shows_and_runs_what_builds_the_image_that_compose_runs(
+    tmp_path: Path, stages: dict[str, Any], compose: dict[str, Any]
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text('#!/bin/sh\necho "ran: $*"\n', encoding="utf-8")
+    docker.chmod(0o755)
+    done = _make_image(f"{tmp_path}:{os.defpath}")
+    shown, ran = done.stdout.splitlines()
+    assert shown.removeprefix("DOCKER_BUILDKIT=1 docker ") == ran.removeprefix("ran: ")
+    words = ran.split()
+    assert (ROOT / _flag(words, "--file")).is_file()
+    assert _flag(words, "--target") in stages
+    assert _flag(words, "--tag") == compose["services"]["api"]["image"]
+    assert words[-1] == "."
+    own = _make_image(
+        f"{tmp_path}:{os.defpath}", "TARGET=runtime-cuda", "IMAGE=shop/polyrank:1", "TORCH_INDEX=http://a/b"
+    )
+    assert "--target runtime-cuda --tag shop/polyrank:1 --build-arg TORCH_INDEX=http://a/b ." in own.stdout
+
+
+def test_make_image_without_docker_shows_the_command_and_fails(tmp_path: Path) -> None:
+    for tool in ("sh", "echo"):
+        (tmp_path / tool).symlink_to(str(shutil.which(tool)))
+    done = _make_image(str(tmp_path))
+    assert done.returncode != 0
+    assert "docker build --file docker/Dockerfile" in done.stdout
+    assert "docker is not installed" in done.stderr
+
+
 # --- compose
 
 
-def test_up_starts_all_five_and_the_gpu_is_asked_for(compose: dict[str, Any]) -> None:
+def test_up_starts_all_six_and_the_gpu_is_asked_for(compose: dict[str, Any]) -> None:
     profiles = {name: service.get("profiles") for name, service in compose["services"].items()}
     assert profiles == {**dict.fromkeys(SERVICES), GPU: ["gpu"]}
 
@@ -159,7 +198,7 @@ def test_gpu_service_is_a_replica_that_reads_the_store(compose: dict[str, Any], 
     assert gpu["build"]["target"] in stages
     assert gpu["build"]["target"] != builder["build"]["target"]
     assert gpu["image"] not in (api["image"], builder["image"])
-    assert gpu["volumes"] == ["store:/store:ro"]
+    assert gpu["volumes"] == ["store:/store:ro", "./examples/support:/data:ro"]
     assert gpu["tmpfs"] == ["/tmp:exec"], "Triton loads what it compiles from there"
     assert "TRITON_CACHE_DIR=/tmp/" in dict(stages[gpu["build"]["target"]][1])["ENV"]
     own = {"profiles", "image", "build", "gpus", "tmpfs", "volumes", "ports"}
@@ -201,6 +240,7 @@ def test_ports_are_published_on_this_machine_alone_and_redis_nowhere(compose: di
         "api": ["127.0.0.1:8000:8000"],
         "api-gpu": ["127.0.0.1:8001:8000"],
         "prometheus": ["127.0.0.1:9090:9090"],
+        "alertmanager": ["127.0.0.1:9093:9093"],
         "grafana": ["127.0.0.1:3000:3000"],
     }
     assert compose["services"]["redis"]["networks"] == ["data"]
@@ -236,16 +276,26 @@ def test_one_service_builds_the_image_and_the_other_uses_it(compose: dict[str, A
 def test_builder_and_api_share_store_and_redis(compose: dict[str, Any]) -> None:
     (script,) = compose["services"]["builder"]["command"]
     api = compose["services"]["api"]["command"]
-    assert script.startswith("if [ -s /store/CURRENT ]")
+    assert script.startswith('if [ -s /store/CURRENT ] && [ -z "$$REBUILD" ];')
     build = re.search(r"exec polyrank (build .*); fi", script)
     assert build is not None
     flags = build.group(1).split()
     assert _flag(flags, "--redis") == _flag(api, "--redis") == "redis://redis:6379/0"
     assert _flag(flags, "--store") == _flag(api, "--store") == "/store"
     assert "store:/store" in compose["services"]["api"]["volumes"]
-    pool = _flag(flags, "--pool")
-    assert (ROOT / pool.removeprefix("/app/")).is_file()
-    assert compose["services"]["api"]["environment"][f"{PREFIX}POOL_ROOT"] == str(Path(pool).parent)
+
+
+def test_builder_takes_pool_and_model_of_ones_own_and_else_the_sample(compose: dict[str, Any]) -> None:
+    builder, api = compose["services"]["builder"], compose["services"]["api"]
+    [command] = builder["command"]
+    assert '--model "$$MODEL" --pool "$$POOL"' in command
+    [data] = [mount for mount in builder["volumes"] if ":/data" in mount]
+    assert data in api["volumes"]
+    pool, model = builder["environment"]["POOL"], builder["environment"]["MODEL"]
+    assert (ROOT / data.split(":")[0] / pool.removeprefix("/data/")).is_file()
+    assert (ROOT / model.removeprefix("/app/") / "polyrank.json").is_file()
+    assert api["environment"][f"{PREFIX}POOL_ROOT"] == str(Path(pool).parent)
+    assert all(f"${{{name}:-" in _compose_text() for name in ("DATA", "POOL", "MODEL"))
 
 
 def test_commands_are_those_of_polyrank(compose: dict[str, Any], stages: dict[str, Any]) -> None:
@@ -260,7 +310,7 @@ def test_commands_are_those_of_polyrank(compose: dict[str, Any], stages: dict[st
 def test_paths_in_the_image_are_copied_into_it(stages: dict[str, Any]) -> None:
     copied = {rest.split()[-1] for keyword, rest in stages["runtime"][1] if keyword == "COPY"}
     paths = set(re.findall(r"/app/[\w./-]+", _compose_text()))
-    assert {"/app/checkpoints/chat-cross", "/app/examples/support/pool.jsonl"} <= paths
+    assert {"/app/checkpoints/chat-cross", "/app/checkpoints/chat-poly"} <= paths
     for path in paths:
         assert (ROOT / path.removeprefix("/app/")).exists(), path
         assert any(path.startswith(root) for root in copied), path
@@ -322,13 +372,25 @@ def test_prometheus_scrapes_the_api_and_reads_the_mounted_rules(compose: dict[st
     assert set(compose["services"]["prometheus"]["networks"]) & set(compose["services"]["api"]["networks"])
 
 
+def test_prometheus_tells_alertmanager_and_its_receivers_are_there_to_be_filled_in(compose: dict[str, Any]) -> None:
+    [managers] = _yaml("prometheus.yml")["alerting"]["alertmanagers"]
+    service = compose["services"]["alertmanager"]
+    [port] = [published.rsplit(":", 1)[1] for published in service["ports"]]
+    assert managers["static_configs"] == [{"targets": [f"alertmanager:{port}"]}]
+    assert set(service["networks"]) & set(compose["services"]["prometheus"]["networks"])
+    [mounted] = [mount.split(":") for mount in service["volumes"] if mount.startswith("./")]
+    assert f"--config.file={mounted[1]}" in service["command"]
+    config = yaml.safe_load((ROOT / mounted[0]).read_text(encoding="utf-8"))
+    assert {rule["labels"]["severity"] for rule in _alerts()} == {each["name"] for each in config["receivers"]}
+
+
 def test_dashboard_can_be_provisioned(compose: dict[str, Any], dashboard: dict[str, Any]) -> None:
     assert dashboard["id"] is None
     assert dashboard["uid"] == "polyrank"
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
     (source,) = _yaml("grafana/provisioning/datasources/prometheus.yml")["datasources"]
     assert source["uid"] == "polyrank-prometheus"
-    (variable,) = dashboard["templating"]["list"]
+    variable, _ = dashboard["templating"]["list"]
     assert variable["current"]["value"] == source["uid"]
     (provider,) = _yaml("grafana/provisioning/dashboards/polyrank.yml")["providers"]
     path = provider["options"]["path"]
@@ -339,6 +401,18 @@ def test_panels_use_the_data_source_variable(dashboard: dict[str, Any]) -> None:
     sources = [panel["datasource"] for panel in dashboard["panels"] if panel["type"] != "row"]
     assert sources
     assert all(source == {"type": "prometheus", "uid": "${datasource}"} for source in sources)
+
+
+def test_panels_show_the_instances_that_are_chosen(dashboard: dict[str, Any]) -> None:
+    _, variable = dashboard["templating"]["list"]
+    assert (variable["name"], variable["multi"], variable["includeAll"]) == ("instance", True, True)
+    assert "label_values(" in variable["query"]["query"]
+    shown = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    assert "process_resident_memory_bytes" in " ".join(shown)
+    for expression in shown:  # recorded series are those of all instances together
+        series = re.findall(r"\b(?:polyrank|process)_\w+(?:\{[^}]*\})?", expression)
+        assert series or expression.startswith("polyrank:"), expression
+        assert all('instance=~"$instance"' in each for each in series), expression
 
 
 def test_dashboard_and_alerts_name_metrics_that_exist_and_leave_none_out(dashboard: dict[str, Any]) -> None:
@@ -354,11 +428,18 @@ def test_recorded_series_are_used_and_those_used_are_recorded(dashboard: dict[st
     assert used == {rule["record"] for rule in rules if "record" in rule}
 
 
-def test_every_alert_has_an_entry_in_the_runbook_and_every_entry_an_alert() -> None:
+def test_every_alert_leads_to_its_entry_in_the_runbook_and_every_entry_has_an_alert(compose: dict[str, Any]) -> None:
+    config, environment = _yaml("prometheus.yml"), compose["services"]["prometheus"]["environment"]
+    assert config["global"]["external_labels"] == {"runbook": "${RUNBOOK_URL}"}
+    assert environment == {"RUNBOOK_URL": "docs/runbook.md"}
     entries = re.findall(r"^## (\w+)$", (ROOT / "docs/runbook.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert sorted(entries) == sorted({rule["alert"] for rule in _alerts()})
     for rule in _alerts():
-        assert rule["annotations"]["runbook"] == f"docs/runbook.md#{rule['alert'].lower()}"
+        link = re.fullmatch(
+            r'\{\{ or \$externalLabels\.runbook "([^"]+)" \}\}(#\w+)', rule["annotations"]["runbook_url"]
+        )
+        assert link is not None
+        assert link.groups() == (environment["RUNBOOK_URL"], f"#{rule['alert'].lower()}")  # a heading's own anchor
         assert rule["labels"]["severity"] in ("page", "ticket")
 
 

@@ -27,16 +27,26 @@ def _tool(folder: Path, name: str, script: str) -> None:
 
 
 def test_every_check_names_files_that_exist(lint: ModuleType) -> None:
-    paths = [Path(part) for check in lint.checks() for part in check.command if part.endswith((".yml", "Dockerfile"))]
-    assert len(paths) >= 4
+    parts = [part.removeprefix("--config.file=") for check in lint.checks() for part in check.command]
+    paths = [Path(part) for part in parts if part.endswith((".yml", ".yaml", "Dockerfile"))]
+    assert len(paths) >= 8
     assert all(path.is_file() for path in paths)
+
+
+def test_the_chart_is_checked_as_it_comes_and_with_everything_set(lint: ModuleType) -> None:
+    linted = {check.command[-1] for check in lint.checks() if check.command[0] == "helm"}
+    assert linted == {str(ROOT / "docker/helm/values.yaml"), str(ROOT / "docker/helm/ci/full-values.yaml")}
+    validated = [check.stdin for check in lint.checks() if check.command[0] == "kubernetes-validate"]
+    assert {rendered[-1] for rendered in validated} == linted
 
 
 def test_every_query_of_the_dashboard_becomes_a_rule_without_grafanas_variables(lint: ModuleType) -> None:
     dashboard = json.loads((ROOT / "docker/grafana/dashboards/polyrank.json").read_text(encoding="utf-8"))
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     (group,) = json.loads(lint.as_rules(dashboard))["groups"]
-    assert [rule["expr"] for rule in group["rules"]] == [query.replace("$__rate_interval", "1m") for query in queries]
+    assert [rule["expr"] for rule in group["rules"]] == [
+        query.replace("$__rate_interval", "1m").replace("$instance", ".*") for query in queries
+    ]
     assert "$" not in lint.as_rules(dashboard)
 
 
@@ -66,3 +76,15 @@ def test_what_a_tool_finds_is_shown_and_fails(
     assert "bad stdin name" in capsys.readouterr().err
     assert not lint.failed(lint.Check("file", ("linter", "good"), "x", "stdin\n"), str(tmp_path))
     assert capsys.readouterr().out == "file: ok\n"
+
+
+def test_what_one_tool_prints_the_other_reads_unless_the_first_fails(
+    lint: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _tool(tmp_path, "renderer", 'echo "$1"; [ "$1" != broken ]')
+    _tool(tmp_path, "linter", 'read line; echo "linter read $line"; [ "$line" = good ]')
+    for rendered, told in (("good", ""), ("bad", "linter read bad"), ("broken", "broken")):
+        assert lint.failed(lint.Check("file", ("linter",), "x", ("renderer", rendered)), str(tmp_path)) is bool(told)
+        shown = capsys.readouterr()
+        assert shown.out == f"file: {'failed' if told else 'ok'}\n"
+        assert shown.err.strip() == told

@@ -41,6 +41,7 @@ def test_a_job_runs_to_its_end(jobs: JobStore) -> None:
         jobs.update(running.finish(SUCCEEDED, generation="g"))
     ended = jobs.get(record.id)
     assert (ended.state, ended.generation, ended.is_finished) == (SUCCEEDED, "g", True)
+    assert (ended.stage, ended.done, ended.total, ended.rate, ended.eta_seconds) == ("done", 1, 1, None, None)
     assert ended.finished is not None
 
 

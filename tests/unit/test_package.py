@@ -89,7 +89,7 @@ def test_a_users_own_modules_do_not_get_in_the_way(tmp_path: Path) -> None:
 
 def test_a_wheel_holds_one_package_with_every_file(tmp_path: Path) -> None:
     """Built as pip builds it, from a copy without the links, as a source archive has none."""
-    for name in FOLDERS:
+    for name in (*FOLDERS, "checkpoints", "examples"):
         shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "src" / "polyrank").mkdir(parents=True)
     for name in ("pyproject.toml", "README.md", "LICENSE", "src/polyrank/__init__.py", "src/polyrank/py.typed"):
@@ -100,6 +100,9 @@ def test_a_wheel_holds_one_package_with_every_file(tmp_path: Path) -> None:
     assert {name.split("/")[0] for name in names} == {"polyrank", wheel.name.split("-py3")[0] + ".dist-info"}
     files = {f"polyrank/{file.relative_to(tmp_path)}" for each in FOLDERS for file in (tmp_path / each).rglob("*.*")}
     assert files <= set(names)
+    assert {f"polyrank/examples/support/{name}.jsonl" for name in ("pool", "conversations")} <= set(names)
+    for checkpoint in (REPOSITORY / "checkpoints").glob("*/*"):
+        assert f"polyrank/checkpoints/{checkpoint.parent.name}/{checkpoint.name}" in names
 
 
 def test_no_public_class_name_stands_twice() -> None:

@@ -105,6 +105,8 @@ def test_list_describes_each_generation(capsys: Capture, store: Path) -> None:
     recall |= {"p50_ms": None, "p99_ms": None}
     same = {
         "count": 20,
+        "built": 20,
+        "revision": 0,
         "index_times": None,
         "recall": recall,
         "model": "hash",
@@ -117,6 +119,17 @@ def test_list_describes_each_generation(capsys: Capture, store: Path) -> None:
     lines = shown.out.splitlines()
     assert lines[0].startswith(f"* {first}  20 candidates, exact, hash, 20")
     assert lines[1].startswith(f"  {second}  20 candidates, flat, hash, 20")
+
+
+def test_list_counts_what_is_served_with_its_updates(capsys: Capture, store: Path) -> None:
+    generation = built(store)
+    manifest = GenerationStore(store).manifest(generation)
+    vectors = Representations(np.zeros((2, manifest.dim), np.float16))
+    added = [Candidate("new", "w1"), Candidate("newer", "w2")]
+    GenerationStore(store).updates.of(manifest).append(Update(1, added, vectors, ["c1"]))
+    [row] = call(capsys, "store", "list", "--store", store, "--json").result["generations"]
+    assert (row["count"], row["built"], row["revision"]) == (21, 20, 1)
+    assert f"{generation}  21 candidates (20 built), " in call(capsys, "store", "list", "--store", store).out
 
 
 def test_what_is_not_of_the_store_is_listed(capsys: Capture, store: Path) -> None:

@@ -1,6 +1,7 @@
 """`polyrank demo`: build, rank and serve the bundled sample in one command."""
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 # The lowest R@1/20 of the sample conversations, as the README states it. Measured: docs/measurements/quality.md.
 FLOOR = 0.80
-SOURCE = Path(__file__).resolve().parents[3]  # a clone holds the sample and the checkpoints beside the packages
+# A clone and a wheel hold the sample and the checkpoints beside the three folders.
+SOURCE = Path(__file__).resolve().parents[3]
 MODEL = str(SOURCE / "checkpoints" / "chat-poly")
 RERANKER = str(SOURCE / "checkpoints" / "chat-cross")
 STORE = Path(".demo-store")
@@ -49,14 +51,23 @@ def run(arguments: argparse.Namespace) -> int:
     print_results(from_store(STORE, EXAMPLE, 5))
     if arguments.once:
         return _evaluate(conversations)
-    print(f"try it: polyrank rank 'my parcel is late' --url http://{settings.host}:{settings.port}", flush=True)
+    polyrank = _command()
+    print(f"your own replies: {polyrank} build --model {shlex.quote(MODEL)} --pool FILE --store ./store")
+    print(f"try it: {polyrank} rank 'my parcel is late' --url http://{settings.host}:{settings.port}", flush=True)
     return server.run(settings)
+
+
+def _command() -> str:
+    """`polyrank` as every shell finds it, also one in which no environment is active."""
+    script = Path(sys.executable).with_name("polyrank")
+    words = [str(script)] if script.is_file() else [sys.executable, "-m", "polyrank.service.cli"]
+    return shlex.join(words)
 
 
 def _sample(name: str) -> Path:
     path = SOURCE / "examples" / "support" / name
     if not path.is_file():
-        raise UsageError(f"{path} is missing; the demo runs from a clone of the source")
+        raise UsageError(f"{path} is missing; a wheel and a clone of the source have it: install polyrank again")
     return path
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,14 +79,15 @@ def _current(store: "GenerationStore") -> tuple[str | None, str | None]:
 def _row(store: "GenerationStore", generation: str, current: str | None) -> dict[str, Any]:
     row: dict[str, Any] = {"id": generation, "active": generation == current}
     try:
-        opened = store.open(generation, verify=False)
+        with closing(store.open(generation, verify=False)) as opened:
+            manifest, served = opened.manifest, store.snapshot(opened)
     except GenerationError as error:
         return {**row, "error": str(error)}
-    opened.close()
-    manifest = opened.manifest
     return {
         **row,
-        "count": manifest.count,
+        "count": served.count,
+        "built": manifest.count,
+        "revision": served.revision,
         "index": manifest.index.kind,
         "index_times": manifest.index.times,
         "created_at": manifest.created_at,
@@ -104,7 +106,8 @@ def _line(row: dict[str, Any]) -> str:
     if recall["count"]:
         measured = f" (recall@10 of {recall['of']} {recall['recall@10']:.3f}, probes: {recall['probes']})"
     index = f"{row['index']}{measured}"
-    return f"{mark} {row['id']}  {row['count']} candidates, {index}, {row['model']}, {row['created_at']}"
+    updated = "" if row["count"] == row["built"] else f" ({row['built']} built)"
+    return f"{mark} {row['id']}  {row['count']} candidates{updated}, {index}, {row['model']}, {row['created_at']}"
 
 
 def _emptiness(arguments: argparse.Namespace) -> str:

@@ -265,7 +265,7 @@ class JobOut(Out):
 
     id: str
     state: Literal["queued", "running", "succeeded", "failed", "cancelled"]
-    stage: str | None
+    stage: str | None = Field(description="done: at the end of one that succeeded; null before it begins")
     progress: ProgressOut
     rate: float | None = Field(description="a second")
     eta: float | None = Field(description="seconds")

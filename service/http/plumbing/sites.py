@@ -51,9 +51,7 @@ class Sites:
         site = headers.get("sec-fetch-site", "none")  # browsers send it; "none": the user, not a page, asks
         if method in READING or site == "same-origin" or (origin is None and site == "none"):
             return
-        if origin is None:
-            raise OriginNotAllowed(site)
-        if origin in self.origins or "*" in self.origins or origin.partition("://")[2] == host:
+        if origin and (origin in self.origins or "*" in self.origins or origin.partition("://")[2] == host):
             return
         raise OriginNotAllowed(origin)
 

