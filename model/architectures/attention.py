@@ -22,6 +22,11 @@ class ContextCodes(NamedTuple):
     mask: Tensor
 
 
+def one_vector_each(vectors: Tensor) -> ContextCodes:
+    """Give each of B contexts one vector, of (B, D)."""
+    return ContextCodes(vectors[:, None], torch.ones(len(vectors), 1, dtype=torch.bool, device=vectors.device))
+
+
 def masked_softmax(logits: Tensor, mask: Tensor) -> Tensor:
     """Softmax over the last axis in float32, exactly zero where the mask is False.
 

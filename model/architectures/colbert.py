@@ -10,7 +10,7 @@ from string import punctuation
 import torch
 from torch import Tensor, nn
 
-from polyrank.model.architectures.attention import ContextCodes, unit_length
+from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder, masked_mean
@@ -90,8 +90,7 @@ class ColbertEncoder(LateEncoder):
         rows = outputs[0][:, :width]
         lengths = batch.mask.sum(dim=1, keepdim=True).clamp(min=_block(config).query_tokens)
         counted = torch.arange(width, device=rows.device) < lengths
-        mean = unit_length(masked_mean(rows, counted))[:, None] * config.score_scale
-        first = ContextCodes(mean, torch.ones(mean.shape[:2], dtype=torch.bool, device=rows.device))
+        first = one_vector_each(unit_length(masked_mean(rows, counted)) * config.score_scale)
         return ContextState(first, rows, counted)
 
     @classmethod
@@ -118,7 +117,7 @@ class ColbertEncoder(LateEncoder):
         block = _block(config)
         return float(block.dim * max(context_tokens + 1, block.query_tokens) * rows)
 
-    def late_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
+    def second_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Score every candidate for every context by MaxSim, (B, N)."""
         assert contexts.late is not None
         assert contexts.mask is not None

@@ -47,7 +47,7 @@ class LateEncoder(nn.Module, ABC):
 
     A back-end runs the transformer of a side and its `..._outputs`. What follows has no weights and reads the config
     alone, so it also works on outputs of a compiled model. An architecture with a second stage overrides `late_rows`,
-    `late_scores` and `late_cost`, and makes states with `late`.
+    `second_scores` and `late_cost`, and makes states with `late`.
 
     Attributes:
         context: the transformer of contexts (T1).
@@ -176,11 +176,18 @@ class LateEncoder(nn.Module, ABC):
         return poly_scores(contexts.first, candidates.first)
 
     def late_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
-        """Score every candidate for every context by the vectors that place it, (B, N), without an encoder call.
+        """Score every candidate for every context by what places it, (B, N), without an encoder call.
 
-        Here that is the first stage's score.
+        That is the second stage's score, to which a residual one adds the first stage's; or this alone.
         """
-        return self.first_scores(contexts, candidates)
+        second = self.second_scores(contexts, candidates)
+        if second is None:
+            return self.first_scores(contexts, candidates)
+        return second + self.first_scores(contexts, candidates) if self.counts_first_stage(self.config) else second
+
+    def second_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor | None:
+        """Score every candidate for every context by the second stage alone, (B, N); None: there is none."""
+        return None
 
     @classmethod
     def counts_first_stage(cls, config: ModelConfig) -> bool:
@@ -228,6 +235,15 @@ class ClassHead(nn.Sequential):
 
     def __init__(self, size: int, count: int) -> None:
         super().__init__(nn.Linear(size, size), nn.ReLU(), nn.Dropout(0.1), nn.Linear(size, count))
+
+
+def score_head(size: int, zero: bool) -> nn.Linear:
+    """Make a linear map to a score; `zero`: it adds nothing to the first stage's in the beginning."""
+    head = nn.Linear(size, 1)
+    if zero:
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+    return head
 
 
 def side_by_side(x: Tensor, y: Tensor) -> Tensor:
