@@ -245,13 +245,16 @@ def test_inputs_that_hold_nothing_are_named(
 ) -> None:
     def failed(data: object, pool: object, output: str = "out.jsonl") -> str:
         message = mine(capsys, checkpoints / "poly", ["--data", data, "--pool", pool], tmp_path / output).failure()
-        assert {path.name for path in tmp_path.iterdir()} == {"data.jsonl", "pool.jsonl", "empty.jsonl", "bad.jsonl"}
+        written = {path.name for path in tmp_path.iterdir()}
+        assert written == {"data.jsonl", "pool.jsonl", "empty.jsonl", "bad.jsonl", "classes.jsonl"}
         return message
 
     data, pool = files[1], files[3]
     empty = write_rows(tmp_path / "empty.jsonl", [])
     bad = write_rows(tmp_path / "bad.jsonl", [*DATA, {"context": ["w1"]}])
+    classes = write_rows(tmp_path / "classes.jsonl", [{"context": ["w1"], "label": "a"}])
     none = tmp_path / "none.jsonl"
+    assert failed(classes, pool) == f"{classes}:1: its label is a class; mine for examples of right replies"
     assert failed(empty, pool) == f"{empty} holds no example; there is nothing to mine for"
     assert failed(data, empty) == "the pool holds no text; there is nothing to mine"
     found = "30 examples; 1 dropped: response must be a text (first in line 31)"
