@@ -66,9 +66,8 @@ def opens(browser: Browser, watch: Watch) -> Iterator[Opens]:
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the checkpoints `poly`, whose words count, `bi` and `cross`."""
     parent = tmp_path_factory.mktemp("checkpoints")
-    write_checkpoint(
-        parent, "poly", 0, architecture="poly", n_codes=12, normalize=True, score_scale=5.0, evidence=EVIDENCE
-    )
+    of_codes = {"architecture": "poly", "n_codes": 12, "reduction": "mean", "evidence": EVIDENCE}
+    write_checkpoint(parent, "poly", 0, normalize=True, score_scale=5.0, **of_codes)
     write_checkpoint(parent, "bi", 1, architecture="bi", normalize=True, shared_encoder=True)
     write_checkpoint(parent, "cross", 2, architecture="cross")
     return parent

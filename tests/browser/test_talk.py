@@ -171,3 +171,9 @@ def test_no_reply_fits_the_filter(server: Served, opens: Opens) -> None:
     page.get_by_label("Filter").fill('{"lang": "xx"}')
     say(page, "w1")
     expect(page.get_by_text("No reply fits")).to_be_visible()
+
+
+def test_on_a_narrow_screen_the_replies_come_into_sight(server: Served, opens: Opens) -> None:
+    page = opens(server.url, viewport={"width": 320, "height": 600})
+    ask(page, "w1 w2")
+    expect(page.locator(".reply").first).to_be_in_viewport()

@@ -16,62 +16,62 @@ let asking = null;
 const watchers = new Set();
 
 function become(change) {
-  state = { ...state, ...change };
-  for (const watch of watchers) watch(state);
+	state = { ...state, ...change };
+	for (const watch of watchers) watch(state);
 }
 
 /** Ask now; `afresh`: what is served and by which models, too. */
 export function look(afresh = false) {
-  clearTimeout(timer);
-  if (afresh) become({ info: null, refusal: null });
-  asking ??= ask().finally(() => {
-    asking = null;
-    clearTimeout(timer);
-    if (!document.hidden) timer = setTimeout(look, wait());
-  });
-  return asking;
+	clearTimeout(timer);
+	if (afresh) become({ info: null, refusal: null });
+	asking ??= ask().finally(() => {
+		asking = null;
+		clearTimeout(timer);
+		if (!document.hidden) timer = setTimeout(look, wait());
+	});
+	return asking;
 }
 
 async function ask() {
-  try {
-    const { generation } = await call("GET", "readyz");
-    const changed = generation !== state.generation;
-    become({ phase: "ready", tries: 0, generation });
-    if (changed || !state.info) await askInfo();
-  } catch (error) {
-    if (error instanceof Unreachable) become({ phase: "offline", tries: state.tries + 1 });
-    else become({ phase: "starting", tries: 0 });
-  }
+	try {
+		const { generation } = await call("GET", "readyz");
+		const changed = generation !== state.generation;
+		become({ phase: "ready", tries: 0, generation });
+		if (changed || !state.info) await askInfo();
+	} catch (error) {
+		if (error instanceof Unreachable) become({ phase: "offline", tries: state.tries + 1 });
+		else become({ phase: "starting", tries: 0 });
+	}
 }
 
 async function askInfo() {
-  try {
-    become({ info: await call("GET", "info"), refusal: null });
-  } catch (error) {
-    if (error instanceof Unreachable) throw error;
-    become({ info: null, refusal: error });
-  }
+	try {
+		become({ info: await call("GET", "info"), refusal: null });
+	} catch (error) {
+		if (error instanceof Unreachable) throw error;
+		become({ info: null, refusal: error });
+	}
 }
 
 function wait() {
-  if (state.phase === "ready") return CALM_MS;
-  if (state.phase === "starting") return STARTING_MS;
-  return Math.min(FIRST_MS * 2 ** state.tries, MOST_MS);
+	if (state.phase === "ready") return CALM_MS;
+	if (state.phase === "starting") return STARTING_MS;
+	return Math.min(FIRST_MS * 2 ** state.tries, MOST_MS);
 }
 
 listen((isAnswered) => {
-  if (asking === null && isAnswered !== (state.phase === "ready")) look(); // a call found out before the next look
+	if (asking === null && isAnswered !== (state.phase === "ready")) look(); // a call found out before the next look
 });
 document.addEventListener("visibilitychange", () => document.hidden || look());
 addEventListener("online", () => look());
 
 /** The state, in a component that is drawn again when it changes. */
 export function useConnection() {
-  const [seen, watch] = useState(state);
-  useEffect(() => {
-    watchers.add(watch);
-    watch(state);
-    return () => watchers.delete(watch);
-  }, []);
-  return seen;
+	const [seen, watch] = useState(state);
+	useEffect(() => {
+		watchers.add(watch);
+		watch(state);
+		return () => watchers.delete(watch);
+	}, []);
+	return seen;
 }
