@@ -75,6 +75,7 @@ class Settings(BaseSettings):
         description="names as which callers reach the server, besides loopback names and the address it listens on; "
         "`*.shop.example`: all that end so; `*`: any; separated by commas in the variable",
     )
+    playground: bool = Field(default=True, description="the page at `/playground`, where `/` leads")
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="pages of these origins may call from a browser; separated by commas in the variable"
     )

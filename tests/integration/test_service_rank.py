@@ -125,7 +125,7 @@ def test_the_other_answers_are_as_documented(client: TestClient) -> None:
         kind.model_validate_json(response.content)
     assert client.get("/info").json()["scan"]["kind"] in ("index", "stored rows")
     Problem.model_validate_json(client.get("/nope").content)
-    assert client.get("/", follow_redirects=False).headers["location"] == "/docs"
+    assert client.get("/", follow_redirects=False).headers["location"] == "/playground"
     page = client.get("/docs")
     assert page.status_code == 200
     assert "https://" not in page.text, "the page asks no other host"
