@@ -14,7 +14,7 @@ from fakes import HashEncoder
 from polyrank.index_builder.build.encoding import EncodedShard, ShardTexts
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.scale import encoders as module
-from polyrank.index_builder.scale.encoders import Readiness, ShardDone, Encoder, Encoders, Maker
+from polyrank.index_builder.scale.encoders import Encoder, Encoders, Maker, Readiness, ShardDone
 from polyrank.model.representations import Representations
 
 MODEL = HashEncoder()
