@@ -16,7 +16,14 @@ from torch.utils.checkpoint import checkpoint
 from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch, pad
-from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder, score_head
+from polyrank.model.architectures.late import (
+    CandidateState,
+    ContextState,
+    LateEncoder,
+    Unexplained,
+    score_head,
+    second_stage_unexplained,
+)
 from polyrank.model.architectures.layers import Layer, layers_of
 from polyrank.model.config import DeformerConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
@@ -38,6 +45,8 @@ class DeformerEncoder(LateEncoder):
         upper: the U upper layers.
         head: W, D to 1; a classifier has none.
     """
+
+    has_unit_vectors = True
 
     def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
         super().__init__(config, context, candidate)
@@ -142,6 +151,12 @@ class DeformerEncoder(LateEncoder):
     def counts_first_stage(cls, config: ModelConfig) -> bool:
         """Say whether it is a residual one."""
         return _block(config).residual
+
+    @classmethod
+    def unexplained(cls, config: ModelConfig) -> dict[Unexplained, str]:
+        """Leave out the second stage."""
+        why = "its upper layers read all tokens of a context and a reply together"
+        return super().unexplained(config) | second_stage_unexplained(why, cls.counts_first_stage(config))
 
     @classmethod
     def class_head(cls, config: ModelConfig, dim: int) -> nn.Module:

@@ -15,8 +15,17 @@ from torch.nn import functional as F
 from polyrank.model.architectures.attention import ContextCodes, code_attention, one_vector_each, unit_length
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch, pad
-from polyrank.model.architectures.late import CandidateState, ClassHead, ContextState, LateEncoder, side_by_side
+from polyrank.model.architectures.late import (
+    CandidateState,
+    ClassHead,
+    ContextState,
+    LateEncoder,
+    Unexplained,
+    second_stage_unexplained,
+    side_by_side,
+)
 from polyrank.model.architectures.layers import Activation, Layer, layers_of
+from polyrank.model.architectures.sums import StateSums, code_sums
 from polyrank.model.config import MixConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.representations import LateRows
@@ -36,6 +45,8 @@ class MixEncoder(LateEncoder):
         interactions: the interaction layers.
         gate: W_g, 3 D to D, of all layers.
     """
+
+    has_unit_vectors = True
 
     def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
         super().__init__(config, context, candidate)
@@ -152,6 +163,20 @@ class MixEncoder(LateEncoder):
     def counts_first_stage(cls, config: ModelConfig) -> bool:
         """Say whether it is a residual one."""
         return _block(config).residual
+
+    @classmethod
+    def unexplained(cls, config: ModelConfig) -> dict[Unexplained, str]:
+        """Leave out the second stage, and the reply's tokens where the rows are outputs of no token."""
+        why = "gates and feed-forward networks lie between what its rows read of a context and the score"
+        found = second_stage_unexplained(why, cls.counts_first_stage(config))
+        if _block(config).strategy == "inputs":
+            found.setdefault("reply_tokens", "a reply's rows are outputs in places of their own, which have read all")
+        return found
+
+    def candidate_sums(self, states: Tensor) -> StateSums:
+        """Return the unit mean of the rows, where codes attend for them."""
+        weights = code_sums(self.rows, states, 1.0).mean(dim=0, keepdim=True)
+        return StateSums(weights, states, unit=True)
 
     @classmethod
     def class_head(cls, config: ModelConfig, dim: int) -> nn.Module:

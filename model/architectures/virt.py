@@ -17,9 +17,12 @@ from polyrank.model.architectures.late import (
     ClassHead,
     ContextState,
     LateEncoder,
+    Unexplained,
     masked_mean,
     score_head,
+    second_stage_unexplained,
 )
+from polyrank.model.architectures.sums import StateSums, reduction_sums
 from polyrank.model.config import ModelConfig, VirtConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.representations import LateRows
@@ -91,6 +94,16 @@ class VirtEncoder(LateEncoder):
     def counts_first_stage(cls, config: ModelConfig) -> bool:
         """Say whether it is a residual one."""
         return _block(config).residual
+
+    @classmethod
+    def unexplained(cls, config: ModelConfig) -> dict[Unexplained, str]:
+        """Leave out the second stage."""
+        why = "two layers turn what a context and a reply find in each other into a score"
+        return second_stage_unexplained(why, cls.counts_first_stage(config))
+
+    def _reduction_sums(self, states: Tensor) -> StateSums:
+        """Take the mean, whatever the config's reduction is."""
+        return StateSums(*reduction_sums("mean", 1, states), unit=True)
 
     @classmethod
     def class_head(cls, config: ModelConfig, dim: int) -> nn.Module:
