@@ -12,7 +12,7 @@ RankingError
                       HeaderInvalid, ClientGone
     of a caller       Unauthenticated, Forbidden, RateLimited, HostNotAllowed, OriginNotAllowed
     of the server     NotReady, Draining, Overloaded, BodiesHeld, InferenceFailed, StoreReadOnly
-    of time           DeadlineExceeded: TextsLeft; TimeTooShort
+    of time           DeadlineExceeded: TextsLeft; TimeTooShort: TooMuchToExplain
     of expectations   GenerationMismatch: ListOutdated; CandidateNotFound, RevisionNotReached
     never answered    SettingsError, WorkerFailed, ServiceUnreachable
 """
@@ -226,6 +226,18 @@ class TimeTooShort(ServiceError):
         super().__init__(
             f"{sent} texts take longer than the time allowed for the request; about {fitting} fit at the present "
             "speed: send fewer at a time, or allow more time"
+        )
+        self.fitting = fitting
+
+
+class TooMuchToExplain(TimeTooShort):
+    """An explanation asks for more forward passes than fit into its time."""
+
+    def __init__(self, passes: int, fitting: int) -> None:
+        ServiceError.__init__(
+            self,
+            f"the explanation reads {passes} sequences, and about {fitting} fit into its time at the present speed: "
+            "explain fewer candidates, leave out turns instead of words, do without occlusion, or allow more time",
         )
         self.fitting = fitting
 

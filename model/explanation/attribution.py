@@ -21,9 +21,11 @@ from polyrank.model.architectures.sums import StateSums
 class CodeContributions(NamedTuple):
     """What each context vector and each token of the context add to the score of one reply.
 
-    scores: s, (M,). weights: w, (M,). contributions: C, (M, T), whose sum is the score.
+    attention: a, (M, T): how much each context vector takes of each token. scores: s, (M,). weights: w, (M,).
+    contributions: C, (M, T), whose sum is the score.
     """
 
+    attention: Tensor
     scores: Tensor
     weights: Tensor
     contributions: Tensor
@@ -49,7 +51,7 @@ def code_contributions(context: StateSums, reply: Tensor) -> CodeContributions:
     parts = context.factors[:, None] * context.weights * (context.values @ reply)  # (M, T)
     scores = parts.sum(dim=-1)
     weights = scores.softmax(dim=-1)
-    return CodeContributions(scores, weights, weights[:, None] * parts)
+    return CodeContributions(context.weights, scores, weights, weights[:, None] * parts)
 
 
 def pair_contributions(context: StateSums, weights: Tensor, reply: StateSums) -> Tensor:

@@ -1,7 +1,7 @@
 """`POST /rank`: from the request's body to the answer."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import orjson
@@ -122,11 +122,8 @@ def to_request(body: RankIn, settings: Settings, deadline: float) -> RankRequest
         TooManyCandidates: more than the server allows.
         InvalidInput: a text is longer than the server allows.
     """
-    bodies.check_count(body.candidates or (), settings)
-    candidates = None if body.candidates is None else tuple(_given(sent) for sent in body.candidates)
+    candidates = None if body.candidates is None else checked_candidates(body.candidates, settings)
     conversation = checked_conversation(body, settings)
-    texts = [given.text for given in candidates or () if given.text is not None]
-    bodies.check_lengths("candidates", texts, settings)
     return RankRequest(
         conversation=conversation,
         deadline=deadline,
@@ -148,6 +145,14 @@ def checked_conversation(body: SaidIn, settings: Settings) -> Conversation:
     bodies.check_lengths("context", [turn.text for turn in conversation.turns], settings)
     bodies.check_lengths("persona", conversation.persona, settings)
     return conversation
+
+
+def checked_candidates(sent: Sequence[str | CandidateIn], settings: Settings) -> tuple[Given, ...]:
+    """Return the candidates that were sent; errors as `to_request`."""
+    bodies.check_count(sent, settings)
+    candidates = tuple(map(_given, sent))
+    bodies.check_lengths("candidates", [given.text for given in candidates if given.text is not None], settings)
+    return candidates
 
 
 def _given(sent: str | CandidateIn) -> Given:

@@ -31,6 +31,8 @@ MAX_TURNS = 1000
 MAX_PERSONA = 100
 MAX_RESULTS = 1000
 MAX_BATCH = 100
+MAX_EXPLAINED = 10
+MAX_CODES = 1000
 
 
 def _checked_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -224,6 +226,56 @@ class RankIn(SaidIn):
         if isinstance(self.rerank, RerankIn):
             return self.rerank.top_n
         return RerankIn().top_n if self.rerank else None
+
+
+class ExplainIn(SaidIn):
+    """A context, and candidates whose scores are explained."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "context": ["hi, my parcel is late", "sorry! what is the order number?", "it is 1234"],
+                    "candidates": [{"id": "r17"}, "Let me check."],
+                }
+            ]
+        }
+    )
+
+    OTHER_NAMES: ClassVar = {
+        **_NAMES_OF_CONTEXT,
+        **dict.fromkeys(("documents", "texts", "passages", "responses", "replies"), "candidates"),
+        **dict.fromkeys(("rival", "relative_to", "baseline"), "against"),
+        **_NAMES_OF_TIMEOUT,
+    }
+
+    candidates: list[Text | CandidateIn] = Field(min_length=1, max_length=MAX_EXPLAINED, fail_fast=True)
+    against: str = Field(
+        default="mean",
+        min_length=1,
+        max_length=MAX_ID_CHARS,
+        description="what `relative` compares with: `mean` of the candidates, or the id of one of them",
+    )
+    codes: int = Field(default=8, ge=0, le=MAX_CODES, description="how many context vectors to tell, heaviest first")
+    pairs: bool = Field(default=False, description="tell what each token of the context adds with each of the reply")
+    occlusion: bool = Field(
+        default=False, description="tell what the score by vectors loses without each token: a forward pass a token"
+    )
+    cross: Literal["turns", "words"] | None = Field(
+        default=None, description="tell what the cross-encoder's score loses without each of these"
+    )
+    timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
+
+    @model_validator(mode="after")
+    def _against_one_of_them(self) -> Self:
+        if self.against != "mean" and self.rival() is None:
+            raise ValueError("against: must be mean or the id of one of the candidates")
+        return self
+
+    def rival(self) -> int | None:
+        """Return the position of the candidate that the others are compared with; None: the mean of all."""
+        ids = [None if isinstance(sent, str) else sent.id for sent in self.candidates]
+        return ids.index(self.against) if self.against != "mean" and self.against in ids else None
 
 
 class ClassifyIn(SaidIn):
