@@ -50,6 +50,12 @@ class AsyncClient:
         """Rank replies, those sent as `candidates` or the served ones, for a conversation, oldest turn first."""
         return await self._do(calls.rank(context, options))
 
+    async def explain(
+        self, context: calls.Context, candidates: calls.Documents, **options: Unpack[calls.ExplainOptions]
+    ) -> answers.ScoresExplained:
+        """Tell where the scores of candidates come from, 1 to 10 of them: texts, or ids as `{"id": …}`."""
+        return await self._do(calls.explain(context, candidates, options))
+
     async def rank_batch(
         self, requests: Sequence[Mapping[str, Any]], *, timeout_ms: int | None = None
     ) -> list[answers.Ranking | Refused]:

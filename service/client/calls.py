@@ -39,6 +39,18 @@ class RankOptions(TypedDict, total=False):
     timeout_ms: int
 
 
+class ExplainOptions(TypedDict, total=False):
+    """Options of `explain`, as `POST /explain` takes them; `timeout_ms` covers all attempts."""
+
+    persona: Sequence[str]
+    against: str
+    codes: int
+    pairs: bool
+    occlusion: bool
+    cross: Literal["turns", "words"] | None
+    timeout_ms: int
+
+
 class RerankOptions(TypedDict, total=False):
     """Options of `rerank`: `raw_scores` are the model's own, not between 0 and 1; `timeout_ms` covers all attempts."""
 
@@ -105,6 +117,15 @@ def rank(context: Context, options: RankOptions) -> Call[answers.Ranking]:
     body = {"context": context, **options}
     timeout_ms = options.get("timeout_ms")
     return Call("POST", "/rank", answers.Ranking.model_validate, body, timeout_ms=timeout_ms, deadline_in="body")
+
+
+def explain(context: Context, candidates: Documents, options: ExplainOptions) -> Call[answers.ScoresExplained]:
+    """Explain scores."""
+    body = {"context": context, "candidates": _several("candidates", candidates), **options}
+    timeout_ms = options.get("timeout_ms")
+    return Call(
+        "POST", "/explain", answers.ScoresExplained.model_validate, body, timeout_ms=timeout_ms, deadline_in="body"
+    )
 
 
 def rank_batch(requests: Sequence[Mapping[str, Any]], timeout_ms: int | None) -> Call[list[answers.Ranking | Refused]]:

@@ -184,7 +184,7 @@ class Explaining:
             tokens,
             [explainer.reply_tokens(each) for each in replies],
             explanations,
-            {**explainer.unexplained},
+            {str(part): why for part, why in explainer.unexplained.items()},
             occlusion,
         )
 
