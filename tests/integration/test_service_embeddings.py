@@ -128,10 +128,11 @@ def test_what_cannot_be_embedded(client: TestClient) -> None:
 
 def test_the_root_embeds_as_tei_does_and_needs_no_content_type(client: TestClient) -> None:
     embedded = post(client, "/embed", inputs=TEXTS)
-    assert post(client, "/", inputs=TEXTS, normalize=None) == embedded
+    again = post(client, "/", inputs=TEXTS, normalize=None)
+    np.testing.assert_allclose(again, embedded, atol=1e-6)  # what is in a batch may differ
     bare = client.post("/", content=b'{"inputs": "w1 w2"}')
     assert (bare.request.headers.get("content-type"), bare.status_code) == (None, 200)
-    assert bare.json() == embedded[:1]
+    np.testing.assert_allclose(bare.json(), embedded[:1], atol=1e-6)
     refused(client.post("/", json={"inputs": []}), 400, TeiErrorOut)
     refused(client.post("/", content=b"{}", headers={"content-type": "text/plain"}), 415, TeiErrorOut)
 
