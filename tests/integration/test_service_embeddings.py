@@ -44,7 +44,9 @@ def client(ranker: LateRanker, tmp_path_factory: pytest.TempPathFactory) -> Iter
     root = tmp_path_factory.mktemp("store")
     build(ranker, pool(5), root)
     with TestClient(
-        create_app(Settings(store=root, max_candidates=5, max_text_chars=400, threads=1, precision="float32"))
+        create_app(
+            Settings(store=root, max_candidates=5, max_text_chars=400, threads=1, backend="torch", precision="float32")
+        )
     ) as client:
         yield client
 
@@ -177,7 +179,9 @@ def test_a_bi_encoder_embeds_queries_as_contexts(tmp_path: Path) -> None:
     bi = polyrank.load(write_checkpoint(tmp_path, "plain", 4, architecture="bi"))
     assert isinstance(bi, LateRanker)
     build(bi, pool(5), tmp_path / "store")
-    with TestClient(create_app(Settings(store=tmp_path / "store", threads=1, precision="float32"))) as client:
+    with TestClient(
+        create_app(Settings(store=tmp_path / "store", threads=1, backend="torch", precision="float32"))
+    ) as client:
         told = post(client, "/v2/embed", texts=TEXTS, input_type="search_query")
     contexts = [bi.tokenize_context(Conversation.of(text))[0] for text in TEXTS]
     wanted = unit(np.concatenate(bi.encode_contexts(contexts)))
