@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from brute_force import paper_scores
-from command_line import Outcome, call, ended, start, write_rows
+from command_line import Outcome, call, ended, forked, write_rows
+from warm_python import WarmPython
 
 import polyrank
 from polyrank.model.evaluation.mining import Miner
@@ -264,8 +265,10 @@ def test_inputs_that_hold_nothing_are_named(
     assert failed(data, pool, "out.txt").startswith(f"{tmp_path / 'out.txt'}: unknown kind of file")
 
 
-def test_the_command_runs_as_a_process_of_its_own(checkpoints: Path, files: list[object], tmp_path: Path) -> None:
+def test_the_command_runs_as_a_process_of_its_own(
+    warm_python: WarmPython, checkpoints: Path, files: list[object], tmp_path: Path
+) -> None:
     output = tmp_path / "out.jsonl"
-    outcome = ended(start("mine", "--model", checkpoints / "poly", *files, "--output", output, "--json"))
+    outcome = ended(forked(warm_python, "mine", "--model", checkpoints / "poly", *files, "--output", output, "--json"))
     assert outcome.result["examples"] == 30
     assert [json.loads(line)["context"] for line in output.read_text().splitlines()] == [row["context"] for row in DATA]

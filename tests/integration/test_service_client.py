@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("warm_children")
 def api(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     store = tmp_path_factory.mktemp("store")
     build(polyrank.load(checkpoints / "poly"), pool(20), store)
-    with TestClient(create_app(Settings(store=store, threads=1, precision="float32"))) as client:
+    with TestClient(create_app(Settings(store=store, threads=1, backend="torch", precision="float32"))) as client:
         yield client
 
 
