@@ -24,7 +24,8 @@ class ContextCodes(NamedTuple):
 
 def one_vector_each(vectors: Tensor) -> ContextCodes:
     """Give each of B contexts one vector, of (B, D)."""
-    return ContextCodes(vectors[:, None], torch.ones(len(vectors), 1, dtype=torch.bool, device=vectors.device))
+    mask = torch.ones_like(vectors[:, :1], dtype=torch.bool)  # len(vectors) would be a constant of a traced model
+    return ContextCodes(vectors[:, None], mask)
 
 
 def masked_softmax(logits: Tensor, mask: Tensor) -> Tensor:
