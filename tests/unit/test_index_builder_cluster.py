@@ -126,6 +126,17 @@ def test_auto_is_the_cluster_of_the_environment_or_of_this_machine(
     assert_refused("ray://head:10001", "RAY_ADDRESS must be HOST:PORT of its head")
 
 
+@pytest.mark.usefixtures("installed")
+def test_a_head_on_this_machine_is_called_as_its_nodes_call_it(tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text(f"nowhere.invalid:{port}")
+    with pytest.raises(ClusterUnavailable, match=r"cluster at nowhere\.invalid:"), connected(f"127.0.0.1:{port}"):
+        pass
+    with pytest.raises(ClusterUnavailable, match=r"cluster at 127\.0\.0\.1:"), connected(f"127.0.0.1:{free_port()}"):
+        pass
+
+
 def assert_refused(address: str, reason: str) -> None:
     with pytest.raises(ClusterUnavailable) as refused, connected(cluster.AUTO):
         pass
