@@ -5,6 +5,7 @@
 #   make test-benchmarks              the benchmark scripts, over tiny models and without a GPU
 #   make test-kernels                 the GPU's kernels, in Triton's interpreter and compiled; no GPU is needed, but Linux
 #   make test-browser                 the page in Debian's chromium; without one it is skipped, with CI set an error
+#   make test-scale                   builds by many encoders, on a Ray cluster of this machine whose parts are killed
 #   make lint                         what of its tools is not installed is named; with CI set it is an error
 #   make format
 #   make docs                         write docs/openapi.json and the generated pages of docs/reference/
@@ -29,7 +30,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-clients test-benchmarks test-kernels test-browser lint format docs image screenshots figures clean
+.PHONY: demo test test-clients test-benchmarks test-kernels test-browser test-scale lint format docs image screenshots figures clean
 
 demo: .venv/.demo
 	$(BIN)/polyrank demo --port $(PORT) $(if $(ONCE),--once)
@@ -53,6 +54,9 @@ test-kernels: .venv/.dev .venv-triton/.done
 
 test-browser: .venv/.dev .venv-browser/.done
 	OMP_NUM_THREADS=1 PYTHONPATH=.venv-browser $(BIN)/python -m pytest -n0 tests/browser
+
+test-scale: .venv/.dev .venv-scale/.done
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.venv-scale $(BIN)/python -m pytest -n0 tests/scale
 
 lint: .venv/.lint
 	$(BIN)/ruff check .
@@ -81,7 +85,7 @@ figures: .venv/.dev
 	$$($(BIN)/python -c "from benchmarks.peers.environments import python_of; print(python_of('figures'))") docs/draw.py
 
 clean:
-	rm -rf .venv .venv-browser .venv-clients .venv-cohere .venv-litellm .venv-triton .demo-store build dist
+	rm -rf .venv .venv-browser .venv-clients .venv-cohere .venv-litellm .venv-scale .venv-triton .demo-store build dist
 
 .venv/bin/python:
 	@$(or $(PYTHON),false) -c '$(USABLE)' || \
@@ -107,6 +111,12 @@ clean:
 .venv-triton/.done .venv-browser/.done: | .venv/bin/python
 	rm -rf $(@D)
 	$(PIP) --no-deps --target $(@D) --requirement $<
+	@touch $@
+
+# Beside it, too: everything else is tested where Ray is not installed.
+.venv-scale/.done: pyproject.toml constraints.txt | .venv/bin/python
+	rm -rf $(@D)
+	$(PIP) --target $(@D) ray
 	@touch $@
 
 .venv-clients/.done: tests/clients/requirements.txt
