@@ -52,8 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.once:
         return _evaluate(conversations)
     polyrank, url = _command(), f"http://{settings.host}:{settings.port}"
+    print(f"in a browser: {url}/playground")
     print(f"your own replies: {polyrank} build --model {shlex.quote(MODEL)} --pool FILE --store ./store")
-    print(f"in a browser: {url}/playground", flush=True)
     print(f"try it: {polyrank} rank 'my parcel is late' --url {url}", flush=True)
     return server.run(settings)
 
