@@ -17,7 +17,7 @@ import argparse
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,8 @@ LIGHT: dict[str, Any] = {
     "max_candidate_tokens": 24,
 }
 LIGHT_HELD_OUT = 24
+Recipe = Callable[[str, str, int, int], TrainConfig]
+"""From system, base, steps and seed to the settings of a run."""
 
 
 def config_of(system: str, base: str, steps: int, seed: int) -> TrainConfig:
@@ -108,6 +110,8 @@ def place(output: Path, system: str, seed: int) -> Path:
 
 def drawn(source: Path, output: Path) -> Path:
     """Write the lists of a set in an order drawn with one seed: neighbours in the file are of one dialogue."""
+    if output.is_file():
+        return output
     output.parent.mkdir(parents=True, exist_ok=True)
     with zstandard.open(source, "rb") as file:
         lines = file.read().splitlines()
@@ -168,36 +172,64 @@ def _signed(figures: Sequence[float]) -> str:
     return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*figures)
 
 
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """The lists that systems are compared on.
+
+    Attributes:
+        paths: the file of each set, in the order drawn.
+        counts: how many lists of each set are ranked; None: all.
+        slow_counts: the same for slow systems.
+    """
+
+    paths: dict[str, Path]
+    counts: dict[str, int | None]
+    slow_counts: dict[str, int | None]
+
+    @classmethod
+    def of(cls, given: argparse.Namespace) -> "Lists":
+        """Draw the lists that the options name."""
+        paths = {
+            name: drawn(given.data / path, given.output / "lists" / Path(path).parent / "valid.jsonl")
+            for name, path in YARDSTICKS.items()
+        }
+        return cls(paths, _for_each_set(given.lists), _for_each_set(given.slow_lists))
+
+    def ranked(
+        self, system: str, checkpoint: Path, device: str
+    ) -> dict[str, tuple[NDArray[np.float64], NDArray[np.int64]]]:
+        """Return what `ranks` does of each set."""
+        counts = self.slow_counts if system in SLOW else self.counts
+        return {name: ranks(checkpoint, path, counts[name], device) for name, path in self.paths.items()}
+
+
 def _for_each_set(counts: Sequence[int] | None) -> dict[str, int | None]:
-    """Return how many lists of each set are ranked; None: all."""
     if counts is not None and len(counts) not in (1, len(YARDSTICKS)):
         raise InvalidInput(f"give --lists and --slow-lists one number, or {len(YARDSTICKS)}")
     own = [None] if counts is None else list(counts)
     return dict(zip(YARDSTICKS, own * len(YARDSTICKS) if len(own) == 1 else own, strict=True))
 
 
+def training_files(data: Path, held_out: int) -> Data:
+    """Return the files that every system is trained on."""
+    return Data([data / name for name in TRAIN], [1.0, 1.0], held_out=held_out)
+
+
 def compare(
     given: argparse.Namespace,
-    recipe: Callable[[str, str, int, int], TrainConfig] = config_of,
+    recipe: Recipe = config_of,
     device: str = "cpu",
     held_out: int = HELD_OUT,
 ) -> None:
     """Train and rank what is missing, then print the table."""
-    files = Data([given.data / name for name in TRAIN], [1.0, 1.0], held_out=held_out)
-    lists, slow_lists = _for_each_set(given.lists), _for_each_set(given.slow_lists)
-    sets = {
-        name: drawn(given.data / path, given.output / "lists" / Path(path).parent / "valid.jsonl")
-        for name, path in YARDSTICKS.items()
-    }
+    files, lists = training_files(given.data, held_out), Lists.of(given)
     table: dict[str, dict[str, Any]] = {name: {} for name in YARDSTICKS}
     found: dict[tuple[str, str], list[NDArray[np.float64]]] = {}
     for system in given.systems:
         for seed in given.seeds:
             checkpoint = place(given.output, system, seed)
             trained(recipe(system, given.base, given.steps, seed), files, checkpoint, evidence=False)
-            counts = slow_lists if system in SLOW else lists
-            for name, path in sets.items():
-                own, groups = ranks(checkpoint, path, counts[name], device)
+            for name, (own, groups) in lists.ranked(system, checkpoint, device).items():
                 found.setdefault((name, system), []).append(own)
                 table[name][system] = {"groups": groups}
     for name, systems in table.items():
@@ -212,9 +244,9 @@ def compare(
         print_table(table)
 
 
-def main(given: Sequence[str] | None = None) -> None:
-    """Print the table, or in one line why there is none."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(description: str | None) -> argparse.ArgumentParser:
+    """Return the options that comparisons over these lists share."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--base", default="sentence-transformers/all-MiniLM-L6-v2")
@@ -225,6 +257,12 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--slow-lists", type=int, nargs="+", default=[300])
     parser.add_argument("--light", action="store_true")
     parser.add_argument("--json", action="store_true")
+    return parser
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Print the table, or in one line why there is none."""
+    parser = options(__doc__)
     arguments = parser.parse_args(given)
     try:
         if arguments.light:
