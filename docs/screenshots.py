@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Literal
 
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "docs" / "figures"
 MOST_BYTES = 150_000
-COLOURS = 128  # more are not seen, and take room
 WAIT_MS = 60_000  # for an answer on a busy machine
 
 
@@ -52,8 +51,8 @@ def opened(browser: Browser, url: str, scheme: Literal["light", "dark"], width: 
     return page
 
 
-def take(page: Page, name: str) -> None:
-    """Write a picture of what is seen.
+def take(page: Page, name: str, part: Locator | None = None) -> None:
+    """Write a picture of what is seen, or of one part of the page.
 
     Raises:
         SystemExit: it is too large for the repository.
@@ -61,8 +60,8 @@ def take(page: Page, name: str) -> None:
     page.mouse.move(0, 0)
     page.wait_for_timeout(500)  # bars grow
     path = FIGURES / f"{name}.png"
-    picture = Image.open(BytesIO(page.screenshot())).convert("RGB")
-    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+    picture = Image.open(BytesIO((part or page).screenshot())).convert("RGB")
+    picture.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
     if (size := path.stat().st_size) > MOST_BYTES:
         sys.exit(f"{path} has {size} bytes, more than {MOST_BYTES}")
 
@@ -72,10 +71,15 @@ def main() -> None:
     chromium = shutil.which("chromium")
     if chromium is None:
         sys.exit("needs Chromium: apt-get install chromium")
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []  # root has none
+    arguments = ["--disable-lcd-text"]  # letters without coloured edges, so that few colours are enough
+    arguments += ["--no-sandbox"] if os.geteuid() == 0 else []  # root has none
     with demo() as url, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=arguments)
-        take(opened(browser, url, "light", 1280, 800), "playground-light")
+        light = opened(browser, url, "light", 1280, 800)
+        take(light, "playground-light")
+        light.get_by_role("button", name="Why rank 1", exact=True).click()
+        light.locator(".codes").wait_for()
+        take(light, "playground-why", light.locator(".reply").first)
         dark = opened(browser, url, "dark", 1280, 800)
         dark.get_by_role("link", name="Index").click()
         dark.get_by_role("heading", name="Serving").wait_for()

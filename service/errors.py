@@ -13,7 +13,7 @@ RankingError
     of a caller       Unauthenticated, Forbidden, RateLimited, HostNotAllowed, OriginNotAllowed
     of the server     NotReady, Draining, Overloaded, BodiesHeld, InferenceFailed, StoreReadOnly
     of time           DeadlineExceeded: TextsLeft; TimeTooShort: TooMuchToExplain
-    of expectations   GenerationMismatch: ListOutdated; CandidateNotFound, RevisionNotReached
+    of expectations   GenerationMismatch: ListOutdated; CandidateNotFound, RevisionNotReached, NoTrial
     never answered    SettingsError, WorkerFailed, ServiceUnreachable
 """
 
@@ -168,6 +168,10 @@ class NotReady(ServiceError):
     """Nothing can be answered yet, or any more; the message says why."""
 
     retry_after_seconds = 5
+
+
+class NoTrial(ServiceError):
+    """A request asks for the generation on trial, and there is none; the message says why."""
 
 
 class Draining(ServiceError):

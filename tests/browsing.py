@@ -76,6 +76,18 @@ def shown(page: Page) -> list[dict[str, Any]]:
     ]
 
 
+def signed(value: float, digits: int = 3) -> str:
+    return ("+" if round(value, digits) > 0 else "") + number(value, digits)
+
+
+def tokens_shown(page: Page) -> list[tuple[float, float, str]]:
+    """Number, share of the full colour, and kind of each token of the conversation, as it is drawn."""
+    drawn = page.locator(".strips li > *").evaluate_all(
+        "all => all.map(each => [each.querySelector('b').innerText, each.style.getPropertyValue('--share'), each.className])"  # noqa: E501
+    )
+    return [(float(text.replace("\N{MINUS SIGN}", "-")), float(share), kind) for text, share, kind in drawn]
+
+
 def settings_of(store: Path, checkpoints: Path, **more: Any) -> Settings:
     return Settings(
         store=store,

@@ -1,8 +1,11 @@
-"""Which generation is active: the files CURRENT and HISTORY.
+"""Which generation is active, and which is on trial beside it: the files CURRENT, HISTORY and TRIAL.
 
 CURRENT names the active generation. HISTORY lists those that were active before it, the latest last. Each file is
 replaced atomically, but a process may die between two writes. So HISTORY is written first, and readers skip entries at
 its end that name the current generation: between the writes they see either the old state or the new one.
+
+TRIAL names a generation that servers load beside the active one, so that both can be compared. It changes nothing of
+the other two.
 """
 
 from collections.abc import Collection
@@ -21,7 +24,7 @@ class Pointer:
     """The active generation of a store. One process at a time may change it: the caller holds pointer.lock."""
 
     def __init__(self, root: Path) -> None:
-        self._current, self._history = root / "CURRENT", root / "HISTORY"
+        self._current, self._history, self._trial = root / "CURRENT", root / "HISTORY", root / "TRIAL"
 
     def current(self) -> str | None:
         """The active id; None before the first activation.
@@ -56,6 +59,21 @@ class Pointer:
         except FileNotFoundError:
             return None
         return status.st_ino, status.st_mtime_ns
+
+    def trial(self) -> str | None:
+        """The id of the generation on trial; None: there is none, or it cannot be told."""
+        try:
+            text = self._trial.read_bytes().decode("ascii", "replace").removesuffix("\n")
+        except OSError:
+            return None
+        return text if is_time_id(text) else None
+
+    def set_trial(self, generation: str | None) -> None:
+        """Put a generation on trial; None: end the trial."""
+        if generation is None:
+            self._trial.unlink(missing_ok=True)
+        else:
+            write_atomically(self._trial, f"{generation}\n".encode())
 
     def history(self, published: Collection[str]) -> list[str]:
         """The published generations that were active before the current one, the latest last.

@@ -242,5 +242,6 @@ class ServedIndex(ClientAnswer):
     """What is served, the generations that are kept, and the job that runs."""
 
     active: ServedGeneration | None
+    trial: ServedGeneration | None = None
     others: list[ServedGeneration]
     job: IndexJob | None

@@ -141,6 +141,14 @@ class AsyncClient:
         """Switch back to the generation that was active before."""
         return await self._do(calls.rollback())
 
+    async def trial(self, generation: str) -> answers.ServedIndex:
+        """Load a generation beside the live one; `generation="trial"` of `rank` and `explain` asks for it."""
+        return await self._do(calls.trial(generation))
+
+    async def end_trial(self) -> answers.ServedIndex:
+        """End the trial, if there is one."""
+        return await self._do(calls.end_trial())
+
     async def _do(self, call: calls.Call[T]) -> T:
         attempts = Attempts(call, self._timeout_s, self._max_retries)
         while True:

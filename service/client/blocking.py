@@ -149,6 +149,14 @@ class Client:
         """Switch back to the generation that was active before."""
         return self._do(calls.rollback())
 
+    def trial(self, generation: str) -> answers.ServedIndex:
+        """Load a generation beside the live one; `generation="trial"` of `rank` and `explain` asks for it."""
+        return self._do(calls.trial(generation))
+
+    def end_trial(self) -> answers.ServedIndex:
+        """End the trial, if there is one."""
+        return self._do(calls.end_trial())
+
     def _do(self, call: calls.Call[T]) -> T:
         attempts = Attempts(call, self._timeout_s, self._max_retries)
         while True:

@@ -34,6 +34,7 @@ class RankOptions(TypedDict, total=False):
     score_threshold: float
     group_by: str
     limit_per_group: int
+    generation: Literal["live", "trial"]
     expect: Mapping[str, str]
     min_revision: int
     timeout_ms: int
@@ -48,6 +49,7 @@ class ExplainOptions(TypedDict, total=False):
     pairs: bool
     occlusion: bool
     cross: Literal["turns", "words"] | None
+    generation: Literal["live", "trial"]
     timeout_ms: int
 
 
@@ -250,3 +252,14 @@ def activate(generation: str) -> Call[answers.ServedIndex]:
 def rollback() -> Call[answers.ServedIndex]:
     """Switch back."""
     return Call("POST", "/index/rollback", answers.ServedIndex.model_validate, may_repeat=False)
+
+
+def trial(generation: str) -> Call[answers.ServedIndex]:
+    """Put a generation on trial."""
+    body = {"generation": generation}
+    return Call("POST", "/index/trial", answers.ServedIndex.model_validate, body, may_repeat=True)
+
+
+def end_trial() -> Call[answers.ServedIndex]:
+    """End the trial."""
+    return Call("POST", "/index/trial/end", answers.ServedIndex.model_validate)

@@ -33,6 +33,8 @@ def test_axe_finds_nothing_in_any_view(server: Served, opens: Opens, scheme: str
     page.get_by_label("Filter").fill("")
     ask(page, "w3")
     shown(page)
+    page.get_by_role("button", name="Why rank 1", exact=True).click()
+    expect(page.get_by_role("heading", name="What speaks for this reply")).to_be_visible()
     assert faults(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     for view, ready in (("Candidates", "50 candidates shown"), ("Index", "Build a generation")):
@@ -64,6 +66,13 @@ def test_everything_goes_by_keyboard(own_server: Served, opens: Opens) -> None:
     page.keyboard.type("w1 w2")
     page.keyboard.press("Enter")
     shown(page)
+    tab_to(page, "Why rank 1")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="What speaks for this reply")).to_be_visible()
+    tab_to(page, page.locator(".codes tbody button").first.get_attribute("aria-label") or "")
+    page.keyboard.press("Space")
+    expect(page.get_by_role("heading", name="What code")).to_be_visible()
+    page.get_by_role("button", name="Why rank 1", exact=True).focus()
     tab_to(page, "Use this reply, rank 1")
     page.keyboard.press("Enter")
     expect(page.get_by_label("What is said")).to_be_focused()

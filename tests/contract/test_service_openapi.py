@@ -78,6 +78,7 @@ def test_bodies_read_by_hand_are_described(document: dict[str, Any]) -> None:
         "POST /classify": "ClassifyIn",
         "POST /index": "IndexIn",
         "POST /index/activate": "ActivateIn",
+        "POST /index/trial": "ActivateIn",
         "PUT /index/candidates": "UpsertIn",
         "POST /index/candidates/delete": "DeleteIn",
         "POST /rerank": "CompatRerankIn",

@@ -17,9 +17,9 @@ from torch import Tensor
 from polyrank.model.evidence.evidence import Term
 from polyrank.model.explanation.attribution import CodeContributions, relative
 from polyrank.model.text.placing import PlacedToken
-from polyrank.service.errors import NotConfigured, UnknownCandidates
+from polyrank.service.errors import NotConfigured, NoTrial, UnknownCandidates
 from polyrank.service.http.native.explain_out import ExplainOut
-from polyrank.service.http.native.rank import checked_candidates, checked_conversation
+from polyrank.service.http.native.rank import checked_candidates, checked_conversation, served
 from polyrank.service.http.native.requests import ExplainIn
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANKS, fails, takes
@@ -38,15 +38,15 @@ router = APIRouter(tags=["rank"], dependencies=[RANK])
     "/explain",
     response_model=ExplainOut,
     openapi_extra=takes(ExplainIn, DEADLINE_IN),
-    responses=fails(*RANKS, UnknownCandidates, NotConfigured, body=True),
+    responses=fails(*RANKS, UnknownCandidates, NotConfigured, NoTrial, body=True),
 )
 async def explain(request: Request) -> Response:
     """Tell what each token of a conversation, each code, each token of a reply and each word adds to scores."""
     held = resources(request)
-    body = await bodies.read(request, ExplainIn, held.settings, ranked=("candidates",))
+    body = await bodies.read(request, ExplainIn, held.settings)
     deadline = bodies.deadline(request, held.settings, body.timeout_ms)
     todo = to_request(body, held.settings, deadline)
-    serving = held.live.require()
+    serving = served(held, body.generation)
     explained = await bodies.while_connected(request, held.engine.explain(serving, todo))
     request.state.account = Account(serving.generation.id, [], explained.seconds)
     answer = answer_of(serving, explained, body)

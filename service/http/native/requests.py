@@ -158,6 +158,10 @@ _NAMES_OF_CONTEXT = dict.fromkeys(
 _NAMES_OF_TIMEOUT = dict.fromkeys(("timeout", "timeout_seconds"), "timeout_ms")
 
 
+Which = Literal["live", "trial"]
+_WHICH = "which generation answers: the one that is served, or the one on trial"
+
+
 class RankIn(SaidIn):
     """A context, and what to rank against it."""
 
@@ -201,6 +205,7 @@ class RankIn(SaidIn):
         description="a field of the metadata: `top_k` counts its values, and of each so many are answered",
     )
     limit_per_group: int = Field(default=1, ge=1, le=1000, description="with `group_by`")
+    generation: Which = Field(default="live", description=_WHICH)
     expect: ExpectIn | None = None
     min_revision: int | None = Field(default=None, ge=0, description="wait for this update; 409 where it does not come")
     timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
@@ -211,6 +216,12 @@ class RankIn(SaidIn):
             beside = [name for name in ("filter", "exact", "retrieve_k") if name in self.model_fields_set]
             if beside:
                 raise ValueError(f"{', '.join(beside)}: only for retrieval, not beside `candidates`")
+        return self
+
+    @model_validator(mode="after")
+    def _updates_are_of_the_live_one(self) -> Self:
+        if self.generation == "trial" and self.min_revision is not None:
+            raise ValueError("min_revision: only with the live generation, which receives the updates")
         return self
 
     @model_validator(mode="after")
@@ -264,6 +275,7 @@ class ExplainIn(SaidIn):
     cross: Literal["turns", "words"] | None = Field(
         default=None, description="tell what the cross-encoder's score loses without each of these"
     )
+    generation: Which = Field(default="live", description=_WHICH)
     timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
 
     @model_validator(mode="after")

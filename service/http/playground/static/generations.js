@@ -46,6 +46,8 @@ export function Generations({ id, shown, connection, keys, wantsKey }) {
 			<${Others} of=${value.index} activate=${(generation) => ask({
 				title: "Switch the generation?", action: "Activate", text: `${generation} will answer. Requests in progress end on the present one.`,
 				does: () => change("index/activate", { generation }, `${generation} is active.`) })}
+				attempt=${(generation) => change("index/trial", { generation }, `${generation} is on trial: Talk can compare it.`)}
+				endTrial=${() => change("index/trial/end", undefined, "The trial has ended.")}
 				rollback=${() => ask({ title: "Roll back?", action: "Roll back", text: "The generation that was active before will answer.",
 				does: () => change("index/rollback", undefined, "Rolled back.") })} />
 			<${Jobs} of=${value.jobs} cancel=${(job) => ask({ title: "Cancel the job?", action: "Cancel the job", text: "What it has built is removed.",
@@ -77,18 +79,21 @@ function Active({ of, compact }) {
 	</section>`;
 }
 
-function Others({ of, activate, rollback }) {
+function Others({ of, activate, attempt, endTrial, rollback }) {
 	return html`<section class="panel" aria-labelledby="others-title">
 		<header><h2 id="others-title">Other generations</h2>
 			${of.others.length > 0 && html`<button type="button" onClick=${rollback}>Roll back</button>`}</header>
-		${of.others.length === 0 && html`<p class="quiet">None is kept.</p>`}
+		${of.trial && html`<${Notice} title="On trial:" action="End the trial" does=${endTrial}><code>${of.trial.id}</code>
+			${` (${modelName(of.trial.model)}, ${whole(Math.round(of.trial.memory_bytes / 2 ** 20))} MiB)`}<//>`}
+		${of.others.length === 0 && !of.trial && html`<p class="quiet">None is kept.</p>`}
 		${of.others.length > 0 && html`<${Scroll} name="Table of other generations"><table>
 			<thead><tr><th>Generation</th><th>Candidates</th><th>Model</th><th>Index</th>
 				<th>Built (UTC)</th><th><span class="unseen">Change</span></th></tr></thead>
 			<tbody>${of.others.map((each) => html`<tr key=${each.id}><th scope="row"><code>${each.id}</code></th>
 				<td class="number">${whole(each.count)}</td><td>${modelName(each.model)} · ${each.model.architecture}</td><td>${each.index}</td>
 				<td><${Time} of=${each.built_at} /></td>
-				<td class="does"><button type="button" aria-label=${`Activate ${each.id}`} onClick=${() => activate(each.id)}>Activate</button></td></tr>`)}</tbody>
+				<td class="does"><button type="button" aria-label=${`Try ${each.id}`} onClick=${() => attempt(each.id)}>Try</button>
+					<button type="button" aria-label=${`Activate ${each.id}`} onClick=${() => activate(each.id)}>Activate</button></td></tr>`)}</tbody>
 		</table><//>`}
 		${of.refused.map(({ id, reason }) => html`<${Notice} key=${id} kind="warning" title=${`${id} is not served.`}>${reason}<//>`)}
 	</section>`;

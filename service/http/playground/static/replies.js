@@ -1,11 +1,14 @@
 // The ranked replies of an answer: what each part of a score adds, what the answer lacks, and where its time went.
 
+import { useState } from "preact/hooks";
 import { Bar, Chip, Empty, fixed, html, Loading, plural } from "./parts.js";
+import { Why } from "./why.js";
 
 const PARTS = ["late", "lexical", "cross"];
 const STAGES = ["queue", "tokenize", "encode", "retrieve", "fetch", "score", "late", "rerank"];
 
-export function Replies({ answer, busy, use }) {
+export function Replies({ answer, body, busy, use, wantsKey }) {
+	const [asked, askWhy] = useState(null); // the id of the reply that is explained
 	if (!answer && busy) return html`<${Loading} what="Ranking" rows=${5} />`;
 	if (!answer) {
 		return html`<${Empty} title="No replies yet">
@@ -19,7 +22,9 @@ export function Replies({ answer, busy, use }) {
 		${results.length === 0
 			? html`<${Empty} title="No reply fits"><p>No candidate matches the filter.</p><//>`
 			: html`<h2 class="unseen">Replies</h2>
-				<ol class="replies">${results.map((result) => html`<${Reply} key=${result.id} of=${result} scales=${scales} use=${use} />`)}</ol>
+				<ol class="replies">${results.map((result) => html`<${Reply} key=${result.id} of=${result} scales=${scales} use=${use}
+					why=${result.id === asked && html`<${Why} id=${result.id} answer=${answer} body=${body} wantsKey=${wantsKey} />`}
+					askWhy=${() => askWhy(result.id === asked ? null : result.id)} />`)}</ol>
 				<p class="hint">A bar is what a part adds beyond the lowest of these replies. ${scales.lexical
 					? "late and lexical have one scale, so equal lengths are equal amounts." : ""} Scores have no zero.</p>`}
 		<${Timings} of=${answer.timings_ms} />
@@ -39,7 +44,7 @@ function scalesOf(results) {
 	return scales;
 }
 
-function Facts({ of }) {
+export function Facts({ of }) {
 	const { turns, tokens, candidates } = of.truncated;
 	const cut = [turns && plural(turns, "turn"), tokens && plural(tokens, "token"), candidates && plural(candidates, "candidate")];
 	return html`<ul class="chips" aria-label="About this answer">
@@ -53,13 +58,13 @@ function Facts({ of }) {
 	</ul>`;
 }
 
-function Reply({ of, scales, use }) {
+function Reply({ of, scales, use, why, askWhy }) {
 	const parts = PARTS.filter((part) => part in of.scores);
 	const about = Object.entries(of.metadata);
 	return html`<li class="reply">
 		<p class="rank"><span class="unseen">Rank </span>${of.rank}</p>
 		<div class="said">
-			<p class="text" dir="auto">${of.text}</p>
+			<p class="text" dir="auto" onClick=${askWhy}>${of.text}</p>
 			<div class="about"><code>${of.id}</code>${about.map(([name, value]) =>
 				html`<span>${name}: <bdi>${typeof value === "string" ? value : JSON.stringify(value)}</bdi></span>`)}</div>
 		</div>
@@ -68,14 +73,16 @@ function Reply({ of, scales, use }) {
 			${parts.map((part) => html`<div><dt>${part}</dt>
 				<dd><${Bar} kind=${part} share=${shareOf(of.scores[part], scales[part])} /><span>${fixed(of.scores[part])}</span></dd></div>`)}
 		</dl>
-			<p class="does"><button aria-label=${`Use this reply, rank ${of.rank}`} onClick=${() => use(of)}>Use this reply</button></p>
+			<p class="does"><button aria-label=${`Why rank ${of.rank}`} aria-expanded=${why ? "true" : "false"} onClick=${askWhy}>Why</button>
+				<button aria-label=${`Use this reply, rank ${of.rank}`} onClick=${() => use(of)}>Use this reply</button></p>
 		</div>
+		${why}
 	</li>`;
 }
 
 const shareOf = (value, { least, range }) => (range > 0 ? (value - least) / range : 0);
 
-function Timings({ of }) {
+export function Timings({ of }) {
 	const spent = STAGES.filter((stage) => of[stage] >= 0.05);
 	const sum = spent.reduce((total, stage) => total + of[stage], 0);
 	const rest = Math.max(0, of.total - sum);

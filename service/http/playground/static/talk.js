@@ -2,6 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call, Unreachable } from "./api.js";
+import { Compared } from "./compare.js";
 import { Failure, Field, html, Notice, readJson } from "./parts.js";
 import { Replies } from "./replies.js";
 
@@ -11,7 +12,7 @@ const SAMPLE = [
 	{ role: "user", text: "I was home all day and no one rang. What now?" },
 ];
 const SPEAKERS = { user: "User", assistant: "Assistant" };
-const NOTHING = { busy: false, answer: null, problem: null, of: "" };
+const NOTHING = { busy: false, answer: null, trial: null, body: null, problem: null, of: "" };
 const other = (role) => (role === "user" ? "assistant" : "user");
 
 /** The body of `POST /rank` for what is written; `{error}` where the filter is no JSON. */
@@ -30,10 +31,12 @@ function bodyOf({ turns, persona, filter, topK, rerank }) {
 	};
 }
 
+const stateOf = (body, { compare }) => JSON.stringify([body, compare]);
+
 export function Talk({ id, connection, keys, wantsKey }) {
 	const [turns, setTurns] = useState([]);
 	const [draft, setDraft] = useState({ role: "user", text: "" });
-	const [options, setOptions] = useState({ persona: "", filter: "", topK: "10", rerank: false });
+	const [options, setOptions] = useState({ persona: "", filter: "", topK: "10", rerank: false, compare: false });
 	const [asked, setAsked] = useState(NOTHING);
 	const [filterError, setFilterError] = useState("");
 	const pending = useRef(null); // what nobody has answered yet
@@ -50,8 +53,11 @@ export function Talk({ id, connection, keys, wantsKey }) {
 		pending.current = null;
 		setAsked((before) => ({ ...before, busy: true, problem: null }));
 		try {
-			const answer = await call("POST", "rank", body, mine.signal);
-			setAsked({ busy: false, answer, problem: null, of: JSON.stringify(body) });
+			const [answer, trial] = await Promise.all([
+				call("POST", "rank", body, mine.signal),
+				with_.compare ? call("POST", "rank", { ...body, generation: "trial" }, mine.signal) : null,
+			]);
+			setAsked({ busy: false, answer, trial, body, problem: null, of: stateOf(body, with_) });
 		} catch (problem) {
 			if (mine.signal.aborted) return;
 			if (problem instanceof Unreachable) pending.current = () => ask(said, with_);
@@ -96,7 +102,7 @@ export function Talk({ id, connection, keys, wantsKey }) {
 		composer.current?.focus();
 	};
 	const { body } = bodyOf({ turns, ...options });
-	const isStale = asked.answer !== null && !asked.busy && asked.of !== JSON.stringify(body);
+	const isStale = asked.answer !== null && !asked.busy && asked.of !== stateOf(body, options);
 	const problem = asked.problem;
 	const wrong = { filter: filterError || problem?.at?.("filter"), top_k: problem?.at?.("top_k"), persona: problem?.at?.("persona") };
 	const isPlaced = problem?.status === 422 && problem.errors.every(({ where }) => wrong[where.split(".")[0]]);
@@ -130,7 +136,9 @@ export function Talk({ id, connection, keys, wantsKey }) {
 				${connection.refusal?.status === 401 && !problem && html`<${Failure} of=${connection.refusal} wantsKey=${wantsKey} />`}
 				${isStale && html`<${Notice} title="Something was changed since." action="Rank anew" does=${() => ask(turns)}>
 					These replies are for what was there before.<//>`}
-				<${Replies} answer=${asked.answer} busy=${asked.busy} use=${use} />
+				${asked.trial
+					? html`<${Compared} live=${asked.answer} trial=${asked.trial} busy=${asked.busy} />`
+					: html`<${Replies} answer=${asked.answer} body=${asked.body} busy=${asked.busy} use=${use} wantsKey=${wantsKey} />`}
 			</div>
 		</div>`;
 }
@@ -173,7 +181,7 @@ function Options({ given, change, wrong, reranker }) {
 		if (isWrong) box.current.open = true; // and it stays open while the mistake is mended
 	}, [isWrong]);
 	return html`<details class="options" ref=${box}>
-		<summary>Persona, filter, replies, reranking</summary>
+		<summary>Persona, filter, replies, reranking, comparing</summary>
 		<${Field} label="Persona" hint="Facts about the replying side, one a line." error=${wrong.persona}
 			as=${(at) => html`<textarea ...${at} rows="2" dir="auto" value=${given.persona} onInput=${set("persona")} />`} />
 		<${Field} label="Filter" hint=${html`JSON on metadata, such as <code>{"language": "en"}</code>.`} error=${wrong.filter}
@@ -183,5 +191,8 @@ function Options({ given, change, wrong, reranker }) {
 		<label class="tick"><input type="checkbox" checked=${given.rerank} disabled=${reranker === null}
 			onChange=${(event) => change({ ...given, rerank: event.target.checked })} />
 			<span>Rerank with a Cross-encoder${reranker === null ? html` <span class="quiet">(this server has none)</span>` : ""}</span></label>
+		<label class="tick"><input type="checkbox" checked=${given.compare}
+			onChange=${(event) => change({ ...given, compare: event.target.checked })} />
+			<span>Compare with the generation on trial <span class="quiet">(begins under Index)</span></span></label>
 	</details>`;
 }
