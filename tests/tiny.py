@@ -25,10 +25,10 @@ def word_ids(text: str) -> list[int]:
     return [VOCABULARY.index(word) for word in text.split()]
 
 
-def write_base(directory: Path, seed: int, more: Sequence[str] = (), inner: int = 32) -> Path:
+def write_base(directory: Path, seed: int, more: Sequence[str] = ()) -> Path:
     """A transformer of two layers with random weights over words `w0` to `w39`, one token a word.
 
-    `more` are tokens behind those words; the ones in brackets are special. `inner` is the feed-forward layer's size.
+    `more` are tokens behind those words; the ones in brackets are special.
 
     The weights are large, so that every token's output depends on every other token, as in a trained transformer.
     """
@@ -46,7 +46,7 @@ def write_base(directory: Path, seed: int, more: Sequence[str] = (), inner: int 
         hidden_size=DIM,
         num_hidden_layers=2,
         num_attention_heads=2,
-        intermediate_size=inner,
+        intermediate_size=32,
         max_position_embeddings=64,
         pad_token_id=PAD,
         initializer_range=0.3,
