@@ -19,9 +19,10 @@ from starlette.requests import Request
 from polyrank.index_builder.build.job_records import SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.errors import disk_full_named
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.errors import RankingError, Shortage, shortage_in
+from polyrank.model.errors import InvalidInput, RankingError, Shortage, shortage_in
 from polyrank.model.inference.names import AUTO, TORCH, Runner
 from polyrank.model.rankers.classifier import Classifier
+from polyrank.model.text.vocabulary import Vocabulary
 from polyrank.service import processors
 from polyrank.service.auth.access import Access
 from polyrank.service.caching.caches import Caches
@@ -64,6 +65,7 @@ class Resources:
         trials: the generation that is on trial beside the live one.
         loader: the one thread that opens generations and switches to them.
         results: answers of /rank; None: they are not kept.
+        vocabulary: of the token ids that OpenAI's clients may send; None: they may not.
     """
 
     settings: Settings
@@ -78,6 +80,7 @@ class Resources:
     loader: ThreadPoolExecutor
     access: Access
     results: ResultCache | None
+    vocabulary: Vocabulary | None
 
 
 def resources(request: Request) -> Resources:
@@ -104,7 +107,7 @@ async def opened(settings: Settings, metrics: Metrics, tracing: Tracing, loaders
     A generation that cannot be loaded is no error: the server starts, and `/readyz` says why it is not ready.
 
     Raises:
-        SettingsError: the keys file is missing or broken.
+        SettingsError: the keys file or the vocabulary is missing or broken.
         ModelError, InvalidInput: the cross-encoder or the classifier cannot be loaded, or is none.
     """
     torch.set_num_threads(_threads(settings))
@@ -118,6 +121,15 @@ async def opened(settings: Settings, metrics: Metrics, tracing: Tracing, loaders
             yield held
 
 
+def _vocabulary(settings: Settings) -> Vocabulary | None:
+    if settings.openai_vocabulary is None:
+        return None
+    try:
+        return Vocabulary.read(settings.openai_vocabulary)
+    except InvalidInput as error:
+        raise SettingsError(f"openai_vocabulary: {error}") from None
+
+
 @asynccontextmanager
 async def _opened(
     settings: Settings,
@@ -127,6 +139,7 @@ async def _opened(
     loaders: Loaders,
 ) -> AsyncIterator[Resources]:
     access = Access(settings.keys_file, settings.rate_limit_per_s, metrics)
+    vocabulary = _vocabulary(settings)
     store = GenerationStore(settings.root, needs_matrix=settings.vectors == "local")
     caches = Caches(settings, metrics)
     results = _results(settings, metrics, caches)
@@ -160,7 +173,19 @@ async def _opened(
         looking = [asyncio.create_task(each) for each in looks]
         try:
             yield Resources(
-                settings, has_pool, metrics, store, live, trials, engine, jobs, updating, loader, access, results
+                settings=settings,
+                has_pool=has_pool,
+                metrics=metrics,
+                store=store,
+                live=live,
+                trials=trials,
+                engine=engine,
+                jobs=jobs,
+                updating=updating,
+                loader=loader,
+                access=access,
+                results=results,
+                vocabulary=vocabulary,
             )
         finally:
             for task in looking:  # first, so that nothing new begins
