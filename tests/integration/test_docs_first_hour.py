@@ -40,6 +40,8 @@ class Reader:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(REPOSITORY / name, folder / name, follow_symlinks=False)
         (folder / ".venv").symlink_to(sys.prefix)
+        for name in ("pyproject.toml", "constraints.txt"):
+            os.utime(folder / name, (0, 0))  # or make would install the clone into the environment of the tests
 
     def paste(self, block: str) -> None:
         """Run a block; what follows a line that serves is run when that server is ready."""
@@ -134,7 +136,7 @@ def test_the_readme(reader: Reader) -> None:
 
 
 def test_the_tutorial(reader: Reader) -> None:
+    newest = "$(ls store/generations | tail -n 1)"
     for block in fenced((REPOSITORY / "docs/tutorial.md").read_text(encoding="utf-8")):
-        built = sorted(each.name for each in reader.folder.glob("store/generations/*"))
-        reader.paste(re.sub(r"\bID\b", built[-1], block) if built else block)
+        reader.paste(re.sub(r"\bID\b", newest, block))
     assert "parking" in reader.printed
