@@ -30,7 +30,9 @@ def test_live_and_trial_are_compared(own_server: Served, opens: Opens) -> None:
     other = index["others"][0]["id"]
     page = opens(own_server.url, "index", bypass_csp=True)
     page.get_by_role("button", name=f"Try {other}").click()
-    expect(page.get_by_text("On trial:", exact=True)).to_be_visible()
+    row = page.get_by_role("row").filter(has_text=other)
+    expect(row).to_contain_text("on trial, ")
+    expect(row.get_by_role("button")).to_have_text(["End the trial", "Activate"])
     page.get_by_role("link", name="Talk").click()
     page.get_by_text("Persona, filter").click()
     page.get_by_label("Replies", exact=True).fill("30")
