@@ -137,9 +137,10 @@ class Trials:
     def _hold(self, loaded: Serving | None, price: int) -> None:
         held = self.current
         self._live.beside, self.bytes, self.refused, self._given_up = loaded, price, {}, None
-        manifest = None if loaded is None else loaded.generation.manifest
-        self._metrics.show_trial(manifest and (manifest.id, manifest.model.fingerprint, manifest.format_version))
         if loaded is not None:
-            log.info("on trial", extra={"fields": {"generation": loaded.generation.id, "bytes": price}})
+            manifest = loaded.generation.manifest
+            self._metrics.show_trial((manifest.id, manifest.model.fingerprint, manifest.format_version))
+            log.info("on trial", extra={"fields": {"generation": manifest.id, "bytes": price}})
         elif held is not None:
+            self._metrics.show_trial(None)
             log.info("the trial has ended", extra={"fields": {"generation": held.generation.id}})
