@@ -151,8 +151,8 @@ async def _opened(
         classifier = await in_loader(_load_classifier, settings, loaders.classifier, metrics)
         live = Live(store, opener, metrics, scorer is not None and scorer.evidence is not None, has_pool)
         await in_loader(live.start)
-        trials = Trials(store, live)
-        await in_loader(trials.follow)
+        trials = Trials(store, live, metrics)
+        await in_loader(trials.follow_if_possible)
         engine = Engine(_engine_settings(settings), metrics, scorer, tracing, classifier)
         jobs = Jobs(
             settings,
@@ -194,7 +194,7 @@ async def _opened(
             await jobs.close()
             await asyncio.to_thread(updating.close)
             await asyncio.to_thread(engine.close)
-            live.current = trials.current = None
+            live.current = live.beside = None
             caches.close()
 
 

@@ -47,7 +47,7 @@ from polyrank.index_builder.store.updates import MissedUpdates, UpdateLogs
 from polyrank.index_builder.time_ids import is_time_id, new_time_id, stamp
 from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
-from polyrank.model.errors import shortage_in
+from polyrank.model.errors import InvalidInput, shortage_in
 
 _STRAYS_NAMED = 10
 
@@ -98,7 +98,7 @@ class GenerationStore:
         return self._pointer.history(self.ids())
 
     def trial(self) -> str | None:
-        """The generation that servers load beside the active one; None: there is no such trial."""
+        """The generation that servers load beside the active one; None: there is none. Errors as `Pointer.trial`."""
         named = self._pointer.trial()
         if named is None or named == self.current_or_none() or named not in self.ids():
             return None
@@ -304,8 +304,8 @@ class GenerationStore:
         If the process dies
         * before the block, the generation is not active. What its log has received is completed the next time;
         * in the block, CURRENT names the old generation or the new one: pointer.py;
-        * after the block, the new generation's log does not say yet that it was active. The next switch adds that
-          before it leaves the generation.
+        * after the block, the new generation's log does not say yet that it was active, and TRIAL may still name it.
+          The next switch mends both before it leaves the generation.
         """
         self._check_active(instead_of)
         self._check_updates(manifest)
@@ -319,9 +319,11 @@ class GenerationStore:
             if (current := self.current_or_none()) != manifest.id:
                 missed.write()
                 self._mark_active(current)
+            # The old generation's, too: a process that died after its block has not ended it.
+            ends_trial = self._pointer.trial() in (manifest.id, current)
             yield
             self._mark_active(manifest.id)
-            if self._pointer.trial() == manifest.id:
+            if ends_trial:
                 self._pointer.set_trial(None)
 
     def _check_active(self, generation: str | None) -> None:
@@ -352,10 +354,13 @@ class GenerationStore:
         The trial ends when the generation becomes the active one. Until then no collection removes it.
 
         Raises:
+            InvalidInput: it is the active one, perhaps since a moment ago.
             GenerationNotFound: it was removed meanwhile.
             StoreBusy: another process holds pointer.lock for too long.
         """
         with self._changing():
+            if generation == self.current_or_none():
+                raise InvalidInput(f"generation: {generation} is active; put another one on trial")
             if generation not in self.ids():
                 raise GenerationNotFound(f"no generation {generation} in {self.root}")
             self._pointer.set_trial(generation)

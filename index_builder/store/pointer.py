@@ -61,10 +61,16 @@ class Pointer:
         return status.st_ino, status.st_mtime_ns
 
     def trial(self) -> str | None:
-        """The id of the generation on trial; None: there is none, or it cannot be told."""
+        """The id of the generation on trial; None: there is none, or TRIAL is damaged.
+
+        Raises:
+            Shortage: it cannot be read at the moment.
+        """
         try:
             text = self._trial.read_bytes().decode("ascii", "replace").removesuffix("\n")
-        except OSError:
+        except OSError as error:
+            if shortage := shortage_in(error):
+                raise shortage from error
             return None
         return text if is_time_id(text) else None
 

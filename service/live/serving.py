@@ -149,7 +149,7 @@ class Opener:
         """Load everything that answering needs, so that no request waits for it.
 
         The generation is closed when nobody holds the result any more. None of its updates has been read from the log.
-        The model of what is served now is shared, if its fingerprint is the same.
+        The model of what is served already, `previous`, is shared, if its fingerprint is the same.
 
         Raises:
             FingerprintMismatch: the model in the generation did not make its vectors.

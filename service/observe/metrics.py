@@ -97,6 +97,7 @@ class Metrics:
         self._log_dropped = self._counter("log_lines_dropped", "Lines of the log that nobody read in time")
         self._keys_reloads = self._counter("keys_reloads", "Changes of the keys file", result=("ok", "refused"))
         self._index_info = self._info("index_info", "The generation served", ("generation", "model", "format"))
+        self._trial_info = self._info("trial_info", "The generation on trial", ("generation", "model", "format"))
         self._scan_info = self._info("scan_info", "What is searched for a request", ("kind", "fallback"))
         self._index_candidates = self._state("index_candidates", "Candidates served, updates included")
         self._index_revision = self._gauge("index_revision", "Revision of the last update served", "livemin")
@@ -249,6 +250,14 @@ class Metrics:
         self._set_info(self._index_info, 0, (generation, model, str(fmt)))
         self._index_loaded.set(loaded_at)
 
+    def show_trial(self, trial: tuple[str, str, int] | None) -> None:
+        """Show which generation is on trial from now on, its model and its format; None: there is none."""
+        if trial is None:
+            self._clear_info(self._trial_info)
+        else:
+            generation, model, fmt = trial
+            self._set_info(self._trial_info, 0, (generation, model, str(fmt)))
+
     def show_snapshot(self, revision: int, candidates: int, changed: int) -> None:
         """Show the revision that is served, and how far it is from the generation as built."""
         self._index_revision.set(revision)
@@ -267,14 +276,18 @@ class Metrics:
         """Set the labels of an info to 1; they replace those with the same first `shared` labels."""
         if labels in self._shown.get(info, []):
             return
-        for old in [shown for shown in self._shown.get(info, []) if shown[:shared] == labels[:shared]]:
+        self._clear_info(info, labels[:shared])
+        self._shown.setdefault(info, []).append(labels)
+        info.labels(*labels).set(1)
+
+    def _clear_info(self, info: Gauge, beginning: tuple[str, ...] = ()) -> None:
+        """Let no labels of an info that begin so be set any more."""
+        for old in [shown for shown in self._shown.get(info, []) if shown[: len(beginning)] == beginning]:
             self._shown[info].remove(old)
             if DIRECTORY in os.environ:
                 info.labels(*old).set(0)
             else:
                 info.remove(*old)
-        self._shown.setdefault(info, []).append(labels)
-        info.labels(*labels).set(1)
 
     def render(self) -> bytes:
         """Return the Prometheus text, which is at most KEPT_SECONDS old."""

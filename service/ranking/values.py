@@ -79,13 +79,11 @@ class ExplainRequest:
 
     Attributes:
         ranking: the candidates sent, all of which are answered.
-        against: the position of the candidate that the others are compared with; None: the mean of all.
         occlusion: also tell what the score by vectors loses without each token of the context.
         cross: the parts of the context without which the cross-encoder is asked as well; None: it is not asked.
     """
 
     ranking: RankRequest
-    against: int | None = None
     occlusion: bool = False
     cross: By | None = None
 

@@ -57,12 +57,14 @@ def _with_store(run: Any, arguments: argparse.Namespace) -> int:
 
 def _list(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     current, damage = _current(store)
-    rows = [_row(store, generation, current) for generation in store.ids()]
+    trial = store.trial()
+    rows = [_row(store, generation, current, trial) for generation in store.ids()]
     if arguments.report:
         _write_report(arguments.report, store, rows, {})
     lines = [damage] if damage else []
     strays = [str(stray) for stray in store.strays()]
-    facts = {"current": current, "generations": rows, "strays": strays, **({"error": damage} if damage else {})}
+    facts = {"current": current, "trial": trial, "generations": rows, "strays": strays}
+    facts |= {"error": damage} if damage else {}
     lines += [_line(row) for row in rows] or [_emptiness(arguments)]
     print_result(arguments, facts, *lines, *(f"  left aside: {stray}" for stray in strays))
     return 0
@@ -76,8 +78,8 @@ def _current(store: "GenerationStore") -> tuple[str | None, str | None]:
         return None, f"{error.reason}; activate one"
 
 
-def _row(store: "GenerationStore", generation: str, current: str | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"id": generation, "active": generation == current}
+def _row(store: "GenerationStore", generation: str, current: str | None, trial: str | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"id": generation, "active": generation == current, "trial": generation == trial}
     try:
         with closing(store.open(generation, verify=False)) as opened:
             manifest, served = opened.manifest, store.snapshot(opened)
@@ -98,7 +100,7 @@ def _row(store: "GenerationStore", generation: str, current: str | None) -> dict
 
 
 def _line(row: dict[str, Any]) -> str:
-    mark = "*" if row["active"] else " "
+    mark = "*" if row["active"] else "t" if row["trial"] else " "
     if "error" in row:
         return f"{mark} {row['id']}  refused: {row['error']}"
     recall = row["recall"]
@@ -125,7 +127,8 @@ def _verify(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     if arguments.report:
         current, _ = _current(store)
         states = {generation: bad.get(generation, "every byte is right") for generation in wanted}
-        _write_report(arguments.report, store, [_row(store, generation, current) for generation in wanted], states)
+        rows = [_row(store, generation, current, store.trial()) for generation in wanted]
+        _write_report(arguments.report, store, rows, states)
     lines = [f"{generation}  {bad.get(generation, 'ok')}" for generation in wanted] or [_emptiness(arguments)]
     print_result(
         arguments, {"verified": [generation for generation in wanted if generation not in bad], "refused": bad}, *lines

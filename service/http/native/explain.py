@@ -64,7 +64,7 @@ def to_request(body: ExplainIn, settings: Settings, deadline: float) -> ExplainR
         candidates=checked_candidates(body.candidates, settings),
         top_k=len(body.candidates),
     )
-    return ExplainRequest(ranking=ranking, against=body.rival(), occlusion=body.occlusion, cross=body.cross)
+    return ExplainRequest(ranking=ranking, occlusion=body.occlusion, cross=body.cross)
 
 
 def answer_of(serving: Serving, explained: Explained, asked: ExplainIn) -> dict[str, Any]:
@@ -89,13 +89,16 @@ def answer_of(serving: Serving, explained: Explained, asked: ExplainIn) -> dict[
 
 
 def _relatives(explained: Explained, rival: int | None) -> Sequence[Tensor | None]:
-    """Return what speaks for each candidate beside the others, (T,) each; None where contributions are not told."""
+    """Return what speaks for each candidate beside the others, (T,) each.
+
+    None where contributions are not told, or where the rival is missing: nothing can be compared with it.
+    """
     tokens = [each.explanation.tokens for each in explained.candidates]
     told = [each for each in tokens if each is not None]
-    if not told or len(told) < len(tokens):
-        return [None] * len(tokens)
     positions = [each.place.index for each in explained.candidates]
-    against = positions.index(rival) if rival in positions else None  # one that is not known cannot be compared with
+    if not told or len(told) < len(tokens) or (rival is not None and rival not in positions):
+        return [None] * len(tokens)
+    against = None if rival is None else positions.index(rival)
     return [*(explained.late_weight * relative(torch.stack(told), against))]
 
 

@@ -134,7 +134,7 @@ async def activate(request: Request) -> dict[str, Any]:
     body = await bodies.read(request, ActivateIn, held.settings)
     with writing(held):
         await asyncio.get_running_loop().run_in_executor(held.loader, held.live.activate, body.generation)
-        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.follow)
+        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.follow_if_possible)
     return await _overview(held)
 
 
@@ -144,7 +144,7 @@ async def rollback(request: Request) -> dict[str, Any]:
     held = resources(request)
     with writing(held):
         await asyncio.get_running_loop().run_in_executor(held.loader, held.live.rollback)
-        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.follow)
+        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.follow_if_possible)
     return await _overview(held)
 
 
