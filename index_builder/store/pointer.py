@@ -5,7 +5,7 @@ replaced atomically, but a process may die between two writes. So HISTORY is wri
 its end that name the current generation: between the writes they see either the old state or the new one.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -67,6 +67,18 @@ class Pointer:
         while entries and entries[-1] == current:
             entries.pop()
         return entries
+
+    def expired(self, published: Sequence[str], keep: int) -> list[str]:
+        """The published generations, given oldest first, that a collection removes.
+
+        The active one stays, and so do newer ones. Of the older ones, as many stay as make `keep`, at least 1, with the
+        active one: first those that rollbacks would reach, then the newest. Errors as `current`.
+        """
+        current = self.current()
+        older = [generation for generation in published if current is None or generation < current]
+        by_worth = dict.fromkeys([*reversed(self.history(published)), *reversed(older)])
+        spared = [generation for generation in by_worth if generation in older][: keep - (current is not None)]
+        return [generation for generation in older if generation not in spared]
 
     def advance(self, generation: str) -> None:
         """Make the generation current, and the one that was current the first to go back to.
