@@ -4,10 +4,13 @@
 #   make test-clients                 other systems' own clients against a server, in environments of their own
 #   make test-benchmarks              the benchmark scripts, over tiny models and without a GPU
 #   make test-kernels                 the GPU's kernels, in Triton's interpreter and compiled; no GPU is needed, but Linux
+#   make test-browser                 the page in Debian's chromium; without one it is skipped, with CI set an error
+#   make test-scale                   builds by many encoders, on a Ray cluster of this machine whose parts are killed
 #   make lint                         what of its tools is not installed is named; with CI set it is an error
 #   make format
 #   make docs                         write docs/openapi.json and the generated pages of docs/reference/
 #   make image [IMAGE=polyrank:runtime-cpu] [TARGET=runtime-cpu]    the container image; needs Docker with BuildKit
+#   make screenshots                  the pictures of the page in README and docs, by chromium and the bundled sample
 #   make figures                      draw the figures of docs/results.md, in an environment of their own under build/
 # TORCH_INDEX=https://download.pytorch.org/whl/cpu spares a machine without a GPU the CUDA packages.
 
@@ -27,7 +30,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-clients test-benchmarks test-kernels lint format docs image figures clean
+.PHONY: demo test test-clients test-benchmarks test-kernels test-browser test-scale lint format docs image screenshots figures clean
 
 demo: .venv/.demo
 	$(BIN)/polyrank demo --port $(PORT) $(if $(ONCE),--once)
@@ -49,6 +52,12 @@ test-benchmarks: .venv/.dev
 test-kernels: .venv/.dev .venv-triton/.done
 	TRITON_INTERPRET=1 PYTHONPATH=.venv-triton $(BIN)/python -m pytest -n0 tests/kernels
 
+test-browser: .venv/.dev .venv-browser/.done
+	OMP_NUM_THREADS=1 PYTHONPATH=.venv-browser $(BIN)/python -m pytest -n0 tests/browser
+
+test-scale: .venv/.dev .venv-scale/.done
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.venv-scale $(BIN)/python -m pytest -n0 tests/scale
+
 lint: .venv/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -69,11 +78,14 @@ image:
 	@command -v docker >/dev/null || { echo 'docker is not installed; run the command above where it is' >&2; exit 1; }
 	@$(BUILD)
 
+screenshots: .venv/.demo .venv-browser/.done
+	PYTHONPATH=.venv-browser $(BIN)/python docs/screenshots.py
+
 figures: .venv/.dev
 	$$($(BIN)/python -c "from benchmarks.peers.environments import python_of; print(python_of('figures'))") docs/draw.py
 
 clean:
-	rm -rf .venv .venv-clients .venv-cohere .venv-litellm .venv-triton .demo-store build dist
+	rm -rf .venv .venv-browser .venv-clients .venv-cohere .venv-litellm .venv-scale .venv-triton .demo-store build dist
 
 .venv/bin/python:
 	@$(or $(PYTHON),false) -c '$(USABLE)' || \
@@ -94,9 +106,17 @@ clean:
 	@touch $@
 
 # Beside the environment, not in it: every process that loads a model would import it where it is found.
-.venv-triton/.done: tests/kernels/requirements.txt | .venv/bin/python
+.venv-triton/.done: tests/kernels/requirements.txt
+.venv-browser/.done: tests/browser/requirements.txt
+.venv-triton/.done .venv-browser/.done: | .venv/bin/python
 	rm -rf $(@D)
 	$(PIP) --no-deps --target $(@D) --requirement $<
+	@touch $@
+
+# Beside it, too: everything else is tested where Ray is not installed.
+.venv-scale/.done: pyproject.toml constraints.txt | .venv/bin/python
+	rm -rf $(@D)
+	$(PIP) --target $(@D) ray
 	@touch $@
 
 .venv-clients/.done: tests/clients/requirements.txt

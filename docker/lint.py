@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from polyrank.service.observe.metrics import Metrics
 
 DOCKER = Path(__file__).parent
 RULES, TESTS = DOCKER / "alerts.yml", DOCKER / "alerts.test.yml"
 DASHBOARD = DOCKER / "grafana/dashboards/polyrank.json"
 CHART = DOCKER / "helm"
+RAY = DOCKER / "ray/cluster.yaml"
 VALUES = (CHART / "values.yaml", CHART / "ci/full-values.yaml")
 KUBERNETES = ("1.27", "1.37")  # the oldest that the chart names, and the latest whose schemas are known
 RECEIVERS = ("page", "ticket")
@@ -52,7 +55,7 @@ def as_rules(dashboard: dict[str, Any]) -> str:
 
 def checks() -> list[Check]:
     """Everything that is checked."""
-    return [*of_prometheus(), *of_alertmanager(), *of_images(), *of_chart()]
+    return [*of_prometheus(), *of_alertmanager(), *of_images(), *of_chart(), *of_ray()]
 
 
 def of_prometheus() -> list[Check]:
@@ -105,6 +108,19 @@ def of_chart() -> list[Check]:
             validate = ("kubernetes-validate", "--strict", "--kubernetes-version", version, "/dev/stdin")
             found.append(Check(f"{title}, Kubernetes {version}", validate, pip, rendered))
     return found
+
+
+def of_ray() -> list[Check]:
+    """The pods and the network policy of the Ray cluster, by the schemas of Kubernetes. No package has KubeRay's."""
+    cluster, policy = yaml.safe_load_all(RAY.read_text(encoding="utf-8"))
+    groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+    named = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}}
+    documents = yaml.safe_dump_all([policy, *({**named, "spec": group["template"]["spec"]} for group in groups)])
+    validate = ("kubernetes-validate", "--strict", "--kubernetes-version")
+    return [
+        Check(f"Ray cluster, Kubernetes {version}", (*validate, version, "/dev/stdin"), "make lint", documents)
+        for version in KUBERNETES
+    ]
 
 
 def failed(check: Check, tools: str) -> bool:

@@ -17,7 +17,8 @@ from polyrank.service.errors import SettingsError
 from polyrank.service.http import handlers, openapi, operations
 from polyrank.service.http.compat import embeddings, rerank
 from polyrank.service.http.compat.error_forms import of_route
-from polyrank.service.http.native import batch, candidates, classify, index, rank
+from polyrank.service.http.native import batch, candidates, classify, explain, index, rank
+from polyrank.service.http.playground import routes as playground
 from polyrank.service.http.plumbing.gzipped import Zip
 from polyrank.service.http.plumbing.middleware import BodyBound, HeadAsGet, Requests
 from polyrank.service.http.plumbing.sites import Hosts, Sites
@@ -73,8 +74,10 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
         redirect_slashes=False,  # a redirect would lead to any host that the caller names, before anything is checked
     )
     app.state.draining = False
-    for routes in (rank, batch, classify, rerank, embeddings, index, candidates, operations):
+    for routes in (rank, batch, explain, classify, rerank, embeddings, index, candidates, operations):
         app.include_router(routes.router)
+    if settings.playground:
+        app.include_router(playground.router)
     document = openapi.describe(app)
     app.openapi = lambda: document  # type: ignore[method-assign]  # FastAPI's own way to replace it
     app.state.openapi_answer = JSONResponse(document)  # made once: it takes milliseconds, and nobody needs a key

@@ -13,8 +13,8 @@ RankingError
     of a caller       Unauthenticated, Forbidden, RateLimited, HostNotAllowed, OriginNotAllowed
     of the server     NotReady, Draining, Overloaded, BodiesHeld, InferenceFailed, StoreReadOnly,
                       ShardsMissing
-    of time           DeadlineExceeded: TextsLeft; TimeTooShort
-    of expectations   GenerationMismatch: ListOutdated; CandidateNotFound, RevisionNotReached
+    of time           DeadlineExceeded: TextsLeft; TimeTooShort: TooMuchToExplain
+    of expectations   GenerationMismatch: ListOutdated; CandidateNotFound, RevisionNotReached, NoTrial
     never answered    SettingsError, WorkerFailed, ServiceUnreachable
 """
 
@@ -184,6 +184,10 @@ class ShardsMissing(ServiceError):
         self.searched = searched
 
 
+class NoTrial(ServiceError):
+    """A request asks for the generation on trial, and there is none; the message says why."""
+
+
 class Draining(ServiceError):
     """The server is about to stop. `/readyz` says so; requests are still answered for some seconds."""
 
@@ -240,6 +244,18 @@ class TimeTooShort(ServiceError):
         super().__init__(
             f"{sent} texts take longer than the time allowed for the request; about {fitting} fit at the present "
             "speed: send fewer at a time, or allow more time"
+        )
+        self.fitting = fitting
+
+
+class TooMuchToExplain(TimeTooShort):
+    """An explanation asks for more forward passes than fit into its time."""
+
+    def __init__(self, passes: int, fitting: int) -> None:
+        ServiceError.__init__(
+            self,
+            f"the explanation reads {passes} sequences, and about {fitting} fit into its time at the present speed: "
+            "explain fewer candidates, leave out turns instead of words, do without occlusion, or allow more time",
         )
         self.fitting = fitting
 

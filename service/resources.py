@@ -40,6 +40,7 @@ from polyrank.service.live.models import (
 )
 from polyrank.service.live.serving import Opener
 from polyrank.service.live.switching import Live
+from polyrank.service.live.trial import Trials
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
 from polyrank.service.ranking.engine import Engine, EngineSettings
@@ -60,6 +61,7 @@ class Resources:
 
     Attributes:
         has_pool: the server was started with a store; without one only reranker and classifier serve.
+        trials: the generation that is on trial beside the live one.
         loader: the one thread that opens generations and switches to them.
         results: answers of /rank; None: they are not kept.
     """
@@ -69,6 +71,7 @@ class Resources:
     metrics: Metrics
     store: GenerationStore
     live: Live
+    trials: Trials
     engine: Engine
     jobs: Jobs
     updating: Updating
@@ -135,6 +138,8 @@ async def _opened(
         classifier = await in_loader(_load_classifier, settings, loaders.classifier, metrics)
         live = Live(store, opener, metrics, scorer is not None and scorer.evidence is not None, has_pool)
         await in_loader(live.start)
+        trials = Trials(store, live)
+        await in_loader(trials.follow)
         engine = Engine(_engine_settings(settings), metrics, scorer, tracing, classifier)
         jobs = Jobs(
             settings,
@@ -146,6 +151,7 @@ async def _opened(
         compacting = Compacting(store, live, jobs, settings.compact_after)
         looks = (
             _repeat("the active generation", partial(in_loader, live.follow), LONGEST_PAUSE_SECONDS),
+            _repeat("the trial", partial(in_loader, trials.follow), LONGEST_PAUSE_SECONDS),
             _repeat("the log of updates", updating.follow),
             _repeat("compaction", compacting.look),
             _repeat("the model", partial(_probe, engine, live)),
@@ -153,7 +159,9 @@ async def _opened(
         )
         looking = [asyncio.create_task(each) for each in looks]
         try:
-            yield Resources(settings, has_pool, metrics, store, live, engine, jobs, updating, loader, access, results)
+            yield Resources(
+                settings, has_pool, metrics, store, live, trials, engine, jobs, updating, loader, access, results
+            )
         finally:
             for task in looking:  # first, so that nothing new begins
                 task.cancel()
@@ -161,7 +169,7 @@ async def _opened(
             await jobs.close()
             await asyncio.to_thread(updating.close)
             await asyncio.to_thread(engine.close)
-            live.current = None
+            live.current = trials.current = None
             caches.close()
 
 

@@ -7,7 +7,8 @@ variables, variables over the file. The constructor uses its arguments alone.
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -23,6 +24,7 @@ from polyrank.model.inference.names import BackendName, PrecisionName, Runner, w
 from polyrank.model.inputs import read_input
 from polyrank.service.auth import keys
 from polyrank.service.errors import SettingsError
+from polyrank.service.mistakes import TYPES, what_is_wrong
 from polyrank.service.variables import API_KEY, CONFIG, PREFIX
 
 CANDIDATES_CEILING = 100_000
@@ -75,6 +77,7 @@ class Settings(BaseSettings):
         description="names as which callers reach the server, besides loopback names and the address it listens on; "
         "`*.shop.example`: all that end so; `*`: any; separated by commas in the variable",
     )
+    playground: bool = Field(default=True, description="the page at `/playground`, where `/` leads")
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="pages of these origins may call from a browser; separated by commas in the variable"
     )
@@ -186,7 +189,11 @@ class Settings(BaseSettings):
                 raise ValueError(str(error)) from None
         return url
 
-    @field_validator("keys_file", "compiled_cache_dir", mode="before")
+    # As compose files and charts write what is not given.
+    @field_validator(
+        *("reranker", "classifier", "keys_file", "pool_root", "model_root", "compiled_cache_dir", "served_model_name"),
+        mode="before",
+    )
     @classmethod
     def _take_empty_as_none(cls, path: object) -> object:
         return path or None
@@ -278,7 +285,7 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
     known = {PREFIX + name.upper() for name in Settings.model_fields} | {CONFIG, API_KEY}
     unknown = sorted(name for name in environ if name.upper().startswith(PREFIX) and name.upper() not in known)
     if unknown:
-        raise SettingsError(f"unknown setting in the environment: {', '.join(unknown)}")
+        raise SettingsError(f"unknown setting in the environment: {_named(unknown, known)}")
 
 
 def _is_origin(text: str) -> bool:
@@ -299,11 +306,18 @@ def _from_file(path: str | None) -> dict[str, Any]:
         raise SettingsError(f"{CONFIG}={path} cannot be read: {exc}") from exc
     unknown = sorted(set(values) - set(Settings.model_fields))
     if unknown:
-        raise SettingsError(f"unknown setting in {path}: {', '.join(unknown)}")
+        raise SettingsError(f"unknown setting in {path}: {_named(unknown, Settings.model_fields)}")
     return values
+
+
+def _named(unknown: Iterable[str], known: Iterable[str]) -> str:
+    """Unknown names, each with the one that was probably meant."""
+    likely = {name: get_close_matches(name, [*known], 1) for name in unknown}
+    return ", ".join(f"{name}; did you mean {like[0]}?" if like else name for name, like in likely.items())
 
 
 def _explain(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
-    what = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
+    wanted = TYPES.get(error["type"])
+    what = f"must be {wanted}" if wanted else what_is_wrong(error)
     return f"{where}: {what}" if where else what

@@ -3,25 +3,31 @@
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
+from cases import cases
+from fastapi import FastAPI
 from hypothesis import settings
 from redis_process import RedisProcess
 from warm_python import WarmPython
 
 from polyrank.service.caching import redis_server
 
-collect_ignore = ["clients"]  # they need an environment of their own: make test-clients
+collect_ignore = ["clients", "browser"]  # they need environments of their own: make test-clients, make test-browser
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported: no test may ask the network for a model
 # No process measures others first, unless it is told to, and scores are those of float32.
 KEPT = {"POLYRANK_BACKEND": "torch", "POLYRANK_PRECISION": "float32", "POLYRANK_COMPILED_CACHE_MB": "0"}
 os.environ.update(KEPT)
+LIGHT = ("polyrank.service.cli", "polyrank.service.settings", "polyrank.index_builder.build.pipeline")
 REDIS_SECONDS = {name: getattr(redis_server, name) for name in ("BUDGET_SECONDS", "SERVING_TIMEOUT_SECONDS")}
-settings.register_profile("polyrank", deadline=None)  # on a busy machine an example may take long, and is no failure
+# On a busy machine an example may take long, and is no failure.
+settings.register_profile("polyrank", deadline=None, max_examples=cases(100))
 settings.load_profile("polyrank")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what it puts into the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # or the processes that a test interrupts would not notice
@@ -72,6 +78,26 @@ def usual_patience_with_redis(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _described_once() -> Iterator[None]:
+    """Every app has the same routes, and describing them is nearly all that making an app costs."""
+    openapi = sys.modules.get("polyrank.service.http.openapi")  # importing it takes seconds
+    if openapi is None:
+        yield  # no test makes an app
+        return
+    with pytest.MonkeyPatch.context() as patched:
+        documents: list[dict[str, Any]] = []
+        describe = openapi.describe
+
+        def described(app: FastAPI) -> dict[str, Any]:
+            if not documents:
+                documents.append(describe(app))
+            return documents[0]
+
+        patched.setattr(openapi, "describe", described)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _no_caches_of_the_developer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Whatever runs for several tests keeps models apart from the developer's."""
     with pytest.MonkeyPatch.context() as patched:
@@ -105,6 +131,14 @@ def _tcp_redis() -> Iterator[RedisProcess]:
 def warm_python() -> Iterator[WarmPython]:
     """For processes whose start is not what is tested."""
     python = WarmPython()
+    yield python
+    python.close()
+
+
+@pytest.fixture(scope="session")
+def light_python() -> Iterator[WarmPython]:
+    """For commands that must end without torch, which it has not imported."""
+    python = WarmPython(*LIGHT)
     yield python
     python.close()
 

@@ -23,7 +23,7 @@ from polyrank.model.training.student.student import start
 
 SETTINGS: dict[str, Any] = {
     "architecture": "bi",
-    "steps": 60,
+    "steps": 40,
     "batch_size": 8,
     "learning_rate": 1e-2,
     "code_learning_rate": 1e-2,

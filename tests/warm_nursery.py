@@ -1,7 +1,8 @@
 """The process behind `WarmPython`: imports everything once, then forks a process for each order.
 
-Run as a script with two paths: of the Unix socket to listen on, and of `WarmPython.executable`. "ready" on standard
-output says that it takes orders. When its standard input ends, it ends, and all processes that it has forked.
+Run as a script with two paths: of the Unix socket to listen on, and of `WarmPython.executable`. Names of modules may
+follow, to be imported in place of `PRELOADED`. "ready" on standard output says that it takes orders. When its standard
+input ends, it ends, and all processes that it has forked.
 
 A connection is for one process. The size of an order comes first, with the files to be open in the process, then the
 order itself as JSON. The process's number goes back, and its exit status when it has ended. When the connection ends
@@ -72,11 +73,18 @@ class Nursery:
                     return order
 
     def _take(self) -> Order | None:
-        """Fork; returns None in this process."""
+        """Fork; returns None in this process, and where the one that orders was killed meanwhile."""
         connection, _ = self._listener.accept()
         size, files, _, _ = socket.recv_fds(connection, NUMBER.size, MOST_FILES)
         with connection.makefile("rb") as told:
-            order = Order(*json.loads(told.read(NUMBER.unpack(size)[0])))
+            wanted = NUMBER.unpack(size)[0] if size else 1
+            content = told.read(wanted)
+        if len(content) < wanted:
+            connection.close()
+            for file in files:
+                os.close(file)
+            return None
+        order = Order(*json.loads(content))
         pid = os.fork()
         if pid == 0:
             connection.close()
@@ -85,7 +93,8 @@ class Nursery:
             return order
         for file in files:
             os.close(file)
-        connection.sendall(NUMBER.pack(pid))
+        with suppress(BrokenPipeError):  # it is dropped then
+            connection.sendall(NUMBER.pack(pid))
         self._running[pid] = connection
         self._selector.register(connection, selectors.EVENT_READ, pid)
         return None
@@ -180,7 +189,7 @@ def main() -> None:
     """Import everything, and fork."""
     exit_ = _Exit()
     atexit.register(exit_)  # the first one is called last
-    for module in PRELOADED:
+    for module in sys.argv[3:] or PRELOADED:
         import_module(module)
     gc.collect()
     gc.freeze()  # or a process that looks for garbage would copy all of it

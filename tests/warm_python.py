@@ -112,11 +112,14 @@ class WarmProcess:
 class WarmPython:
     """The process that forks the others.
 
+    Args:
+        modules: what it imports beforehand; by default all that servers, builders and commands import.
+
     Attributes:
         executable: a file to be run as Python is. It passes SIGTERM and SIGINT on; nobody outlives it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *modules: str) -> None:
         import subprocess
         import tempfile
 
@@ -126,7 +129,7 @@ class WarmPython:
         with open(self.executable, "w") as script:
             script.write(f'#!/bin/sh\nexec "{sys.executable}" -IS "{__file__}" "{self._address}" "$@"\n')
         os.chmod(self.executable, 0o755)
-        command = [sys.executable, f"{TESTS}/warm_nursery.py", self._address, self.executable]
+        command = [sys.executable, f"{TESTS}/warm_nursery.py", self._address, self.executable, *modules]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         assert self._process.stdout is not None

@@ -28,6 +28,11 @@ COMMANDS = [
     ("an index for a model without vectors", "build --model lexical --pool pool.jsonl --store new --index hnsw"),
     ("training an architecture that does not exist", "train --architecture poli --train dialogues.jsonl --output out"),
     ("evaluation without data", "evaluate --model lexical"),
+    ("training without a file", "train --architecture bi --output out --base lexical"),
+    (
+        "training of a model without a network",
+        "train --architecture bi --train dialogues.jsonl --output out --base lexical",
+    ),
     ("evaluation of data that do not exist", "evaluate --model lexical --data nowhere.jsonl"),
     (
         "exporting what is no checkpoint",
@@ -38,6 +43,9 @@ COMMANDS = [
     ("a key with a scope that does not exist", "keys add --file keys.json --name me --scope root"),
     ("a key from a file that does not exist", "keys remove --file keys.json --name me"),
     ("serving a store with a setting that is none", "serve --store store --port 99999"),
+    ("serving nothing", "serve"),
+    ("serving a store that does not exist", "serve --store nowhere"),
+    ("serving with a file of keys that does not exist", "serve --store store --keys-file nowhere.json"),
     ("candidates from nowhere", "candidates put"),
     ("metadata that are no JSON", "candidates put --text hello --metadata lang=en"),
     ("a filter that is no JSON", "candidates list --filter lang=en"),

@@ -9,8 +9,9 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from ipaddress import ip_address
 from pathlib import Path
 from tempfile import gettempdir
@@ -65,6 +66,9 @@ def why_unusable(address: str) -> str | None:
 def connected(address: str) -> Iterator[Any]:
     """Connect this process to a running cluster, and yield the module `ray`; for the main thread.
 
+    Ray prints what happens in the cluster. So all that is printed meanwhile goes to standard error: standard output is
+    for results.
+
     Args:
         address: HOST:PORT of its head, or "auto" for the cluster of RAY_ADDRESS or else of this machine.
 
@@ -88,7 +92,8 @@ def connected(address: str) -> Iterator[Any]:
         _join(ray, head)
         for number, handler in handlers:  # Ray has taken SIGTERM
             signal.signal(number, handler)
-        yield ray
+        with redirect_stdout(sys.stderr):
+            yield ray
     finally:
         ray.shutdown()
 
@@ -140,7 +145,9 @@ def _head(address: str) -> Address:
     """Return where the head listens; for "auto" as Ray finds it, without importing it."""
     told = os.environ.get("RAY_ADDRESS") or _noted_here() if address == AUTO else address
     if found := _parsed(told):
-        return found
+        noted = _parsed(_noted_here())
+        # A head that listens on every interface answers on the loopback, too, but its nodes have other addresses.
+        return noted if noted and found.is_loopback and noted.port == found.port else found
     if told:
         raise ClusterUnavailable(told, "RAY_ADDRESS must be HOST:PORT of its head")
     raise ClusterUnavailable(AUTO, "this machine has no node of a cluster; start one, or give HOST:PORT")

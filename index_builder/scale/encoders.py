@@ -58,7 +58,7 @@ class Maker(NamedTuple):
         return "; ".join(f"{name} {theirs}, not {ours}" for name, ours, theirs in pairs if ours != theirs)
 
 
-class Begun(NamedTuple):
+class Readiness(NamedTuple):
     """What an encoder says of itself when it has loaded the model. `processor` tells kinds apart."""
 
     maker: Maker
@@ -66,7 +66,7 @@ class Begun(NamedTuple):
     processor: str
 
 
-class Done(NamedTuple):
+class ShardDone(NamedTuple):
     """What an encoder says of a shard when it is encoded; the vectors are fetched when it is their turn."""
 
     maker: Maker
@@ -80,18 +80,18 @@ class Encoder:
     def __init__(self, model: str, runner: Runner, dtype: str) -> None:
         self._name, self._runner, self._dtype = model, runner, dtype
 
-    def begin(self) -> Begun:
+    def begin(self) -> Readiness:
         """Load the model."""
         with _named():
             require_token()
-            return Begun(Maker.of(self._model), socket.gethostname(), processor())
+            return Readiness(Maker.of(self._model), socket.gethostname(), processor())
 
-    def encode(self, texts: Sequence[str]) -> tuple[Done, Representations]:
+    def encode(self, texts: Sequence[str]) -> tuple[ShardDone, Representations]:
         """Encode the texts of a shard, and round the vectors to the store's dtype."""
         with _named():
             tokens, truncated = self._model.tokenize_candidates(texts)
             made = rounded_all(self._model.represent_candidates(tokens), self._dtype)
-            return Done(Maker.of(self._model), socket.gethostname(), truncated), made
+            return ShardDone(Maker.of(self._model), socket.gethostname(), truncated), made
 
     @cached_property
     def _model(self) -> CandidateEncoder:
@@ -121,7 +121,7 @@ class _Job:
 
     shard: ShardTexts
     given: bool = False
-    done: Done | None = None
+    done: ShardDone | None = None
     vectors: Any = None
     counted: bool = False
     losses: int = 0
@@ -141,7 +141,7 @@ class _Worker:
     """
 
     actor: Any
-    begun: Begun | None = None
+    begun: Readiness | None = None
     answer: Any = None
     job: _Job | None = None
     losses: int = 0
@@ -246,14 +246,14 @@ class Encoders:
                 job.counted = True
                 on_done(len(job.shard.ids))
 
-    def _check(self, heard: Begun | Done) -> None:
+    def _check(self, heard: Readiness | ShardDone) -> None:
         if difference := self._maker.difference(heard.maker):
             raise BuildError(
                 f"the encoder on {heard.host} would make other vectors than this machine: {difference}; "
                 "all machines need the same model and software"
             )
 
-    def _note_processor(self, begun: Begun) -> None:
+    def _note_processor(self, begun: Readiness) -> None:
         if begun.processor not in self._processors:
             self._processors.add(begun.processor)
             self._tell(f"{begun.host} has another processor than this machine: vectors may differ in their last bits")

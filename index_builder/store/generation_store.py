@@ -110,6 +110,13 @@ class GenerationStore:
         """The generations that rollbacks can reach; the next one last."""
         return self._pointer.history(self.ids())
 
+    def trial(self) -> str | None:
+        """The generation that servers load beside the active one; None: there is no such trial."""
+        named = self._pointer.trial()
+        if named is None or named == self.current_or_none() or named not in self.ids():
+            return None
+        return named
+
     def path(self, generation: str) -> Path:
         """The directory of a generation. Raises GenerationNotFound if the text does not have the form of an id."""
         if not is_time_id(generation):
@@ -327,6 +334,8 @@ class GenerationStore:
                 self._mark_active(current)
             yield
             self._mark_active(manifest.id)
+            if self._pointer.trial() == manifest.id:
+                self._pointer.set_trial(None)
 
     def _check_active(self, generation: str | None) -> None:
         if generation is not None and self.current() != generation:
@@ -347,6 +356,27 @@ class GenerationStore:
         make_directory(self.root)
         with locked(self.root / "pointer.lock"):
             yield
+
+    # A trial.
+
+    def begin_trial(self, generation: str) -> None:
+        """Let servers load a generation beside the active one, in place of another trial; CURRENT stays as it is.
+
+        The trial ends when the generation becomes the active one. Until then no collection removes it.
+
+        Raises:
+            GenerationNotFound: it was removed meanwhile.
+            StoreBusy: another process holds pointer.lock for too long.
+        """
+        with self._changing():
+            if generation not in self.ids():
+                raise GenerationNotFound(f"no generation {generation} in {self.root}")
+            self._pointer.set_trial(generation)
+
+    def end_trial(self) -> None:
+        """End the trial, if there is one; raises StoreBusy as `begin_trial`."""
+        with self._changing():
+            self._pointer.set_trial(None)
 
     # Building.
 
@@ -427,10 +457,11 @@ class GenerationStore:
     def gc(self, keep: int = 2, redis_url: str | None = None) -> list[str]:
         """Remove old generations with their copies, logs of bad rows older than all kept ones, and leftovers.
 
-        The active generation stays, and so do newer ones, which may be waiting for their activation. Of the older ones,
-        as many stay as make `keep`, at least 1, with the active one: first those that rollbacks would reach, then the
-        newest. A killed build that can be resumed stays for `leftovers.RESUMABLE_FOR`. Leftovers stay while somebody
-        builds. Without a Redis, copies stay for the next collection that is given it. Returns the ids removed.
+        The active generation stays, and so do one on trial and newer ones, which may be waiting for their activation.
+        Of the older ones, as many stay as make `keep`, at least 1, with the active one: first those that rollbacks
+        would reach, then the newest. A killed build that can be resumed stays for `leftovers.RESUMABLE_FOR`. Leftovers
+        stay while somebody builds. Without a Redis, copies stay for the next collection that is given it. Returns the
+        ids removed.
 
         Raises:
             GenerationCorrupt: CURRENT is damaged; nothing is removed.

@@ -1,8 +1,11 @@
-"""Which generation is active: the files CURRENT and HISTORY.
+"""Which generation is active, and which is on trial beside it: the files CURRENT, HISTORY and TRIAL.
 
 CURRENT names the active generation. HISTORY lists those that were active before it, the latest last. Each file is
 replaced atomically, but a process may die between two writes. So HISTORY is written first, and readers skip entries at
 its end that name the current generation: between the writes they see either the old state or the new one.
+
+TRIAL names a generation that servers load beside the active one, so that both can be compared. It changes nothing of
+the other two.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,7 +24,7 @@ class Pointer:
     """The active generation of a store. One process at a time may change it: the caller holds pointer.lock."""
 
     def __init__(self, root: Path) -> None:
-        self._current, self._history = root / "CURRENT", root / "HISTORY"
+        self._current, self._history, self._trial = root / "CURRENT", root / "HISTORY", root / "TRIAL"
 
     def current(self) -> str | None:
         """The active id; None before the first activation.
@@ -57,6 +60,21 @@ class Pointer:
             return None
         return status.st_ino, status.st_mtime_ns
 
+    def trial(self) -> str | None:
+        """The id of the generation on trial; None: there is none, or it cannot be told."""
+        try:
+            text = self._trial.read_bytes().decode("ascii", "replace").removesuffix("\n")
+        except OSError:
+            return None
+        return text if is_time_id(text) else None
+
+    def set_trial(self, generation: str | None) -> None:
+        """Put a generation on trial; None: end the trial."""
+        if generation is None:
+            self._trial.unlink(missing_ok=True)
+        else:
+            write_atomically(self._trial, f"{generation}\n".encode())
+
     def history(self, published: Collection[str]) -> list[str]:
         """The published generations that were active before the current one, the latest last.
 
@@ -71,14 +89,14 @@ class Pointer:
     def expired(self, published: Sequence[str], keep: int) -> list[str]:
         """The published generations, given oldest first, that a collection removes.
 
-        The active one stays, and so do newer ones. Of the older ones, as many stay as make `keep`, at least 1, with the
-        active one: first those that rollbacks would reach, then the newest. Errors as `current`.
+        The active one stays, and so do one on trial and newer ones. Of the older ones, as many stay as make `keep`, at
+        least 1, with the active one: first those that rollbacks would reach, then the newest. Errors as `current`.
         """
         current = self.current()
         older = [generation for generation in published if current is None or generation < current]
         by_worth = dict.fromkeys([*reversed(self.history(published)), *reversed(older)])
         spared = [generation for generation in by_worth if generation in older][: keep - (current is not None)]
-        return [generation for generation in older if generation not in spared]
+        return [generation for generation in older if generation not in (*spared, self.trial())]
 
     def advance(self, generation: str) -> None:
         """Make the generation current, and the one that was current the first to go back to.

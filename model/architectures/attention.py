@@ -22,6 +22,12 @@ class ContextCodes(NamedTuple):
     mask: Tensor
 
 
+def one_vector_each(vectors: Tensor) -> ContextCodes:
+    """Give each of B contexts one vector, of (B, D)."""
+    mask = torch.ones_like(vectors[:, :1], dtype=torch.bool)  # len(vectors) would be a constant of a traced model
+    return ContextCodes(vectors[:, None], mask)
+
+
 def masked_softmax(logits: Tensor, mask: Tensor) -> Tensor:
     """Softmax over the last axis in float32, exactly zero where the mask is False.
 

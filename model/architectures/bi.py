@@ -1,9 +1,8 @@
 """Bi-encoder: one vector for each side, scored by their dot product (Humeau et al. 4.2)."""
 
-import torch
 from torch import Tensor
 
-from polyrank.model.architectures.attention import ContextCodes
+from polyrank.model.architectures.attention import ContextCodes, one_vector_each
 from polyrank.model.architectures.late import LateEncoder
 
 
@@ -15,5 +14,4 @@ class BiEncoder(LateEncoder):
 
     def context_codes(self, states: Tensor, mask: Tensor) -> ContextCodes:
         """Return one vector for each context, (B, 1, D), with the score scale multiplied in."""
-        vectors = self.reduce(states, mask)[:, None, :] * self.config.score_scale
-        return ContextCodes(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
+        return one_vector_each(self.reduce(states, mask) * self.config.score_scale)

@@ -10,10 +10,10 @@ from string import punctuation
 import torch
 from torch import Tensor, nn
 
-from polyrank.model.architectures.attention import ContextCodes, unit_length
+from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch, pad
-from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder, masked_mean
+from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder, Unexplained, masked_mean
 from polyrank.model.config import ColbertConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.representations import LateRows
@@ -90,8 +90,7 @@ class ColbertEncoder(LateEncoder):
         rows = outputs[0][:, :width]
         lengths = batch.mask.sum(dim=1, keepdim=True).clamp(min=_block(config).query_tokens)
         counted = torch.arange(width, device=rows.device) < lengths
-        mean = unit_length(masked_mean(rows, counted))[:, None] * config.score_scale
-        first = ContextCodes(mean, torch.ones(mean.shape[:2], dtype=torch.bool, device=rows.device))
+        first = one_vector_each(unit_length(masked_mean(rows, counted)) * config.score_scale)
         return ContextState(first, rows, counted)
 
     @classmethod
@@ -118,12 +117,40 @@ class ColbertEncoder(LateEncoder):
         block = _block(config)
         return float(block.dim * max(context_tokens + 1, block.query_tokens) * rows)
 
-    def late_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
+    def second_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Score every candidate for every context by MaxSim, (B, N)."""
         assert contexts.late is not None
         assert contexts.mask is not None
         means = [max_sim(rows[counted], candidates) for rows, counted in zip(contexts.late, contexts.mask, strict=True)]
         return torch.stack(means) * self.config.score_scale
+
+    @classmethod
+    def unexplained(cls, config: ModelConfig) -> dict[Unexplained, str]:
+        """Leave out nothing: `explained_pairs` are the score."""
+        return {}
+
+    @classmethod
+    def context_layout(cls, config: ModelConfig, count: int) -> list[int | None]:
+        """Put the marker behind the first token, and the mask tokens that fill up behind the last one."""
+        block = _block(config)
+        marker = [] if block.query_marker is None else [None]
+        places = [0, *marker, *range(1, count)]
+        return [*places, *[None] * (block.query_tokens - len(places))]
+
+    @classmethod
+    def candidate_layout(cls, config: ModelConfig, ids: Sequence[int]) -> tuple[list[int | None], list[bool]]:
+        """Put the marker behind the first token; punctuation has no row."""
+        block = _block(config)
+        marker = [] if block.candidate_marker is None else [None]
+        dropped = {*block.dropped}
+        rows = [id_ not in dropped for id_ in _marked(ids, block.candidate_marker)]
+        return [0, *marker, *range(1, len(ids))], rows
+
+    def explained_pairs(self, context: Tensor, candidate: Tensor) -> Tensor:
+        """Give each of the context's rows to the candidate's row that is best for it."""
+        similarities = context @ candidate.T  # (T, K)
+        best, places = similarities.max(dim=1, keepdim=True)
+        return torch.zeros_like(similarities).scatter(1, places, best) * (self.config.score_scale / len(context))
 
 
 def max_sim(query: Tensor, candidates: CandidateState) -> Tensor:

@@ -13,10 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from polyrank.model.architectures.attention import ContextCodes, unit_length
+from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch, pad
-from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder
+from polyrank.model.architectures.late import (
+    CandidateState,
+    ContextState,
+    LateEncoder,
+    Unexplained,
+    score_head,
+    second_stage_unexplained,
+)
 from polyrank.model.architectures.layers import Layer, layers_of
 from polyrank.model.config import DeformerConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
@@ -39,15 +46,14 @@ class DeformerEncoder(LateEncoder):
         head: W, D to 1; a classifier has none.
     """
 
+    has_unit_vectors = True
+
     def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
         super().__init__(config, context, candidate)
         self.upper = nn.ModuleList(Layer.like(context) for _ in self._own_layers)
         if config.head_classes:
             return
-        self.head = nn.Linear(context.dim, 1)
-        if _block(config).residual:  # it begins as its first stage
-            nn.init.zeros_(self.head.weight)
-            nn.init.zeros_(self.head.bias)
+        self.head = score_head(context.dim, zero=_block(config).residual)
 
     @classmethod
     def complete(cls, config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
@@ -104,8 +110,7 @@ class DeformerEncoder(LateEncoder):
 
     def context_codes(self, states: Tensor, mask: Tensor) -> ContextCodes:
         """Return one unit vector for each context, (B, 1, D), with the score scale multiplied in."""
-        vectors = unit_length(self.reduce(states, mask))[:, None] * self.config.score_scale
-        return ContextCodes(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
+        return one_vector_each(unit_length(self.reduce(states, mask)) * self.config.score_scale)
 
     @classmethod
     def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> ContextState:
@@ -137,15 +142,21 @@ class DeformerEncoder(LateEncoder):
         known = (3 * context_tokens if upper > 1 else 2 * context_tokens + 1) * dim**2
         return float((upper - 1) * whole + last - known + dim)
 
-    def late_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
-        """Score every candidate for every context, (B, N)."""
+    def second_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
+        """Score every candidate for every context by h alone, (B, N)."""
         scores: Tensor = self.head(self._read(contexts, candidates))[..., 0]
-        return scores + self.first_scores(contexts, candidates) if self.counts_first_stage(self.config) else scores
+        return scores
 
     @classmethod
     def counts_first_stage(cls, config: ModelConfig) -> bool:
         """Say whether it is a residual one."""
         return _block(config).residual
+
+    @classmethod
+    def unexplained(cls, config: ModelConfig) -> dict[Unexplained, str]:
+        """Leave out the second stage."""
+        why = "its upper layers read all tokens of a context and a reply together"
+        return super().unexplained(config) | second_stage_unexplained(why, cls.counts_first_stage(config))
 
     @classmethod
     def class_head(cls, config: ModelConfig, dim: int) -> nn.Module:

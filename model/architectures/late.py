@@ -5,7 +5,7 @@ Axes: B contexts, N candidates, T tokens, M context vectors, K rows of a candida
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from polyrank.model.architectures.attention import ContextCodes, attended_vectors, poly_scores, unit_length
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch, pad
+from polyrank.model.architectures.sums import StateSums, reduction_sums
 from polyrank.model.config import DenseConfig, ModelConfig, Reduction
 from polyrank.model.representations import LateRows
 from polyrank.model.text.tokenizer import Tokenizer
@@ -42,19 +43,27 @@ class CandidateState(NamedTuple):
     mask: Tensor | None = None
 
 
+# What an explanation may have to leave out: what the context's tokens and codes contribute; what the reply's tokens do;
+# all that the second stage does.
+Unexplained = Literal["tokens", "reply_tokens", "second_stage"]
+
+
 class LateEncoder(nn.Module, ABC):
     """Encodes contexts and candidates apart, so that candidates can be encoded ahead (Humeau et al. 4.2).
 
     A back-end runs the transformer of a side and its `..._outputs`. What follows has no weights and reads the config
     alone, so it also works on outputs of a compiled model. An architecture with a second stage overrides `late_rows`,
-    `late_scores` and `late_cost`, and makes states with `late`.
+    `second_scores` and `late_cost`, and makes states with `late`.
 
     Attributes:
         context: the transformer of contexts (T1).
         candidate: the transformer of candidates (T2); the same object where the encoder is shared.
+        has_unit_vectors: its first stage compares unit vectors, whatever the config says.
         classes: from what is compared of a pair to logits of its classes; None: the model ranks.
         first_classes: the same of the first stage's vectors, where `counts_first_stage`; else None.
     """
+
+    has_unit_vectors = False
 
     def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
         super().__init__()
@@ -176,11 +185,18 @@ class LateEncoder(nn.Module, ABC):
         return poly_scores(contexts.first, candidates.first)
 
     def late_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
-        """Score every candidate for every context by the vectors that place it, (B, N), without an encoder call.
+        """Score every candidate for every context by what places it, (B, N), without an encoder call.
 
-        Here that is the first stage's score.
+        That is the second stage's score, to which a residual one adds the first stage's; or this alone.
         """
-        return self.first_scores(contexts, candidates)
+        second = self.second_scores(contexts, candidates)
+        if second is None:
+            return self.first_scores(contexts, candidates)
+        return second + self.first_scores(contexts, candidates) if self.counts_first_stage(self.config) else second
+
+    def second_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor | None:
+        """Score every candidate for every context by the second stage alone, (B, N); None: there is none."""
+        return None
 
     @classmethod
     def counts_first_stage(cls, config: ModelConfig) -> bool:
@@ -213,6 +229,56 @@ class LateEncoder(nn.Module, ABC):
         first: Tensor = self.first_classes(self.first_compared(contexts, candidates))
         return logits + first
 
+    @classmethod
+    def unexplained(cls, config: ModelConfig) -> dict[Unexplained, str]:
+        """Say which parts of its scores are no sums over tokens, and why, as ends of sentences."""
+        found: dict[Unexplained, str] = {}
+        if any(dense.bias or dense.activation != "identity" for dense in config.dense):
+            why = "a Dense layer with a bias or an activation follows the mean of the tokens, so it is no sum over them"
+            found = {"tokens": why, "reply_tokens": why}
+        elif config.reduction in ("first", "last"):
+            why = f"a reply's vector is the {config.reduction} output alone, which has read all tokens"
+            found["reply_tokens"] = why
+        return found
+
+    @classmethod
+    def context_layout(cls, config: ModelConfig, count: int) -> list[int | None]:
+        """Return which of a context's tokens each position of `context_batch` holds; None: one that was added.
+
+        count: how many tokens it has.
+        """
+        return [*range(count)]
+
+    @classmethod
+    def candidate_layout(cls, config: ModelConfig, ids: Sequence[int]) -> tuple[list[int | None], list[bool]]:
+        """Return the same of `candidate_batch`, and whether a row is kept of each position."""
+        return [*range(len(ids))], [True] * len(ids)
+
+    def explained_pairs(self, context: Tensor, candidate: Tensor) -> Tensor | None:
+        """Return what each of a context's rows (T, E) and a candidate's (K, E) add to the score, (T, K), float64.
+
+        None: the second stage is no sum over pairs of them, or there is none.
+        """
+        return None
+
+    def context_sums(self, states: Tensor) -> StateSums:
+        """Return the first stage's vectors of one context as sums over its tokens.
+
+        states: what `context_tokens` gives for it, without padding, (T, W) float64.
+        """
+        return self._reduction_sums(states[:, : self.context.dim])._replace(scale=self.config.score_scale)
+
+    def candidate_sums(self, states: Tensor) -> StateSums:
+        """Return the first stage's vector of one candidate as a sum over its tokens; states as `context_sums`."""
+        return self._reduction_sums(states[:, : self.candidate.dim])
+
+    def _reduction_sums(self, states: Tensor) -> StateSums:
+        weights, values = reduction_sums(self.config.reduction, self.config.reduction_m, states)
+        for dense in self.dense:
+            assert isinstance(dense, Dense)
+            values = values @ dense.linear.weight.detach().cpu().double().T
+        return StateSums(weights, values, unit=self.config.normalize or self.has_unit_vectors)
+
     def reduce(self, states: Tensor, mask: Tensor) -> Tensor:
         """red(): reduce token states (B, T, D) to one vector each, (B, D1) float32 (Humeau et al. 4.2, Table 7)."""
         if self.config.reduction == "first-m mean":
@@ -223,11 +289,27 @@ class LateEncoder(nn.Module, ABC):
         return unit_length(reduced) if self.config.normalize else reduced
 
 
+def second_stage_unexplained(why: str, counts_first_stage: bool) -> dict[Unexplained, str]:
+    """Say that a second stage is no sum over tokens, nor is the whole score unless the first stage's is part of it."""
+    if counts_first_stage:
+        return {"second_stage": why}
+    return {"second_stage": why, "tokens": why, "reply_tokens": why}
+
+
 class ClassHead(nn.Sequential):
     """From F features of a pair to logits of C classes: `Linear(F, F), ReLU, dropout 0.1, Linear(F, C)`."""
 
     def __init__(self, size: int, count: int) -> None:
         super().__init__(nn.Linear(size, size), nn.ReLU(), nn.Dropout(0.1), nn.Linear(size, count))
+
+
+def score_head(size: int, zero: bool) -> nn.Linear:
+    """Make a linear map to a score; `zero`: it adds nothing to the first stage's in the beginning."""
+    head = nn.Linear(size, 1)
+    if zero:
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+    return head
 
 
 def side_by_side(x: Tensor, y: Tensor) -> Tensor:

@@ -3,6 +3,8 @@
 Axes: ... any batch, Q queries, S rows that they read, D dimensions, H heads.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 from torch import Tensor, nn
@@ -11,22 +13,42 @@ from torch.nn import functional as F
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.errors import CheckpointInvalid
 
+Activation = Callable[[Tensor], Tensor]
+
+_TANH_GELU = partial(F.gelu, approximate="tanh")
+_ACTIVATIONS: dict[str, Activation] = {
+    "gelu": F.gelu,
+    "gelu_new": _TANH_GELU,
+    "gelu_pytorch_tanh": _TANH_GELU,
+    "relu": F.relu,
+    "silu": F.silu,
+}
+
 
 class Layer(nn.Module):
     """The maps of a layer of BERT: attention, feed-forward network, and a norm behind each."""
 
-    def __init__(self, dim: int, heads: int, inner: int, eps: float) -> None:
+    def __init__(self, dim: int, heads: int, inner: int, eps: float, activation: Activation = F.gelu) -> None:
         super().__init__()
-        self._heads = heads
+        self._heads, self._activation = heads, activation
         self.query, self.key, self.value, self.output = (nn.Linear(dim, dim) for _ in range(4))
         self.up, self.down = nn.Linear(dim, inner), nn.Linear(inner, dim)
         self.norm, self.last_norm = nn.LayerNorm(dim, eps=eps), nn.LayerNorm(dim, eps=eps)
 
     @classmethod
     def like(cls, backbone: Backbone) -> Self:
-        """Build one of the shapes of a transformer's layers; its weights are random."""
+        """Build one of the shapes of a transformer's layers; its weights are random.
+
+        Raises:
+            CheckpointInvalid: the function between its two linear maps is not known here.
+        """
         shape = backbone.transformer.config
-        return cls(backbone.dim, shape.num_attention_heads, shape.intermediate_size, shape.layer_norm_eps)
+        if shape.hidden_act not in _ACTIVATIONS:
+            raise CheckpointInvalid(
+                f"hidden_act is {shape.hidden_act!r}; layers are copied for {', '.join(_ACTIVATIONS)}"
+            )
+        sizes = backbone.dim, shape.num_attention_heads, shape.intermediate_size
+        return cls(*sizes, shape.layer_norm_eps, _ACTIVATIONS[shape.hidden_act])
 
     def take(self, layer: Any) -> None:
         """Copy the maps of a layer of BERT."""
@@ -51,7 +73,7 @@ class Layer(nn.Module):
 
     def fed(self, states: Tensor) -> Tensor:
         """Run the feed-forward network, with its own residual connection and norm."""
-        fed: Tensor = self.last_norm(self.down(F.gelu(self.up(states))) + states)
+        fed: Tensor = self.last_norm(self.down(self._activation(self.up(states))) + states)
         return fed
 
     def split(self, states: Tensor) -> Tensor:

@@ -12,11 +12,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polyrank.model.architectures.attention import ContextCodes, code_attention, unit_length
+from polyrank.model.architectures.attention import ContextCodes, code_attention, one_vector_each, unit_length
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch, pad
-from polyrank.model.architectures.late import CandidateState, ClassHead, ContextState, LateEncoder, side_by_side
-from polyrank.model.architectures.layers import Layer, layers_of
+from polyrank.model.architectures.late import (
+    CandidateState,
+    ClassHead,
+    ContextState,
+    LateEncoder,
+    Unexplained,
+    second_stage_unexplained,
+    side_by_side,
+)
+from polyrank.model.architectures.layers import Activation, Layer, layers_of
+from polyrank.model.architectures.sums import StateSums, code_sums
 from polyrank.model.config import MixConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.representations import LateRows
@@ -36,6 +45,8 @@ class MixEncoder(LateEncoder):
         interactions: the interaction layers.
         gate: W_g, 3 D to D, of all layers.
     """
+
+    has_unit_vectors = True
 
     def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
         super().__init__(config, context, candidate)
@@ -97,8 +108,7 @@ class MixEncoder(LateEncoder):
 
     def context_codes(self, states: Tensor, mask: Tensor) -> ContextCodes:
         """Return one unit vector for each context, (B, 1, D), with the score scale multiplied in."""
-        vectors = unit_length(self.reduce(states, mask))[:, None] * self.config.score_scale
-        return ContextCodes(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
+        return one_vector_each(unit_length(self.reduce(states, mask)) * self.config.score_scale)
 
     @classmethod
     def candidate_batch(cls, config: ModelConfig, candidates: Sequence[Sequence[int]], pad_id: int) -> TokenBatch:
@@ -144,16 +154,29 @@ class MixEncoder(LateEncoder):
         layers = len(_block(config).layers)
         return float(layers * ((12 * rows + 13) * dim**2 + 2 * (rows + 1) * context_tokens * dim))
 
-    def late_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
-        """Score every candidate for every context, (B, N)."""
+    def second_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
+        """Score every candidate for every context by E_J and H_J alone, (B, N)."""
         own, found = self._interacted(contexts, candidates)
-        scores = F.cosine_similarity(own, found, dim=-1) * self.config.score_scale
-        return scores + self.first_scores(contexts, candidates) if self.counts_first_stage(self.config) else scores
+        return F.cosine_similarity(own, found, dim=-1) * self.config.score_scale
 
     @classmethod
     def counts_first_stage(cls, config: ModelConfig) -> bool:
         """Say whether it is a residual one."""
         return _block(config).residual
+
+    @classmethod
+    def unexplained(cls, config: ModelConfig) -> dict[Unexplained, str]:
+        """Leave out the second stage, and the reply's tokens where the rows are outputs of no token."""
+        why = "gates and feed-forward networks lie between what its rows read of a context and the score"
+        found = second_stage_unexplained(why, cls.counts_first_stage(config))
+        if _block(config).strategy == "inputs":
+            found.setdefault("reply_tokens", "a reply's rows are outputs in places of their own, which have read all")
+        return found
+
+    def candidate_sums(self, states: Tensor) -> StateSums:
+        """Return the unit mean of the rows, where codes attend for them."""
+        weights = code_sums(self.rows, states, 1.0).mean(dim=0, keepdim=True)
+        return StateSums(weights, states, unit=True)
 
     @classmethod
     def class_head(cls, config: ModelConfig, dim: int) -> nn.Module:
@@ -187,8 +210,8 @@ class MixEncoder(LateEncoder):
 class Interaction(Layer):
     """One interaction layer's own maps: those of a layer of BERT, and the query of H."""
 
-    def __init__(self, dim: int, heads: int, inner: int, eps: float) -> None:
-        super().__init__(dim, heads, inner, eps)
+    def __init__(self, dim: int, heads: int, inner: int, eps: float, activation: Activation = F.gelu) -> None:
+        super().__init__(dim, heads, inner, eps, activation)
         self.last_query = nn.Linear(dim, dim)
 
     def take(self, layer: Any) -> None:

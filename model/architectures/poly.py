@@ -13,6 +13,7 @@ from polyrank.model.architectures.attention import (
 )
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.architectures.sums import StateSums, code_sums, output_sums
 from polyrank.model.config import ModelConfig
 
 _OUTPUTS = {"first": first_outputs, "last": last_outputs, "last+first": last_and_first_outputs}
@@ -52,3 +53,13 @@ class PolyEncoder(LateEncoder):
             return _OUTPUTS[self.config.context_vectors](states, mask, self.config.n_codes)
         vectors = code_attention(self.code_vectors, states, mask, self.config.code_scale)
         return ContextCodes(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
+
+    def context_sums(self, states: Tensor) -> StateSums:
+        """Return the context vectors as sums over tokens; those that do not exist are not among them."""
+        config = self.config
+        values = torch.nn.functional.normalize(states, dim=-1) if config.normalize else states
+        if self.code_vectors is None:
+            weights = output_sums(config.context_vectors, config.n_codes, len(states))
+        else:
+            weights = code_sums(self.code_vectors, values, config.code_scale)
+        return StateSums(weights, values, config.score_scale, config.normalize)

@@ -9,10 +9,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from polyrank.model.architectures.attention import ContextCodes, unit_length
+from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch
-from polyrank.model.architectures.late import CandidateState, ClassHead, ContextState, LateEncoder, masked_mean
+from polyrank.model.architectures.late import (
+    CandidateState,
+    ClassHead,
+    ContextState,
+    LateEncoder,
+    Unexplained,
+    masked_mean,
+    score_head,
+    second_stage_unexplained,
+)
+from polyrank.model.architectures.sums import StateSums, reduction_sums
 from polyrank.model.config import ModelConfig, VirtConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.representations import LateRows
@@ -36,10 +46,7 @@ class VirtEncoder(LateEncoder):
         if config.head_classes:
             return
         self.join = nn.Linear(4 * context.dim, context.dim)
-        self.head = nn.Linear(context.dim, 1)
-        if _block(config).residual:  # it begins as its first stage
-            nn.init.zeros_(self.head.weight)
-            nn.init.zeros_(self.head.bias)
+        self.head = score_head(context.dim, zero=_block(config).residual)
 
     @classmethod
     def complete(cls, config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
@@ -58,8 +65,7 @@ class VirtEncoder(LateEncoder):
     def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> ContextState:
         """Keep the token states; their mean is for the first stage."""
         rows = outputs[0][:, : batch.ids.shape[1]]  # a back-end may have padded further
-        mean = unit_length(masked_mean(rows, batch.mask))[:, None] * config.score_scale
-        first = ContextCodes(mean, torch.ones(mean.shape[:2], dtype=torch.bool, device=rows.device))
+        first = one_vector_each(unit_length(masked_mean(rows, batch.mask)) * config.score_scale)
         return ContextState(first, rows, batch.mask)
 
     @classmethod
@@ -79,15 +85,25 @@ class VirtEncoder(LateEncoder):
         products = context_tokens * rows * dim
         return float(products + (context_tokens + rows) * dim + 4 * dim**2 + dim)
 
-    def late_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
-        """Score every candidate for every context, (B, N)."""
+    def second_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
+        """Score every candidate for every context by u and v alone, (B, N)."""
         scores: Tensor = self.head(nn.functional.gelu(self.join(self._read(contexts, candidates))))[..., 0]
-        return scores + self.first_scores(contexts, candidates) if self.counts_first_stage(self.config) else scores
+        return scores
 
     @classmethod
     def counts_first_stage(cls, config: ModelConfig) -> bool:
         """Say whether it is a residual one."""
         return _block(config).residual
+
+    @classmethod
+    def unexplained(cls, config: ModelConfig) -> dict[Unexplained, str]:
+        """Leave out the second stage."""
+        why = "two layers turn what a context and a reply find in each other into a score"
+        return second_stage_unexplained(why, cls.counts_first_stage(config))
+
+    def _reduction_sums(self, states: Tensor) -> StateSums:
+        """Take the mean, whatever the config's reduction is."""
+        return StateSums(*reduction_sums("mean", 1, states), unit=True)
 
     @classmethod
     def class_head(cls, config: ModelConfig, dim: int) -> nn.Module:

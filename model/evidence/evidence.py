@@ -12,9 +12,23 @@ from polyrank.model.evidence.features import FEATURES, ROW_FEATURES, TEXT_FEATUR
 from polyrank.model.evidence.reading import ReadContext, read
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
-from polyrank.model.evidence.words import key_of
+from polyrank.model.evidence.words import key_of, normalised
 from polyrank.model.search.additions import Additions
 from polyrank.model.text.assembly import Conversation
+
+
+class Term(NamedTuple):
+    """One of the numbers that are added up to what words say for a reply.
+
+    Attributes:
+        feature: its name in FEATURES.
+        word: that context and reply share; None: the feature is of the whole reply.
+        value: with the feature's weight.
+    """
+
+    feature: str
+    word: str | None
+    value: float
 
 
 class Evidence:
@@ -65,6 +79,31 @@ class Evidence:
     def additions(self, conversation: Conversation, table: WordTable) -> Additions:
         """Return what a search over the table's rows adds to the scores of their vectors."""
         return Additions(self.late_weight, self.values(conversation, table))
+
+    def terms(self, conversation: Conversation, text: str, statistics: Statistics) -> list[Term]:
+        """Return what is added up to a text's value, the largest terms first; those of 0 are left out."""
+        context, table = read(conversation), WordTable.of([text], statistics)
+        found = []
+        for name, weight in self._weights.items():
+            if name in WORD_FEATURES:
+                shared = _shared(WORD_FEATURES[name](context), table)
+                found += [Term(name, word, weight * value) for word, value in shared.items()]
+            elif name in TEXT_FEATURES:
+                found.append(Term(name, None, weight * TEXT_FEATURES[name](context).get(normalised(text), 0.0)))
+            else:
+                found.append(Term(name, None, weight * float(table.column(name)[0])))
+        return sorted((term for term in found if term.value), key=lambda term: -abs(term.value))
+
+
+def _shared(factors: Factors, table: WordTable) -> dict[str, float]:
+    """Return what each word adds to the only row of a table, for the words that it has, before any weight."""
+    statistics, value_of = table.statistics, dict(zip(table.keys.tolist(), table.weights.tolist(), strict=True))
+    own = {word: (key, factor) for word, factor in factors.items() if (key := key_of(word)) in value_of}
+    rarities = statistics.rarity(np.array([key for key, _ in own.values()], np.uint64)).tolist()
+    return {
+        word: factor * rarity * value_of[key]
+        for (word, (key, factor)), rarity in zip(own.items(), rarities, strict=True)
+    }
 
 
 def weighted_sum(context: ReadContext, table: WordTable, weights: Factors) -> NDArray[np.float64]:

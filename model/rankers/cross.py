@@ -1,6 +1,7 @@
 """A loaded Cross-encoder: it scores a context with each of its candidates."""
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +13,7 @@ from polyrank.model.checkpoint.files import CheckpointFiles
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
+from polyrank.model.explanation.cross import CrossExplainer
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.forwards import PairForwards
 from polyrank.model.inference.network import Network
@@ -53,6 +55,11 @@ class CrossRanker(PairForwards):
         self.calibration = network.config.calibration
         self._assembler = assembler
         self._files = files
+
+    @cached_property
+    def explainer(self) -> CrossExplainer:
+        """What tells the parts of its scores; the first access may read the network."""
+        return CrossExplainer(self.encoder, self._assembler)
 
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         """Return the token ids of the context and of each text, and what did not fit."""

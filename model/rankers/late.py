@@ -1,6 +1,7 @@
 """A loaded encoder that keeps both sides apart, such as a Poly-encoder: it turns texts into vectors and rankings."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +13,7 @@ from polyrank.model.checkpoint.files import CheckpointFiles, backbone_file, read
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
+from polyrank.model.explanation.late import LateExplainer
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.forwards import LateForwards
 from polyrank.model.inference.network import Network
@@ -63,6 +65,11 @@ class LateRanker(LateForwards):
         self.calibration = network.config.calibration
         self._assembler = assembler
         self._files = files
+
+    @cached_property
+    def explainer(self) -> LateExplainer:
+        """What takes its scores apart; the first access may read the network."""
+        return LateExplainer(self.encoder, self._assembler)
 
     def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
         """Return the token ids of a context, and what did not fit."""

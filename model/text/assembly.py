@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.placing import PlacedToken, Segment, first_ids, ids_of, last_ids, placed
 from polyrank.model.text.reading import Reader
 from polyrank.model.text.steps import Steps, finish, in_parts, pause_after
 from polyrank.model.text.tokenizer import Tokenizer
@@ -105,20 +106,46 @@ class Assembler:
 
     def context_steps(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
         """Do what `context` does, in steps."""
-        return self._prompted_context(conversation)
+        segments, truncation = yield from self._prompted_context(conversation)
+        return ids_of(segments), truncation
+
+    def placed_context_steps(self, conversation: Conversation) -> Steps[tuple[list[PlacedToken], Truncation]]:
+        """Do what `context` does, in steps, and tell where each id is from."""
+        segments, truncation = yield from self._prompted_context(conversation)
+        return (yield from placed(self.tokenizer, segments)), truncation
+
+    def placed_pair_context_steps(self, conversation: Conversation) -> Steps[tuple[list[PlacedToken], Truncation]]:
+        """Make the context of `pairs`, in steps, and tell where each id is from."""
+        segments, truncation = yield from self._pair_context(conversation)
+        return (yield from placed(self.tokenizer, segments)), truncation
+
+    def placed_candidate_steps(self, texts: Sequence[str]) -> Steps[list[list[PlacedToken]]]:
+        """Do what `candidates` does, in steps, and tell where each id is from: a span of its own text."""
+        prompt, tokens = self._config.assembly.candidate_prompt, []
+        ids, _ = yield from self._wrapped_candidates(texts)
+        before, behind = self.tokenizer.prefix, self.tokenizer.suffix
+        for text, own in zip(texts, ids, strict=True):
+            body = Segment(own[len(before) : len(own) - len(behind)], prompt + text, turn=0, unshown=len(prompt))
+            tokens.append((yield from placed(self.tokenizer, [Segment(before), body, Segment(behind)])))
+        return tokens
 
     def pair_steps(self, conversation: Conversation, texts: Sequence[str]) -> Steps[tuple[Pairs, Truncation]]:
         """Do what `pairs` does, in steps."""
         tokenizer, prefix = self.tokenizer, 0
+        segments, truncation = yield from self._pair_context(conversation)
+        context = ids_of(segments)
         if self._config.residual:
-            context, truncation = yield from self.context_steps(conversation)
             candidates, cut = yield from self._wrapped_candidates(texts)
             prefix = len(tokenizer.prefix)
         else:
-            context, truncation = yield from self._context(conversation, tokenizer.pair_separator)
             candidates, cut = yield from self._candidates(texts, [], tokenizer.pair_suffix, self._left_beside(context))
         pairs = Pairs([context], candidates, [0] * len(candidates), prefix)
         return pairs, replace(truncation, candidates=cut)
+
+    def _pair_context(self, conversation: Conversation) -> Steps[tuple[list[Segment], Truncation]]:
+        if self._config.residual:
+            return (yield from self._prompted_context(conversation))
+        return (yield from self._context(conversation, self.tokenizer.pair_separator))
 
     def _wrapped_candidates(self, texts: Sequence[str]) -> Steps[tuple[list[list[int]], int]]:
         if prompt := self._config.assembly.candidate_prompt:
@@ -126,7 +153,7 @@ class Assembler:
         limit = self._config.max_candidate_tokens
         return self._candidates(texts, self.tokenizer.prefix, self.tokenizer.suffix, limit)
 
-    def _prompted_context(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
+    def _prompted_context(self, conversation: Conversation) -> Steps[tuple[list[Segment], Truncation]]:
         """Make a context of the prompt, persona and turns.
 
         One turn alone is tokenised together with the prompt, as the base model was trained, if all of it fits.
@@ -134,19 +161,21 @@ class Assembler:
         suffix, prompt = self.tokenizer.suffix, self._config.assembly.context_prompt
         if prompt and len(conversation.turns) == 1 and not conversation.persona:
             [turn] = conversation.turns
-            ids, truncation = yield from self._context(Conversation((Turn(prompt + turn.text, turn.role),)), suffix)
+            joined = Conversation((Turn(prompt + turn.text, turn.role),))
+            segments, truncation = yield from self._context(joined, suffix)
             if truncation == Truncation():
-                return ids, truncation
+                return [replace(each, unshown=len(prompt)) if each.text else each for each in segments], truncation
         return (yield from self._context(conversation, suffix, self._context_prompt))
 
     def _context(
         self, conversation: Conversation, suffix: list[int], prompt: Sequence[int] = ()
-    ) -> Steps[tuple[list[int], Truncation]]:
+    ) -> Steps[tuple[list[Segment], Truncation]]:
         prefix = [*self.tokenizer.prefix, *prompt]
         budget = self._config.max_context_tokens - len(prefix) - len(suffix)
         persona, persona_cut = yield from self._persona(conversation.persona, budget // 2)
-        turns, dropped, turns_cut = yield from self._turns(conversation.turns, budget - len(persona))
-        return [*prefix, *persona, *turns, *suffix], Truncation(dropped, persona_cut + turns_cut)
+        left = budget - len(ids_of(persona))
+        turns, dropped, turns_cut = yield from self._turns(conversation.turns, left)
+        return [Segment(prefix), *persona, *turns, Segment(suffix)], Truncation(dropped, persona_cut + turns_cut)
 
     def _left_beside(self, context: list[int]) -> int:
         """Return how long a candidate may be beside a context; published rerankers bound only both together."""
@@ -160,54 +189,61 @@ class Assembler:
         bodies = yield from self._reader.beginnings(texts, room + 1)
         return [[*prefix, *body[:room], *suffix] for body in bodies], sum(len(body) > room for body in bodies)
 
-    def _persona(self, sentences: Sequence[str], budget: int) -> Steps[tuple[list[int], int]]:
+    def _persona(self, sentences: Sequence[str], budget: int) -> Steps[tuple[list[Segment], int]]:
         """Make the persona's ids, cut at the end to fit and ending in the separator; also returns how many were cut."""
-        facts = [sentence for sentence in sentences if sentence.strip()]
+        facts = {number: sentence for number, sentence in enumerate(sentences) if sentence.strip()}
         if not facts:
             return [], 0
-        ids, letters = list(self._persona_marker), 0
-        for part in in_parts(facts):
-            for fact in (yield from self._reader.beginnings(part, budget + 1, COUNTED_LETTERS)):
-                ids += fact + self._persona_separator
+        separator = Segment(self._persona_separator)
+        segments, numbers = [Segment(self._persona_marker)], iter(facts)
+        count, letters = len(self._persona_marker), 0
+        for part in in_parts([*facts.values()]):
+            for fact, ids in zip(
+                part, (yield from self._reader.beginnings(part, budget + 1, COUNTED_LETTERS)), strict=True
+            ):
+                segments += [Segment(ids, fact, persona=next(numbers)), separator]
+                count += len(ids) + len(separator.ids)
             yield from pause_after(part)
             letters += sum(map(len, part))
-            if letters > COUNTED_LETTERS and len(ids) > budget:
+            if letters > COUNTED_LETTERS and count > budget:
                 break
-        if len(ids) <= budget:
-            return ids, 0
-        kept = max(0, budget - len(self._persona_separator))
-        return (ids[:kept] + self._persona_separator)[:budget], len(ids) - budget
+        if count <= budget:
+            return segments, 0
+        kept = max(0, budget - len(separator.ids))
+        return first_ids([*first_ids(segments, kept), separator], budget), count - budget
 
-    def _turns(self, turns: Sequence[Turn], budget: int) -> Steps[tuple[list[int], int, int]]:
+    def _turns(self, turns: Sequence[Turn], budget: int) -> Steps[tuple[list[Segment], int, int]]:
         """Make the ids of the newest turns that fit whole; also returns the turns dropped, and the newest one's cut."""
-        newest_first = [turn for turn in reversed(turns) if turn.text.strip()]
-        newest, *older = newest_first[: self._config.assembly.max_turns]
-        ids = self._marker_of(newest) + (yield from self._reader.end(newest.text, budget + 1, COUNTED_LETTERS))
+        newest_first = [(at, turn) for at, turn in reversed([*enumerate(turns)]) if turn.text.strip()]
+        (at, newest), *older = newest_first[: self._config.assembly.max_turns]
+        read = yield from self._reader.end(newest.text, budget + 1, COUNTED_LETTERS)
         yield from pause_after([newest.text])
-        cut = max(0, len(ids) - budget)
-        kept = [ids[cut:], *(yield from self._older(older, budget - len(ids) + cut))]
+        marker = self._marker_of(newest)
+        cut = max(0, len(marker) + len(read) - budget)
+        own = last_ids([Segment(marker), Segment(read, newest.text, turn=at, from_end=True)], budget)
+        kept = [own, *(yield from self._older(older, budget - len(ids_of(own))))]
         joined = kept[-1]
-        for ids in reversed(kept[:-1]):
-            joined = joined + self._turn_separator + ids
+        for segments in reversed(kept[:-1]):
+            joined = [*joined, Segment(self._turn_separator), *segments]
         return joined, len(newest_first) - len(kept), cut
 
-    def _older(self, turns: Sequence[Turn], room: int) -> Steps[list[list[int]]]:
+    def _older(self, turns: Sequence[tuple[int, Turn]], room: int) -> Steps[list[list[Segment]]]:
         """Make the ids of as many turns as fit whole with their separators; `turns` and ids are newest first.
 
         Turns are read in growing groups, so that old ones out of reach cost nothing.
         """
-        kept: list[list[int]] = []
+        kept: list[list[Segment]] = []
         start, count = 0, _FIRST_TURNS
         while start < len(turns):
             group = turns[start : start + count]
-            texts = [turn.text for turn in group]
+            texts = [turn.text for _, turn in group]
             read = yield from self._reader.beginnings(texts, room + 1)
-            for turn, text_ids in zip(group, read, strict=True):
-                ids = self._marker_of(turn) + text_ids
-                room -= len(self._turn_separator) + len(ids)
+            for (at, turn), ids in zip(group, read, strict=True):
+                marker = self._marker_of(turn)
+                room -= len(self._turn_separator) + len(marker) + len(ids)
                 if room < 0:
                     return kept
-                kept.append(ids)
+                kept.append([Segment(marker), Segment(ids, turn.text, turn=at)])
             yield from pause_after(texts)
             start, count = start + count, 2 * count
         return kept

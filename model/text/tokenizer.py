@@ -28,6 +28,15 @@ class Token(NamedTuple):
     span: tuple[int, int] | None
 
 
+class Span(NamedTuple):
+    """A token's id, the characters that it stands for, without spaces around them, and the number of its word."""
+
+    id: int
+    start: int
+    end: int
+    word: int
+
+
 class Tokenizer:
     """Turns plain text into token ids, and knows the special tokens around a sequence or a pair.
 
@@ -115,6 +124,32 @@ class Tokenizer:
             ]
             for text, encoding in zip(texts, self._rust.encode_batch(texts, add_special_tokens=wrapped), strict=True)
         ]
+
+    def spans(self, text: str) -> list[Span]:
+        """Return the tokens of a text with their places, without special tokens; words are counted from 0.
+
+        A word ends where the tokenizer's own word ends, and at a space. Raises InvalidInput as `encode`.
+        """
+        try:
+            [encoding] = self._rust.encode_batch([text], add_special_tokens=False)
+        except TypeError as error:
+            raise InvalidInput(_NO_UNICODE) from error
+        spans: list[Span] = []
+        before, word, reached = None, -1, -1
+        for id_, own, (start, end) in zip(encoding.ids, encoding.word_ids, encoding.offsets, strict=True):
+            while start < end and text[start].isspace():
+                start += 1
+            while end > start and text[end - 1].isspace():
+                end -= 1
+            if own != before or start > reached:
+                word += 1
+            before, reached = own, max(end, reached)
+            spans.append(Span(id_, start, end, word))
+        return spans
+
+    def name_of(self, id_: int) -> str:
+        """Return a token's name in the vocabulary; empty: there is none of this id."""
+        return self._rust.id_to_token(id_) or ""
 
     def id_of(self, token: str) -> int | None:
         """Return the id of a token of the vocabulary; None: there is none of that name."""

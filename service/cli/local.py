@@ -12,6 +12,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.inference import disk_cache
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.names import Runner
+from polyrank.service.cli.explained import to_explain
 from polyrank.service.cli.models import check_cross, chosen_runner, reference_runner, words_left_out
 from polyrank.service.cli.output import UsageError
 from polyrank.service.variables import BACKEND, PRECISION
@@ -19,8 +20,12 @@ from polyrank.service.variables import BACKEND, PRECISION
 _TIMEOUT_SECONDS = 30.0
 
 
-def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = None) -> dict[str, Any]:
+def from_store(
+    root: Path, turns: list[str], top_k: int, reranker: str | None = None, explain: bool = False
+) -> dict[str, Any]:
     """Rank over a store's active generation in this process; returns what the service answers, without timings.
+
+    `explain` adds what the service answers to `POST /explain` for the first replies, as `explanation`.
 
     A store without a generation and a reranker that is none are refused before torch is imported.
     """
@@ -32,21 +37,24 @@ def from_store(root: Path, turns: list[str], top_k: int, reranker: str | None = 
     generation, refused = store.open_to_serve()
     for which, why in refused:
         print(f"{which} was passed over: {why}", file=sys.stderr)
-    return _ranked(store, generation, turns, top_k, reranker)
+    return _ranked(store, generation, turns, top_k, reranker, explain)
 
 
 def _ranked(
-    store: GenerationStore, generation: Generation, turns: list[str], top_k: int, reranker: str | None
+    store: GenerationStore, generation: Generation, turns: list[str], top_k: int, reranker: str | None, explain: bool
 ) -> dict[str, Any]:
     from polyrank.model.rankers.load import load, load_cross
     from polyrank.model.text.assembly import Conversation
     from polyrank.model.text.steps import finish
+    from polyrank.service.http.native import explain as explaining
+    from polyrank.service.http.native.requests import ExplainIn
     from polyrank.service.http.native.responses import answer_of
     from polyrank.service.live.models import LateScorer
     from polyrank.service.live.serving import Opener
     from polyrank.service.observe.metrics import Metrics
     from polyrank.service.ranking.engine import Engine, EngineSettings
     from polyrank.service.ranking.values import TOP_N, RankRequest
+    from polyrank.service.settings import Settings
 
     conversation = Conversation.of(turns)
     disk = disk_cache.configured(os.environ)
@@ -63,8 +71,17 @@ def _ranked(
     engine = Engine(EngineSettings(), Metrics(), scorer)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     request = RankRequest(conversation=conversation, deadline=deadline, top_k=top_k, top_n=TOP_N if reranker else None)
+
+    async def answer() -> dict[str, Any]:
+        ranked = answer_of(serving, await engine.rank(serving, request))
+        if explain and ranked["results"]:
+            asked = ExplainIn.model_validate(to_explain(turns, ranked, crossed=reranker is not None))
+            todo = explaining.to_request(asked, Settings(store=store.root), deadline)
+            ranked["explanation"] = explaining.answer_of(serving, await engine.explain(serving, todo), asked)
+        return ranked
+
     try:
-        return answer_of(serving, asyncio.run(engine.rank(serving, request)))
+        return asyncio.run(answer())
     finally:
         engine.close()
 

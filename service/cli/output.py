@@ -38,7 +38,7 @@ def print_json(result: Mapping[str, Any]) -> None:
     """Print one JSON object as the last line of standard output."""
     import orjson
 
-    sys.stdout.write(orjson.dumps(result).decode() + "\n")
+    sys.stdout.write(orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY).decode() + "\n")
     sys.stdout.flush()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
+_NUMBER = re.compile(r"invalid (?P<kind>int|float) value: (?P<given>.*)")
 _CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<choices>.*)\)")
 
 
@@ -21,8 +22,10 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with usage and the error; a choice that is none is followed by the one that is like it."""
-        found = _CHOICE.search(message)
-        if found:
+        if found := _NUMBER.search(message):
+            wanted = "a whole number" if found["kind"] == "int" else "a number"
+            message = f"{message[: found.start()]}must be {wanted}, not {found['given']}"
+        if found := _CHOICE.search(message):
             message += _suggestion(found["given"], re.findall(r"[\w.-]+", found["choices"]))
         super().error(f"{message} (see {self.prog} --help)")
 

@@ -59,4 +59,4 @@ def _problem(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.load(error)["detail"])
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        return f"status {error.code}"
+        return f"status {error.code}, without a reason as polyrank serve gives it"

@@ -46,6 +46,105 @@ class Ranking(ClientAnswer):
     request_id: str
 
 
+class PlacedPiece(ClientAnswer):
+    """A token: of a turn, of a sentence of the persona, or of a reply; special tokens have None for a place."""
+
+    text: str
+    start: int | None
+    end: int | None
+    word: int | None
+    turn: int | None = None
+    persona: int | None = None
+
+
+class ScoredCode(ClientAnswer):
+    """A context vector: how much the reply attends to it, and what it adds to the score, also by token."""
+
+    code: int
+    weight: float
+    score: float
+    contribution: float
+    without: float | None
+    attention: list[float]
+    tokens: list[float]
+
+
+class AddedWord(ClientAnswer):
+    """One of the numbers that make up what words add; `word` is None where the whole reply counts."""
+
+    feature: str
+    word: str | None
+    value: float
+
+
+class AddedWords(ClientAnswer):
+    """What words add to a score."""
+
+    value: float
+    terms: list[AddedWord]
+
+
+class LeftOut(ClientAnswer):
+    """A turn, a sentence of the persona or a word, and what the reranker's score loses without it."""
+
+    turn: int | None
+    persona: int | None
+    start: int
+    end: int
+    drop: float
+
+
+class CrossExplained(ClientAnswer):
+    """What the reranker says of a reply."""
+
+    score: float
+    base: float | None
+    units: list[LeftOut]
+    words: AddedWords | None
+
+
+class PiecesOf(ClientAnswer):
+    """The tokens that the model read of a text or a context."""
+
+    tokens: list[PlacedPiece]
+
+
+class ScoreExplained(ClientAnswer):
+    """What a reply's score consists of; docs/reference/http.md says what each field means."""
+
+    index: int
+    id: str | None
+    text: str
+    score: float
+    explained: float
+    rest: float | None
+    effective_codes: float | None
+    tokens: list[float] | None
+    relative: list[float] | None
+    codes: list[ScoredCode] | None
+    others: dict[str, float] | None
+    reply_tokens: list[float] | None
+    reply: PiecesOf
+    pairs: list[list[float]] | None
+    occlusion: list[float | None] | None
+    words: AddedWords | None
+    cross: CrossExplained | None
+
+
+class ScoresExplained(ClientAnswer):
+    """The answer to `explain`, the candidates in the order sent; `unexplained` has parts of scores and why."""
+
+    context: PiecesOf
+    candidates: list[ScoreExplained]
+    unexplained: list[dict[str, str]]
+    missing_ids: list[str]
+    generation: str
+    revision: int
+    model: AnsweringModel
+    timings_ms: dict[str, float]
+    request_id: str
+
+
 class RerankedDocument(ClientAnswer):
     """A document in its place; `index` is its place in the request, the score is between 0 and 1 unless raw."""
 
@@ -143,5 +242,6 @@ class ServedIndex(ClientAnswer):
     """What is served, the generations that are kept, and the job that runs."""
 
     active: ServedGeneration | None
+    trial: ServedGeneration | None = None
     others: list[ServedGeneration]
     job: IndexJob | None

@@ -59,6 +59,12 @@ class Client:
         """Rank replies, those sent as `candidates` or the served ones, for a conversation, oldest turn first."""
         return self._do(calls.rank(context, options))
 
+    def explain(
+        self, context: calls.Context, candidates: calls.Documents, **options: Unpack[calls.ExplainOptions]
+    ) -> answers.ScoresExplained:
+        """Tell where the scores of candidates come from, 1 to 10 of them: texts, or ids as `{"id": …}`."""
+        return self._do(calls.explain(context, candidates, options))
+
     def rank_batch(
         self, requests: Sequence[Mapping[str, Any]], *, timeout_ms: int | None = None
     ) -> list[answers.Ranking | Refused]:
@@ -142,6 +148,14 @@ class Client:
     def rollback(self) -> answers.ServedIndex:
         """Switch back to the generation that was active before."""
         return self._do(calls.rollback())
+
+    def trial(self, generation: str) -> answers.ServedIndex:
+        """Load a generation beside the live one; `generation="trial"` of `rank` and `explain` asks for it."""
+        return self._do(calls.trial(generation))
+
+    def end_trial(self) -> answers.ServedIndex:
+        """End the trial, if there is one."""
+        return self._do(calls.end_trial())
 
     def _do(self, call: calls.Call[T]) -> T:
         attempts = Attempts(call, self._timeout_s, self._max_retries)

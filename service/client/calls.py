@@ -34,8 +34,22 @@ class RankOptions(TypedDict, total=False):
     score_threshold: float
     group_by: str
     limit_per_group: int
+    generation: Literal["live", "trial"]
     expect: Mapping[str, str]
     min_revision: int
+    timeout_ms: int
+
+
+class ExplainOptions(TypedDict, total=False):
+    """Options of `explain`, as `POST /explain` takes them; `timeout_ms` covers all attempts."""
+
+    persona: Sequence[str]
+    against: str
+    codes: int
+    pairs: bool
+    occlusion: bool
+    cross: Literal["turns", "words"] | None
+    generation: Literal["live", "trial"]
     timeout_ms: int
 
 
@@ -105,6 +119,15 @@ def rank(context: Context, options: RankOptions) -> Call[answers.Ranking]:
     body = {"context": context, **options}
     timeout_ms = options.get("timeout_ms")
     return Call("POST", "/rank", answers.Ranking.model_validate, body, timeout_ms=timeout_ms, deadline_in="body")
+
+
+def explain(context: Context, candidates: Documents, options: ExplainOptions) -> Call[answers.ScoresExplained]:
+    """Explain scores."""
+    body = {"context": context, "candidates": _several("candidates", candidates), **options}
+    timeout_ms = options.get("timeout_ms")
+    return Call(
+        "POST", "/explain", answers.ScoresExplained.model_validate, body, timeout_ms=timeout_ms, deadline_in="body"
+    )
 
 
 def rank_batch(requests: Sequence[Mapping[str, Any]], timeout_ms: int | None) -> Call[list[answers.Ranking | Refused]]:
@@ -229,3 +252,14 @@ def activate(generation: str) -> Call[answers.ServedIndex]:
 def rollback() -> Call[answers.ServedIndex]:
     """Switch back."""
     return Call("POST", "/index/rollback", answers.ServedIndex.model_validate, may_repeat=False)
+
+
+def trial(generation: str) -> Call[answers.ServedIndex]:
+    """Put a generation on trial."""
+    body = {"generation": generation}
+    return Call("POST", "/index/trial", answers.ServedIndex.model_validate, body, may_repeat=True)
+
+
+def end_trial() -> Call[answers.ServedIndex]:
+    """End the trial."""
+    return Call("POST", "/index/trial/end", answers.ServedIndex.model_validate)

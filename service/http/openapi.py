@@ -16,14 +16,23 @@ from polyrank.service.http.compat.error_forms import RerankErrorOut
 from polyrank.service.http.compat.openai import EmbeddingsIn, OpenAiErrorOut
 from polyrank.service.http.compat.rerank_request import CompatRerankIn
 from polyrank.service.http.compat.tei import EmbedIn, SimilarityIn, TeiErrorOut, TokenizeIn
-from polyrank.service.http.native.requests import ActivateIn, BatchIn, ClassifyIn, DeleteIn, IndexIn, RankIn, UpsertIn
+from polyrank.service.http.native.requests import (
+    ActivateIn,
+    BatchIn,
+    ClassifyIn,
+    DeleteIn,
+    ExplainIn,
+    IndexIn,
+    RankIn,
+    UpsertIn,
+)
 from polyrank.service.http.plumbing.described import REFERENCE, REFUSALS, fails
 from polyrank.service.http.plumbing.guards import Needs, rules
 from polyrank.service.http.plumbing.problems import Problem
 
 # The models that routes name in `takes` and `fails`: FastAPI does not see them.
 _REQUESTS = (
-    *(RankIn, BatchIn, ClassifyIn, IndexIn, ActivateIn, UpsertIn, DeleteIn),
+    *(RankIn, BatchIn, ExplainIn, ClassifyIn, IndexIn, ActivateIn, UpsertIn, DeleteIn),
     *(CompatRerankIn, EmbeddingsIn, EmbedIn, CohereEmbedIn, SimilarityIn, TokenizeIn),
 )
 _ERRORS = (Problem, RerankErrorOut, AnyErrorOut, OpenAiErrorOut, TeiErrorOut)

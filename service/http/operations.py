@@ -16,6 +16,7 @@ from polyrank.service.errors import Draining, NotReady
 from polyrank.service.http import docs_page
 from polyrank.service.http.compat import served_models, tei
 from polyrank.service.http.native.responses import LateRowsOut, ModelOut
+from polyrank.service.http.playground import routes as playground
 from polyrank.service.http.plumbing.described import fails
 from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.http.plumbing.guards import METRICS, OPEN, RANK
@@ -115,9 +116,9 @@ _LEADS: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/", status_code=307, response_class=Response, responses=_LEADS, dependencies=[OPEN])
-async def root() -> Response:
-    """Lead to the API's documentation."""
-    return RedirectResponse("/docs")
+async def root(request: Request) -> Response:
+    """Lead to the playground, or, where it is switched off, to the documentation."""
+    return RedirectResponse(playground.PATH if resources(request).settings.playground else "/docs")
 
 
 @router.get("/docs/{name}", include_in_schema=False, dependencies=[OPEN])

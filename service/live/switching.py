@@ -82,7 +82,7 @@ class Live:
             self._seen = self._look()
             for generation in self._store.serving_order():
                 try:
-                    self._serve(self._load(generation))
+                    self._serve(self.load(generation))
                     return
                 except RankingError as error:
                     self._refuse(generation, error)
@@ -103,7 +103,7 @@ class Live:
                 named, _ = seen
                 if self.current is None or self.current.generation.id != named:
                     try:
-                        self._serve(self._load(named))
+                        self._serve(self.load(named))
                     except RankingError as error:
                         self._metrics.count_switch("refused")
                         self._refuse(named, error)
@@ -154,7 +154,7 @@ class Live:
                 its updates could not be read once it was active, it stays active, and `follow` tries again.
         """
         with self._switching, self._switch_counted(generation):
-            loaded = self._load(generation)
+            loaded = self.load(generation)
             self._store.make_active(loaded.generation.manifest, partial(encode_texts, loaded.ranker))
             return self._serve_active(loaded)
 
@@ -171,7 +171,7 @@ class Live:
                 if not history:
                     raise GenerationNotFound("no generation was active before this one")
                 with self._switch_counted(history[-1]):
-                    loaded = self._load(history[-1])
+                    loaded = self.load(history[-1])
                     if self._store.go_back(loaded.generation.manifest):
                         return self._serve_active(loaded)
 
@@ -206,8 +206,12 @@ class Live:
         self._accept("CURRENT")
         return None if named is None else (named, stamp)
 
-    def _load(self, generation: str) -> Serving:
-        """Open a generation and its model; what the system lacks for it at the moment is a Shortage."""
+    def load(self, generation: str) -> Serving:
+        """Open a generation and its model, beside what is served; what the system lacks at the moment is a Shortage.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError, Shortage: it cannot be served.
+        """
         try:
             opened = self._store.open(generation)
             try:

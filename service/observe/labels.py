@@ -30,8 +30,8 @@ Stage = Literal["queue", "tokenize", "encode", "retrieve", "fetch", "score", "la
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 # The queues before the models: contexts and candidates to encode, stored candidates for the second stage, pairs for the
-# cross-encoder.
-Lane = Literal["context", "candidate", "late", "pair"]
+# cross-encoder, and whatever is read to explain scores.
+Lane = Literal["context", "candidate", "late", "pair", "explain"]
 LANES: tuple[Lane, ...] = get_args(Lane)
 
 # What is searched for a request: the pool in bytes, its stored rows, its copy on a GPU, or an index.

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import errno
 import gc
 import logging
 import os
@@ -44,7 +45,8 @@ def run(settings: Settings) -> int:
     try:
         listener = bind(settings.host, settings.port)
     except OSError as error:
-        return _failed(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}")
+        hint = "; choose another by --port" if error.errno == errno.EADDRINUSE else ""
+        return _failed(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}{hint}")
     try:
         with listener:
             if settings.workers > 1:

@@ -13,9 +13,10 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, Overloaded
 from polyrank.service.live.models import LateScorer
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.values import RankRequest
+from polyrank.service.ranking.values import ExplainRequest, RankRequest
 
 LETTERS_A_TOKEN = 4
+LETTERS_A_WORD = 6  # with the space behind it
 LETTERS_WORTH_A_TOKEN = 128  # a CPU tokenises so many letters in the time in which it encodes one token
 MOST_TOKENS = 512  # an encoder sees no more of a text
 TOKENS_A_CANDIDATE = 32  # a stored candidate that the cross-encoder will read
@@ -67,6 +68,20 @@ def _sample_tokens(ranker: LateScorer, conversation: Conversation) -> int:
     assert ranker.late_rows is not None, "the model has a second stage"
     rows = np.full(_SAMPLE, ranker.late_rows.usual_count, np.int64)
     return max(1, ranker.late_tokens(_context_tokens(conversation), rows))
+
+
+def explaining_tokens(request: ExplainRequest) -> int:
+    """Estimate what an explanation reads beyond the ranking of its candidates: tokens times forward passes."""
+    conversation, count = request.ranking.conversation, len(request.ranking.candidates or ())
+    context = _context_tokens(conversation)
+    tokens = context + count * TOKENS_A_CANDIDATE
+    if request.occlusion:
+        tokens += context * context
+    if request.cross is not None:
+        turns = len(conversation.turns) + len(conversation.persona)
+        parts = turns if request.cross == "turns" else min(context, conversation.letters // LETTERS_A_WORD)
+        tokens += count * (1 + parts) * (context + TOKENS_A_CANDIDATE)
+    return tokens
 
 
 def pair_tokens(conversation: Conversation, texts: Sequence[str]) -> int:

@@ -38,12 +38,13 @@ from polyrank.service.ranking.admission import Admission, Ticket
 from polyrank.service.ranking.batching.lanes import TURN_BATCHES
 from polyrank.service.ranking.batching.together import Together
 from polyrank.service.ranking.classes import Classifying
+from polyrank.service.ranking.explaining import Explained, Explaining, GatheredRequest
 from polyrank.service.ranking.forwards import CountedContext, Forwards, PairScores
 from polyrank.service.ranking.parts import Served, SetServing
 from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget
 from polyrank.service.ranking.second_stage import LateScores, SecondStage, deeper
 from polyrank.service.ranking.stages import ANSWER_SECONDS, Threads, Timings, once, side_by_side, until
-from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
+from polyrank.service.ranking.values import ExplainRequest, Ranked, RankedCandidate, RankRequest
 from polyrank.service.ranking.words import pool_words, text_values
 
 CANDIDATE_THREADS = 4
@@ -112,6 +113,8 @@ class Engine:
         self._second_stage = SecondStage(self._forwards, self._candidates)
         self._retrieval = RetrievalBudget()
         self._words = asyncio.Semaphore(MOST_WORDS)
+        self._explaining = Explaining(self._forwards, self._candidates)
+        self._explains = asyncio.Lock()
 
     async def rank(self, serving: Served, request: RankRequest) -> Ranked:
         """Rank a request; cancelling drops what has not begun.
@@ -275,6 +278,13 @@ class Engine:
         self, serving: Served, request: RankRequest, texts: given.TextVectors, timings: Timings
     ) -> Ranked:
         """Rank the candidates sent, as `_rank_pool` does; new texts are encoded beside the context."""
+        gathered = await self._gather_given(serving, request, texts, timings)
+        return await self._place_given(serving, request, gathered, timings)
+
+    async def _gather_given(
+        self, serving: Served, request: RankRequest, texts: given.TextVectors, timings: Timings
+    ) -> GatheredRequest:
+        """Encode the context and the new texts, and gather all that is known of the candidates sent."""
         context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
         tokens, cut = await self._forwards.tokenize_candidates(serving.ranker, texts.texts, request.deadline, timings)
         new = [tokens[at] for at in texts.new.tolist()]
@@ -286,18 +296,26 @@ class Engine:
         stored = await self._look_up_ids(serving, request, timings)
         gather = partial(given.gather, serving, request, texts, values, stored, timings)
         sent = await self._candidates.run(gather, timings)
+        return GatheredRequest(
+            encoded, sent, replace(truncation, candidates=cut), encoded.tokens + sum(map(len, tokens))
+        )
+
+    async def _place_given(
+        self, serving: Served, request: RankRequest, gathered: GatheredRequest, timings: Timings
+    ) -> Ranked:
+        """Score what was gathered, by the second stage if the model has one, and order it."""
+        context, sent = gathered.context, gathered.sent
         late = LateScores(None, [])
         if serving.ranker.late_rows is not None and sent.made.late is None:
             late = LateScores(None, ["late_failed"])  # the answer says as well that a cache is not available
         elif serving.ranker.late_rows is not None:
             count, deadline = len(sent.known), request.deadline
-            late = await self._second_stage.scores(serving.ranker, encoded, count, sent.take, deadline, timings)
-        rank = partial(given.rank, request, encoded.encoding.codes, sent, late.scores, timings)
+            late = await self._second_stage.scores(serving.ranker, context, count, sent.take, deadline, timings)
+        rank = partial(given.rank, request, context.encoding.codes, sent, late.scores, timings)
         ranked = await self._candidates.run(rank, timings)
         if late.degraded:
             ranked = replace(ranked.without(*late.degraded), exact=False)
-        read = encoded.tokens + sum(map(len, tokens))
-        return replace(ranked, truncation=replace(truncation, candidates=cut), tokens=read)
+        return replace(ranked, truncation=gathered.truncation, tokens=gathered.tokens)
 
     async def _look_up_ids(self, serving: Served, request: RankRequest, timings: Timings) -> given.Stored:
         """Look up what is stored of the candidates that came by their ids alone."""
@@ -390,6 +408,45 @@ class Engine:
         counted = replace(words, evidence=scorer.evidence)
         read, values = await side_by_side(read_pairs, read_words, timings)
         return read._replace(scores=scorer.evidence.scores(read.scores, values), seconds=timings.seconds)
+
+    async def explain(self, serving: Serving, request: ExplainRequest) -> Explained:
+        """Take apart the scores that `rank` gives to the candidates sent, one request at a time; errors as `rank`.
+
+        Raises:
+            TooMuchToExplain: it asks for more forward passes than fit into its time.
+        """
+        ranking, timings = request.ranking, Timings()
+        scorer = None if request.cross is None else self._required_scorer()
+        texts = await self._look_up_texts(serving, ranking, timings)
+        new = admission.text_tokens(texts.new_texts)
+        late = admission.late_tokens(serving.ranker, ranking, serving.snapshot.count)
+        estimated = admission.ranking_tokens(ranking) + new + late + admission.explaining_tokens(request)
+        with self._admission.admitted(estimated, ranking.deadline):
+            async with until(ranking.deadline):
+                with timings.queued():
+                    await self._explains.acquire()
+                try:
+                    gathered = await self._gather_given(serving, ranking, texts, timings)
+                    ranked = await self._place_given(serving, ranking, gathered, timings)
+                    if ranked.lacks_second_stage:
+                        raise DeadlineExceeded("before the second stage")
+                    ranked = replace(ranked, places=_finite(ranked.places))
+                    explained = await self._explaining.explain(serving, request, gathered, ranked, timings)
+                    if scorer is not None:
+                        explained = await self._explain_pairs(serving, scorer, request, explained, timings)
+                finally:
+                    self._explains.release()
+        return replace(explained, seconds=timings.seconds)
+
+    async def _explain_pairs(
+        self, serving: Serving, scorer: PairScorer, request: ExplainRequest, explained: Explained, timings: Timings
+    ) -> Explained:
+        """Add what the cross-encoder says, and what it would say without parts of the context."""
+        conversation, deadline = request.ranking.conversation, request.ranking.deadline
+        texts = [each.place.text for each in explained.candidates]
+        words = serving.generation.words
+        read = await self._read_pairs(scorer, words, conversation, texts, deadline, timings)
+        return await self._explaining.explain_pairs(words, scorer, request, explained, read.scores, timings)
 
     async def classify(self, conversation: Conversation, texts: Sequence[str], deadline: float) -> Classes:
         """Tell the classes of texts, each beside the conversation or as its last turn; errors as `rank`."""

@@ -15,13 +15,13 @@ from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
 from polyrank.model.text.steps import Steps, finish, in_parts, letters_worth, step
-from polyrank.service.errors import DeadlineExceeded, TimeTooShort
+from polyrank.service.errors import DeadlineExceeded, TimeTooShort, TooMuchToExplain
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import Lane, Stage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
 from polyrank.service.ranking.batching.batcher import Batcher
-from polyrank.service.ranking.batching.lanes import OnBatch, Work
+from polyrank.service.ranking.batching.lanes import OnBatch, RunBatch, Work
 from polyrank.service.ranking.stages import FairThread, Timings, lower_priority
 
 # So many letters are tokenised in half a millisecond. To hand them to a thread and take up the result costs the loop
@@ -176,6 +176,25 @@ class Forwards:
         scores = await self.run("pair", Work(PairBatch(scorer), pairs, lengths), deadline, timings)
         return PairScores(np.array(scores, np.float32), truncation, sum(lengths), timings.seconds)
 
+    async def explain(
+        self,
+        run: RunBatch,
+        sequences: Sequence[Any],
+        lengths: Sequence[int],
+        deadline: float,
+        timings: Timings,
+        stage: Stage = "encode",
+    ) -> list[Any]:
+        """Run what explains scores, in a lane of its own, behind which no ranking waits for more than a batch.
+
+        Raises:
+            TooMuchToExplain: so many sequences cannot be read by the deadline.
+        """
+        try:
+            return await self.run("explain", Work(run, sequences, lengths), deadline, timings, stage)
+        except TimeTooShort as error:
+            raise TooMuchToExplain(len(sequences), error.fitting) from None
+
     async def split(
         self, scorer: PairScorer, conversation: Conversation, texts: Sequence[str], timings: Timings
     ) -> "SplitPairs":
@@ -183,9 +202,11 @@ class Forwards:
         steps = _split_pairs(scorer, conversation, texts)
         return await self.tokenize(steps, conversation.letters + letters_worth(texts), timings, "rerank")
 
-    async def run(self, lane: Lane, work: Work, deadline: float, timings: Timings) -> list[Any]:
+    async def run(
+        self, lane: Lane, work: Work, deadline: float, timings: Timings, stage: Stage | None = None
+    ) -> list[Any]:
         """Run sequences through a model: their wait is queueing, the rest is the stage."""
-        stage = _STAGE_OF[lane]
+        stage = stage or _STAGE_OF[lane]
         with timings.timed(stage):
             done = await self.batcher.run(lane, work, deadline)
         timings.add(stage, -done.waited)
@@ -199,7 +220,13 @@ class Forwards:
         self.batcher.close()
 
 
-_STAGE_OF: dict[Lane, Stage] = {"context": "encode", "candidate": "encode", "late": "late", "pair": "rerank"}
+_STAGE_OF: dict[Lane, Stage] = {
+    "context": "encode",
+    "candidate": "encode",
+    "late": "late",
+    "pair": "rerank",
+    "explain": "encode",
+}
 
 
 def _candidate_steps(

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from polyrank.model.explanation.occlusion import By
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.observe.labels import Degraded, Plan
@@ -70,6 +71,23 @@ class RankRequest:
         if self.candidates is not None:
             return len(self.candidates)
         return max(self.top_k * self.grouping.limit, self.top_n or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainRequest:
+    """Scores to take apart.
+
+    Attributes:
+        ranking: the candidates sent, all of which are answered.
+        against: the position of the candidate that the others are compared with; None: the mean of all.
+        occlusion: also tell what the score by vectors loses without each token of the context.
+        cross: the parts of the context without which the cross-encoder is asked as well; None: it is not asked.
+    """
+
+    ranking: RankRequest
+    against: int | None = None
+    occlusion: bool = False
+    cross: By | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,9 +74,11 @@ def test_bodies_read_by_hand_are_described(document: dict[str, Any]) -> None:
     assert described == {
         "POST /rank": "RankIn",
         "POST /rank/batch": "BatchIn",
+        "POST /explain": "ExplainIn",
         "POST /classify": "ClassifyIn",
         "POST /index": "IndexIn",
         "POST /index/activate": "ActivateIn",
+        "POST /index/trial": "ActivateIn",
         "PUT /index/candidates": "UpsertIn",
         "POST /index/candidates/delete": "DeleteIn",
         "POST /rerank": "CompatRerankIn",
@@ -118,7 +120,9 @@ def test_errors_are_told_where_they_can_happen(document: dict[str, Any]) -> None
     for name, answers in told.items():
         path, is_compatible = name.split()[1], name.split()[1] in errors.OF_PATH
         updates = {"PUT /index/candidates", "POST /index/candidates/delete"}
-        works = name in {"POST /rank", "POST /classify", *updates} or (is_compatible and "504" in answers)
+        works = name in {"POST /rank", "POST /explain", "POST /classify", *updates} or (
+            is_compatible and "504" in answers
+        )
         busy = {status for status, titles in answers.items() if BUSY in titles}
         assert busy == ({"429" if is_compatible else "503"} if works else set()), name
         keys_idempotent = any("Idempotency-Key" in title for titles in answers.values() for title in titles)

@@ -1,4 +1,4 @@
-"""SIGKILL a builder at a hundred random moments: what is served is always whole, and the old or the new."""
+"""SIGKILL a builder at random moments: what is served is always whole, and the old or the new."""
 
 import random
 from pathlib import Path
@@ -11,7 +11,6 @@ from nursery import Killer, Nursery
 from polyrank.index_builder.build.pipeline import build
 from polyrank.index_builder.store.generation_store import GenerationStore
 
-KILLS = 100
 STEPS = ["read", "encode", "append", "index", "manifest", "rename", "CURRENT", "rollback", "activate", "gc"]
 
 
@@ -43,25 +42,26 @@ def check(root: Path, told: Told) -> str:
     return served.id
 
 
+@pytest.mark.parametrize("kills", [40, pytest.param(100, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("seed", [20261121])
-def test_a_hundred_kills_leave_the_old_or_the_new_generation(tmp_path: Path, seed: int) -> None:
+def test_kills_leave_the_old_or_the_new_generation(tmp_path: Path, seed: int, kills: int) -> None:
     chance, root = random.Random(seed), tmp_path / "store"
     for salt in ("first-", "second-"):
         active = build(ENCODER, pool(POOL_SIZE, salt), root).generation
     told, nursery = Told(active), Nursery("killed_builder.py", root)
-    killer = Killer(nursery, told, STEPS, KILLS, chance)
+    killer = Killer(nursery, told, STEPS, kills, chance)
     killer.learn(rounds=3)
     told.active = check(root, told)
     switched = 0
-    for number in range(1, KILLS + 1):
+    for number in range(1, kills + 1):
         before = told.active
         killer.strike(number, lambda _: 2)
         told.active = check(root, told)
         switched += told.active != before
     nursery.close()
-    print(f"seed {seed}, kills by step: {dict(killer.hits)}, another generation active after {switched} of {KILLS}")  # noqa: T201
-    assert sum(killer.hits.values()) == KILLS
-    assert all(killer.hits[step] >= 5 for step in STEPS), killer.hits
+    print(f"seed {seed}, kills by step: {dict(killer.hits)}, another generation active after {switched} of {kills}")  # noqa: T201
+    assert sum(killer.hits.values()) == kills
+    assert all(killer.hits[step] >= kills // 20 for step in STEPS), killer.hits
     built = build(ENCODER, pool(3), root).generation
     assert GenerationStore(root).current() == built
     assert not list((root / "generations").glob(".*"))

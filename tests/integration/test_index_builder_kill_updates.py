@@ -1,4 +1,4 @@
-"""SIGKILL an updater at a hundred random moments, of updates and of compactions: nothing acknowledged is lost."""
+"""SIGKILL an updater at random moments, of updates and of compactions: nothing acknowledged is lost."""
 
 import json
 import random
@@ -14,7 +14,6 @@ from polyrank.index_builder.build.compaction import compact
 from polyrank.index_builder.build.pipeline import build
 from polyrank.index_builder.store.generation_store import GenerationStore
 
-KILLS = 100
 STEPS = ["update", "read", "encode", "append", "index", "manifest", "rename", "CURRENT", "gc"]
 
 
@@ -71,20 +70,21 @@ def check(root: Path, told: Told) -> None:
     served.close()
 
 
+@pytest.mark.parametrize("kills", [40, pytest.param(100, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("seed", [20261121])
-def test_a_hundred_kills_lose_no_acknowledged_update(tmp_path: Path, seed: int) -> None:
+def test_kills_lose_no_acknowledged_update(tmp_path: Path, seed: int, kills: int) -> None:
     chance, root = random.Random(seed), tmp_path / "store"
     build(ENCODER, pool(POOL_SIZE), root)
     told, nursery = Told(), Nursery("killed_updater.py", root)
-    killer = Killer(nursery, told, STEPS, KILLS, chance)
+    killer = Killer(nursery, told, STEPS, kills, chance)
     killer.learn(rounds=2)
     check(root, told)
-    for number in range(1, KILLS + 1):
+    for number in range(1, kills + 1):
         killer.strike(number, lambda step: UPDATES_A_COMPACTION if step == "update" else 1)
         check(root, told)
     nursery.close()
     print(f"seed {seed}, kills by step: {dict(killer.hits)}, {told.acknowledged} updates acknowledged")  # noqa: T201
-    assert all(killer.hits[step] >= 5 for step in STEPS), killer.hits
+    assert all(killer.hits[step] >= kills // 20 for step in STEPS), killer.hits
     # Whatever was left does not stop the next ones.
     store = GenerationStore(root)
     before = store.ids()

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -164,6 +165,29 @@ def test_the_command_runs_in_two_processes_and_one_of_them_reports(
     assert result["steps"] == 30
     assert [line.split(":")[0] for line in done.err.splitlines() if "look 0 of" in line] == ["look 0 of 30"]
     assert not (output / STATE_FILE).exists()
+
+
+def test_two_agents_as_on_two_machines_give_the_weights_of_one(
+    warm_python: WarmPython, base: Path, data: Path, tmp_path: Path
+) -> None:
+    """Each machine has its own agent; they meet at an address of the first one."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        meeting = f"127.0.0.1:{server.getsockname()[1]}"
+
+    def train(name: str, *launcher: object) -> WarmProcess:
+        given = ["--base", base, "--train", data, "--output", tmp_path / name, *RECIPE, "--steps=30"]
+        command = [*launcher, "-m", "polyrank.service.cli", "train", *given]
+        return warm_python.start("-m", "torch.distributed.run", *command, **ONE_THREAD, CUDA_VISIBLE_DEVICES="")
+
+    agents = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint={meeting}", "--rdzv-id=run"]
+    machines = [train("machines", *agents, "--local-addr=127.0.0.1") for _ in range(2)]
+    outcomes = [ended(machine) for machine in machines]
+    assert [each.status for each in outcomes] == [0, 0], outcomes[0].err + outcomes[1].err
+    assert [each.out.count('"fingerprint"') for each in outcomes].count(1) == 1, "one process reports"
+    together = ended(train("together", "--standalone", "--nproc-per-node=2"))
+    assert together.status == 0, together.err
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("machines", "together")]
+    assert weights[0] == weights[1]
 
 
 DIVERGING = """

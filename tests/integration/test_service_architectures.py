@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return directory / "trained"
 
 
+@cache
 def loaded(checkpoint: Path, backend: str = "torch") -> LateRanker:
     ranker = polyrank.load(checkpoint, backend=backend)
     assert isinstance(ranker, LateRanker)
@@ -60,10 +62,10 @@ def candidates(texts: dict[str, str]) -> list[Candidate]:
     return [Candidate(id, text, {}) for id, text in texts.items()]
 
 
-def ranked(checkpoint: Path, texts: dict[str, str]) -> dict[str, float]:
+@cache
+def ranked(checkpoint: Path, *texts: str) -> list[tuple[int, float]]:
     """What `rank` gives them, best first; torch computes it."""
-    ids = list(texts)
-    return {ids[at]: score for at, score in loaded(checkpoint).rank(SAID, list(texts.values()))}
+    return loaded(checkpoint).rank(SAID, texts)
 
 
 def test_training_leaves_a_checkpoint_that_ranks(checkpoint: Path) -> None:
@@ -127,7 +129,8 @@ def served(store: Path, backend: str, **more: Any) -> Iterator[TestClient]:
 
 def assert_all_ways(here: TestClient, checkpoint: Path, texts: dict[str, str]) -> None:
     """Stored candidates, searched for and named, and texts sent along are ranked as `rank` ranks them."""
-    wanted = ranked(checkpoint, texts)
+    ids = list(texts)
+    wanted = {ids[at]: score for at, score in ranked(checkpoint, *texts.values())}
     sent = [{"id": id, "text": text} for id, text in texts.items()]
     for fields in ({}, {"exact": True}, {"candidates": sent}, {"candidates": [{"id": id} for id in texts]}):
         response = here.post("/rank", json={"context": SAID, "top_k": 99, **fields})

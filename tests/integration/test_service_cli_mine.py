@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from brute_force import paper_scores
-from command_line import Outcome, call, ended, start, write_rows
+from command_line import Outcome, call, ended, forked, write_rows
+from warm_python import WarmPython
 
 import polyrank
 from polyrank.model.evaluation.mining import Miner
@@ -245,13 +246,16 @@ def test_inputs_that_hold_nothing_are_named(
 ) -> None:
     def failed(data: object, pool: object, output: str = "out.jsonl") -> str:
         message = mine(capsys, checkpoints / "poly", ["--data", data, "--pool", pool], tmp_path / output).failure()
-        assert {path.name for path in tmp_path.iterdir()} == {"data.jsonl", "pool.jsonl", "empty.jsonl", "bad.jsonl"}
+        written = {path.name for path in tmp_path.iterdir()}
+        assert written == {"data.jsonl", "pool.jsonl", "empty.jsonl", "bad.jsonl", "classes.jsonl"}
         return message
 
     data, pool = files[1], files[3]
     empty = write_rows(tmp_path / "empty.jsonl", [])
     bad = write_rows(tmp_path / "bad.jsonl", [*DATA, {"context": ["w1"]}])
+    classes = write_rows(tmp_path / "classes.jsonl", [{"context": ["w1"], "label": "a"}])
     none = tmp_path / "none.jsonl"
+    assert failed(classes, pool) == f"{classes}:1: its label is a class; mine for examples of right replies"
     assert failed(empty, pool) == f"{empty} holds no example; there is nothing to mine for"
     assert failed(data, empty) == "the pool holds no text; there is nothing to mine"
     found = "30 examples; 1 dropped: response must be a text (first in line 31)"
@@ -261,8 +265,10 @@ def test_inputs_that_hold_nothing_are_named(
     assert failed(data, pool, "out.txt").startswith(f"{tmp_path / 'out.txt'}: unknown kind of file")
 
 
-def test_the_command_runs_as_a_process_of_its_own(checkpoints: Path, files: list[object], tmp_path: Path) -> None:
+def test_the_command_runs_as_a_process_of_its_own(
+    warm_python: WarmPython, checkpoints: Path, files: list[object], tmp_path: Path
+) -> None:
     output = tmp_path / "out.jsonl"
-    outcome = ended(start("mine", "--model", checkpoints / "poly", *files, "--output", output, "--json"))
+    outcome = ended(forked(warm_python, "mine", "--model", checkpoints / "poly", *files, "--output", output, "--json"))
     assert outcome.result["examples"] == 30
     assert [json.loads(line)["context"] for line in output.read_text().splitlines()] == [row["context"] for row in DATA]

@@ -67,6 +67,40 @@ def test_ten_are_shown_unless_told(capsys: Capture, store: Path) -> None:
     assert len(call(capsys, "rank", "w1", "--store", store).out.splitlines()) == 10
 
 
+def test_an_explanation_of_a_store_and_of_its_service(capsys: Capture, store: Path, service: Served) -> None:
+    options = ("rank", *TURNS, "--top-k", "3", "--explain")
+    mine = call(capsys, *options, "--store", store, "--json").result
+    theirs = call(capsys, *options, "--url", service.url, "--json").result
+    own, other = mine["explanation"], theirs["explanation"]
+    assert {name: other[name] for name in own if name != "candidates"} == {n: own[n] for n in own if n != "candidates"}
+    for one, same, result in zip(own["candidates"], other["candidates"], mine["results"], strict=True):
+        assert (one["id"], one["score"]) == (result["id"], pytest.approx(result["score"]))
+        assert one["relative"] == pytest.approx(same["relative"])
+        assert sum(one["tokens"]) == pytest.approx(one["score"], abs=1e-4)
+    told = call(capsys, *options, "--store", store).out.splitlines()
+    assert call(capsys, *options, "--url", service.url).out.splitlines() == told
+    assert (
+        told[0] == "not explained: reply tokens (a reply's vector is the first output alone, which has read all tokens)"
+    )
+    for at, result in enumerate(mine["results"]):
+        line, relative, codes = told[1 + 3 * at : 4 + 3 * at]
+        assert line == f"{result['rank']:3}  {result['score']:8.3f}  {result['text']}"
+        numbers = [float(word) for word in relative.split() if word[0] in "+-"]
+        assert relative.split()[0] == "relative"
+        assert sum(numbers) == pytest.approx(sum(own["candidates"][at]["relative"]), abs=0.06)
+        assert codes.split()[0] == "codes"
+
+
+def test_an_explanation_of_one_reply_is_its_score(capsys: Capture, service: Served) -> None:
+    options = ("rank", *TURNS, "--top-k", "1", "--explain", "--rerank", "--url", service.url)
+    _, head, score, _, reranker = call(capsys, *options).out.splitlines()
+    numbers = [float(word) for word in score.split()[1:] if word[0] in "+-"]
+    late = call(capsys, *options, "--json").result["results"][0]["scores"]["late"]
+    assert sum(numbers) == pytest.approx(late, abs=0.06)
+    assert reranker.split()[:3] == ["reranker", "turn", "1"]
+    assert head.startswith("  1  ")
+
+
 def test_a_second_look_by_the_service(capsys: Capture, store: Path, service: Served) -> None:
     results = call(capsys, "rank", *TURNS, "--rerank", "--json", "--url", service.url).result["results"]
     crossed = [each["scores"]["cross"] for each in results]

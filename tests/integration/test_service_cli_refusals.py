@@ -1,13 +1,12 @@
 """Bad input is refused with one line before torch is imported, let alone a model loaded."""
 
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from command_line import REPOSITORY, pool_rows, write_rows
+from command_line import ended, pool_rows, write_rows
+from warm_python import WarmPython
 
 CODE = """
 import sys
@@ -17,16 +16,23 @@ sys.exit(77 if "torch" in sys.modules else status)
 """
 
 
-def refused(*arguments: object) -> tuple[int, str]:
-    """The exit status and the only line that a command says."""
-    command = [sys.executable, "-c", CODE, *map(str, arguments)]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
-    assert ended.returncode != 77, f"torch was imported: {ended.stderr}"
-    assert ended.stdout == ""
-    lines = [line for line in ended.stderr.splitlines() if " INFO " not in line]  # a server begins with its settings
-    [line] = lines
-    assert line.startswith("polyrank: ")
-    return ended.returncode, line.removeprefix("polyrank: ")
+Refused = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def refused(light_python: WarmPython) -> Refused:
+    """Runs a command; returns its exit status, and the only line that it says."""
+
+    def run(*arguments: object) -> tuple[int, str]:
+        status, out, err = ended(light_python.start("-c", CODE, *arguments))
+        assert status != 77, f"torch was imported: {err}"
+        assert out == ""
+        lines = [line for line in err.splitlines() if " INFO " not in line]  # a server begins with its settings
+        [line] = lines
+        assert line.startswith("polyrank: ")
+        return status, line.removeprefix("polyrank: ")
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +59,9 @@ POOLS = [
 
 @pytest.mark.parametrize(("name", "says"), POOLS, ids=[name for name, _ in POOLS])
 @pytest.mark.parametrize("command", ["build", "evaluate", "bench"])
-def test_a_pool_that_is_none(command: str, name: str, says: str, files: Path, checkpoints: Path) -> None:
+def test_a_pool_that_is_none(
+    refused: Refused, command: str, name: str, says: str, files: Path, checkpoints: Path
+) -> None:
     pool, model = files / name, checkpoints / "poly"
     arguments = {
         "build": ("--store", files / "new"),
@@ -68,7 +76,7 @@ def test_a_pool_that_is_none(command: str, name: str, says: str, files: Path, ch
 
 
 @pytest.mark.parametrize("command", ["serve", "rank", "evaluate"])
-def test_a_reranker_that_is_none(command: str, files: Path, checkpoints: Path) -> None:
+def test_a_reranker_that_is_none(refused: Refused, command: str, files: Path, checkpoints: Path) -> None:
     arguments = {
         "serve": ("--store", files / "store"),
         "rank": ("w1", "--store", files / "store"),
@@ -84,7 +92,7 @@ def test_a_reranker_that_is_none(command: str, files: Path, checkpoints: Path) -
 
 
 @pytest.mark.parametrize("command", ["build", "evaluate", "bench"])
-def test_a_model_that_is_none(command: str, files: Path, checkpoints: Path) -> None:
+def test_a_model_that_is_none(refused: Refused, command: str, files: Path, checkpoints: Path) -> None:
     rest = {
         "build": ("--store", files / "new", "--pool", files / "pool.jsonl"),
         "evaluate": ("--data", files / "data.jsonl"),
@@ -101,7 +109,7 @@ def test_a_model_that_is_none(command: str, files: Path, checkpoints: Path) -> N
 
 
 @pytest.mark.parametrize("missing", ["--data", "--pool", "--model", "--check"])
-def test_what_cannot_be_mined(missing: str, files: Path, checkpoints: Path) -> None:
+def test_what_cannot_be_mined(refused: Refused, missing: str, files: Path, checkpoints: Path) -> None:
     given = {"--data": files / "data.jsonl", "--pool": files / "pool.jsonl", "--model": checkpoints / "poly"}
     given |= {"--output": files / "mined.jsonl", missing: files / "none.jsonl"}
     status, line = refused("mine", *(each for pair in given.items() for each in pair))
@@ -110,7 +118,7 @@ def test_what_cannot_be_mined(missing: str, files: Path, checkpoints: Path) -> N
 
 
 @pytest.mark.parametrize("missing", ["--train", "--valid", "--base", "--teacher"])
-def test_what_cannot_be_trained(missing: str, files: Path, checkpoints: Path) -> None:
+def test_what_cannot_be_trained(refused: Refused, missing: str, files: Path, checkpoints: Path) -> None:
     given: dict[str, object] = {"--train": files / "data.jsonl", "--base": checkpoints / "poly"}
     given |= {"--architecture": "poly", "--output": files / "trained", missing: files / "none.jsonl"}
     status, line = refused("train", *(each for pair in given.items() for each in pair))
@@ -118,7 +126,7 @@ def test_what_cannot_be_trained(missing: str, files: Path, checkpoints: Path) ->
 
 
 @pytest.mark.parametrize("missing", ["--corpus", "--queries", "--qrels"])
-def test_a_collection_that_is_none(missing: str, files: Path, checkpoints: Path) -> None:
+def test_a_collection_that_is_none(refused: Refused, missing: str, files: Path, checkpoints: Path) -> None:
     given = {"--corpus": files / "pool.jsonl", "--queries": files / "pool.jsonl", "--qrels": files / "pool.jsonl"}
     given |= {"--model": checkpoints / "poly", missing: files / "none"}
     status, line = refused("evaluate", *(each for pair in given.items() for each in pair))
@@ -133,7 +141,9 @@ def test_a_collection_that_is_none(missing: str, files: Path, checkpoints: Path)
         ("pool.jsonl", 1, "{}:1: "),
     ],
 )
-def test_probes_that_are_none(name: str, status: int, says: str, files: Path, checkpoints: Path) -> None:
+def test_probes_that_are_none(
+    refused: Refused, name: str, status: int, says: str, files: Path, checkpoints: Path
+) -> None:
     built = ("--model", checkpoints / "poly", "--pool", files / "pool.jsonl", "--store", files / "new")
     told, line = refused("build", *built, "--probes", files / name)
     assert (told, line.startswith(says.format(files / name))) == (status, True), line
@@ -141,7 +151,7 @@ def test_probes_that_are_none(name: str, status: int, says: str, files: Path, ch
 
 @pytest.mark.parametrize("place", ["none", "pool.jsonl"])
 @pytest.mark.parametrize("command", [("serve",), ("rank", "w1"), ("bench", "rank"), ("store", "list")], ids=" ".join)
-def test_a_store_that_is_none(command: tuple[str, ...], place: str, files: Path) -> None:
+def test_a_store_that_is_none(refused: Refused, command: tuple[str, ...], place: str, files: Path) -> None:
     store = files / place
     assert refused(*command, "--store", store) == (2, f"{store} is no directory; polyrank build makes a store")
 
@@ -158,19 +168,21 @@ def test_a_store_that_is_none(command: tuple[str, ...], place: str, files: Path)
         ),
     ],
 )
-def test_what_cannot_be_benched(options: tuple[str, ...], says: str, files: Path, checkpoints: Path) -> None:
+def test_what_cannot_be_benched(
+    refused: Refused, options: tuple[str, ...], says: str, files: Path, checkpoints: Path
+) -> None:
     names = {"files": files, "checkpoints": checkpoints}
     asked = [option.format(**names) for option in options]
     assert refused("bench", *asked) == (2, says.format(**names))
 
 
-def test_a_store_to_build_into_that_is_a_file(files: Path, checkpoints: Path) -> None:
+def test_a_store_to_build_into_that_is_a_file(refused: Refused, files: Path, checkpoints: Path) -> None:
     pool = files / "pool.jsonl"
     status, line = refused("build", "--model", checkpoints / "poly", "--pool", pool, "--store", pool)
     assert (status, line) == (1, f"Not a directory: {pool}")
 
 
-def test_a_store_without_a_generation(files: Path) -> None:
+def test_a_store_without_a_generation(refused: Refused, files: Path) -> None:
     status, line = refused("rank", "w1", "--store", files / "store")
     assert status == 1
     assert line.startswith(f"no good generation in {files / 'store'}: it is empty")
@@ -183,6 +195,7 @@ def taken() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def test_a_port_in_use(taken: int, files: Path) -> None:
+def test_a_port_in_use(refused: Refused, taken: int, files: Path) -> None:
     status, line = refused("serve", "--store", files / "store", "--port", taken)
-    assert (status, line) == (1, f"cannot listen on 127.0.0.1:{taken}: Address already in use")
+    assert status == 1
+    assert line == f"cannot listen on 127.0.0.1:{taken}: Address already in use; choose another by --port"

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("warm_children")
 def api(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     store = tmp_path_factory.mktemp("store")
     build(polyrank.load(checkpoints / "poly"), pool(20), store)
-    with TestClient(create_app(Settings(store=store, threads=1, precision="float32"))) as client:
+    with TestClient(create_app(Settings(store=store, threads=1, backend="torch", precision="float32"))) as client:
         yield client
 
 
@@ -39,6 +39,19 @@ def test_ranking(client: polyrank.Client) -> None:
     assert ranking.generation == client.index().active.id  # type: ignore[union-attr]
     sent = client.rank(["w1", {"role": "user", "text": "w2"}], candidates=["w1", {"id": "x", "text": "w2"}])
     assert {reply.index for reply in sent.results} == {0, 1}
+
+
+def test_an_explanation(client: polyrank.Client) -> None:
+    told = client.explain(["w1 w2", "w3"], ["w1", {"id": "c2"}], against="c2", codes=1, pairs=True, timeout_ms=5000)
+    first, rival = told.candidates
+    assert [token.text for token in told.context.tokens if token.turn == 1] == ["w3"]
+    assert first.tokens is not None
+    assert rival.relative == [0.0] * len(told.context.tokens)
+    assert first.explained == pytest.approx(sum(first.tokens))
+    assert first.codes is not None
+    assert len(first.codes) == 1
+    with pytest.raises(polyrank.RequestWrong, match="against"):
+        client.explain("w1", ["w2"], against="nobody")
 
 
 def test_a_batch(client: polyrank.Client) -> None:
@@ -104,6 +117,12 @@ def test_updates_and_a_rebuild(client: polyrank.Client) -> None:
 def test_asyncio_over_a_socket(tmp_path: Path) -> None:
     build_store(tmp_path)
 
+    async def explain(url: str) -> tuple[str, str]:
+        async with polyrank.AsyncClient(url) as client:
+            with pytest.raises(polyrank.RequestWrong) as raised:
+                await client.explain("w1", [{"id": "nobody"}])
+            return raised.value.kind, str(raised.value)
+
     async def ask(url: str) -> list[str]:
         async with polyrank.AsyncClient(url) as client:
             rankings = await asyncio.gather(*(client.rank(f"w{n}", top_k=1) for n in range(4)))
@@ -111,5 +130,6 @@ def test_asyncio_over_a_socket(tmp_path: Path) -> None:
 
     with serve(create_app(Settings(store=tmp_path), load)) as served, polyrank.Client(served.url) as blocking:
         assert asyncio.run(ask(served.url)) == [blocking.rank(f"w{n}", top_k=1).results[0].text for n in range(4)]
+        assert asyncio.run(explain(served.url))[0] == "unknown-candidates"
     with pytest.raises(polyrank.NoAnswer, match="is polyrank serve running"), polyrank.Client(served.url) as gone:
         gone.index()

@@ -98,7 +98,7 @@ def roots(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 def api(tmp_path: Path, roots: tuple[Path, Path]) -> Iterator[Api]:
     store = tmp_path / "store"
     build(polyrank.load(roots[1] / "poly"), pool(20, "old"), store)
-    settings = Settings(store=store, pool_root=roots[0], model_root=roots[1], precision="float32")
+    settings = Settings(store=store, pool_root=roots[0], model_root=roots[1], backend="torch", precision="float32")
     with TestClient(create_app(settings)) as client:
         yield Api(client, store)
     assert JobStore(store).active() is None, "the end of the service is the end of its builds"
@@ -157,7 +157,7 @@ def test_candidates_of_the_request_with_another_model_without_activation(api: Ap
 
 
 def test_an_empty_store_is_built_and_then_served(tmp_path: Path, roots: tuple[Path, Path]) -> None:
-    settings = Settings(store=tmp_path / "new", model_root=roots[1], precision="float32")
+    settings = Settings(store=tmp_path / "new", model_root=roots[1], backend="torch", precision="float32")
     with TestClient(create_app(settings)) as client:
         api = Api(client, tmp_path / "new")
         refused = api.start(candidates=[{"text": "w1"}])
@@ -260,7 +260,7 @@ def test_the_model_that_serves_is_built_with_by_the_back_end_that_was_chosen_for
         same = api.wait(api.job(api.start(candidates=[{"text": "w1"}]))["id"])
         assert same["error"].endswith(f": by {served[0]} {asked}")
     other = api.wait(api.job(api.start(candidates=[{"text": "w1"}], model="poly"))["id"])
-    assert other["error"].endswith(": by auto float32")
+    assert other["error"].endswith(": by torch float32")
 
 
 def test_a_builder_that_dies_leaves_its_last_line_and_the_log_has_all(
@@ -365,7 +365,7 @@ def test_a_builder_that_cannot_be_started_is_failed(api: Api, monkeypatch: pytes
 
 
 def test_a_build_is_cancelled_when_the_service_ends(tmp_path: Path, roots: tuple[Path, Path]) -> None:
-    settings = Settings(store=tmp_path, pool_root=roots[0], model_root=roots[1], precision="float32")
+    settings = Settings(store=tmp_path, pool_root=roots[0], model_root=roots[1], backend="torch", precision="float32")
     with TestClient(create_app(settings)) as client:
         api = Api(client, tmp_path)
         job = api.job(api.start(pool="huge.jsonl", model="poly"))

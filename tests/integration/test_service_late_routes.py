@@ -36,7 +36,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Any]:
 @pytest.fixture
 def client(store: tuple[Path, Any]) -> Iterator[TestClient]:
     root, loads = store
-    settings = Settings(store=root, threads=1)
+    settings = Settings(store=root, threads=1, backend="torch", precision="float32")
     with TestClient(create_app(settings, loads) if loads else create_app(settings)) as client:
         yield client
 

@@ -23,7 +23,7 @@ from polyrank.service.auth.keys import hashed
 from polyrank.service.settings import Settings
 
 CONFIG = Path(__file__).resolve().parents[1] / "schemathesis.toml"
-EXAMPLES = 15
+EXAMPLES = 5
 KEY = "prk_fuzz"
 SOAK_EXAMPLES = int(os.environ.get("SOAK_EXAMPLES", "1000"))
 
@@ -85,7 +85,7 @@ def requests_sent(said: str) -> int:
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_every_answer_is_as_described(tmp_path: Path, way: Callable[[Path, int, int], str]) -> None:
     said = way(tmp_path, 1, EXAMPLES)
-    assert requests_sent(said) > 300
+    assert requests_sent(said) > 1000
 
 
 @pytest.mark.soak

@@ -125,7 +125,7 @@ def test_the_other_answers_are_as_documented(client: TestClient) -> None:
         kind.model_validate_json(response.content)
     assert client.get("/info").json()["scan"]["kind"] in ("index", "stored rows")
     Problem.model_validate_json(client.get("/nope").content)
-    assert client.get("/", follow_redirects=False).headers["location"] == "/docs"
+    assert client.get("/", follow_redirects=False).headers["location"] == "/playground"
     page = client.get("/docs")
     assert page.status_code == 200
     assert "https://" not in page.text, "the page asks no other host"
@@ -200,7 +200,7 @@ def test_the_index_says_what_it_finds(client: TestClient) -> None:
 def test_the_index_says_by_which_times_it_was_chosen(checkpoints: Path, tmp_path: Path) -> None:
     chosen = IndexSpec("exact", times=SearchTimes(8.0, 6.5))
     build(polyrank.load(checkpoints / "poly"), pool(COUNT), tmp_path, BuildOptions(chosen=chosen))
-    with TestClient(create_app(Settings(store=tmp_path, threads=1))) as client:
+    with TestClient(create_app(Settings(store=tmp_path, threads=1, backend="torch", precision="float32"))) as client:
         content = client.get("/index").content
     active = IndexOut.model_validate_json(content, strict=True).active
     assert active is not None

@@ -54,7 +54,7 @@ def cross(store: Path, checkpoints: Path) -> Iterator[TestClient]:
 @pytest.fixture(scope="module")
 def late(store: Path) -> Iterator[TestClient]:
     """A server without one."""
-    with TestClient(create_app(Settings(store=store, threads=1, precision="float32"))) as client:
+    with TestClient(create_app(Settings(store=store, threads=1, backend="torch", precision="float32"))) as client:
         yield client
 
 
@@ -301,7 +301,12 @@ def test_info_names_one_kind_of_model(cross: TestClient, late: TestClient, store
     assert told["max_client_batch_size"] == 10_000
     assert answered(late.get("/info"))["max_input_length"] == 16
     settings = Settings(
-        store=store, reranker=str(checkpoints / "cross"), info_model_type="embedding", threads=1, precision="float32"
+        store=store,
+        reranker=str(checkpoints / "cross"),
+        info_model_type="embedding",
+        threads=1,
+        backend="torch",
+        precision="float32",
     )
     with TestClient(create_app(settings)) as client:
         told = answered(client.get("/info"))

@@ -40,7 +40,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             parent / "store",
             BuildOptions(dtype="float32"),
         )
-        app = create_app(Settings(store=parent / "store", threads=1))
+        app = create_app(Settings(store=parent / "store", threads=1, backend="torch", precision="float32"))
     with TestClient(app) as client:
         yield client
 

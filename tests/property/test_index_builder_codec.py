@@ -1,6 +1,7 @@
 from random import Random
 
 import numpy as np
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -42,7 +43,7 @@ def test_what_is_encoded_is_decoded_to_the_bit(case: tuple[str, int, list[bytes]
     assert (status == HIT).all()
 
 
-@settings(max_examples=25)
+@settings(max_examples=cases(25))
 @given(st.sampled_from(sorted(DTYPES)), st.integers(1, 8), KEYS, st.randoms(use_true_random=False))
 def test_every_single_flipped_bit_is_detected(dtype: str, dim: int, key: bytes, random: Random) -> None:
     vector = np.frombuffer(random.randbytes(dim * DTYPES[dtype].itemsize), DTYPES[dtype])
@@ -83,7 +84,7 @@ def test_good_missing_and_damaged_values_keep_their_places() -> None:
     assert vectors.tolist() == [[0, 0], [1, 2], [0, 0], [1, 2]]
 
 
-@settings(max_examples=25)
+@settings(max_examples=cases(25))
 @given(st.sampled_from(sorted(DTYPES)), st.integers(1, 4), st.integers(0, 3), KEYS, st.randoms(use_true_random=False))
 def test_rows_come_back_and_no_flipped_bit_other_key_or_number_passes(dtype, dim, count, key, random) -> None:
     stored, late = DTYPES[dtype], LateRows(dim, None)

@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from cases import cases
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,7 @@ def built(factory: str) -> CandidateIndex:
 
 
 @pytest.mark.parametrize("factory", FACTORIES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=cases(25), deadline=None)
 @given(exclude=ROWS, only=st.none() | ROWS, depth=DEPTHS)
 @example(exclude=set(), only=None, depth=COUNT + 5)
 def test_only_what_is_allowed_is_found(factory: str, exclude: set[int], only: set[int] | None, depth: int) -> None:

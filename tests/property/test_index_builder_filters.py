@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,7 +89,7 @@ def within(value: Any, bounds: list[tuple[str, Any]]) -> bool:
     return True
 
 
-@settings(max_examples=400)
+@settings(max_examples=cases(400))
 @given(rows_of, filters)
 def test_a_filter_lets_through_what_it_says(rows: list[dict[str, Any]], filter_: dict[str, Any]) -> None:
     with TemporaryDirectory() as directory:

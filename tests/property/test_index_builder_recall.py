@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from brute_force import paper_scores
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ def few_are_retrieved() -> None:
         yield
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
     st.sampled_from(["Flat", "IVF8,Flat", "HNSW4", "PQ2x4"]),

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from cases import cases
 from fakes import HashEncoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,7 +69,7 @@ def write(store: GenerationStore, revision: int, upserts: dict[str, str], delete
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=cases(25), deadline=None)
 @given(
     weights=WEIGHTS,
     pool=st.dictionaries(IDS, TEXTS, min_size=1),

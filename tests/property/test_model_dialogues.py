@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +26,7 @@ def dialogues(draw: st.DrawFn) -> Dialogue:
     return Dialogue(Conversation.of(context, persona), response, tuple(candidates), label, tuple(negatives), name)
 
 
-@settings(max_examples=200)
+@settings(max_examples=cases(200))
 @given(st.lists(dialogues(), max_size=5), st.sampled_from([".jsonl", ".jsonl.gz", ".jsonl.zst"]))
 def test_round_trip(examples: list[Dialogue], suffix: str) -> None:
     with tempfile.TemporaryDirectory() as directory:

@@ -1,6 +1,7 @@
 """A text's evidence is the same to the bit in whatever table it lies, and wherever its statistics come from."""
 
 import numpy as np
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +29,7 @@ EVIDENCE = st.builds(
 FILLERS = Statistics.of(["what is the common"] * 300)  # so that other words are rare
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=cases(200), deadline=None)
 @given(EVIDENCE, CONVERSATION, st.lists(TEXT, min_size=1, max_size=12), st.lists(TEXT, max_size=12))
 def test_values_do_not_depend_on_the_other_rows(
     evidence: Evidence, conversation: Conversation, texts: list[str], others: list[str]
@@ -42,7 +43,7 @@ def test_values_do_not_depend_on_the_other_rows(
     assert np.isfinite(whole).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=cases(100), deadline=None)
 @given(EVIDENCE, CONVERSATION, st.lists(TEXT, min_size=1, max_size=12))
 def test_words_that_the_rows_lack_may_be_left_out_of_the_statistics(
     evidence: Evidence, conversation: Conversation, texts: list[str]

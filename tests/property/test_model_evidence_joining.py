@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ def assert_equal(found: WordTable, expected: WordTable) -> None:
         np.testing.assert_array_equal(found.arrays()[name], array, name)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=cases(200), deadline=None)
 @given(st.lists(TEXTS, min_size=1, max_size=4), TEXTS)
 def test_parts_make_the_whole(parts: list[list[str]], others: list[str]) -> None:
     texts = [text for part in parts for text in part]

@@ -1,7 +1,5 @@
 """What holds for every back-end: torch's outputs, whatever the lengths, the batch and the padding."""
 
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import write_base
+from warm_python import WarmPython
 
 from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.config import ModelConfig
@@ -87,7 +87,7 @@ def test_openvino_gives_what_torch_gives_for_every_kind_of_context_vectors(base:
     ours, theirs = (loaded(base, backend, **fields) for backend in ("openvino", "torch"))
     assert isinstance(ours, LateRanker)
 
-    @settings(max_examples=8, deadline=None)
+    @settings(max_examples=cases(8), deadline=None)
     @given(token_lists)
     def agree(texts: list[list[int]]) -> None:
         for one, other in zip(ours.encode_contexts(texts), theirs.encode_contexts(texts), strict=True):
@@ -106,7 +106,7 @@ def test_a_text_has_the_same_vector_alone_and_in_any_company(base: Path, precisi
     ours = loaded(base, "openvino", precision, architecture="bi", reduction="mean")
     theirs = loaded(base, "torch", architecture="bi", reduction="mean")
 
-    @settings(max_examples=8, deadline=None)
+    @settings(max_examples=cases(8), deadline=None)
     @given(token_lists)
     def agree(texts: list[list[int]]) -> None:
         together = ours.encode_candidates(texts)
@@ -133,7 +133,7 @@ def test_in_16_bits_outputs_are_the_same_to_the_last_bit_alone_and_in_any_batch(
         codes = [each.codes for each in ranker.represent_context_batch(texts)]
         return [*codes, *ranker.represent_candidate_batch([text[:16] for text in texts]).first]
 
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=cases(15), deadline=None)
     @given(token_lists)
     def agree(texts: list[list[int]]) -> None:
         alone = [outputs([text]) for text in texts]
@@ -220,18 +220,19 @@ def test_threads_may_share_a_model(base: Path) -> None:
             np.testing.assert_array_equal(found, expected)
 
 
-def said(script: str, base: Path) -> str:
-    ended = subprocess.run([sys.executable, "-c", script, str(base)], capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+def said(python: WarmPython, script: str, base: Path) -> str:
+    process = python.start("-c", script, base)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    return out
 
 
-def test_a_signal_after_models_have_gone_is_handled(base: Path) -> None:
+def test_a_signal_after_models_have_gone_is_handled(warm_python: WarmPython, base: Path) -> None:
     """OpenVINO sets a stack for signals; a process that was left with one that is gone would end at the next."""
-    assert said(SIGNALLED, base) == "heard\n"
+    assert said(warm_python, SIGNALLED, base) == "heard\n"
 
 
-def test_a_model_that_has_gone_leaves_no_memory_behind(base: Path) -> None:
+def test_a_model_that_has_gone_leaves_no_memory_behind(warm_python: WarmPython, base: Path) -> None:
     """What torch keeps of a traced model was 6 MiB each, for the tiny ones, too."""
-    mebibytes = [float(line) for line in said(LOADED, base).splitlines()]
+    mebibytes = [float(line) for line in said(warm_python, LOADED, base).splitlines()]
     assert mebibytes[-1] - mebibytes[1] < 10

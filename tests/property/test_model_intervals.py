@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ def examples(draw: st.DrawFn) -> tuple[Floats, NDArray[np.int64]]:
     return values.astype(np.float64), group_numbers(rng.integers(0, dialogues, n).tolist())
 
 
-@settings(max_examples=40)
+@settings(max_examples=cases(40))
 @given(examples())
 def test_an_interval_holds_its_estimate_and_stays_among_the_values(drawn: tuple[Floats, NDArray[np.int64]]) -> None:
     values, groups = drawn
@@ -30,7 +31,7 @@ def test_an_interval_holds_its_estimate_and_stays_among_the_values(drawn: tuple[
     assert values.mean() - 1e-12 <= high <= values.max() + 1e-12
 
 
-@settings(max_examples=20)
+@settings(max_examples=cases(20))
 @given(examples())
 def test_a_model_differs_from_itself_by_nothing_for_certain(drawn: tuple[Floats, NDArray[np.int64]]) -> None:
     values, groups = drawn
@@ -38,7 +39,7 @@ def test_a_model_differs_from_itself_by_nothing_for_certain(drawn: tuple[Floats,
     assert intervals(columns, groups)[:, 2].tolist() == [0, 0]
 
 
-@settings(max_examples=20)
+@settings(max_examples=cases(20))
 @given(seeds, st.sampled_from([0.05, 0.1, 0.2]))
 def test_pairing_narrows_the_difference_of_models_that_agree(seed: int, disagree: float) -> None:
     """Two models fail on mostly the same examples; pairing removes the common part."""

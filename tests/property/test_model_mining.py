@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 from brute_force import paper_scores
+from cases import cases
 from fakes import EVIDENCE
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -111,7 +112,7 @@ RULES = st.builds(
 
 
 @pytest.mark.parametrize("name", ["bi", "poly", "words"])
-@settings(max_examples=60)
+@settings(max_examples=cases(60))
 @given(st.integers(0, 10_000), RULES)
 def test_the_hardest_are_those_of_brute_force(name: str, seed: int, rules: MiningRules) -> None:
     pool, dialogues = drawn(seed)
@@ -121,7 +122,7 @@ def test_the_hardest_are_those_of_brute_force(name: str, seed: int, rules: Minin
     assert mined(pool, dialogues, late, rules) == [each[: rules.negatives] for each in expected]
 
 
-@settings(max_examples=60)
+@settings(max_examples=cases(60))
 @given(st.integers(0, 10_000), RULES)
 def test_a_draw_is_from_what_brute_force_leaves(seed: int, rules: MiningRules) -> None:
     pool, dialogues = drawn(seed)
@@ -134,7 +135,7 @@ def test_a_draw_is_from_what_brute_force_leaves(seed: int, rules: MiningRules) -
 
 
 @pytest.mark.parametrize(("name", "check"), [("poly", "cross"), ("words", "cross of words"), ("bi", "cross of words")])
-@settings(max_examples=10)
+@settings(max_examples=cases(10))
 @given(st.integers(0, 10_000), RULES)
 def test_the_cross_encoder_filters_as_if_it_read_everything(
     name: str, check: str, seed: int, rules: MiningRules

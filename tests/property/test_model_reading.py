@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, trainers
@@ -131,7 +132,7 @@ def tokenizer(kind: str) -> Tokenizer:
 
 
 @pytest.mark.parametrize("kind", SEPARATING)
-@settings(max_examples=40)
+@settings(max_examples=cases(40))
 @given(TEXTS, st.integers(1, 60))
 def test_the_first_tokens_are_those_of_the_whole_text(kind: str, text: str, tokens: int) -> None:
     whole = tokenizer(kind).encode([text])[0]
@@ -141,7 +142,7 @@ def test_the_first_tokens_are_those_of_the_whole_text(kind: str, text: str, toke
 
 
 @pytest.mark.parametrize("kind", SEPARATING)
-@settings(max_examples=40)
+@settings(max_examples=cases(40))
 @given(TEXTS, st.integers(1, 60), st.integers(1, 3000))
 def test_the_last_tokens_are_those_of_the_whole_text(kind: str, text: str, tokens: int, letters: int) -> None:
     whole = tokenizer(kind).encode([text])[0]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from additions import LATE_WEIGHTS, VALUES, additions_of
 from brute_force import paper_scores
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -148,7 +149,7 @@ asked = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=cases(150), deadline=None)
 @given(pools, asked, st.integers(0, 2**32 - 1))
 def test_equals_scoring_every_row(pool: Pool, wanted: list[Wanted], seed: int) -> None:
     """Several contexts with their own M, k and allowed rows in one pass over every kind of pool."""
@@ -163,7 +164,7 @@ def test_equals_scoring_every_row(pool: Pool, wanted: list[Wanted], seed: int) -
 numbers = st.one_of(st.none(), st.tuples(st.sampled_from(list(VALUES)), st.sampled_from(LATE_WEIGHTS)))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=cases(250), deadline=None)
 @given(pools, st.lists(st.tuples(asked.map(lambda several: several[0]), numbers), min_size=1, max_size=5), st.data())
 def test_with_additions_equals_scoring_every_row(
     pool: Pool, wanted: list[tuple[Wanted, tuple[str, float] | None]], data: st.DataObject
@@ -207,7 +208,7 @@ def test_with_additions_equals_brute_force_in_float64(d: int, kind: str) -> None
             np.testing.assert_array_max_ulp(best.scores, scores[rows], maxulp=1)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=cases(30), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from((1e12, 1e-12, 1e-38, 1e-42, 1e-44)))
 def test_lengths_at_the_ends_of_float32(seed: int, scale: float) -> None:
     """Sums stay finite in float32; the products of denormal rows are flushed to zero in places, and stay ordered."""

@@ -4,6 +4,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import CLS, SEP, word_ids, write_base
@@ -72,7 +73,7 @@ def assembled(
     return persona + body[over:], Truncation(turns=total - len(turns), tokens=tokens + over)
 
 
-@settings(max_examples=150)
+@settings(max_examples=cases(150))
 @given(
     CONVERSATIONS,
     st.integers(8, 80),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import write_base
@@ -139,14 +140,14 @@ def assert_same(one: tuple[float, dict[str, Tensor]], other: tuple[float, dict[s
         torch.testing.assert_close(gradient, other[1][name], rtol=1e-9, atol=1e-9 * max(size, 1e-3), msg=name)
 
 
-@settings(max_examples=8)
+@settings(max_examples=cases(8))
 @given(examples_of, budgets)
 def test_caching_gives_the_plain_steps_gradients_with_dropout(kind: Kind, drawn: list[Dialogue], budget: int) -> None:
     plain = kind.step(drawn, budget, dropout=True)
     assert_same(kind.step(drawn, budget, dropout=True, cached=True), plain)
 
 
-@settings(max_examples=8)
+@settings(max_examples=cases(8))
 @given(examples_of, budgets)
 def test_chunks_give_what_one_chunk_gives(kind: Kind, drawn: list[Dialogue], budget: int) -> None:
     """A budget of one token encodes each sequence alone, without any padding: padding leaks nowhere."""
@@ -160,7 +161,7 @@ LATE = [name for name in KINDS if KINDS[name]["architecture"] != "cross"]
 
 
 @pytest.mark.parametrize("kind", LATE, indirect=True)
-@settings(max_examples=8)
+@settings(max_examples=cases(8))
 @given(examples_of, budgets, st.randoms(use_true_random=False))
 def test_the_order_of_a_batch_is_nothing(kind: Kind, drawn: list[Dialogue], budget: int, draw: random.Random) -> None:
     turned = list(drawn)
@@ -169,7 +170,7 @@ def test_the_order_of_a_batch_is_nothing(kind: Kind, drawn: list[Dialogue], budg
 
 
 @pytest.mark.parametrize("kind", LATE, indirect=True)
-@settings(max_examples=8)
+@settings(max_examples=cases(8))
 @given(st.lists(st.integers(4, 40), min_size=1, max_size=6), st.lists(st.integers(4, 40), min_size=7, max_size=20))
 def test_a_longer_neighbour_changes_no_score_and_no_gradient(kind: Kind, short: list[int], long: list[int]) -> None:
     encoder = kind.student().encoder

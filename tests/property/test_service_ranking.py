@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import cases
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from service_fakes import WORDS, asked, build_store, open_serving, rank
@@ -18,7 +19,7 @@ CONTEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=10).map(" ".joi
 DTYPES = st.sampled_from(["float16", "float32"])
 KINDS = st.sampled_from(["exact", "flat", "hnsw"])
 
-THIRTY = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+THIRTY = settings(max_examples=cases(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture

@@ -100,14 +100,18 @@ def test_a_target_adds_the_environment_to_the_runtime_and_on_a_gpu_a_compiler(
     assert not [rest for key, rest in stages["runtime"][1] if key == "RUN" and ("pip" in rest or "apt" in rest)]
 
 
-@pytest.mark.parametrize(("builder", "extras"), [("builder-cpu", "demo,openvino,otel"), ("builder-cuda", "demo,otel")])
+@pytest.mark.parametrize(("builder", "extras"), [("builder-cpu", "${EXTRAS}"), ("builder-cuda", "demo,otel")])
 def test_builders_install_what_the_constraints_pin_with_the_base_weights(
     stages: dict[str, Any], builder: str, extras: str
 ) -> None:
     install = _value(stages[builder][1], "RUN")
     assert "-c constraints.txt" in install
-    assert install.endswith(f"'.[{extras}]'")
+    assert install.rstrip("\"'").endswith(f".[{extras}]")
     assert ("TORCH_INDEX" in install) == (builder == "builder-cpu")
+
+
+def test_the_extras_have_the_base_weights_as_default(stages: dict[str, Any]) -> None:
+    assert ("ARG", "EXTRAS=demo,openvino,otel") in stages["builder-cpu"][1]
 
 
 def test_torch_index_has_the_cpu_wheels_as_default(stages: dict[str, Any]) -> None:

@@ -1,15 +1,14 @@
 """The bundled sample is what its README says, and the example script runs on it."""
 
 import json
-import os
 import re
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_python import WarmPython
 
 from polyrank.service.http.native.requests import RankIn
 
@@ -108,16 +107,11 @@ def test_quickstart_is_valid_shell_and_sends_valid_requests(pool: list[dict[str,
     assert named <= {row["id"] for row in pool}
 
 
-def test_rank_in_python_prints_three_replies_of_the_pool(pool: list[dict[str, Any]]) -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "rank_in_python.py"],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    scores, replies = zip(*(line.split(maxsplit=1) for line in done.stdout.splitlines()), strict=True)
+def test_rank_in_python_prints_three_replies_of_the_pool(warm_python: WarmPython, pool: list[dict[str, Any]]) -> None:
+    process = warm_python.start(ROOT / "examples" / "rank_in_python.py")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    scores, replies = zip(*(line.split(maxsplit=1) for line in out.splitlines()), strict=True)
     assert len(replies) == 3
     assert set(replies) <= {row["text"] for row in pool}
     assert sorted(map(float, scores), reverse=True) == [float(score) for score in scores]

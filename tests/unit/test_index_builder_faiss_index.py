@@ -155,7 +155,7 @@ def test_equal_matrices_give_equal_bytes(factory: str, tmp_path: Path, monkeypat
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
 
 
-@pytest.mark.parametrize("factory", ["PQ2", "IVF16,SQ8", "OPQ2,IVF2,PQ2", "OPQ2,IVF2,PQ2,RFlat"])
+@pytest.mark.parametrize("factory", ["PQ2x4", "IVF16,SQ8", "OPQ2,IVF2,PQ2x4", "OPQ2,IVF2,PQ2x4,RFlat"])
 def test_training_on_few_rows_says_nothing(factory: str, capfd: pytest.CaptureFixture[str]) -> None:
     CandidateIndex.build(IndexSpec("custom", factory, asked=factory), matrix(300))
     assert capfd.readouterr() == ("", "")

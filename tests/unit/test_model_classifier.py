@@ -60,7 +60,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def learnt(request: pytest.FixtureRequest, base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory, name = tmp_path_factory.mktemp(request.param), request.param
     data = write_rows(directory / "pairs.jsonl", examples())
-    config = settings(base, architecture=name, task="classify", steps=60, learning_rate=5e-3, **OPTIONS.get(name, {}))
+    config = settings(base, architecture=name, task="classify", steps=28, learning_rate=5e-3, **OPTIONS.get(name, {}))
     ranker, seen = run(config, data, directory / "trained")
     assert isinstance(ranker, Classifier)
     assert seen.looks[-1][1] < 0.2

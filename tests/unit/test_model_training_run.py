@@ -572,9 +572,8 @@ def test_a_run_learns_from_its_teacher(base: Path, data: Path, tmp_path: Path, t
 
 def test_a_cross_encoder_learns_from_a_retrievers_negatives(base: Path, data: Path, tmp_path: Path) -> None:
     run(settings(base), data, tmp_path / "retriever")
-    config = settings(
-        base, architecture="cross", retriever=str(tmp_path / "retriever"), negatives=2, batch_size=4, extra_replies=12
-    )
+    mined = {"retriever": str(tmp_path / "retriever"), "negatives": 2, "batch_size": 4, "extra_replies": 12}
+    config = settings(base, architecture="cross", steps=100, **mined)
     ranker, seen = run(config, data, tmp_path / "out")
     assert min(loss for _, loss in seen.looks) < 0.5 * seen.looks[0][1]
     assert ranker.rank(["w2 w2", "w30 w31"], ["w4", "w5", "w6", "w7"])[0][0] == 2

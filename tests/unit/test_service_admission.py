@@ -4,12 +4,18 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
+from tiny import write_checkpoint
 
+from polyrank.model.config import DeformerConfig
+from polyrank.model.rankers.load import load_classifier
+from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, Overloaded
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.admission import MOST_RETRY_SECONDS, Admission
+from polyrank.service.ranking.admission import MOST_RETRY_SECONDS, TOKENS_A_REQUEST, Admission, class_tokens
 
 TURN = 100_000
 
@@ -192,3 +198,22 @@ def test_the_wall_clock_has_no_say(house: House, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("time.time", lambda: real() + step)
     with house.admission.admitted(10_000, math.inf):
         assert house.refusal(within=10.0) is None
+
+
+def test_classes_are_priced_by_what_is_read_and_compared(tmp_path: Path) -> None:
+    labels = ("w1", "w2 w3", "w4 w5 w6")
+
+    def price(name: str, said: str = "", **fields: Any) -> int:
+        path = write_checkpoint(tmp_path, name, 0, labels=labels, **fields)
+        conversation = Conversation.of(said) if said else Conversation(())
+        return class_tokens(load_classifier(path), conversation, ["w1 w2 w3 w4"] * 10) - TOKENS_A_REQUEST
+
+    said = "w1 " * 40  # 30 tokens, as admission estimates them; a text has 4
+    apart = price("bi", said, architecture="bi")
+    assert apart == 30 + 10 * 4
+    upper = price("deformer", said, architecture="deformer", deformer=DeformerConfig(upper=2))
+    assert upper > 3 * apart, "all layers read a context with each text"
+    assert price("cross", said, architecture="cross") == 10 * 30 + 10 * 4
+    by_score: dict[str, Any] = {"class_from": "score"}
+    assert price("bi-texts", architecture="bi", **by_score) == 10 * 2
+    assert price("cross-texts", architecture="cross", **by_score) == 10 * (2 * 3 + 9)

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from command_line import call, ended, start, write_rows
+from command_line import call, ended, forked, write_rows
 from tiny import write_checkpoint
+from warm_python import WarmPython
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import openvino_backend
@@ -64,11 +65,11 @@ def test_int8_with_a_precision_is_wrong_usage(capsys: pytest.CaptureFixture[str]
     assert message.endswith("openvino-int8 has a precision of its own: leave precision at auto")
 
 
-def test_why_models_are_not_kept_is_told_on_standard_error(tmp_path: Path) -> None:
+def test_why_models_are_not_kept_is_told_on_standard_error(warm_python: WarmPython, tmp_path: Path) -> None:
     bi = write_checkpoint(tmp_path, "bi", seed=0, architecture="bi")
     data = write_rows(tmp_path / "data.jsonl", [{"context": ["w1"], "response": "w2", "candidates": ["w2", "w3"]}])
     caches = {"POLYRANK_COMPILED_CACHE_DIR": str(data), "POLYRANK_COMPILED_CACHE_MB": "1"}
-    outcome = ended(start("evaluate", "--model", bi, "--data", data, "--backend", "openvino", **caches))
+    outcome = ended(forked(warm_python, "evaluate", "--model", bi, "--data", data, "--backend", "openvino", **caches))
     assert outcome.status == 0
     where = f"compiled models cannot be kept: every start compiles them where={data}/compiled why=Not a directory"
     assert f"WARNING polyrank.model.inference.disk_cache {where}\n" in outcome.err

@@ -97,7 +97,7 @@ def test_an_unknown_variable_is_wrong_usage(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("POLYRANK_PROT", "1")
     message = call(capsys, *command).failure(2)
-    assert message == "unknown setting in the environment: POLYRANK_PROT"
+    assert message == "unknown setting in the environment: POLYRANK_PROT; did you mean POLYRANK_PORT?"
     assert (served, list(tmp_path.iterdir())) == ([], [])
 
 

@@ -12,7 +12,8 @@ from polyrank.service.http.plumbing.guards import Needs, anybody, credentials, r
 from polyrank.service.observe.labels import QUIET
 from polyrank.service.settings import Settings
 
-PAGES = {"GET /", "GET /docs", "GET /docs/{name}", "GET /openapi.json"}
+PLAYGROUND = {"GET /playground", "GET /playground/{name:path}"}
+PAGES = {"GET /", "GET /docs", "GET /docs/{name}", "GET /openapi.json"} | PLAYGROUND
 PROBES = {"/livez", "/healthz", "/readyz", "/health", "/ping", "/v2/health/live", "/v2/health/ready"}
 
 

@@ -51,9 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
     print_results(from_store(STORE, EXAMPLE, 5))
     if arguments.once:
         return _evaluate(conversations)
-    polyrank = _command()
+    polyrank, url = _command(), f"http://{settings.host}:{settings.port}"
+    print(f"in a browser: {url}/playground")
     print(f"your own replies: {polyrank} build --model {shlex.quote(MODEL)} --pool FILE --store ./store")
-    print(f"try it: {polyrank} rank 'my parcel is late' --url http://{settings.host}:{settings.port}", flush=True)
+    print(f"try it: {polyrank} rank 'my parcel is late' --url {url}", flush=True)
     return server.run(settings)
 
 

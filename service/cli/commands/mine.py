@@ -115,13 +115,15 @@ def _read_positives(data: Path, max_rejected: float) -> "Positives":
 
 
 def _good_lines(data: Path, report: "Report") -> Iterator["Dialogue"]:
-    """Stream the examples of a file; its bad lines are counted in `report`."""
+    """Stream the examples of a file; its bad lines are counted in `report`. Raises InvalidInput for a class."""
     from polyrank.model.text.dialogues import read_lines
 
     for number, line in read_lines(data):
         report.lines += 1
         if isinstance(line, InvalidInput):
             report.drop(f"{line}", number)
+        elif line.category:
+            raise InvalidInput(f"{data}:{number}: its label is a class; mine for examples of right replies")
         else:
             report.kept += 1
             yield line

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from polyrank.service.cli.explained import MOST_EXPLAINED, print_explained, to_explain
 from polyrank.service.cli.output import UsageError, print_json
 from polyrank.service.cli.service_options import DEFAULT_URL, service_of
 from polyrank.service.variables import API_KEY
@@ -20,6 +21,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--top-k", type=int, default=10, metavar="K", help="default: 10")
     parser.add_argument("--rerank", action="store_true", help="let the service's cross-encoder read the first ones")
     parser.add_argument("--reranker", metavar="MODEL", help="with --store: the cross-encoder that reads the first ones")
+    parser.add_argument(
+        "--explain", action="store_true", help=f"say what makes each of the first {MOST_EXPLAINED} win over the others"
+    )
     parser.add_argument("--json", action="store_true", help="print the answer as one JSON object")
     parser.set_defaults(run=run)
 
@@ -37,6 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     answer = _from_store(arguments) if arguments.store else _from_service(arguments)
     if arguments.json:
         print_json(answer)
+    elif arguments.explain:
+        print_explained(answer)
     else:
         print_results(answer)
     return 0
@@ -57,9 +63,14 @@ def print_results(answer: dict[str, Any]) -> None:
 def _from_store(arguments: argparse.Namespace) -> dict[str, Any]:
     from polyrank.service.cli.local import from_store
 
-    return from_store(arguments.store, arguments.turns, arguments.top_k, arguments.reranker)
+    return from_store(arguments.store, arguments.turns, arguments.top_k, arguments.reranker, arguments.explain)
 
 
 def _from_service(arguments: argparse.Namespace) -> dict[str, Any]:
+    service = service_of(arguments)
     body = {"context": arguments.turns, "top_k": arguments.top_k, "rerank": arguments.rerank}
-    return service_of(arguments).call("POST", "/rank", body, expected="results")
+    answer = service.call("POST", "/rank", body, expected="results")
+    if arguments.explain and answer["results"]:
+        asked = to_explain(arguments.turns, answer, crossed=arguments.rerank)
+        answer["explanation"] = service.call("POST", "/explain", asked, expected="candidates")
+    return answer

@@ -134,6 +134,7 @@ async def activate(request: Request) -> dict[str, Any]:
     body = await bodies.read(request, ActivateIn, held.settings)
     with writing(held):
         await asyncio.get_running_loop().run_in_executor(held.loader, held.live.activate, body.generation)
+        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.follow)
     return await _overview(held)
 
 
@@ -143,6 +144,31 @@ async def rollback(request: Request) -> dict[str, Any]:
     held = resources(request)
     with writing(held):
         await asyncio.get_running_loop().run_in_executor(held.loader, held.live.rollback)
+        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.follow)
+    return await _overview(held)
+
+
+@router.post(
+    "/trial",
+    response_model=IndexOut,
+    openapi_extra=takes(ActivateIn),
+    responses=fails(NotReady, *_SWITCHES, body=True),
+)
+async def trial(request: Request) -> dict[str, Any]:
+    """Load a generation beside the live one: rankings and explanations may ask for it. Nothing else changes."""
+    held = resources(request)
+    body = await bodies.read(request, ActivateIn, held.settings)
+    with writing(held):
+        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.begin, body.generation)
+    return await _overview(held)
+
+
+@router.post("/trial/end", response_model=IndexOut, responses=fails(*_WRITES))
+async def end_trial(request: Request) -> dict[str, Any]:
+    """End the trial, if there is one, and free its memory."""
+    held = resources(request)
+    with writing(held):
+        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.end)
     return await _overview(held)
 
 
@@ -153,10 +179,12 @@ async def _overview(held: Resources) -> dict[str, Any]:
 
 
 def _generations(held: Resources) -> dict[str, Any]:
-    current, refused = held.live.current, dict(held.live.refused)
+    current, trial = held.live.current, held.trials.current
+    refused = {**held.live.refused, **held.trials.refused}
+    shown = {serving.generation.id for serving in (current, trial) if serving is not None}
     others = []
     for generation in reversed(held.store.ids()):
-        if current is not None and generation == current.generation.id:
+        if generation in shown:
             continue
         try:
             content = (held.store.path(generation) / MANIFEST_FILE).read_bytes()
@@ -166,7 +194,8 @@ def _generations(held: Resources) -> dict[str, Any]:
         except GenerationCorrupt as error:
             refused.setdefault(generation, error.reason)
     listed = [{"id": generation, "reason": why} for generation, why in sorted(refused.items())]
-    return {"active": current and _active(current), "others": others, "refused": listed}
+    on_trial = trial and {**_active(trial), "memory_bytes": held.trials.bytes}
+    return {"active": current and _active(current), "trial": on_trial, "others": others, "refused": listed}
 
 
 def _active(serving: Serving) -> dict[str, Any]:

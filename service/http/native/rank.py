@@ -1,7 +1,7 @@
 """`POST /rank`: from the request's body to the answer."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import orjson
@@ -14,11 +14,12 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import (
     GenerationMismatch,
     NotConfigured,
+    NoTrial,
     RevisionNotReached,
     TooManyForExact,
     UnknownCandidates,
 )
-from polyrank.service.http.native.requests import CandidateIn, ExpectIn, RankIn, SaidIn
+from polyrank.service.http.native.requests import CandidateIn, ExpectIn, RankIn, SaidIn, Which
 from polyrank.service.http.native.responses import RankOut, answer_of
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANKS, fails, header, takes
@@ -50,6 +51,7 @@ _ERRORS: Final = fails(
     GenerationError,
     MatrixMissing,
     RevisionNotReached,
+    NoTrial,
     body=True,
 )
 
@@ -93,8 +95,10 @@ class Answered(NamedTuple):
 async def answered(request: Request, held: Resources, body: RankIn, deadline: float) -> Answered:
     """Rank what a checked body asks for, or take the answer from the cache."""
     todo = to_request(body, held.settings, deadline)
-    revision = body.min_revision
-    serving = held.live.require() if revision is None else await held.updating.reached(revision, deadline)
+    if body.min_revision is None:
+        serving = served(held, body.generation)
+    else:
+        serving = await held.updating.reached(body.min_revision, deadline)
     _check_expected(body.expect, serving)
     key = _cache_key(request, held, serving, body)
     if held.results is not None and key is not None and (kept := await held.results.get(key, todo.budget)) is not None:
@@ -105,6 +109,11 @@ async def answered(request: Request, held: Resources, body: RankIn, deadline: fl
         held.results.put(key, answer)
     account = Account(serving.generation.id, ranked.degraded, ranked.seconds)
     return Answered(answer, ranked.seconds, None if key is None else "miss", account)
+
+
+def served(held: Resources, which: Which) -> Serving:
+    """Return the generation that a request asks for; raises NotReady or NoTrial where there is none."""
+    return held.trials.require() if which == "trial" else held.live.require()
 
 
 def completed(request: Request, done: Answered) -> bytes:
@@ -122,11 +131,8 @@ def to_request(body: RankIn, settings: Settings, deadline: float) -> RankRequest
         TooManyCandidates: more than the server allows.
         InvalidInput: a text is longer than the server allows.
     """
-    bodies.check_count(body.candidates or (), settings)
-    candidates = None if body.candidates is None else tuple(_given(sent) for sent in body.candidates)
+    candidates = None if body.candidates is None else checked_candidates(body.candidates, settings)
     conversation = checked_conversation(body, settings)
-    texts = [given.text for given in candidates or () if given.text is not None]
-    bodies.check_lengths("candidates", texts, settings)
     return RankRequest(
         conversation=conversation,
         deadline=deadline,
@@ -150,6 +156,14 @@ def checked_conversation(body: SaidIn, settings: Settings) -> Conversation:
     return conversation
 
 
+def checked_candidates(sent: Sequence[str | CandidateIn], settings: Settings) -> tuple[Given, ...]:
+    """Return the candidates that were sent; errors as `to_request`."""
+    bodies.check_count(sent, settings)
+    candidates = tuple(map(_given, sent))
+    bodies.check_lengths("candidates", [given.text for given in candidates if given.text is not None], settings)
+    return candidates
+
+
 def _given(sent: str | CandidateIn) -> Given:
     return Given(None, sent) if isinstance(sent, str) else Given(sent.id, sent.text)
 
@@ -164,7 +178,7 @@ def _check_expected(expect: ExpectIn | None, serving: Serving) -> None:
 
 
 # Fields that are checked before an answer is looked up, or that change no part of it.
-_NOT_IN_THE_ANSWER = {"timeout_ms", "expect", "min_revision"}
+_NOT_IN_THE_ANSWER = {"timeout_ms", "expect", "min_revision", "generation"}
 
 
 def _cache_key(request: Request, held: Resources, serving: Serving, body: RankIn) -> str | None:

@@ -31,6 +31,8 @@ MAX_TURNS = 1000
 MAX_PERSONA = 100
 MAX_RESULTS = 1000
 MAX_BATCH = 100
+MAX_EXPLAINED = 10
+MAX_CODES = 1000
 
 
 def _checked_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -156,6 +158,10 @@ _NAMES_OF_CONTEXT = dict.fromkeys(
 _NAMES_OF_TIMEOUT = dict.fromkeys(("timeout", "timeout_seconds"), "timeout_ms")
 
 
+Which = Literal["live", "trial"]
+_WHICH = "which generation answers: the one that is served, or the one on trial"
+
+
 class RankIn(SaidIn):
     """A context, and what to rank against it."""
 
@@ -199,6 +205,7 @@ class RankIn(SaidIn):
         description="a field of the metadata: `top_k` counts its values, and of each so many are answered",
     )
     limit_per_group: int = Field(default=1, ge=1, le=1000, description="with `group_by`")
+    generation: Which = Field(default="live", description=_WHICH)
     expect: ExpectIn | None = None
     min_revision: int | None = Field(default=None, ge=0, description="wait for this update; 409 where it does not come")
     timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
@@ -209,6 +216,12 @@ class RankIn(SaidIn):
             beside = [name for name in ("filter", "exact", "retrieve_k") if name in self.model_fields_set]
             if beside:
                 raise ValueError(f"{', '.join(beside)}: only for retrieval, not beside `candidates`")
+        return self
+
+    @model_validator(mode="after")
+    def _updates_are_of_the_live_one(self) -> Self:
+        if self.generation == "trial" and self.min_revision is not None:
+            raise ValueError("min_revision: only with the live generation, which receives the updates")
         return self
 
     @model_validator(mode="after")
@@ -224,6 +237,57 @@ class RankIn(SaidIn):
         if isinstance(self.rerank, RerankIn):
             return self.rerank.top_n
         return RerankIn().top_n if self.rerank else None
+
+
+class ExplainIn(SaidIn):
+    """A context, and candidates whose scores are explained."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "context": ["hi, my parcel is late", "sorry! what is the order number?", "it is 1234"],
+                    "candidates": [{"id": "r17"}, "Let me check."],
+                }
+            ]
+        }
+    )
+
+    OTHER_NAMES: ClassVar = {
+        **_NAMES_OF_CONTEXT,
+        **dict.fromkeys(("documents", "texts", "passages", "responses", "replies"), "candidates"),
+        **dict.fromkeys(("rival", "relative_to", "baseline"), "against"),
+        **_NAMES_OF_TIMEOUT,
+    }
+
+    candidates: list[Text | CandidateIn] = Field(min_length=1, max_length=MAX_EXPLAINED, fail_fast=True)
+    against: str = Field(
+        default="mean",
+        min_length=1,
+        max_length=MAX_ID_CHARS,
+        description="what `relative` compares with: `mean` of the candidates, or the id of one of them",
+    )
+    codes: int = Field(default=8, ge=0, le=MAX_CODES, description="how many context vectors to tell, heaviest first")
+    pairs: bool = Field(default=False, description="tell what each token of the context adds with each of the reply")
+    occlusion: bool = Field(
+        default=False, description="tell what the score by vectors loses without each token: a forward pass a token"
+    )
+    cross: Literal["turns", "words"] | None = Field(
+        default=None, description="tell what the cross-encoder's score loses without each of these"
+    )
+    generation: Which = Field(default="live", description=_WHICH)
+    timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
+
+    @model_validator(mode="after")
+    def _against_one_of_them(self) -> Self:
+        if self.against != "mean" and self.rival() is None:
+            raise ValueError("against: must be mean or the id of one of the candidates")
+        return self
+
+    def rival(self) -> int | None:
+        """Return the position of the candidate that the others are compared with; None: the mean of all."""
+        ids = [None if isinstance(sent, str) else sent.id for sent in self.candidates]
+        return ids.index(self.against) if self.against != "mean" and self.against in ids else None
 
 
 class ClassifyIn(SaidIn):

@@ -209,6 +209,12 @@ class ActiveOut(GenerationOut):
     loaded_at: str
 
 
+class TrialOut(ActiveOut):
+    """The generation that is on trial beside the one that is served, with the updates that it had when last active."""
+
+    memory_bytes: int = Field(description="about how much memory it takes beside the live one")
+
+
 class RefusedOut(Out):
     """A generation that is not served, and the reason."""
 
@@ -293,6 +299,7 @@ class IndexOut(Out):
     """What is served, what could be, and what is being built."""
 
     active: ActiveOut | None
+    trial: TrialOut | None = Field(description="loaded beside it, to compare both; null: there is none")
     others: list[GenerationOut]
     refused: list[RefusedOut]
     job: JobOut | None = Field(description="the rebuild that is running")

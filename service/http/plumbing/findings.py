@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, get_args
 from pydantic import BaseModel, RootModel, ValidationError
 
 from polyrank.service.errors import BodyInvalid, BodyMalformed
+from polyrank.service.mistakes import TYPES, what_is_wrong
 
 MAX_ERRORS = 20
 MAX_FOUND = 1000  # pydantic reports all of its findings or none, in some 2 us each
@@ -20,32 +21,6 @@ OTHER_NAMES = "OTHER_NAMES"
 
 # pydantic puts the branch of a union among the names: "list[union[str,TurnIn]]", "TurnIn", "str".
 _BRANCH = re.compile(r".*[\[(].*|str|int|float|bool|none|[A-Z]\w*In", re.DOTALL)
-_TYPES: Mapping[str, str] = {
-    "string_type": "a string",
-    "list_type": "a list",
-    "dict_type": "an object",
-    "model_type": "an object",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "none_required": "null",
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "finite_number": "a finite number",
-}
-_BOUNDS: Mapping[str, str] = {
-    "greater_than_equal": "must be {ge} or more",
-    "greater_than": "must be more than {gt}",
-    "less_than_equal": "must be {le} or less",
-    "less_than": "must be less than {lt}",
-    "string_too_long": "must have at most {max_length} characters",
-    "string_too_short": "must have at least {min_length} characters",
-    "too_long": "must have at most {max_length} items",
-    "too_short": "must have at least {min_length} items",
-    "literal_error": "must be {expected}",
-}
 
 
 class Finding(NamedTuple):
@@ -110,16 +85,7 @@ def _read(error: Mapping[str, Any]) -> _Error:
     place = tuple(part for part in names if isinstance(part, int) or not _BRANCH.fullmatch(part)) + raw[len(names) :]
     # A text that was to be parsed has the right type, and so has an infinity: the type sent would explain nothing.
     sent = "" if kind.endswith("_parsing") or kind == "finite_number" else _type_of(error.get("input"))
-    return _Error(raw, place, kind, _what(kind, error), _TYPES.get(kind), sent)
-
-
-def _what(kind: str, error: Mapping[str, Any]) -> str:
-    context = error.get("ctx") or {}
-    if kind in _BOUNDS:
-        return "must not be empty" if context.get("min_length") == 1 else _BOUNDS[kind].format(**context)
-    if kind in ("missing", "extra_forbidden"):
-        return "is required" if kind == "missing" else "unknown field"
-    return str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
+    return _Error(raw, place, kind, what_is_wrong(error), TYPES.get(kind), sent)
 
 
 def _type_of(value: object) -> str:

@@ -286,10 +286,10 @@ def _checked(output: Any) -> Any:
 
 
 def _is_finite(output: Any) -> bool:
-    """Whether all numbers of an output are finite: of an array, or of those in a tuple."""
+    """Whether all numbers of an output are finite: of an array or tensor, or of those in a tuple."""
     if isinstance(output, tuple):
         return all(part is None or _is_finite(part) for part in output)
-    return bool(np.isfinite(output).all())
+    return bool(np.isfinite(np.asarray(output)).all())
 
 
 def _settle(future: "asyncio.Future[Done]", outcome: Done | Exception) -> None:

@@ -1,0 +1,1 @@
+"""Where a score comes from: what each token of the context, each code, each token of the reply and each word adds."""

@@ -1,0 +1,192 @@
+"""`POST /explain`: what tokens, codes and words add to the scores of candidates."""
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import torch
+from fastapi import APIRouter
+from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import Response
+from torch import Tensor
+
+from polyrank.model.evidence.evidence import Term
+from polyrank.model.explanation.attribution import CodeContributions, relative
+from polyrank.model.text.placing import PlacedToken
+from polyrank.service.errors import NotConfigured, NoTrial, UnknownCandidates
+from polyrank.service.http.native.explain_out import ExplainOut
+from polyrank.service.http.native.rank import checked_candidates, checked_conversation, served
+from polyrank.service.http.native.requests import ExplainIn
+from polyrank.service.http.plumbing import bodies
+from polyrank.service.http.plumbing.described import DEADLINE_IN, RANKS, fails, takes
+from polyrank.service.http.plumbing.guards import RANK
+from polyrank.service.live.serving import Serving
+from polyrank.service.observe.account import Account
+from polyrank.service.ranking.explaining import Explained, ExplainedCandidate, ExplainedPair
+from polyrank.service.ranking.values import ExplainRequest, RankRequest
+from polyrank.service.resources import resources
+from polyrank.service.settings import Settings
+
+router = APIRouter(tags=["rank"], dependencies=[RANK])
+
+
+@router.post(
+    "/explain",
+    response_model=ExplainOut,
+    openapi_extra=takes(ExplainIn, DEADLINE_IN),
+    responses=fails(*RANKS, UnknownCandidates, NotConfigured, NoTrial, body=True),
+)
+async def explain(request: Request) -> Response:
+    """Tell what each token of a conversation, each code, each token of a reply and each word adds to scores."""
+    held = resources(request)
+    body = await bodies.read(request, ExplainIn, held.settings)
+    deadline = bodies.deadline(request, held.settings, body.timeout_ms)
+    todo = to_request(body, held.settings, deadline)
+    serving = served(held, body.generation)
+    explained = await bodies.while_connected(request, held.engine.explain(serving, todo))
+    request.state.account = Account(serving.generation.id, [], explained.seconds)
+    answer = answer_of(serving, explained, body)
+    spent = {**explained.seconds, "total": time.monotonic() - request.state.arrived}
+    answer["timings_ms"] = {stage: round(seconds * 1000, 3) for stage, seconds in spent.items()}
+    answer["request_id"] = request.state.request_id
+    return Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
+
+
+def to_request(body: ExplainIn, settings: Settings, deadline: float) -> ExplainRequest:
+    """Translate a checked body into the scores to explain; errors as of `POST /rank`."""
+    ranking = RankRequest(
+        conversation=checked_conversation(body, settings),
+        deadline=deadline,
+        candidates=checked_candidates(body.candidates, settings),
+        top_k=len(body.candidates),
+    )
+    return ExplainRequest(ranking=ranking, against=body.rival(), occlusion=body.occlusion, cross=body.cross)
+
+
+def answer_of(serving: Serving, explained: Explained, asked: ExplainIn) -> dict[str, Any]:
+    """Return the fields of an `ExplainOut`, except those that belong to the request (timings, id)."""
+    model, cut = serving.generation.manifest.model, explained.truncation
+    against = _relatives(explained, asked.rival())
+    return {
+        "context": {
+            "tokens": [_token(token) for token in explained.tokens],
+            "truncated": {"turns": cut.turns, "tokens": cut.tokens, "candidates": cut.candidates},
+        },
+        "candidates": [
+            _candidate(explained, each, beside, asked)
+            for each, beside in zip(explained.candidates, against, strict=True)
+        ],
+        "unexplained": [{"part": part, "why": why} for part, why in explained.unexplained.items()],
+        "missing_ids": explained.missing_ids,
+        "generation": serving.generation.id,
+        "revision": serving.snapshot.revision,
+        "model": {"name": model.name, "architecture": model.architecture, "fingerprint": model.fingerprint},
+    }
+
+
+def _relatives(explained: Explained, rival: int | None) -> Sequence[Tensor | None]:
+    """Return what speaks for each candidate beside the others, (T,) each; None where contributions are not told."""
+    tokens = [each.explanation.tokens for each in explained.candidates]
+    told = [each for each in tokens if each is not None]
+    if not told or len(told) < len(tokens):
+        return [None] * len(tokens)
+    positions = [each.place.index for each in explained.candidates]
+    against = positions.index(rival) if rival in positions else None  # one that is not known cannot be compared with
+    return [*(explained.late_weight * relative(torch.stack(told), against))]
+
+
+def _candidate(
+    explained: Explained, each: ExplainedCandidate, beside: Tensor | None, asked: ExplainIn
+) -> dict[str, Any]:
+    """Return the fields of an `ExplainedOut`."""
+    weight, explanation = explained.late_weight, each.explanation
+    words = sum(term.value for term in each.terms or ())
+    tokens = None if explanation.tokens is None else weight * explanation.tokens
+    pairs = None if explanation.pairs is None else weight * explanation.pairs
+    told = 0.0 if tokens is None else float(tokens.sum())
+    return {
+        "index": each.place.index,
+        "id": each.place.id,
+        "text": each.place.text,
+        "score": each.place.score,
+        "explained": told + words,
+        "rest": None if pairs is None else told - float(pairs.sum()),
+        "effective_codes": None if explanation.codes is None else explanation.codes.effective,
+        "tokens": None if tokens is None else tokens.numpy(),
+        "relative": None if beside is None else beside.numpy(),
+        **_codes(explanation.codes, weight, words, asked.codes),
+        "reply_tokens": None if pairs is None else pairs.sum(dim=0).numpy(),
+        "reply": {"tokens": [_reply_token(token) for token in each.reply]},
+        "pairs": pairs.float().numpy() if asked.pairs and pairs is not None else None,
+        "occlusion": None if each.occlusion is None else _nullable(weight * each.occlusion),
+        "words": _words(each.terms),
+        "cross": None if each.pair is None else _pair(each.pair),
+    }
+
+
+def _codes(codes: CodeContributions | None, weight: float, words: float, count: int) -> dict[str, Any]:
+    """Return the fields `codes` and `others`."""
+    if codes is None:
+        return {"codes": None, "others": None}
+    order = codes.weights.argsort(descending=True, stable=True)
+    rest, without = order[count:], codes.without_each()
+    contributions = weight * codes.contributions
+    shown = [
+        {
+            "code": at,
+            "weight": float(codes.weights[at]),
+            "score": float(codes.scores[at]),
+            "contribution": float(contributions[at].sum()),
+            "without": _number(weight * float(without[at]) + words),
+            "attention": codes.attention[at].numpy(),
+            "tokens": contributions[at].numpy(),
+        }
+        for at in order[:count].tolist()
+    ]
+    others = {
+        "count": len(rest),
+        "weight": float(codes.weights[rest].sum()),
+        "contribution": float(contributions[rest].sum()),
+    }
+    return {"codes": shown, "others": others}
+
+
+def _pair(pair: ExplainedPair) -> dict[str, Any]:
+    shown = [
+        {"turn": unit.turn, "persona": unit.persona, "start": unit.start, "end": unit.end, "drop": drop}
+        for unit, drop in zip(pair.units, pair.drops.tolist(), strict=True)
+    ]
+    return {"score": pair.score, "base": pair.base, "units": shown, "words": _words(pair.terms)}
+
+
+def _words(terms: Sequence[Term] | None) -> dict[str, Any] | None:
+    if terms is None:
+        return None
+    return {"value": sum(term.value for term in terms), "terms": [term._asdict() for term in terms]}
+
+
+def _token(token: PlacedToken) -> dict[str, Any]:
+    return {
+        "text": token.text,
+        "turn": token.turn,
+        "persona": token.persona,
+        "start": token.start,
+        "end": token.end,
+        "word": token.word,
+    }
+
+
+def _reply_token(token: PlacedToken) -> dict[str, Any]:
+    return {"text": token.text, "start": token.start, "end": token.end, "word": token.word}
+
+
+def _nullable(numbers: NDArray[np.float64]) -> list[float | None]:
+    return [_number(each) for each in numbers.tolist()]
+
+
+def _number(number: float) -> float | None:
+    return number if math.isfinite(number) else None

@@ -1,0 +1,1 @@
+"""The playground: a page that asks this server, shows why it answers so, and manages its pool and generations."""

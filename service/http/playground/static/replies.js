@@ -1,0 +1,98 @@
+// The ranked replies of an answer: what each part of a score adds, what the answer lacks, and where its time went.
+
+import { useState } from "preact/hooks";
+import { Bar, Chip, Empty, fixed, html, Loading, plural } from "./parts.js";
+import { Why } from "./why.js";
+
+const PARTS = ["late", "lexical", "cross"];
+const STAGES = ["queue", "tokenize", "encode", "retrieve", "fetch", "score", "late", "rerank"];
+
+export function Replies({ answer, body, busy, use, wantsKey }) {
+	const [asked, askWhy] = useState(null); // the id of the reply that is explained
+	if (!answer && busy) return html`<${Loading} what="Ranking" rows=${5} />`;
+	if (!answer) {
+		return html`<${Empty} title="No replies yet">
+			<p>They appear here, the best first, with what each part of their score adds and where the time went.</p><//>`;
+	}
+	const { results } = answer;
+	const scales = scalesOf(results);
+	return html`<div class=${busy ? "results fading" : "results"} aria-busy=${busy ? "true" : "false"}>
+		<p class="unseen" role="status">${busy ? "Ranking" : `${plural(results.length, "reply", "replies")}`}</p>
+		<${Facts} of=${answer} />
+		${results.length === 0
+			? html`<${Empty} title="No reply fits"><p>No candidate matches the filter.</p><//>`
+			: html`<h2 class="unseen">Replies</h2>
+				<ol class="replies">${results.map((result) => html`<${Reply} key=${result.id} of=${result} scales=${scales} use=${use}
+					why=${result.id === asked && html`<${Why} id=${result.id} answer=${answer} body=${body} wantsKey=${wantsKey} />`}
+					askWhy=${() => askWhy(result.id === asked ? null : result.id)} />`)}</ol>
+				<p class="hint">A bar is what a part adds beyond the lowest of these replies. ${scales.lexical
+					? "late and lexical have one scale, so equal lengths are equal amounts." : ""} Scores have no zero.</p>`}
+		<${Timings} of=${answer.timings_ms} />
+	</div>`;
+}
+
+/** For each part that occurs, where its bars begin and what a full one stands for. */
+function scalesOf(results) {
+	const scales = {};
+	for (const part of PARTS) {
+		const values = results.map(({ scores }) => scores[part]).filter((value) => value !== undefined);
+		if (values.length) scales[part] = { least: Math.min(...values), range: Math.max(...values) - Math.min(...values) };
+	}
+	const added = [scales.late, scales.lexical].filter(Boolean);
+	const widest = Math.max(...added.map(({ range }) => range)); // both add to one score
+	for (const scale of added) scale.range = widest;
+	return scales;
+}
+
+export function Facts({ of }) {
+	const { turns, tokens, candidates } = of.truncated;
+	const cut = [turns && plural(turns, "turn"), tokens && plural(tokens, "token"), candidates && plural(candidates, "candidate")];
+	return html`<ul class="chips" aria-label="About this answer">
+		${of.exact
+			? html`<${Chip} kind="good">exact<//>`
+			: html`<${Chip}>approximate<//>`}
+		${of.degraded.map((word) => html`<${Chip} kind="warning">degraded: ${word.replaceAll("_", " ")}<//>`)}
+		${cut.some(Boolean) && html`<${Chip} kind="warning">truncated: ${cut.filter(Boolean).join(", ")}<//>`}
+		<${Chip}><code>${of.generation}</code><//>
+		<${Chip}>revision ${of.revision}<//>
+	</ul>`;
+}
+
+function Reply({ of, scales, use, why, askWhy }) {
+	const parts = PARTS.filter((part) => part in of.scores);
+	const about = Object.entries(of.metadata);
+	return html`<li class="reply">
+		<p class="rank"><span class="unseen">Rank </span>${of.rank}</p>
+		<div class="said">
+			<p class="text" dir="auto" onClick=${askWhy}>${of.text}</p>
+			<div class="about"><code>${of.id}</code>${about.map(([name, value]) =>
+				html`<span>${name}: <bdi>${typeof value === "string" ? value : JSON.stringify(value)}</bdi></span>`)}</div>
+		</div>
+		<div class="score"><dl>
+			<div class="total"><dt>score</dt><dd>${fixed(of.score)}</dd></div>
+			${parts.map((part) => html`<div><dt>${part}</dt>
+				<dd><${Bar} kind=${part} share=${shareOf(of.scores[part], scales[part])} /><span>${fixed(of.scores[part])}</span></dd></div>`)}
+		</dl>
+			<p class="does"><button aria-label=${`Why rank ${of.rank}`} aria-expanded=${why ? "true" : "false"} onClick=${askWhy}>Why</button>
+				<button aria-label=${`Use this reply, rank ${of.rank}`} onClick=${() => use(of)}>Use this reply</button></p>
+		</div>
+		${why}
+	</li>`;
+}
+
+const shareOf = (value, { least, range }) => (range > 0 ? (value - least) / range : 0);
+
+export function Timings({ of }) {
+	const spent = STAGES.filter((stage) => of[stage] >= 0.05);
+	const sum = spent.reduce((total, stage) => total + of[stage], 0);
+	const rest = Math.max(0, of.total - sum);
+	const whole = sum + rest || 1;
+	const pieces = [...spent.map((stage) => [stage, of[stage]]), ...(rest >= 0.05 ? [["other", rest]] : [])];
+	return html`<div class="timings">
+		<h2>${fixed(of.total, 1)} ms</h2>
+		<div class="stack" aria-hidden="true">${pieces.map(([stage, ms]) =>
+			html`<span class=${`stage-${stage}`} style=${{ width: `${(100 * ms) / whole}%` }} />`)}</div>
+		<dl>${pieces.map(([stage, ms]) => html`<div><dt><span class=${`key stage-${stage}`} aria-hidden="true" />${stage}</dt>
+			<dd>${fixed(ms, 1)}</dd></div>`)}</dl>
+	</div>`;
+}

@@ -1,0 +1,198 @@
+// The view "Talk": a conversation, turn by turn, and the replies that the server ranks for it.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { call, Unreachable } from "./api.js";
+import { Compared } from "./compare.js";
+import { Failure, Field, html, Notice, readJson } from "./parts.js";
+import { Replies } from "./replies.js";
+
+const SAMPLE = [
+	{ role: "user", text: "I just got an email that my package was handed over, but there is nothing at my door." },
+	{ role: "assistant", text: "Did you choose a drop-off place, or could somebody have taken it in for you?" },
+	{ role: "user", text: "I was home all day and no one rang. What now?" },
+];
+const SPEAKERS = { user: "User", assistant: "Assistant" };
+const NOTHING = { busy: false, answer: null, trial: null, body: null, problem: null, of: "" };
+const other = (role) => (role === "user" ? "assistant" : "user");
+
+/** The body of `POST /rank` for what is written; `{error}` where the filter is no JSON. */
+function bodyOf({ turns, persona, filter, topK, rerank }) {
+	const { value, error } = readJson(filter);
+	if (error) return { error };
+	const facts = persona.split("\n").map((line) => line.trim()).filter(Boolean);
+	return {
+		body: {
+			context: turns,
+			...(facts.length && { persona: facts }),
+			...(value !== undefined && { filter: value }),
+			top_k: Number(topK),
+			...(rerank && { rerank: true }),
+		},
+	};
+}
+
+const stateOf = (body, { compare }) => JSON.stringify([body, compare]);
+
+export function Talk({ id, connection, keys, wantsKey }) {
+	const [turns, setTurns] = useState([]);
+	const [draft, setDraft] = useState({ role: "user", text: "" });
+	const [options, setOptions] = useState({ persona: "", filter: "", topK: "10", rerank: false, compare: false });
+	const [asked, setAsked] = useState(NOTHING);
+	const [filterError, setFilterError] = useState("");
+	const pending = useRef(null); // what nobody has answered yet
+	const aborting = useRef(null);
+	const composer = useRef(null);
+	const answers = useRef(null); // below the conversation where the screen is narrow
+
+	const ask = async (said, with_ = options) => {
+		const { body, error } = bodyOf({ turns: said, ...with_ });
+		setFilterError(error ?? "");
+		if (error || !said.length) return;
+		aborting.current?.abort();
+		const mine = (aborting.current = new AbortController());
+		pending.current = null;
+		setAsked((before) => ({ ...before, busy: true, problem: null }));
+		try {
+			const [answer, trial] = await Promise.all([
+				call("POST", "rank", body, mine.signal),
+				with_.compare ? call("POST", "rank", { ...body, generation: "trial" }, mine.signal) : null,
+			]);
+			setAsked({ busy: false, answer, trial, body, problem: null, of: stateOf(body, with_) });
+		} catch (problem) {
+			if (mine.signal.aborted) return;
+			if (problem instanceof Unreachable) pending.current = () => ask(said, with_);
+			setAsked((before) => ({ ...before, busy: pending.current !== null, problem: pending.current ? null : problem }));
+		}
+	};
+	useEffect(() => {
+		if (connection.phase === "ready") pending.current?.();
+	}, [connection.phase]);
+	useEffect(() => {
+		if (asked.problem?.status === 401 || asked.problem?.status === 403) ask(turns);
+	}, [keys]);
+
+	useEffect(() => {
+		if (turns.length) composer.current.scrollIntoView({ block: "nearest" });
+	}, [turns.length]);
+
+	useEffect(() => {
+		if (matchMedia("(max-width:60rem)").matches && (asked.of || asked.problem)) answers.current.scrollIntoView();
+	}, [asked.of, asked.problem]);
+
+	const say = () => {
+		const text = draft.text.trim();
+		const said = text ? [...turns, { role: draft.role, text: draft.text }] : turns;
+		setTurns(said);
+		if (text) setDraft({ role: other(draft.role), text: "" });
+		ask(said);
+	};
+	const use = (reply) => {
+		setTurns([...turns, { role: "assistant", text: reply.text }]);
+		setDraft({ role: "user", text: draft.text });
+		composer.current?.focus();
+	};
+	const change = (at, text) => setTurns(turns.map((turn, place) => (place === at ? { ...turn, text } : turn)));
+	const remove = (at) => setTurns(turns.filter((_, place) => place !== at));
+	const restart = () => {
+		aborting.current?.abort();
+		pending.current = null;
+		setTurns([]);
+		setDraft({ role: "user", text: draft.text });
+		setAsked(NOTHING);
+		composer.current?.focus();
+	};
+	const { body } = bodyOf({ turns, ...options });
+	const isStale = asked.answer !== null && !asked.busy && asked.of !== stateOf(body, options);
+	const problem = asked.problem;
+	const wrong = { filter: filterError || problem?.at?.("filter"), top_k: problem?.at?.("top_k"), persona: problem?.at?.("persona") };
+	const isPlaced = problem?.status === 422 && problem.errors.every(({ where }) => wrong[where.split(".")[0]]);
+
+	return html`<h1 id=${id} tabindex="-1" class="unseen">Talk</h1>
+		<div class="talk">
+			<div class="conversation panel">
+				<header><h2>Conversation</h2>
+					${turns.length > 0 && html`<button type="button" onClick=${restart}>Start over</button>`}</header>
+				${turns.length === 0 && html`<p class="quiet">Write what somebody says. The server ranks its pool for what is said
+					next. <button type="button" class="link" onClick=${() => { setTurns(SAMPLE); ask(SAMPLE); }}>Try an example</button></p>`}
+				<ol class="turns" aria-label="Turns">${turns.map(
+					(turn, at) => html`<${Said} key=${at} turn=${turn} place=${at + 1} wrong=${problem?.at?.(`context.${at}`)}
+						change=${(text) => change(at, text)} remove=${() => remove(at)} />`,
+				)}</ol>
+				<form class="composer" onSubmit=${(event) => { event.preventDefault(); say(); }}>
+					<fieldset class="speakers"><legend class="unseen">Who says it</legend>${Object.entries(SPEAKERS).map(
+						([role, title]) => html`<label><input type="radio" name="speaker" value=${role} checked=${draft.role === role}
+							onChange=${() => setDraft({ ...draft, role })} /><span>${title}</span></label>`,
+					)}</fieldset>
+					<${Field} label="What is said" hint="Enter sends, Shift+Enter begins a line."
+						as=${(given) => html`<textarea ...${given} ref=${composer} rows="2" dir="auto" value=${draft.text}
+							onInput=${(event) => setDraft({ ...draft, text: event.target.value })} onKeyDown=${sends(say)} />`} />
+					<button class="primary" disabled=${!turns.length && !draft.text.trim()}>
+						${draft.text.trim() || !turns.length ? "Send" : "Ask again"}</button>
+				</form>
+				<${Options} given=${options} change=${setOptions} wrong=${wrong} reranker=${connection.info ? connection.info.reranker : undefined} />
+			</div>
+			<div class="answer" ref=${answers}>
+				${problem && !isPlaced && html`<${Failure} of=${problem} again=${() => ask(turns)} wantsKey=${wantsKey} />`}
+				${connection.refusal?.status === 401 && !problem && html`<${Failure} of=${connection.refusal} wantsKey=${wantsKey} />`}
+				${isStale && html`<${Notice} title="Something was changed since." action="Rank anew" does=${() => ask(turns)}>
+					These replies are for what was there before.<//>`}
+				${asked.trial
+					? html`<${Compared} live=${asked.answer} trial=${asked.trial} busy=${asked.busy} />`
+					: html`<${Replies} answer=${asked.answer} body=${asked.body} busy=${asked.busy} use=${use} wantsKey=${wantsKey} />`}
+			</div>
+		</div>`;
+}
+
+/** Enter sends; with Shift, or while a word is being composed, it does what it does elsewhere. */
+const sends = (say) => (event) => {
+	if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+	event.preventDefault();
+	say();
+};
+
+function Said({ turn, place, wrong, change, remove }) {
+	const [edited, edit] = useState(null);
+	const finish = () => {
+		if (edited.trim()) change(edited);
+		edit(null);
+	};
+	const name = `turn ${place}`;
+	return html`<li class=${`turn ${turn.role}`}>
+		<p class="who">${SPEAKERS[turn.role]}</p>
+		${edited === null
+			? html`<p class="text" dir="auto">${turn.text}</p>`
+			: html`<textarea class="text" aria-label=${`Edit ${name}`} rows="3" dir="auto" value=${edited} ref=${(box) => box?.focus()}
+					onInput=${(event) => edit(event.target.value)}
+					onKeyDown=${(event) => (event.key === "Escape" ? edit(null) : sends(finish)(event))} />`}
+		${wrong && html`<p class="wrong" role="alert">${wrong}</p>`}
+		<p class="does">${edited === null
+			? html`<button type="button" class="quiet" aria-label=${`Edit ${name}`} onClick=${() => edit(turn.text)}>Edit</button>
+				<button type="button" class="quiet" aria-label=${`Remove ${name}`} onClick=${remove}>Remove</button>`
+			: html`<button type="button" class="quiet" onClick=${finish}>Done</button>
+				<button type="button" class="quiet" onClick=${() => edit(null)}>Cancel</button>`}</p>
+	</li>`;
+}
+
+function Options({ given, change, wrong, reranker }) {
+	const set = (name) => (event) => change({ ...given, [name]: event.target.value });
+	const box = useRef(null);
+	const isWrong = Object.values(wrong).some(Boolean);
+	useEffect(() => {
+		if (isWrong) box.current.open = true; // and it stays open while the mistake is mended
+	}, [isWrong]);
+	return html`<details class="options" ref=${box}>
+		<summary>Persona, filter, replies, reranking, comparing</summary>
+		<${Field} label="Persona" hint="Facts about the replying side, one a line." error=${wrong.persona}
+			as=${(at) => html`<textarea ...${at} rows="2" dir="auto" value=${given.persona} onInput=${set("persona")} />`} />
+		<${Field} label="Filter" hint=${html`JSON on metadata, such as <code>{"language": "en"}</code>.`} error=${wrong.filter}
+			as=${(at) => html`<textarea ...${at} class="code" rows="2" spellcheck="false" value=${given.filter} onInput=${set("filter")} />`} />
+		<${Field} label="Replies" class="short" hint="top_k, 1 to 1000." error=${wrong.top_k}
+			as=${(at) => html`<input ...${at} type="number" min="1" max="1000" value=${given.topK} onInput=${set("topK")} />`} />
+		<label class="tick"><input type="checkbox" checked=${given.rerank} disabled=${reranker === null}
+			onChange=${(event) => change({ ...given, rerank: event.target.checked })} />
+			<span>Rerank with a Cross-encoder${reranker === null ? html` <span class="quiet">(this server has none)</span>` : ""}</span></label>
+		<label class="tick"><input type="checkbox" checked=${given.compare}
+			onChange=${(event) => change({ ...given, compare: event.target.checked })} />
+			<span>Compare with the generation on trial <span class="quiet">(begins under Index)</span></span></label>
+	</details>`;
+}

@@ -1,0 +1,125 @@
+"""A second generation beside the one that is served, on trial: requests may ask for it by name, to compare both.
+
+The store names it (TRIAL), so every process that serves the store loads it, also after a restart. It answers as it was
+built, with the updates that it had when it was last active. Nothing else changes: CURRENT, history and updates are
+those of the live generation. When the trial becomes the live generation, it ends.
+"""
+
+import logging
+
+from polyrank.index_builder.errors import GenerationNotFound
+from polyrank.index_builder.store.generation import INDEX_FILE, MODEL_DIRECTORY
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.manifest import Manifest
+from polyrank.model.checkpoint.base import find_base_files
+from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
+from polyrank.model.errors import InvalidInput, RankingError, Shortage
+from polyrank.service import memory
+from polyrank.service.errors import NoTrial
+from polyrank.service.live.serving import Serving
+from polyrank.service.live.switching import Live
+
+log = logging.getLogger(__name__)
+
+_MIB = 2**20
+
+
+class Trials:
+    """Holds the generation on trial. Its methods that load are for the thread that loads the live one, too.
+
+    Attributes:
+        current: what is on trial; None: nothing.
+        bytes: about how much memory that takes.
+        refused: why the generation that the store names is not loaded, by its id.
+    """
+
+    def __init__(self, store: GenerationStore, live: Live) -> None:
+        self.current: Serving | None = None
+        self.bytes = 0
+        self.refused: dict[str, str] = {}
+        self._store, self._live = store, live
+
+    def require(self) -> Serving:
+        """Return what is on trial; raises NoTrial."""
+        current = self.current
+        if current is None:
+            why = "".join(f"; {generation} was refused: {reason}" for generation, reason in self.refused.items())
+            raise NoTrial(f"no generation is on trial; POST /index/trial begins a trial{why}")
+        return current
+
+    def begin(self, generation: str) -> Serving:
+        """Load a generation beside the live one, and let the others that serve the store do so, too.
+
+        Raises:
+            NotReady: nothing is served that it could be compared with.
+            InvalidInput: it is the live one.
+            Shortage: there is not enough memory.
+            GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError: it cannot be served. After this and
+                all other errors nothing has changed.
+        """
+        live = self._live.require()
+        if generation == live.generation.id:
+            raise InvalidInput(f"generation: {generation} is served; put another one on trial")
+        loaded, price = self._loaded(generation)
+        self._store.begin_trial(generation)
+        self._hold(loaded, price)
+        return loaded
+
+    def end(self) -> None:
+        """End the trial, here and for all who serve the store; nothing happens where there is none."""
+        self._store.end_trial()
+        self._hold(None, 0)
+
+    def follow(self) -> None:
+        """Load what the store names, or drop what it names no more."""
+        named = self._store.trial()
+        if named is None:
+            self._hold(None, 0)
+            return
+        if named in self.refused or (self.current is not None and named == self.current.generation.id):
+            return
+        try:
+            self._hold(*self._loaded(named))
+        except RankingError as error:
+            self._hold(None, 0)
+            if not isinstance(error, GenerationNotFound):
+                self.refused = {named: str(error)}
+                log.error("trial refused", extra={"fields": {"generation": named, "why": str(error)}})
+
+    def _loaded(self, generation: str) -> tuple[Serving, int]:
+        manifest = self._store.manifest(generation)
+        price, free = self._price(manifest), memory.available_bytes()
+        if price > free:
+            needed, left = price // _MIB, int(free) // _MIB
+            raise Shortage(f"a trial of {generation} takes about {needed} MiB of memory, and {left} MiB are free")
+        return self._live.load(generation), price
+
+    def _price(self, manifest: Manifest) -> int:
+        """Estimate the bytes of memory that a generation takes beside the live one.
+
+        These are its FAISS index, or the copy of its vectors in bytes that a scan reads, and its model's weights unless
+        the live generation has the same model. Matrix, texts and words are mapped files, which the system may drop.
+        """
+        index = manifest.files.get(INDEX_FILE)
+        price = manifest.count * manifest.dim if index is None else index.bytes
+        live = self._live.current
+        if live is None or live.ranker.fingerprint != manifest.model.fingerprint:
+            price += self._weight_bytes(manifest)
+        return price
+
+    def _weight_bytes(self, manifest: Manifest) -> int:
+        own = sum(entry.bytes for name, entry in manifest.files.items() if name.startswith(f"{MODEL_DIRECTORY}/"))
+        path = self._store.path(manifest.id) / MODEL_DIRECTORY / CONFIG_FILE
+        config = read_config(path) if path.is_file() else None
+        if config is None or not config.has_network or config.weights == "full":
+            return own
+        weights = find_base_files(config.base_name) / "model.safetensors"
+        return own + weights.stat().st_size * (1 if config.shared_encoder else 2)
+
+    def _hold(self, loaded: Serving | None, price: int) -> None:
+        held = self.current
+        self.current, self.bytes, self.refused = loaded, price, {}
+        if loaded is not None:
+            log.info("on trial", extra={"fields": {"generation": loaded.generation.id, "bytes": price}})
+        elif held is not None:
+            log.info("the trial has ended", extra={"fields": {"generation": held.generation.id}})

@@ -1,0 +1,134 @@
+"""Why a reply has its score: the page's numbers and colours against the weights, read a second time in NumPy."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browsing import Opens, ask, signed, tokens_shown
+from golden.numpy_bert import Array, Weights, code_weights, reduced_terms, softmax, unit
+from playwright.sync_api import Page, expect
+from served import Served
+from tiny import CLS, SEP, word_ids
+
+from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
+
+TURNS = ["w1 w2 w3 w4", "w5 w6", "w7 w8 w9"]
+SAID = [CLS, *(id_ for turn in TURNS for id_ in [*word_ids(turn), SEP])]
+
+
+class Reading:
+    """What the weights say, in float64.
+
+    Attributes:
+        terms: what each code takes of each token, (codes, tokens, D).
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.config, self.weights = read_config(checkpoint / CONFIG_FILE), Weights(checkpoint)
+        states = np.stack([unit(state) for state in self.weights.states("context", SAID)])
+        shares = np.stack(code_weights(self.weights, self.config, states))
+        terms = shares[:, :, None] * states
+        lengths = np.linalg.norm(terms.sum(axis=1), axis=1)
+        self.terms = self.config.score_scale * terms / lengths[:, None, None]
+
+    def contributions(self, reply: str) -> Array:
+        """What each token adds by each code to the score of a stored reply, (codes, tokens)."""
+        stored = self._parts(reply).sum(axis=0).astype(np.float16).astype(np.float64)
+        products = self.terms @ stored
+        return self._late_weight * softmax(products.sum(axis=1))[:, None] * products
+
+    def pairs(self, reply: str) -> Array:
+        """What each token of the context adds with each of the reply, (tokens, tokens of the reply)."""
+        parts = self._parts(reply)
+        shares = softmax((self.terms @ parts.sum(axis=0)).sum(axis=1))
+        return self._late_weight * np.einsum("i,itd,kd->tk", shares, self.terms, parts)
+
+    @property
+    def _late_weight(self) -> float:
+        assert self.config.evidence is not None
+        return self.config.evidence.late_weight
+
+    def _parts(self, reply: str) -> Array:
+        """What each token of a reply adds to its vector."""
+        states = self.weights.states("candidate", [CLS, *word_ids(reply), SEP])
+        parts = np.stack(reduced_terms(self.config.reduction, self.config.reduction_m, states))
+        return parts / math.sqrt(float((parts.sum(axis=0) ** 2).sum()))
+
+
+@pytest.fixture(scope="module")
+def reading(checkpoints: Path) -> Reading:
+    return Reading(checkpoints / "poly")
+
+
+def ordered(values: Array) -> list[float]:
+    """In the order of the page: turn by turn, and the marks last."""
+    marks = [at for at, id_ in enumerate(SAID) if id_ in (CLS, SEP)]
+    return [float(values[at]) for at in (*(at for at in range(len(SAID)) if at not in marks), *marks)]
+
+
+def agree(page: Page, expected: list[float]) -> None:
+    """Numbers, signs and colours of the strip are these."""
+    most = max(map(abs, expected))
+    digits = 2 if most >= 0.1 else 3 if most >= 0.01 else 4
+    shown = tokens_shown(page)
+    assert [number for number, *_ in shown] == pytest.approx(expected, abs=0.51 * 10**-digits + 1e-3 * most)
+    assert [share for _, share, _ in shown] == pytest.approx([abs(value) / most for value in expected], abs=1e-3)
+    for (_, _, kind), value in zip(shown, expected, strict=True):
+        if abs(value) > 1e-3 * most:
+            assert kind == ("against" if value < 0 else "for")
+
+
+def test_the_heat_map_is_what_the_weights_say(server: Served, opens: Opens, reading: Reading) -> None:
+    page = opens(server.url)
+    results = ask(page, *TURNS)["results"]
+    told = [reading.contributions(each["text"]) for each in results]
+    page.locator(".reply .text").nth(1).click()  # the reply itself is pressed
+    tokens = np.stack([each.sum(axis=0) for each in told])
+    expect(page.get_by_role("heading", name="What speaks for this reply")).to_be_visible()
+    agree(page, ordered(tokens[1] - tokens.mean(axis=0)))
+
+    page.get_by_label("beside").select_option("rank 4")
+    with page.expect_response("**/explain"):
+        page.get_by_label("beside").select_option("rank 1")
+    page.wait_for_load_state("networkidle")
+    agree(page, ordered(tokens[1] - tokens[0]))
+
+    weights = told[1].sum(axis=1)
+    rows = page.locator(".codes tbody tr")
+    expect(rows).to_have_count(9)
+    heaviest = page.locator(".codes tbody th button").all_inner_texts()
+    adds = [row.locator("td").nth(2).inner_text() for row in rows.all()]
+    assert adds[:8] == [signed(float(weights[int(code)])) for code in heaviest]
+    assert page.locator(".codes tbody th").last.inner_text() == "4 others"
+    whole = sum(float(text.replace("\N{MINUS SIGN}", "-")) for text in adds)
+    assert whole == pytest.approx(float(told[1].sum()), abs=0.006)
+    assert page.locator(".codes tfoot td").nth(2).inner_text() == signed(float(told[1].sum()))
+
+    page.get_by_role("button", name=f"Code {heaviest[2]}", exact=True).click()
+    agree(page, ordered(told[1][int(heaviest[2])]))
+    page.locator(".why > .strip button").nth(1).click()
+    expect(page.get_by_role("heading", name="What adds with")).to_be_visible()
+    agree(page, ordered(reading.pairs(results[1]["text"])[:, 1]))
+    page.get_by_role("button", name="Whole score").click()
+    agree(page, ordered(tokens[1] - tokens[0]))
+
+
+def test_tokens_and_words_make_the_score(server: Served, opens: Opens) -> None:
+    page = opens(server.url)
+    [best, *_] = ask(page, *TURNS)["results"]
+    page.get_by_role("button", name="Why rank 1", exact=True).click()
+    expect(page.get_by_role("heading", name=f"What words add: {signed(best['scores']['lexical'])}")).to_be_visible()
+    told = page.locator(".why > .hint").inner_text()
+    assert f"Tokens add {best['scores']['late']:.3f}, words {signed(best['scores']['lexical'])}" in told
+    assert f"{best['score']:.3f} of a score of {best['score']:.3f}." in told
+    page.get_by_role("button", name="Why rank 1", exact=True).click()
+    expect(page.locator(".why")).to_have_count(0)
+
+
+def test_a_reply_that_was_removed_meanwhile(own_server: Served, opens: Opens) -> None:
+    page = opens(own_server.url)
+    results = ask(page, "w1")["results"]
+    own_server.client.post("/index/candidates/delete", json={"ids": [results[2]["id"]]})
+    page.get_by_role("button", name="Why rank 3", exact=True).click()
+    expect(page.get_by_text("This reply is not there any more.")).to_be_visible()

@@ -1,0 +1,226 @@
+"""POST /explain over real models: its numbers add up to scores of /rank, for each architecture and way of asking."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import EVIDENCE
+from in_process import TestClient
+from service_fakes import numbered, pool
+from tiny import write_checkpoint
+
+import polyrank
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.model.config import DeformerConfig, MixConfig, VirtConfig
+from polyrank.service.app import create_app
+from polyrank.service.http.native.explain_out import ExplainOut
+from polyrank.service.settings import Settings
+
+SAID = ["w1 w2 w3 ord-3", "w5 w6", "w9 w4 ord-7"]
+POOL = [*numbered(pool(200)), Candidate("plain", "w4 w5 w9")]
+SENT: list[Any] = [{"id": "c3"}, "w1 w2 w30", {"id": "c7"}, {"id": "named", "text": "w9 w9 w8"}, {"id": "plain"}]
+SCALED: dict[str, Any] = {"normalize": True, "code_scale": 5.0, "score_scale": 5.0}
+MODELS: dict[str, dict[str, Any]] = {
+    "poly": {"architecture": "poly", "n_codes": 12, "reduction": "mean", **SCALED},
+    "poly with words": {"architecture": "poly", "n_codes": 4, "reduction": "mean", "evidence": EVIDENCE, **SCALED},
+    "poly last": {"architecture": "poly", "n_codes": 4, "context_vectors": "last", **SCALED},
+    "bi": {"architecture": "bi", "reduction": "mean", "evidence": EVIDENCE},
+    "colbert": {"architecture": "colbert", "evidence": EVIDENCE, "score_scale": 5.0},
+    "deformer": {"architecture": "deformer", "reduction": "mean", "deformer": DeformerConfig(upper=1)},
+    "mix": {"architecture": "mix", "mix": MixConfig()},
+    "virt": {"architecture": "virt", "virt": VirtConfig(), "evidence": EVIDENCE},
+    "lexical": {},
+}
+SUMS = [name for name in MODELS if name not in ("deformer", "mix", "virt")]  # the others have more than sums
+RANDOM_HEADS = {"residual": True, "n_codes": 3, "reduction": "mean", **SCALED}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, TestClient]]:
+    """A server of a small model with random weights."""
+    name, parent = request.param, tmp_path_factory.mktemp("explain")
+    path = "lexical" if name == "lexical" else write_checkpoint(parent, "model", 3, **MODELS[name])
+    model: Any = polyrank.load(path)
+    build(model, POOL, parent / "store", BuildOptions())
+    with TestClient(create_app(Settings(store=parent / "store", threads=1))) as client:
+        yield name, client
+
+
+@pytest.fixture(scope="module", params=["plain", "residual", "with words"])
+def reranking(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A server of a Poly-encoder that counts words, with a Cross-encoder."""
+    parent = tmp_path_factory.mktemp("cross")
+    model: Any = polyrank.load(write_checkpoint(parent, "model", 3, **MODELS["poly with words"]))
+    build(model, POOL, parent / "store", BuildOptions())
+    fields = {"plain": {}, "residual": RANDOM_HEADS, "with words": {"evidence": EVIDENCE}}[request.param]
+    cross = write_checkpoint(parent, "cross", 4, architecture="cross", **fields)
+    with TestClient(create_app(Settings(store=parent / "store", reranker=str(cross), threads=1))) as client:
+        yield client
+
+
+def ask(client: TestClient, path: str = "/explain", **body: Any) -> Any:
+    answer = client.post(path, json={"context": SAID, "candidates": SENT, **body})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def explain(client: TestClient, **body: Any) -> Any:
+    answer = ask(client, **body)
+    ExplainOut.model_validate(answer)
+    return answer
+
+
+def test_scores_are_those_of_rank_and_what_is_told_adds_up_to_them(server: tuple[str, TestClient]) -> None:
+    name, client = server
+    answer = explain(client)
+    ranked = {each["index"]: each for each in ask(client, "/rank")["results"]}
+    assert [each["index"] for each in answer["candidates"]] == [0, 1, 2, 3, 4]
+    for each in answer["candidates"]:
+        placed = ranked[each["index"]]
+        assert (each["id"], each["text"]) == (placed["id"], placed["text"])
+        assert each["score"] == pytest.approx(placed["score"], abs=1e-6)
+        words = each["words"]["value"] if each["words"] else 0.0
+        assert words == pytest.approx(placed["scores"].get("lexical", 0.0), abs=1e-5)
+        assert each["explained"] == pytest.approx(sum(each["tokens"] or [0.0]) + words, abs=1e-9)
+        if name in SUMS:
+            assert each["explained"] == pytest.approx(each["score"], abs=1e-5 * max(1, abs(each["score"])))
+        if each["words"]:
+            assert sum(term["value"] for term in each["words"]["terms"]) == pytest.approx(words, abs=1e-9)
+    assert ({each["part"] for each in answer["unexplained"]} == set()) == (
+        name in SUMS and name not in ("poly last", "lexical")
+    )
+    assert answer["generation"] == client.get("/index").json()["active"]["id"]
+
+
+def test_codes_tokens_pairs_and_rest_stay_whole(server: tuple[str, TestClient]) -> None:
+    _, client = server
+    for count in (0, 2, 8):
+        for each in explain(client, codes=count, pairs=True)["candidates"]:
+            if each["codes"] is not None:
+                parts, others = each["codes"], each["others"]
+                assert len(parts) == min(count, len(parts) + others["count"])
+                total = sum(code["contribution"] for code in parts) + others["contribution"]
+                assert total == pytest.approx(sum(each["tokens"]), abs=1e-9)
+                assert sum(code["weight"] for code in parts) + others["weight"] == pytest.approx(1.0)
+                assert all(sum(code["tokens"]) == pytest.approx(code["contribution"], abs=1e-9) for code in parts)
+                assert all(sum(code["attention"]) == pytest.approx(1.0) for code in parts)
+                assert sorted((code["weight"] for code in parts), reverse=True) == [code["weight"] for code in parts]
+                assert 1.0 <= each["effective_codes"] + 1e-9 <= len(parts) + others["count"] + 1e-6
+            if each["pairs"] is not None:
+                pairs = np.array(each["pairs"])
+                assert pairs.shape == (len(each["tokens"]), len(each["reply"]["tokens"]))
+                np.testing.assert_allclose(pairs.sum(axis=0), each["reply_tokens"], atol=1e-5)
+                assert sum(each["reply_tokens"]) + each["rest"] == pytest.approx(sum(each["tokens"]), abs=1e-9)
+                assert abs(each["rest"]) < 0.01 * max(1, abs(each["score"]))
+
+
+def test_relative_contributions_are_beside_the_mean_or_a_rival(server: tuple[str, TestClient]) -> None:
+    _, client = server
+    for against in ("mean", "named"):
+        candidates = explain(client, against=against)["candidates"]
+        if candidates[0]["tokens"] is None:
+            assert all(each["relative"] is None for each in candidates)
+            continue
+        tokens = np.array([each["tokens"] for each in candidates])
+        beside = tokens.mean(axis=0) if against == "mean" else tokens[3]
+        np.testing.assert_allclose([each["relative"] for each in candidates], tokens - beside, atol=1e-12)
+
+
+def test_spans_are_the_characters_of_turns_persona_and_replies(server: tuple[str, TestClient]) -> None:
+    name, client = server
+    persona = ["w20 w21", " ", "w22"]
+    answer = explain(client, persona=persona, context=[*SAID[:2], {"role": "user", "text": "w9 \t w4  ord-7"}])
+    shown = [token for token in answer["context"]["tokens"] if token["start"] is not None]
+    said = [*SAID[:2], "w9 \t w4  ord-7"]
+    for token in shown:
+        source = persona[token["persona"]] if token["turn"] is None else said[token["turn"]]
+        assert source[token["start"] : token["end"]] == token["text"]
+    assert [token["text"] for token in answer["context"]["tokens"] if token["start"] is None][:1] == (
+        ["[CLS]"] if name != "lexical" else []
+    )
+    if name != "lexical":
+        assert {(token["turn"], token["persona"]) for token in shown} == {
+            (0, None),
+            (1, None),
+            (2, None),
+            (None, 0),
+            (None, 2),
+        }
+    for each in answer["candidates"]:
+        told = [token for token in each["reply"]["tokens"] if token["start"] is not None]
+        assert all(each["text"][token["start"] : token["end"]] == token["text"] for token in told)
+        assert "".join(token["text"] for token in told) == ("" if name == "lexical" else each["text"].replace(" ", ""))
+
+
+def test_occlusion_tells_what_the_score_loses_without_each_token(server: tuple[str, TestClient]) -> None:
+    name, client = server
+    answer = explain(client, occlusion=True, context="w1 w2 w3")
+    tokens = answer["context"]["tokens"]
+    whole = {each["index"]: each["scores"]["late"] for each in ask(client, "/rank", context="w1 w2 w3")["results"]}
+    without = {each["index"]: each["scores"]["late"] for each in ask(client, "/rank", context="w1 w3")["results"]}
+    for each in answer["candidates"]:
+        if name == "lexical":
+            assert each["occlusion"] is None
+            continue
+        assert [drop is None for drop in each["occlusion"]] == [token["start"] is None for token in tokens]
+        [drop] = [drop for token, drop in zip(tokens, each["occlusion"], strict=True) if token["text"] == "w2"]
+        assert drop == pytest.approx(whole[each["index"]] - without[each["index"]], abs=2e-4)
+
+
+@pytest.mark.parametrize("by", ["turns", "words"])
+def test_the_cross_encoder_is_asked_without_each_turn_or_word(reranking: TestClient, by: str) -> None:
+    answer = explain(reranking, cross=by)
+    ranked = {each["index"]: each["scores"]["cross"] for each in ask(reranking, "/rank", rerank=True)["results"]}
+    said = SAID
+    for each in answer["candidates"]:
+        cross = each["cross"]
+        assert cross["score"] == pytest.approx(ranked[each["index"]], abs=1e-5)
+        texts = [said[unit["turn"]][unit["start"] : unit["end"]] for unit in cross["units"]]
+        assert texts == (
+            said if by == "turns" else [part for turn in said for part in turn.replace("-", " - ").split()]
+        )
+        assert any(abs(unit["drop"]) > 1e-3 for unit in cross["units"])
+    assert explain(reranking)["candidates"][0]["cross"] is None
+
+
+def test_ids_that_are_not_there_are_listed(server: tuple[str, TestClient]) -> None:
+    _, client = server
+    answer = explain(client, candidates=[{"id": "nobody"}, {"id": "c3"}])
+    assert answer["missing_ids"] == ["nobody"]
+    assert [(each["index"], each["id"]) for each in answer["candidates"]] == [(1, "c3")]
+    refused = client.post("/explain", json={"context": SAID, "candidates": [{"id": "nobody"}]})
+    assert (refused.status_code, refused.json()["type"]) == (422, "urn:polyrank:problem:unknown-candidates")
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ({"candidates": []}, "candidates"),
+        ({"candidates": ["w1"] * 11}, "candidates"),
+        ({"against": "c1"}, "against"),
+        ({"cross": "letters"}, "cross"),
+        ({"codes": -1}, "codes"),
+        ({"cross": "turns"}, "rerank"),
+        ({"context": " "}, "context"),
+    ],
+)
+def test_what_cannot_be_explained_is_refused(server: tuple[str, TestClient], body: dict[str, Any], what: str) -> None:
+    _, client = server
+    answer = client.post("/explain", json={"context": SAID, "candidates": SENT, **body})
+    assert answer.status_code == 422
+    assert what in answer.json()["detail"]
+
+
+def test_a_long_explanation_ends_by_its_deadline(server: tuple[str, TestClient]) -> None:
+    name, client = server
+    if name == "lexical":
+        return
+    body = {"context": "w1 " * 200, "candidates": SENT, "occlusion": True, "timeout_ms": 1}
+    answer = client.post("/explain", json=body)
+    assert answer.status_code in (503, 504)
+    assert math.isfinite(explain(client, context="w1 w2")["candidates"][0]["explained"])

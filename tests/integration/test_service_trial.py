@@ -1,0 +1,201 @@
+"""A generation on trial answers beside the live one, which stays as it is, until it ends or becomes the live one."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import TestClient
+from service_fakes import WordRanker, build_store, load, pool
+from tiny import write_checkpoint
+
+import polyrank
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.service import memory
+from polyrank.service.app import create_app
+from polyrank.service.http.native.responses import IndexOut
+from polyrank.service.settings import Settings
+
+SAID = "w1 w2 w3"
+
+
+class Stage:
+    """A store with a live generation and another one of another model and pool, and a server of it."""
+
+    def __init__(self, root: Path, client: TestClient, live: str, other: str) -> None:
+        self.root, self.client, self.live, self.other = root, client, live, other
+
+    def ask(self, path: str, method: str = "POST", status: int = 200, **body: Any) -> Any:
+        answer = self.client.request(method, path, json=body or None)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    def ranked(self, generation: str = "live") -> tuple[str, list[str]]:
+        answer = self.ask("/rank", context=SAID, top_k=5, generation=generation)
+        return answer["generation"], [each["id"] for each in answer["results"]]
+
+    def shown(self) -> Any:
+        answer = self.ask("/index", "GET")
+        IndexOut.model_validate(answer)
+        return answer
+
+    def on_trial(self) -> str | None:
+        trial = self.shown()["trial"]
+        return None if trial is None else str(trial["id"])
+
+    def files(self) -> dict[str, bytes]:
+        return {name: (self.root / name).read_bytes() for name in ("CURRENT", "HISTORY") if (self.root / name).exists()}
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    other = build_store(tmp_path, pool(60, "b"), ranker=WordRanker(1), activate=False)
+    live = build_store(tmp_path, pool(60, "a"), ranker=WordRanker(0))
+    with TestClient(create_app(Settings(store=tmp_path), load)) as client:
+        yield Stage(tmp_path, client, live, other)
+
+
+def test_both_answer_each_by_itself_and_current_stays(stage: Stage) -> None:
+    before, alone = stage.files(), stage.ranked()
+    began = stage.ask("/index/trial", generation=stage.other)
+    assert (began["active"]["id"], began["trial"]["id"]) == (stage.live, stage.other)
+    assert began["trial"]["memory_bytes"] >= 60 * began["trial"]["dim"]
+    assert stage.other not in [each["id"] for each in began["others"]]
+    assert stage.ranked() == alone
+    generation, ids = stage.ranked("trial")
+    assert generation == stage.other
+    assert all(each.startswith("b") for each in ids)
+    assert stage.files() == before
+    batch = stage.ask("/rank/batch", requests=[{"context": SAID, "generation": "trial"}, {"context": SAID}])
+    assert [each["answer"]["generation"] for each in batch["answers"]] == [stage.other, stage.live]
+    with TestClient(create_app(Settings(store=stage.root), load)) as client:
+        client.post("/index/activate", json={"generation": stage.other})
+        assert client.post("/rank", json={"context": SAID, "top_k": 5}).json()["results"][0]["id"] == ids[0]
+
+
+def test_it_ends_and_its_answers_with_it(stage: Stage) -> None:
+    refused = stage.ask("/rank", status=409, context=SAID, generation="trial")
+    assert (refused["type"], "POST /index/trial" in refused["detail"]) == ("urn:polyrank:problem:no-trial", True)
+    stage.ask("/index/trial", generation=stage.other)
+    assert stage.ask("/index/trial/end")["trial"] is None
+    assert stage.ask("/index/trial/end")["trial"] is None, "nothing happens where there is none"
+    stage.ask("/rank", status=409, context=SAID, generation="trial")
+    assert stage.ranked()[0] == stage.live
+
+
+def test_what_becomes_live_is_no_trial_any_more_also_after_a_rollback(stage: Stage) -> None:
+    stage.ask("/index/trial", generation=stage.other)
+    switched = stage.ask("/index/activate", generation=stage.other)
+    assert (switched["active"]["id"], switched["trial"]) == (stage.other, None)
+    assert stage.ask("/index/rollback")["trial"] is None
+
+
+def test_a_switch_to_a_third_keeps_it(stage: Stage) -> None:
+    third = build_store(stage.root, pool(60, "c"), ranker=WordRanker(0), activate=False)
+    stage.ask("/index/trial", generation=stage.other)
+    switched = stage.ask("/index/activate", generation=third)
+    assert (switched["active"]["id"], switched["trial"]["id"]) == (third, stage.other)
+    assert stage.ask("/index/rollback")["trial"]["id"] == stage.other
+    assert stage.ranked("trial")[0] == stage.other
+
+
+def test_another_server_of_the_store_and_a_restarted_one_have_it_too(stage: Stage) -> None:
+    with TestClient(create_app(Settings(store=stage.root), load)) as other:
+        stage.ask("/index/trial", generation=stage.other)
+        _until(lambda: other.get("/index").json()["trial"] is not None)
+        assert other.get("/index").json()["trial"]["id"] == stage.other
+        other.post("/index/trial/end")
+        _until(lambda: stage.on_trial() is None)
+    stage.ask("/index/trial", generation=stage.other)
+    with TestClient(create_app(Settings(store=stage.root), load)) as restarted:
+        assert restarted.get("/index").json()["trial"]["id"] == stage.other
+
+
+def _until(holds: Any) -> None:
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_updates_are_the_live_ones(stage: Stage) -> None:
+    stage.ask("/index/trial", generation=stage.other)
+    put = stage.client.put("/index/candidates", json=[{"id": "new", "text": SAID}]).json()
+    assert put["generation"] == stage.live
+    assert stage.ask("/rank", context=SAID, candidates=[{"id": "new"}])["results"]
+    stage.ask("/rank", status=422, context=SAID, candidates=[{"id": "new"}], generation="trial")
+    refused = stage.ask("/rank", status=422, context=SAID, generation="trial", min_revision=1)
+    assert "min_revision" in refused["detail"]
+
+
+def test_what_cannot_be_tried_changes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "is served" in stage.ask("/index/trial", status=422, generation=stage.live)["detail"]
+    stage.ask("/index/trial", status=404, generation="nothing")
+    damaged = build_store(stage.root, pool(60, "d"), ranker=WordRanker(2), activate=False)
+    path = stage.root / "generations" / damaged / "embeddings.bin"
+    path.write_bytes(path.read_bytes()[::-1])
+    stage.ask("/index/trial", status=409, generation=damaged)
+    with monkeypatch.context() as patched:
+        patched.setattr(memory, "available_bytes", lambda: 100.0)
+        short = stage.ask("/index/trial", status=503, generation=stage.other)
+    assert "of memory, and 0 MiB are free" in short["detail"]
+    assert stage.on_trial() is None
+    assert not (stage.root / "TRIAL").exists()
+    assert stage.ranked()[0] == stage.live
+
+
+def test_a_trial_that_others_began_and_that_is_damaged_is_shown_once(stage: Stage) -> None:
+    path = stage.root / "generations" / stage.other / "embeddings.bin"
+    path.write_bytes(path.read_bytes()[::-1])
+    GenerationStore(stage.root).begin_trial(stage.other)
+    _until(lambda: stage.other in [each["id"] for each in stage.shown()["refused"]])
+    assert "was refused" in stage.ask("/rank", status=409, context=SAID, generation="trial")["detail"]
+    GenerationStore(stage.root).end_trial()
+    _until(lambda: stage.other not in [each["id"] for each in stage.shown()["refused"]])
+
+
+def test_no_collection_removes_it(stage: Stage) -> None:
+    store = GenerationStore(stage.root)
+    for prefix in "efg":
+        build_store(stage.root, pool(5, prefix), ranker=WordRanker(0))
+    stage.ask("/index/trial", generation=stage.other)
+    removed = store.gc(1)
+    assert stage.other in store.ids()
+    assert removed
+    stage.ask("/index/trial/end")
+    assert store.gc(1) == [stage.other]
+
+
+def test_explanations_are_of_the_one_asked_for(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    fields: dict[str, Any] = {"architecture": "poly", "n_codes": 3, "reduction": "mean"}
+    first, second = (
+        build(
+            polyrank.load(write_checkpoint(tmp_path, name, seed, **fields)),  # type: ignore[arg-type]
+            pool(20),
+            root,
+            BuildOptions(activate=name == "one"),
+        ).generation
+        for seed, name in enumerate(("one", "two"))
+    )
+    with TestClient(create_app(Settings(store=root, threads=1))) as client:
+        began = client.post("/index/trial", json={"generation": second}).json()
+        weights = (tmp_path / "two" / "model.safetensors").stat().st_size
+        assert began["trial"]["memory_bytes"] > weights, "its own model is priced"
+        scores = {}
+        for name, generation in (("live", first), ("trial", second)):
+            body = {"context": SAID, "candidates": [{"id": "c1"}], "generation": name}
+            told, ranked = client.post("/explain", json=body).json(), client.post("/rank", json=body).json()
+            assert told["generation"] == ranked["generation"] == generation
+            [each] = told["candidates"]
+            assert each["score"] == pytest.approx(ranked["results"][0]["score"], abs=1e-5)
+            assert each["explained"] == pytest.approx(each["score"], abs=1e-4)
+            scores[name] = each["score"]
+        assert scores["live"] != pytest.approx(scores["trial"], abs=1e-3)
+        with polyrank.Client("http://localhost", transport=client._transport) as caller:
+            assert caller.index().trial.id == second  # type: ignore[union-attr]
+            assert caller.rank(SAID, generation="trial").generation == second
+            assert caller.end_trial().trial is None
+            assert caller.trial(second).trial is not None
