@@ -88,9 +88,10 @@ class ServedParts:
         hedge_s: float = 0.0,
         load: Callable[[str], Any] = load,
         longest_s: float = 10.0,
+        shards_root: Path | None = None,
     ) -> None:
         self.metrics, self.store = Metrics(), SetStore(root)
-        self.shards = LocalShards(root)
+        self.shards = LocalShards(shards_root or root)
         self.asking = Asking(self.metrics, hedge_s)
         self.pool = Pool(self.asking, min_searched, self.metrics)
         opener = Opener(count_nothing, None, load)

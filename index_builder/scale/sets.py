@@ -171,6 +171,10 @@ class SetStore:
         """The active set's id; see `Pointer.current`."""
         return self._pointer.current()
 
+    def current_or_none(self) -> str | None:
+        """The active set's id; None also where CURRENT is damaged."""
+        return self._pointer.current_or_none()
+
     def stamp(self) -> tuple[int, int] | None:
         """A value that changes with every activation; see `Pointer.stamp`."""
         return self._pointer.stamp()
@@ -230,6 +234,14 @@ class SetStore:
         if sha256((directory / MANIFEST_FILE).read_bytes()).hexdigest() != part.manifest:
             raise GenerationCorrupt(part.generation, f"{MANIFEST_FILE} is not the one that its set knows")
         return manifest
+
+    def described(self, made: PartSet) -> Manifest:
+        """Describe a set as a generation; index and recall are those of the part with the lowest recall.
+
+        Errors as `manifest`.
+        """
+        worst = min(map(self.manifest, made.parts), key=lambda each: float(each.recall["recall@10"] or 0.0))
+        return dataclasses.replace(worst, id=made.id, created_at=made.created_at, count=made.count, revision=0)
 
     def open(self, part: Part, *, verify: bool = True) -> Generation:
         """Open a part's generation; errors as `manifest` and `Generation.open`."""

@@ -1,6 +1,6 @@
 """Ranking a pool whose parts are held by shards: these search, and this process encodes and has the last word."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +14,7 @@ from polyrank.service.errors import TooManyForExact
 from polyrank.service.observe.labels import Degraded
 from polyrank.service.ranking.admission import most_exact
 from polyrank.service.ranking.forwards import CountedContext
-from polyrank.service.ranking.parts import PoolFound, SetServing
+from polyrank.service.ranking.parts import PoolFound, SetServing, shards_missing
 from polyrank.service.ranking.retrieval import BestRows, Found, is_certain, ranked_of
 from polyrank.service.ranking.second_stage import LateScores, SecondStage, deeper
 from polyrank.service.ranking.stages import Timings
@@ -56,7 +56,7 @@ class _Search:
     def __init__(self, serving: SetServing, request: RankRequest, found: PoolFound) -> None:
         self._serving, self._request = serving, request
         self._places = dict(zip(found.order.tolist(), found.places.tolist(), strict=True))
-        self._searched = found.searched
+        self._missing = found.missing
         self._degraded: list[Degraded] = ["retrieve_k_reduced"] if found.reduced else []
         among = Found(found.order, found.scores, found.looked_at, found.bound, found.plan)
         self.best = BestRows(found.order, found.scores, found.lexical, among, cache_available=True)
@@ -91,9 +91,7 @@ class _Search:
             )
         best = self._only(best, fetched.positions)
         ranked = ranked_of(best, fetched.candidates, exact).without(*self._degraded)
-        if self._searched == 1.0:
-            return ranked
-        return replace(ranked.without("shards_missing"), exact=False, searched=self._searched)
+        return with_missing(self._serving, ranked, self._missing)
 
     def _at(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.array([self._places[each] for each in order.tolist()], np.int64).reshape(-1, 2)
@@ -102,10 +100,22 @@ class _Search:
         """Return those that could be fetched; the parts of the others count as missing from now on."""
         if len(positions) == len(best.rows):
             return best
-        gone = np.delete(self._at(best.rows)[:, 0], positions)
-        lost = sum(self._serving.made.parts[part].count for part in np.unique(gone).tolist())
-        self._searched = max(0.0, self._searched - lost / self._serving.made.count)
+        self._missing |= set(np.delete(self._at(best.rows)[:, 0], positions).tolist())
         return best.at(positions)
+
+
+def with_missing(serving: SetServing, ranked: Ranked, missing: Collection[int]) -> Ranked:
+    """Return a ranking that says which share of the pool was searched; raises ShardsMissing if that is too little."""
+    if not missing:
+        return ranked
+    searched = serving.parts.searched(serving.made, missing)
+    return replace(ranked.without("shards_missing"), exact=False, searched=searched)
+
+
+def require_all(serving: SetServing, missing: Collection[int]) -> None:
+    """Raise ShardsMissing if a part is missing."""
+    if missing:
+        raise shards_missing(serving.made, missing)
 
 
 def _taken(made: Representations, positions: NDArray[np.int64]) -> tuple[Representations, bool]:

@@ -313,6 +313,8 @@ class Engine:
             late = await self._second_stage.scores(serving.ranker, context, count, sent.take, deadline, timings)
         rank = partial(given.rank, request, context.encoding.codes, sent, late.scores, timings)
         ranked = await self._candidates.run(rank, timings)
+        if isinstance(serving, SetServing):
+            ranked = by_parts.with_missing(serving, ranked, sent.stored.lost)
         if late.degraded:
             ranked = replace(ranked.without(*late.degraded), exact=False)
         return replace(ranked, truncation=gathered.truncation, tokens=gathered.tokens)
@@ -409,11 +411,12 @@ class Engine:
         read, values = await side_by_side(read_pairs, read_words, timings)
         return read._replace(scores=scorer.evidence.scores(read.scores, values), seconds=timings.seconds)
 
-    async def explain(self, serving: Serving, request: ExplainRequest) -> Explained:
+    async def explain(self, serving: Served, request: ExplainRequest) -> Explained:
         """Take apart the scores that `rank` gives to the candidates sent, one request at a time; errors as `rank`.
 
         Raises:
             TooMuchToExplain: it asks for more forward passes than fit into its time.
+            ShardsMissing: candidates may be on parts that do not answer.
         """
         ranking, timings = request.ranking, Timings()
         scorer = None if request.cross is None else self._required_scorer()
@@ -427,6 +430,8 @@ class Engine:
                     await self._explains.acquire()
                 try:
                     gathered = await self._gather_given(serving, ranking, texts, timings)
+                    if isinstance(serving, SetServing):
+                        by_parts.require_all(serving, gathered.sent.stored.lost)
                     ranked = await self._place_given(serving, ranking, gathered, timings)
                     if ranked.lacks_second_stage:
                         raise DeadlineExceeded("before the second stage")
@@ -439,7 +444,7 @@ class Engine:
         return replace(explained, seconds=timings.seconds)
 
     async def _explain_pairs(
-        self, serving: Serving, scorer: PairScorer, request: ExplainRequest, explained: Explained, timings: Timings
+        self, serving: Served, scorer: PairScorer, request: ExplainRequest, explained: Explained, timings: Timings
     ) -> Explained:
         """Add what the cross-encoder says, and what it would say without parts of the context."""
         conversation, deadline = request.ranking.conversation, request.ranking.deadline

@@ -1,7 +1,7 @@
 """Ranking candidates that were sent along, as texts or by their ids (retrieval.py finds others)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -107,7 +107,7 @@ class Stored:
         longest: a length that no stored vector exceeds.
         fetch: returns the candidates of rows.
         available: the cache answered for their vectors.
-        searched: see `Ranked`.
+        lost: the numbers of the parts that did not answer, where the pool is cut; their ids count as not there.
     """
 
     rows: NDArray[np.int64]
@@ -116,7 +116,7 @@ class Stored:
     longest: float
     fetch: Callable[[NDArray[np.int64]], list[Candidate]]
     available: bool = True
-    searched: float | None = None
+    lost: frozenset[int] = frozenset()
 
 
 def ids_of(request: RankRequest) -> list[str]:
@@ -147,8 +147,7 @@ def stored_in_parts(known: Known, asked: int) -> Stored:
     def fetch(found: NDArray[np.int64]) -> list[Candidate]:
         return [known.candidates[at] for at in found.tolist()]
 
-    searched = None if known.searched == 1.0 else known.searched
-    return Stored(rows, known.made, known.words, known.longest, fetch, searched=searched)
+    return Stored(rows, known.made, known.words, known.longest, fetch, lost=known.missing)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,8 +235,6 @@ def rank(
         lexical = None if sent.additions is None else sent.additions.values[best.rows].tolist()
         places = _places([sent.known[at] for at in best.rows.tolist()], sent, best, lexical)
     ranked = Ranked(places=places, exact=True, scored=len(sent.known), missing_ids=sent.missing)
-    if sent.stored.searched is not None:
-        ranked = replace(ranked.without("shards_missing"), exact=False, searched=sent.stored.searched)
     return ranked if sent.cache_available else ranked.without("cache_unavailable")
 
 

@@ -3,7 +3,7 @@
 A request keeps the set that it began with; the set's id travels in every call of a shard, so no answer mixes two sets.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ from polyrank.index_builder.store.words import Words
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.caching.vector_cache import TextCache
+from polyrank.service.errors import ShardsMissing
 from polyrank.service.live.models import LateScorer
 from polyrank.service.live.serving import SearchStatus, Serving
 from polyrank.service.observe.labels import Plan
@@ -36,7 +37,7 @@ class PoolFound:
         lexical: the parts of the scores by words, (n,); None: they do not count.
         looked_at: how many candidates were scored or searched to find them.
         bound: no other candidate of these parts scores more than this; -inf: there is no other.
-        searched: the share of the candidates that the parts hold, 1.0 if all answered.
+        missing: the numbers of the parts that did not answer.
         reduced: fewer candidates were retrieved than asked for, because time was short.
     """
 
@@ -47,7 +48,7 @@ class PoolFound:
     looked_at: int
     bound: float
     plan: Plan
-    searched: float
+    missing: frozenset[int]
     reduced: bool
 
 
@@ -68,7 +69,7 @@ class Known(NamedTuple):
         made: what is stored of them.
         words: what words say for them, (n,); None: they do not count, or were not asked for.
         longest: a length that no vector of the parts exceeds.
-        searched: see `PoolFound`; the ids of missing parts are not there.
+        missing: see `PoolFound`; the ids of these parts are not there.
     """
 
     positions: Rows
@@ -76,17 +77,24 @@ class Known(NamedTuple):
     made: Representations
     words: NDArray[np.float32] | None
     longest: float
-    searched: float
+    missing: frozenset[int]
 
 
 class PoolParts(Protocol):
     """Asks the shards that hold the parts of sets."""
 
+    def searched(self, made: PartSet, missing: Collection[int]) -> float:
+        """Return the share of a set's candidates that all but the missing parts hold, given by their numbers.
+
+        Raises:
+            ShardsMissing: it is too small for an answer.
+        """
+
     async def search(self, made: PartSet, request: RankRequest, codes: NDArray[np.float32]) -> PoolFound:
         """Find the best `request.depth` candidates for context vectors (M, D).
 
         Raises:
-            ShardsMissing: the parts that answered hold less than may be missing.
+            ShardsMissing: see `searched`.
             VectorsDamaged: stored vectors gave a score that cannot be.
         """
 
@@ -99,7 +107,7 @@ class PoolParts(Protocol):
         """Fetch candidates by their ids; with a conversation also what words say for them.
 
         Raises:
-            ShardsMissing: see `search`.
+            ShardsMissing: see `searched`; also where none was found and some may be on the missing parts.
         """
 
 
@@ -118,7 +126,7 @@ class SetFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SetSnapshot:
-    """How many candidates a set has; parts are not updated."""
+    """How many candidates a set has, and that it was not updated: parts never are."""
 
     count: int
     revision: int = 0
@@ -154,3 +162,13 @@ class SetServing:
 
 # What is served of a store of either kind.
 Served = Serving | SetServing
+
+
+def share_without(made: PartSet, missing: Collection[int]) -> float:
+    """Return the share of a set's candidates that is on other parts than these, given by their numbers."""
+    return (made.count - sum(made.parts[part].count for part in missing)) / made.count
+
+
+def shards_missing(made: PartSet, missing: Collection[int]) -> ShardsMissing:
+    """Return the error that names missing parts, given by their numbers."""
+    return ShardsMissing([made.parts[part].name for part in sorted(missing)], share_without(made, missing))

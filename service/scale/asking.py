@@ -4,9 +4,10 @@ A call goes to the replica with the fewest calls in progress. If there is no ans
 asked as well (a hedge), and the first answer counts. Hedges are at most a tenth of all calls, so that slowness of all
 replicas does not double their load.
 
-Who fails, is late, or answers after a hedge of its own gets a strike: it is not asked for half a second, and for twice
-as long with every further strike. Then one call tries it. Where all replicas of a part are struck, the part is missing
-at once: nobody waits for it.
+Who fails, answers after a hedge of its own, or lets a call wait until its time is over, and for LATE_SECONDS at least,
+gets a strike: it is not asked for half a second, and for twice as long with every further strike. Then one call tries
+it. Where all replicas of a part are struck, the part is missing at once: nobody waits for it. A caller who allows
+little time makes no replica look slow to others.
 """
 
 import asyncio
@@ -14,14 +15,15 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from polyrank.service.scale.calls import Replica, ReplicaLost, Reply
+from polyrank.service.scale.calls import LATE, LOST, Replica, ReplicaLost, Reply
 
 STRIKE_SECONDS, LONGEST_STRIKE_SECONDS = 0.5, 30.0
+LATE_SECONDS = 1.0
 HEDGED_SHARE = 0.1
 # Hedges that may come at once, after many calls without any.
 MOST_SAVED = 10.0
@@ -47,7 +49,7 @@ class Watch(Protocol):
         """A call was answered after so long."""
 
     def count_shard_call(self, part: str, result: str) -> None:
-        """A call ended: "ok", "lost", "late", "gone", "damaged" or "refused"."""
+        """A call ended: "ok", "lost", "late", "gone", "damaged", "short" or "refused"."""
 
     def count_hedge(self, won: bool) -> None:
         """A hedge answered first, or did not."""
@@ -96,6 +98,13 @@ class Asking:
         """How many replicas a part has."""
         return len(self._asked.get(part, ()))
 
+    def forgive(self, part: str, replica: Replica) -> None:
+        """Ask a replica again, which has just been given what it lacked. May be called from any thread."""
+        for one in self._asked.get(part, ()):
+            if one.replica is replica:
+                one.strikes = 0
+        self._show(part)
+
     async def ask(self, part: str, method: str, arguments: Arguments, deadline: float) -> Any:
         """Call a method of a shard that holds a part, and return its value.
 
@@ -136,9 +145,7 @@ class Asking:
                 why = reply.error
             now = self._clock()
             if now >= deadline:
-                for one in running.values():
-                    self._strike(part, one)
-                    self._watch.count_shard_call(part, "late")
+                self._give_up(part, running.values(), now - began)
                 raise PartMissing(f"part {part}: no answer in time")
             if hedge is None and running and now >= hedge_at:
                 hedge_at = math.inf
@@ -165,6 +172,13 @@ class Asking:
             if one is hedge:
                 for slow in running.values():
                     self._strike(part, slow)
+
+    def _give_up(self, part: str, late: Iterable[_Asked], seconds: float) -> None:
+        """Take in that the time of a call is over after so long."""
+        for one in late:
+            self._watch.count_shard_call(part, LATE)
+            if seconds >= LATE_SECONDS:
+                self._strike(part, one)
 
     def _delay(self) -> float:
         if self._hedge_s:
@@ -193,13 +207,14 @@ class Asking:
             async with asyncio.timeout(LONGEST_CALL_SECONDS):
                 reply = await one.replica.ask(method, arguments, left)
         except (ReplicaLost, TimeoutError) as error:
-            reply = Reply(None, str(error) or "no answer", "lost")
+            reply = Reply(None, str(error) or "no answer", LOST)
         finally:
             one.in_progress -= 1
             one.tried = False
         self._watch.count_shard_call(part, reply.kind or "ok")
         if reply.error is not None:
-            self._strike(part, one)
+            if reply.kind != LATE:
+                self._strike(part, one)
             fields = {"part": part, "replica": one.replica.name, "method": method, "why": reply.error}
             log.warning("a shard gave no answer", extra={"fields": fields})
         elif one.strikes and self._clock() >= one.struck_until:

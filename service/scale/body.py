@@ -19,7 +19,7 @@ from polyrank.index_builder.errors import GenerationNotFound
 from polyrank.index_builder.scale.sets import SetStore
 from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.model.errors import RankingError, VectorsDamaged
+from polyrank.model.errors import RankingError, Shortage, VectorsDamaged, shortage_in
 from polyrank.model.representations import Representations
 from polyrank.model.search.scan import Query as ScanQuery
 from polyrank.model.search.scan import prepare
@@ -29,7 +29,18 @@ from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.words import pool_words
-from polyrank.service.scale.calls import Holding, PartFound, PartStored, Prepared, Query, Reply, Rows, Wanted
+from polyrank.service.scale.calls import (
+    LATE,
+    SHORT,
+    Holding,
+    PartFound,
+    PartStored,
+    Prepared,
+    Query,
+    Reply,
+    Rows,
+    Wanted,
+)
 
 
 class _Gone(Exception):  # what happened, not what went wrong
@@ -49,11 +60,10 @@ class Body:
     Args:
         root: the directory of the store, as this machine sees it.
         threads: of FAISS and torch; None leaves it to them.
-        device: where the vectors are scanned, "cpu" or a GPU.
     """
 
-    def __init__(self, root: str, threads: int | None = None, device: str = "cpu") -> None:
-        self._root, self._threads, self._device = Path(root), threads, device
+    def __init__(self, root: str, threads: int | None = None) -> None:
+        self._root, self._threads = Path(root), threads
         self._held: dict[Holding, _Part] = {}
         self._preparing = threading.Lock()
         self._budget = RetrievalBudget()
@@ -70,15 +80,16 @@ class Body:
         except VectorsDamaged as error:
             return Reply(None, str(error), "damaged")
         except (RankingError, OSError, MemoryError) as error:
-            return Reply(None, str(error) or type(error).__name__, "refused")
+            return Reply(None, str(error) or type(error).__name__, "refused" if shortage_in(error) is None else SHORT)
 
     def prepare(self, holding: Holding) -> Prepared:
         """Open a part and check its every byte, then search it once, unless it is held already.
 
         Raises:
-            GenerationNotFound: the set has no such part, or the store is not on this machine.
+            GenerationNotFound: there is no such set, or it has no such part.
             GenerationCorrupt: the set or the part is damaged.
-            ModelError, Shortage: it cannot be searched here.
+            ModelError: it cannot be searched here.
+            Shortage: this machine lacks something for that, or the store.
         """
         with self._preparing:
             part = self._held.get(holding)
@@ -89,7 +100,7 @@ class Body:
 
     def _opened(self, holding: Holding) -> _Part:
         if not self._root.is_dir():
-            raise GenerationNotFound(f"there is no {self._root} on the shard's machine; mount the store there")
+            raise Shortage(f"there is no {self._root} on the shard's machine; mount the store there")
         store = SetStore(self._root)
         named = next((each for each in store.read(holding.set_id).parts if each.name == holding.part), None)
         if named is None:
@@ -108,7 +119,7 @@ class Body:
         assert generation.order is not None, "`SetStore.open` refuses a part without it"
         vectors = MatrixVectors(generation, lambda *_: None)
         with runs_here(generation.manifest):
-            scan = prepare(vectors.matrix(), self._device, with_bytes=generation.index is None)
+            scan = prepare(vectors.matrix(), "cpu", with_bytes=generation.index is None)
         return _Part(Snapshot.of(generation), vectors, scan, generation.order)
 
     def drop(self, set_id: str) -> None:
@@ -193,7 +204,7 @@ class Desk:
 
         def work() -> Reply:
             if time.monotonic() - arrived > left_s:
-                return Reply(None, "the time was over before the shard came to it", "late")
+                return Reply(None, "the time was over before the shard came to it", LATE)
             return self._body.call(method, arguments)
 
         threads = self._threads.get(method, self._threads["control"])

@@ -14,6 +14,8 @@ from polyrank.service.observe.labels import Plan
 from polyrank.service.ranking.values import RankRequest
 
 Rows = NDArray[np.int64]
+# Kinds of errors of `Reply` that say nothing of the part that was asked for, and pass.
+LATE, LOST, SHORT = "late", "lost", "short"
 
 
 class Holding(NamedTuple):
@@ -89,8 +91,9 @@ class Reply(NamedTuple):
     Attributes:
         value: what the method returned; None after an error.
         error: why there is none; None: there is.
-        kind: "gone": the shard does not hold the part. "late": the time was over before its turn. "damaged": a stored
-            vector gave a score that cannot be. "refused": any other error. Empty: there was none.
+        kind: "gone": the shard does not hold the part. LATE: the time was over before its turn. "damaged": a stored
+            vector gave a score that cannot be. LOST: the shard was not reached. SHORT: its machine lacks something.
+            "refused": any other error. Empty: there was none.
     """
 
     value: Any = None

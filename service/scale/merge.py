@@ -4,7 +4,7 @@ Every part returns its own best `k` candidates with their scores, so the best `k
 scores are ordered by the place in the pool, as rows are where the pool is not cut.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -16,13 +16,13 @@ from polyrank.service.scale.calls import PartFound
 _BY_CARE: tuple[Plan, ...] = ("scan", "matches", "selector", "index")
 
 
-def merged(found: Mapping[int, PartFound], k: int, searched: float) -> PoolFound:
+def merged(found: Mapping[int, PartFound], k: int, missing: Iterable[int] = ()) -> PoolFound:
     """Return the best `k` of what parts, at least one, have found.
 
     Args:
         found: by the number of the part in its set.
         k: how many to return.
-        searched: the share of the pool that these parts hold.
+        missing: the numbers of the parts that did not answer.
     """
     order = np.concatenate([each.order for each in found.values()])
     scores = np.concatenate([each.scores for each in found.values()])
@@ -38,6 +38,6 @@ def merged(found: Mapping[int, PartFound], k: int, searched: float) -> PoolFound
         looked_at=sum(each.looked_at for each in found.values()),
         bound=max(each.bound for each in found.values()),
         plan=max((each.plan for each in found.values()), key=_BY_CARE.index),
-        searched=searched,
+        missing=frozenset(missing),
         reduced=any(each.reduced for each in found.values()),
     )

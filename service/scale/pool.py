@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -16,8 +16,7 @@ from polyrank.index_builder.scale.slots import slots_of
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.caching.redis_server import Budget
-from polyrank.service.errors import ShardsMissing
-from polyrank.service.ranking.parts import Fetched, Known, PoolFound
+from polyrank.service.ranking.parts import Fetched, Known, PoolFound, shards_missing, share_without
 from polyrank.service.ranking.stages import ANSWER_SECONDS
 from polyrank.service.ranking.values import RankRequest
 from polyrank.service.scale.asking import Asking, PartMissing
@@ -106,6 +105,13 @@ class Pool:
         """Let go of what belongs to a set that is served no more."""
         self._shared = {holding: each for holding, each in self._shared.items() if holding.set_id != set_id}
 
+    def searched(self, made: PartSet, missing: Collection[int]) -> float:
+        """See `PoolParts.searched`."""
+        share = share_without(made, missing)
+        if missing and (share < self._min_searched or len(missing) == len(made.parts)):
+            raise shards_missing(made, missing)
+        return share
+
     async def search(self, made: PartSet, request: RankRequest, codes: NDArray[np.float32]) -> PoolFound:
         """See `PoolParts.search`."""
         now = time.monotonic()
@@ -114,9 +120,9 @@ class Pool:
         found = await self._of_each(
             range(len(made.parts)), lambda part: self._of(made, made.parts[part]).search(query, deadline)
         )
-        searched = self._checked(made, [part for part in range(len(made.parts)) if part not in found])
-        self._watch.observe_searched(searched)
-        return merged(found, request.depth, searched)
+        missing = [part for part in range(len(made.parts)) if part not in found]
+        self._watch.observe_searched(self.searched(made, missing))
+        return merged(found, request.depth, missing)
 
     async def fetch(self, made: PartSet, places: NDArray[np.int64], with_vectors: bool, deadline: float) -> Fetched:
         """See `PoolParts.fetch`."""
@@ -144,10 +150,13 @@ class Pool:
             return await self._stored(made, part, Wanted(None, asked, True, True, conversation), deadline)
 
         found = await self._of_each(of_part, stored)
-        searched = self._checked(made, [part for part in of_part if part not in found])
+        missing = [part for part in of_part if part not in found]
+        self.searched(made, missing)
         positions = np.concatenate(
             [np.empty(0, np.int64), *(of_part[part][each.positions] for part, each in found.items())]
         )
+        if missing and not len(positions):
+            raise shards_missing(made, missing)
         order = np.argsort(positions)
         words = [each.words for each in found.values() if each.words is not None]
         return Known(
@@ -156,7 +165,7 @@ class Pool:
             _made(found, order) or Representations.none(made.dim, made.late),
             np.concatenate(words)[order] if words else None,
             max((each.longest for each in found.values()), default=0.0),
-            searched,
+            frozenset(missing),
         )
 
     async def _stored(self, made: PartSet, part: int, wanted: Wanted, deadline: float) -> PartStored:
@@ -180,14 +189,6 @@ class Pool:
             elif not isinstance(answer, PartMissing):
                 raise answer
         return found
-
-    def _checked(self, made: PartSet, missing: Sequence[int]) -> float:
-        """Return the share of the pool that all but the missing parts hold; raises ShardsMissing if it is too low."""
-        lost = sum(made.parts[part].count for part in missing)
-        searched = (made.count - lost) / made.count
-        if missing and (searched < self._min_searched or len(missing) == len(made.parts)):
-            raise ShardsMissing([made.parts[part].name for part in missing], searched)
-        return searched
 
 
 def _candidates(found: Mapping[int, PartStored], order: NDArray[np.int64]) -> list[Candidate]:

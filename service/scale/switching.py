@@ -10,15 +10,14 @@ Shards hold nothing that is not in the store. One that was restarted is given wh
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreBusy
 from polyrank.index_builder.scale.sets import Part, PartSet, SetStore
 from polyrank.index_builder.store.generation import MODEL_DIRECTORY
-from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.words import evidence_of, open_words
 from polyrank.model.errors import CheckpointInvalid, RankingError, Shortage, shortage_in
 from polyrank.model.inference.names import Runner
@@ -28,7 +27,7 @@ from polyrank.service.live.switching import kind_of_refusal
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.parts import SetFacts, SetServing, SetSnapshot
 from polyrank.service.scale.asking import Asking
-from polyrank.service.scale.calls import Holding, Prepared, Replica, ReplicaLost, Reply, Shards
+from polyrank.service.scale.calls import LOST, SHORT, Holding, Prepared, Replica, ReplicaLost, Reply, Shards
 from polyrank.service.scale.pool import Pool
 
 # Opening a part reads its every byte.
@@ -115,7 +114,8 @@ class SetLive:
                     return
                 except RankingError as error:
                     self._refuse(set_id, error)
-                    self._seen = None  # so that `follow` tries again: shards come and go
+                    if isinstance(error, Shortage):  # shards come and go
+                        self._seen = None  # so that `follow` tries again
             log.warning("not ready", extra={"fields": {"why": self.reason()}})
 
     def follow(self) -> None:
@@ -134,9 +134,9 @@ class SetLive:
                     except RankingError as error:
                         self._metrics.count_switch("refused")
                         self._refuse(named, error)
-                        if isinstance(error, Shortage) or self.current is None:
-                            return
-                self._seen = seen
+                        if isinstance(error, Shortage):
+                            raise
+                self._seen = seen  # only now: after an error that is no refusal it is tried again
 
     def activate(self, set_id: str) -> SetServing:
         """Switch to a set. Every part is prepared first, so one that cannot be served never becomes the active one.
@@ -215,6 +215,9 @@ class SetLive:
             own = [reply for (each, _), reply in zip(asked, replies, strict=True) if each is part]
             good = [reply.value for reply in own if isinstance(reply.value, Prepared)]
             if not good:
+                passing = [reply.error for reply in own if reply.kind in (LOST, SHORT)]
+                if passing:
+                    raise Shortage(f"part {part.name}: {passing[0]}")
                 raise GenerationCorrupt(made.id, f"part {part.name}: {own[0].error}")
             self._metrics.show_set_ready(part.name, len(good))
             found = found or good[0].status
@@ -231,17 +234,16 @@ class SetLive:
     def _opened(self, made: PartSet, status: SearchStatus) -> SetServing:
         first = made.parts[0]
         directory = self._store.part(first.slots).path(first.generation)
-        manifests = [self._store.manifest(part) for part in made.parts]
+        manifest = self._store.described(made)
         before = None if self.current is None else self.current.ranker
         try:
-            ranker = self._opener.ranker(manifests[0], directory / MODEL_DIRECTORY, before)
-            with runs_here(manifests[0]):
+            ranker = self._opener.ranker(manifest, directory / MODEL_DIRECTORY, before)
+            with runs_here(manifest):
                 self._opener.warm_up(ranker, before)
             evidence = evidence_of(directory / MODEL_DIRECTORY)
             words = open_words(directory, evidence, first.count) if evidence else None
         except (OSError, ValueError, CheckpointInvalid) as error:
             raise shortage_in(error) or GenerationCorrupt(made.id, f"part {first.name}: {error}") from error
-        manifest = _manifest_of(made, manifests)
         return SetServing(
             made=made,
             generation=SetFacts(made.id, manifest, words),
@@ -323,13 +325,16 @@ class SetLive:
             return True
         fields = {"set": holding.set_id, "part": holding.part, "replica": replica.name}
         log.info("a shard prepares what it has lost", extra={"fields": fields})
-        return self._ask(replica, "prepare", holding, PREPARE_WITHIN_SECONDS).error is None
+        if self._ask(replica, "prepare", holding, PREPARE_WITHIN_SECONDS).error is not None:
+            return False
+        self._asking.forgive(holding.part, replica)
+        return True
 
     def _ask(self, replica: Replica, method: str, argument: object, within_s: float) -> Reply:
         try:
             return replica.control(method, () if argument is None else (argument,), within_s)
         except ReplicaLost as error:
-            return Reply(None, str(error), "lost")
+            return Reply(None, str(error), LOST)
 
     # The pointer, and what is refused.
 
@@ -362,9 +367,3 @@ class SetLive:
             log.error("set refused", extra={"fields": {"set": set_id, "why": str(error)}})
         self.refused = {**self.refused, set_id: str(error)}
         self._metrics.count_refused(kind_of_refusal(error))
-
-
-def _manifest_of(made: PartSet, manifests: Sequence[Manifest]) -> Manifest:
-    """Describe a set as a generation; index and recall are those of the part with the lowest recall."""
-    worst = min(manifests, key=lambda each: float(each.recall["recall@10"] or 0.0))
-    return replace(worst, id=made.id, created_at=made.created_at, count=made.count, revision=0)

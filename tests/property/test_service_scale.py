@@ -114,7 +114,7 @@ def test_merging_the_best_of_parts_gives_the_best(rows: list[tuple[int, float]],
         own = np.flatnonzero(parts == part)
         best = np.lexsort((order[own], -scores[own]))[:k]
         found[part] = PartFound(order[own][best], best, scores[own][best], None, len(own), -np.inf, "scan", False)
-    result = merged(found, k, 1.0)
+    result = merged(found, k)
     expected = np.lexsort((order, -scores))[:k]
     assert result.order.tolist() == expected.tolist()
     assert result.scores.tolist() == scores[expected].tolist()

@@ -10,7 +10,7 @@ import pytest
 
 from polyrank.service.scale import asking as module
 from polyrank.service.scale.asking import Asking, PartMissing
-from polyrank.service.scale.calls import ReplicaLost, Reply
+from polyrank.service.scale.calls import LATE, ReplicaLost, Reply
 
 
 class Shard:
@@ -215,7 +215,9 @@ def test_without_a_given_delay_the_slowest_twentieth_is_hedged(watched: Watched)
     run(story())
 
 
-def test_a_part_that_is_late_is_missing_in_time(watched: Watched) -> None:
+def test_a_part_that_is_late_is_missing_in_time(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LATE_SECONDS", 0.05)
+
     async def story() -> None:
         made = asking(watched, Shard("a", 5.0), hedge_s=0.01)
         began = time.monotonic()
@@ -228,6 +230,21 @@ def test_a_part_that_is_late_is_missing_in_time(watched: Watched) -> None:
 
     run(story())
     assert watched.results == ["late"]
+
+
+@pytest.mark.parametrize("late", [Shard("a", 0.2), Shard("a", error=Reply(None, "the time was over", LATE))])
+def test_a_caller_in_a_hurry_makes_no_shard_look_slow_to_others(watched: Watched, late: Shard) -> None:
+    async def story() -> None:
+        made = asking(watched, late, hedge_s=5.0)
+        with pytest.raises(PartMissing):
+            await ask(made, 0.01)
+        late.error = None
+        assert await ask(made) == "a"
+        await made.close()
+
+    run(story())
+    assert watched.results[0] == LATE
+    assert watched.struck.get("p", 0) == 0
 
 
 def test_an_unknown_part_is_missing_and_known_replicas_stay_known(watched: Watched) -> None:
