@@ -21,9 +21,10 @@ from polyrank.index_builder.errors import disk_full_named
 from polyrank.index_builder.scale.cluster import connected
 from polyrank.index_builder.scale.sets import SetStore
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.errors import RankingError, Shortage, shortage_in
+from polyrank.model.errors import InvalidInput, RankingError, Shortage, shortage_in
 from polyrank.model.inference.names import AUTO, TORCH, Runner
 from polyrank.model.rankers.classifier import Classifier
+from polyrank.model.text.vocabulary import Vocabulary
 from polyrank.service import processors
 from polyrank.service.auth.access import Access
 from polyrank.service.caching.caches import Caches
@@ -72,6 +73,7 @@ class Resources:
         trials: the generation that is on trial beside the live one.
         loader: the one thread that opens generations and switches to them.
         results: answers of /rank; None: they are not kept.
+        vocabulary: of the token ids that OpenAI's clients may send; None: they may not.
     """
 
     settings: Settings
@@ -86,6 +88,7 @@ class Resources:
     loader: ThreadPoolExecutor
     access: Access
     results: ResultCache | None
+    vocabulary: Vocabulary | None
 
 
 def resources(request: Request) -> Resources:
@@ -112,7 +115,7 @@ async def opened(settings: Settings, metrics: Metrics, tracing: Tracing, loaders
     A generation that cannot be loaded is no error: the server starts, and `/readyz` says why it is not ready.
 
     Raises:
-        SettingsError: the keys file is missing or broken.
+        SettingsError: the keys file or the vocabulary is missing or broken.
         ModelError, InvalidInput: the cross-encoder or the classifier cannot be loaded, or is none.
         ClusterUnavailable: shards are to hold the pool, and their cluster cannot be used.
     """
@@ -132,6 +135,15 @@ async def opened(settings: Settings, metrics: Metrics, tracing: Tracing, loaders
             yield held
 
 
+def _vocabulary(settings: Settings) -> Vocabulary | None:
+    if settings.openai_vocabulary is None:
+        return None
+    try:
+        return Vocabulary.read(settings.openai_vocabulary)
+    except InvalidInput as error:
+        raise SettingsError(f"openai_vocabulary: {error}") from None
+
+
 @asynccontextmanager
 async def _opened(
     settings: Settings,
@@ -141,6 +153,7 @@ async def _opened(
     loaders: Loaders,
 ) -> AsyncIterator[Resources]:
     access = Access(settings.keys_file, settings.rate_limit_per_s, metrics)
+    vocabulary = _vocabulary(settings)
     store = GenerationStore(settings.root, needs_matrix=settings.vectors == "local")
     caches = Caches(settings, metrics)
     results = _results(settings, metrics, caches)
@@ -174,7 +187,19 @@ async def _opened(
         try:
             async with _looking(*looks):
                 yield Resources(
-                    settings, has_pool, metrics, store, live, trials, engine, jobs, updating, loader, access, results
+                    settings=settings,
+                    has_pool=has_pool,
+                    metrics=metrics,
+                    store=store,
+                    live=live,
+                    trials=trials,
+                    engine=engine,
+                    jobs=jobs,
+                    updating=updating,
+                    loader=loader,
+                    access=access,
+                    results=results,
+                    vocabulary=vocabulary,
                 )
         finally:
             await jobs.close()
@@ -190,6 +215,7 @@ async def _opened_in_parts(
 ) -> AsyncIterator[Resources]:
     """Do what `opened` does for a store that is cut into parts, which shards hold until the end of the block."""
     access = Access(settings.keys_file, settings.rate_limit_per_s, metrics)
+    vocabulary = _vocabulary(settings)
     store = SetStore(settings.root)
     caches = Caches(settings, metrics)
     opener = Opener(metrics.count_cache, caches, loaders.ranker, device_of(settings))
@@ -224,6 +250,7 @@ async def _opened_in_parts(
                     loader=loader,
                     access=access,
                     results=_results(settings, metrics, caches),
+                    vocabulary=vocabulary,
                 )
         finally:
             await asking.close()

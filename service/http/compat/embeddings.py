@@ -14,7 +14,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES, in_words, names_in_words
 from polyrank.model.text.tokenizer import Token
 from polyrank.service.errors import ModelNotServed, NoTexts
-from polyrank.service.http.compat import cohere, cohere_embed, headers, openai, served_models, tei
+from polyrank.service.http.compat import cohere, cohere_embed, headers, openai, served_models, tei, token_ids
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, READS, fails, takes
 from polyrank.service.http.plumbing.guards import RANK
@@ -59,7 +59,7 @@ async def embeddings(request: Request) -> Response:
     body = await bodies.read(request, openai.EmbeddingsIn, held.settings, ranked=("input",))
     served, serving = served_models.embedder(held, body.model, body.strict_model)
     _require_vectors(serving)
-    texts = _texts(held, "input", body.input)
+    texts = _texts(held, "input", token_ids.texts(body.input, held.vocabulary))
     _check_dimensions(body.dimensions, serving)
     made = await _embed(request, held, serving, texts)
     vectors, as_base64 = _unit(made.made.first), body.encoding_format == "base64"
