@@ -49,7 +49,10 @@ class Watch(Protocol):
         """A call was answered after so long."""
 
     def count_shard_call(self, part: str, result: str) -> None:
-        """A call ended: "ok", "lost", "late", "gone", "damaged", "short" or "refused"."""
+        """A call ended: "ok", "lost", "gone", "damaged", "short" or "refused"; or "late": nobody waits for it any more.
+
+        A late call is counted once more when it ends.
+        """
 
     def count_hedge(self, won: bool) -> None:
         """A hedge answered first, or did not."""
