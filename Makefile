@@ -5,7 +5,7 @@
 #   make test-benchmarks              the benchmark scripts, over tiny models and without a GPU
 #   make test-kernels                 the GPU's kernels, in Triton's interpreter and compiled; no GPU is needed, but Linux
 #   make test-browser                 the page in Debian's chromium; without one it is skipped, with CI set an error
-#   make test-scale                   builds by many encoders, on a Ray cluster of this machine whose parts are killed
+#   make test-scale                   encoders and shards, on a Ray cluster of this machine whose processes are killed
 #   make lint                         what of its tools is not installed is named; with CI set it is an error
 #   make format
 #   make docs                         write docs/openapi.json and the generated pages of docs/reference/

@@ -264,11 +264,11 @@ class Live:
     def _refuse(self, generation: str, error: RankingError) -> None:
         with self._refusing:
             self.refused = {**self.refused, generation: str(error)}
-        self._metrics.count_refused(_kind(error))
+        self._metrics.count_refused(kind_of_refusal(error))
         log.error("generation refused", extra={"fields": {"generation": generation, "why": str(error)}})
 
 
-def _kind(error: RankingError) -> str:
+def kind_of_refusal(error: RankingError) -> str:
     """Return the label under which a refused generation is counted."""
     kinds: tuple[tuple[type[RankingError], str], ...] = (
         (GenerationCorrupt, "corrupt"),

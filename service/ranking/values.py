@@ -131,6 +131,7 @@ class Ranked:
         plan: how candidates were retrieved; None: they were sent.
         tokens: of the context and the texts sent.
         seconds: by stage.
+        searched: the share of the pool whose shards answered; None: the pool is not cut into parts, or all did.
     """
 
     places: list[RankedCandidate]
@@ -142,6 +143,7 @@ class Ranked:
     plan: Plan | None = None
     tokens: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    searched: float | None = None
 
     @property
     def lacks_second_stage(self) -> bool:
@@ -160,5 +162,6 @@ class Ranked:
             places=places,
             exact=self.exact and other.exact,
             scored=self.scored + other.scored,
+            searched=min((each for each in (self.searched, other.searched) if each is not None), default=None),
             degraded=[*self.degraded, *new],
         )
