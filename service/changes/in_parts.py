@@ -92,7 +92,7 @@ class NoTrials:
     def end(self) -> None:
         """There is none to end."""
 
-    def follow(self) -> None:
+    def follow_if_possible(self) -> None:
         """There is none to follow."""
 
 
